@@ -1,0 +1,1 @@
+"""Programs that fit, check and time gpuwise; not part of the package."""

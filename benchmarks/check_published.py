@@ -1,0 +1,90 @@
+"""Compares forecasts with published end-to-end results.
+
+    python -m benchmarks.check_published --reference FOLDER --cache FOLDER [--subset TEXT] [--rows]
+
+Prints the error by subset and by chip, rows seen by the fit apart from rows kept out. Needs PyTorch, transformers and
+timm to record the models the first time; the recordings are kept in --cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.fit_efficiency import error_line
+from benchmarks.published import Case, cases, family_of
+from gpuwise.cost import Forecast, price
+from gpuwise.cost.parameters import Parameters, parameters
+from gpuwise.errors import GpuwiseError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.links import link_inside
+from gpuwise.trace import Trace
+from gpuwise.trace.sharded import Communication, data_parallel
+
+
+def trace_of(case: Case, cache: Path) -> tuple[Trace, Communication]:
+    """What one rank of a published row does, and what it exchanges."""
+    strategy = case.strategy
+    trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
+    return data_parallel(trace, strategy)
+
+
+def forecast(case: Case, cache: Path, catalog: Catalog, figures: Parameters) -> Forecast:
+    """Our forecast of a published row. Raises GpuwiseError where it cannot be had."""
+    chip = catalog.chip(case.chip_id)
+    strategy = case.strategy
+    trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
+    trace = replace(
+        trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision))
+    )
+    trace, communication = data_parallel(trace, strategy)
+    between = None
+    if case.machines > 1:  # clusters of these results: a 200 or 400 Gbit/s port a GPU
+        port = catalog.link("ib-ndr" if "h100" in case.chip_id else "ib-hdr")
+        between = replace(port, per_direction_bytes_per_s=(port.per_direction_bytes_per_s or 0) * case.count)
+    return price(trace, communication, chip, count=case.count, machines=case.machines,
+                 link=link_inside(chip, case.count, catalog=catalog), link_between=between, strategy=case.strategy,
+                 parameters=figures)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--subset", default="", help="only subsets whose name holds this text")
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    options = parser.parse_args()
+    catalog = Catalog()
+    errors: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    refused: dict[str, int] = defaultdict(int)
+    for case in cases(options.reference):
+        if options.subset not in case.subset or case.chip_id not in catalog.chips:
+            continue
+        try:
+            result = forecast(case, options.cache, catalog, parameters())
+        except GpuwiseError as error:
+            refused[f"{case.subset}: {error.what}"] += 1
+            continue
+        errors[case.subset, case.chip_id, case.kept_out].append(float(np.log(case.seconds / result.step_time_s.value)))
+        if options.rows:
+            bound = " ".join(f"{name} {share:.2f}" for name, share in result.bound.items())
+            print(f"{case.job:36} {case.chip_id:16} {case.strategy.precision:9} {case.strategy.mode:6} n={case.strategy.micro_batch:5} "
+                  f"x{case.count * case.machines:4} measured {case.seconds:9.4f} s, forecast {result.step_time_s.value:9.4f} s, "
+                  f"ratio {result.step_time_s.value / case.seconds:5.2f} {bound}")  # fmt: skip
+    for subset in sorted({key[0] for key in errors}):
+        for kept_out in (False, True):
+            joined = [e for key, values in errors.items() if key[0] == subset and key[2] == kept_out for e in values]
+            print(f"{subset}, {'kept out' if kept_out else 'seen'}: {error_line(np.array(joined))}")
+            for key, values in sorted(errors.items()):
+                if key[0] == subset and key[2] == kept_out:
+                    print(f"    {key[1]:24} {error_line(np.array(values))}")
+    for reason, count in refused.items():
+        print(f"refused {count} rows: {reason}")
+
+
+if __name__ == "__main__":
+    main()

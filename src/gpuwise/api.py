@@ -1,0 +1,263 @@
+"""The verbs as functions. PyTorch is imported only where a job must be traced or run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.cost import Forecast
+from gpuwise.devices import device_of
+from gpuwise.errors import InputError, UnsupportedError, unknown_name
+from gpuwise.hardware import Chip, Offer, detect_machine, load_catalog, parse_device, parse_filter
+from gpuwise.hardware.names import split_device
+from gpuwise.forecasting import forecast_step
+from gpuwise.installation import Installation, inspect_installation
+from gpuwise.plan.compare import Comparison
+from gpuwise.plan.compare import compare as compare_devices
+from gpuwise.plan.economics import USD_PER_KWH
+from gpuwise.plan.file import load_plan
+from gpuwise.plan.fit import FitResult
+from gpuwise.plan.fit import fit as find_fit
+from gpuwise.plan.search import plan as search
+from gpuwise.plan.types import Plan, PlanResult, Request
+from gpuwise.sources import PresetSource, source_of
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.units import parse_count, parse_duration, parse_usd
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.runtime import TrainResult
+
+
+def forecast(
+    job: str | Job,
+    *,
+    on: str,
+    micro_batch: int | None = None,
+    accumulate: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    recompute: str | None = None,
+    mesh: str | Mesh | None = None,
+    optimizer: str | None = None,
+    mode: str | None = None,
+) -> Forecast:
+    """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
+
+    Arguments:
+        job: a preset, `path/to/file.py:name`, `hf:...`, `timm:...`, a saved trace, or a Job.
+        on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
+        micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
+        mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
+
+    What is left None is chosen, and named in `assumptions` with the flag that changes it.
+    Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
+    """
+    source = source_of(job, seq_len=seq_len, image_size=image_size)
+    result = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
+                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode)  # fmt: skip
+    return replace(result, assumptions=_of_a_step(result.assumptions))
+
+
+def fit(
+    job: str | Job,
+    *,
+    on: str,
+    micro_batch: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    recompute: str | None = None,
+    optimizer: str | None = None,
+    mode: str | None = None,
+) -> FitResult:
+    """The largest micro-batch of a job on a device, and what each memory technique would free and cost.
+
+    Arguments: as for `forecast`; micro_batch is the one techniques are compared at, None for the largest that fits.
+    Raises what `forecast` raises.
+    """
+    source = source_of(job, seq_len=seq_len, image_size=image_size)
+    catalog = load_catalog()
+    device = device_of(on, catalog)
+    if device.machines > 1:
+        raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
+    Strategy(micro_batch=1 if micro_batch is None else micro_batch)  # refuses what is no sensible number
+    result = find_fit(source, device.chip, catalog=catalog, count=device.count, link=device.link, precision=precision,
+                      capacity_bytes=device.capacity_bytes, recompute=recompute, micro_batch=micro_batch,
+                      optimizer=optimizer, mode=mode or "train", sizes=source.sizes)  # fmt: skip
+    return replace(result, assumptions=_of_a_step([*device.spec.assumed, *result.assumptions]))
+
+
+def compare(
+    job: str | Job,
+    *,
+    on: str | Sequence[str],
+    micro_batch: int | None = None,
+    accumulate: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    recompute: str | None = None,
+    optimizer: str | None = None,
+    mode: str | None = None,
+) -> Comparison:
+    """Forecasts of a job on several devices, with speed-ups over the slowest and the reason for each.
+
+    Arguments: as for `forecast`; on: devices in a list or separated by commas. A device that cannot run the job stands
+    there with the reason. Raises what `forecast` raises, UnsupportedError only where no device can run it.
+    """
+    catalog = load_catalog()
+    devices = [parse_device(name, catalog=catalog) for name in _device_names(on)]
+    source = source_of(job, seq_len=seq_len, image_size=image_size)
+    wanted = Strategy(micro_batch=1 if micro_batch is None else micro_batch,
+                      accumulation=1 if accumulate is None else accumulate)  # fmt: skip
+    result = compare_devices(source, devices, micro_batch=micro_batch, accumulation=wanted.accumulation,
+                           precision=precision, recompute=recompute or "none", optimizer=optimizer,
+                             mode=mode or "train", sizes=source.sizes)  # fmt: skip
+    return replace(result, assumptions=_of_a_step(result.assumptions))
+
+
+def plan(
+    job: str | Job,
+    *,
+    samples: int | str | None = None,
+    epochs: float | None = None,
+    tokens: int | str | None = None,
+    budget: float | str | None = None,
+    deadline: float | str | None = None,
+    on: str | Sequence[str] | None = None,
+    own: Sequence[str] = (),
+    spot: bool | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    precision: str | None = None,
+    recompute: str | None = None,
+    optimizer: str | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    interruptions: float | None = None,
+    electricity: float | None = None,
+    limit: int | None = 12,
+) -> PlanResult:
+    """The cheapest ways to train a job inside a budget and a deadline, best first, with reasons.
+
+    Arguments:
+        samples, epochs, tokens: how much to train, one of them: 50_000 or "50k".
+        budget: dollars or "20k". deadline: seconds or "3d".
+        on: only these devices. own: machines at hand, ["rtx-4090:2"]. spot: True spot alone, False none, None both.
+        global_batch: samples an optimizer step. micro_batch, precision, recompute: pinned instead of searched.
+        interruptions: of a spot machine a day. electricity: dollars a kWh.
+        limit: plans returned at most, None for all.
+
+    Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
+    """
+    request = Request(
+        samples=None if samples is None else parse_count(str(samples), "a number of samples"),
+        epochs=epochs,
+        tokens=None if tokens is None else parse_count(str(tokens), "a number of tokens"),
+        budget_usd=None if budget is None else parse_usd(str(budget)),
+        deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
+        on=None if on is None else tuple(_device_names(on)),
+        own=tuple(_owned(text) for text in own),
+        spot=spot, global_batch=global_batch, precision=precision, recompute=recompute, micro_batch=micro_batch,
+        optimizer=optimizer, interruptions_per_day=interruptions, limit=limit,
+        usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
+    )  # fmt: skip
+    source = source_of(job, seq_len=seq_len, image_size=image_size)
+    if isinstance(source, PresetSource):
+        source.search_recorded(optimizer=optimizer, precision=precision, recompute=recompute)
+    catalog = load_catalog()
+    request = replace(request, here=detect_machine(catalog), samples_per_epoch=source.samples_per_epoch,
+                      sizes=source.sizes, job_argument=source.argument)  # fmt: skip
+    return search(source, request, catalog.offers, catalog)
+
+
+def train(
+    job: str | Job,
+    *,
+    plan: str | os.PathLike[str] | Plan | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    log: str | os.PathLike[str] | None = None,
+    progress: str = "auto",
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    **strategy: Any,
+) -> TrainResult:
+    """Runs a job on this machine, with its forecast next to what is measured.
+
+    Arguments:
+        plan: a Plan or its file, whose strategy is run as it is; else the strategy is given by micro_batch, accumulate,
+            precision, recompute and optimizer.
+        epochs, steps: how long, one of them; None: as planned, or one epoch.
+        log: a file that one JSON line a step is appended to. progress: auto | bar | plain | silent.
+
+    Raises JobError where the plan is for another job or the job fails, and what `forecast` raises.
+    """
+    from gpuwise.training import train_here
+
+    given = {name: value for name, value in strategy.items() if value is not None}
+    if plan is not None and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(f"{flags} and --plan exclude each other: a plan is run as it is.",
+                         ["leave out --plan", f"leave out {flags}"])  # fmt: skip
+    if plan is not None and not isinstance(plan, Plan):
+        plan = load_plan(plan)
+    sizes = {"seq_len": seq_len, "image_size": image_size}
+    return train_here(job, plan, given, sizes=sizes, epochs=epochs, steps=steps, seed=seed, log=log, progress=progress)
+
+
+def chips(filter: str = "") -> tuple[Chip, ...]:
+    """Chips that pass a filter: "memory>=24GB kind=gpu-consumer". Raises InputError or UnknownNameError."""
+    catalog = load_catalog()
+    chosen = parse_filter(filter)
+    found = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))
+    if not found and chosen.bare:
+        raise unknown_name("chip", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise chips")
+    return found
+
+
+def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
+    """Offers that pass a filter, cheapest a device first: "h100-sxm provider=aws".
+
+    Raises InputError or UnknownNameError.
+    """
+    catalog = load_catalog()
+    chosen = parse_filter(filter, offers=True)
+    passing = [offer for offer in catalog.offers if chosen.matches(catalog.chips.get(offer.chip_id), offer)]
+    if not passing and chosen.bare:
+        raise unknown_name("chip or provider", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise offers")
+    kept = [offer for offer in passing if offer.terms == "spot" or not spot]
+    return tuple(sorted(kept, key=lambda o: (o.usd_per_device_hour, o.provider, o.instance, o.region)))
+
+
+def doctor() -> Installation:
+    """Versions, devices, catalog dates, configuration files and presets of this installation."""
+    return inspect_installation(load_catalog())
+
+
+def _of_a_step(assumptions: Sequence[str]) -> tuple[str, ...]:
+    """Without those about how much is trained, which move no number of a single step."""
+    return tuple(dict.fromkeys(line for line in assumptions if "--samples" not in line))
+
+
+def _device_names(on: str | Sequence[str]) -> list[str]:
+    names = [name.strip() for name in (on.split(",") if isinstance(on, str) else on)]
+    if not names or not all(names):
+        raise InputError(f"cannot read the devices {on!r}.", ["write them like rtx-4090,h100-sxm:8"])
+    return names
+
+
+def _owned(text: str) -> tuple[str, int]:
+    name, count, machines = split_device(text)
+    if machines > 1:
+        raise InputError(f"{text!r}: plans use one machine.", [f"--own {name}:{count}"])
+    load_catalog().find_chip(name)  # an unknown chip is refused before any work
+    return name, count or 1
+
+
+__all__ = ["chips", "compare", "doctor", "fit", "forecast", "offers", "plan", "train"]

@@ -1,0 +1,1 @@
+"""The command line over gpuwise.api: one file a verb; parse, call one function, print a report."""

@@ -1,0 +1,23 @@
+"""gpuwise compare JOB --on A,B,C"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+
+
+@click.command("compare", short_help="A job on several devices.")
+@job_argument
+@on_option("Devices separated by commas.", metavar="A,B,C")
+@strategy_options(without=("mesh",))
+@json_option
+def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
+    """JOB on several devices side by side, with the reason for each speed-up."""
+    from gpuwise import api
+    from gpuwise.cli.output import emit
+    from gpuwise.report.compare import compare_report
+
+    emit(api.compare(job, on=on, **strategy), compare_report, as_json=as_json)

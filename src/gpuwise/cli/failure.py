@@ -1,0 +1,87 @@
+"""How failures end: cause and ways out on stderr, a JSON object on stdout under --json, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import click
+
+from gpuwise.errors import GpuwiseError
+
+EXIT_UNEXPECTED = 1
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_BROKEN_PIPE = 1  # as click ends when the pipe breaks while a verb prints
+DEBUG = "GPUWISE_DEBUG"
+
+
+class UsageError(GpuwiseError):
+    """A command line that click cannot parse."""
+
+    code = "usage"
+
+
+class UnexpectedError(GpuwiseError):
+    """A fault of gpuwise itself, or of what it called."""
+
+    code = "unexpected"
+    exit_code = EXIT_UNEXPECTED
+
+
+@contextmanager
+def handled(arguments: Sequence[str]) -> Iterator[None]:
+    """Runs a verb; leaves by SystemExit whenever it fails.
+
+    With GPUWISE_DEBUG=1 in the environment, unexpected exceptions pass through with their traceback.
+    """
+    as_json = "--json" in arguments
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            yield
+    except GpuwiseError as error:
+        _end(error, as_json)
+    except click.ClickException as error:
+        _end(_usage(error), as_json)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted.", err=True)
+        if as_json:
+            click.echo(json.dumps({"error": {"code": "interrupted", "message": "interrupted.", "ways_out": []}}))
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nothing left to say. Python would complain again when it flushes at exit.
+        _silence_stdout()
+        sys.exit(EXIT_BROKEN_PIPE)
+    except Exception as error:
+        if os.environ.get(DEBUG, "0") not in {"", "0"}:
+            raise
+        name = type(error).__name__
+        _end(UnexpectedError(f"{name}: {' '.join(str(error).split()) or 'no message'}",
+                             [f"run again with {DEBUG}=1 for the traceback, and report it"]), as_json)  # fmt: skip
+
+
+def _end(error: GpuwiseError, as_json: bool) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+    if as_json:
+        click.echo(json.dumps(error.to_dict(), indent=2, ensure_ascii=False))
+    sys.exit(error.exit_code)
+
+
+def _usage(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "gpuwise"
+    message = error.format_message()
+    return UsageError(message if message.endswith((".", "?")) else f"{message}.", [f"{command} --help"])
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *other: object) -> None:
+    click.echo(f"{click.style('warning:', fg='yellow')} {message}", err=True)
+
+
+def _silence_stdout() -> None:
+    with suppress(OSError, ValueError):  # no file behind it: nothing will be flushed to a pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

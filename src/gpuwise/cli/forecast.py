@@ -1,0 +1,23 @@
+"""gpuwise forecast JOB --on DEVICE"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+
+
+@click.command("forecast", short_help="One training step on a device.")
+@job_argument
+@on_option("A chip of `gpuwise chips` with an optional count, h100-sxm:8, or `here`.")
+@strategy_options()
+@json_option
+def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
+    """Time, memory, energy and money of one training step of JOB on a device."""
+    from gpuwise import api
+    from gpuwise.cli.output import emit
+    from gpuwise.report.forecast import forecast_report
+
+    emit(api.forecast(job, on=on, **strategy), forecast_report, as_json=as_json)

@@ -1,0 +1,72 @@
+"""The group of verbs. Help is printed from a table, so that no verb is loaded before it is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gpuwise import __version__
+from gpuwise.cli import failure
+from gpuwise.errors import unknown_name
+
+VERBS = {
+    "plan": "Which hardware, how many, which settings, inside a budget and a deadline.",
+    "forecast": "Time, memory, energy and money of one training step on a device.",
+    "fit": "The largest micro-batch on a device, and what each memory technique frees and costs.",
+    "compare": "A job on several devices side by side, with the reason for each speed-up.",
+    "train": "Run a job on this machine, as planned.",
+    "chips": "The chips of the catalog.",
+    "offers": "What can be rented, with prices and their dates.",
+    "doctor": "Versions, devices, catalog dates and configuration of this installation.",
+    "record": "Record the shipped traces of the presets again.",
+    "completion": "Print the completion script of a shell.",
+}
+EPILOG = "Start with `gpuwise plan llama3-8b --tokens 20B --budget 20000 --deadline 30d`."
+
+
+class Verbs(click.Group):
+    """Loads gpuwise.cli.<verb> when the verb is used; every failure ends in failure.py."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        return importlib.import_module(f"gpuwise.cli.{cmd_name}").command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise unknown_name("command", args[0], list(VERBS), listing="gpuwise --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def main(self, args: Sequence[str] | None = None, *other: Any, **extra: Any) -> Any:
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        with failure.handled(arguments):
+            # click returns the code of ctx.exit() here, and whatever a verb returns: ours return None
+            code = super().main(arguments, *other, **extra)
+            sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.command("gpuwise", cls=Verbs, epilog=EPILOG, invoke_without_command=True,
+               context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
+@click.version_option(__version__, prog_name="gpuwise")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Will my model fit, how long, how much, on what? And then: run it so.
+
+    JOB is a preset (resnet50, llama3-8b), path/to/file.py:name, hf:<hub id or folder>, timm:<model> or a saved trace.
+    DEVICE is a chip of `gpuwise chips` with an optional count (h100-sxm:8), or `here`.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -1,0 +1,67 @@
+"""Flags that several verbs share, and what completes them. Values go to gpuwise.api as typed; it alone checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from gpuwise.strategy import MODES, OPTIMIZERS, PRECISIONS, RECOMPUTES
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Presets, then files."""
+    from gpuwise.trace.presets.table import PRESETS
+
+    names = [CompletionItem(name) for name in sorted(PRESETS) if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
+def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Chip ids; after a comma, the next one."""
+    from gpuwise.hardware import load_catalog
+
+    before, comma, last = incomplete.rpartition(",")
+    names = [*sorted(load_catalog().chips), "cpu", "here"]
+    return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
+
+
+def job_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("job", metavar="JOB", shell_complete=complete_job)(function)
+
+
+def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> Decorator:
+    return click.option("--on", required=required, metavar=metavar, help=help, shell_complete=complete_devices)
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout, and nothing else there.")(function)
+
+
+_STRATEGY: dict[str, Decorator] = {
+    "micro_batch": click.option("--micro-batch", type=int, metavar="N", help="Samples a forward pass of one device."),
+    "accumulate": click.option("--accumulate", type=int, metavar="N", help="Micro-batches before an optimizer step."),
+    "mesh": click.option("--mesh", metavar="AXES", help="How devices share the work: dp=8, or dp_shard=8."),
+    "seq_len": click.option("--seq-len", type=int, metavar="N", help="Tokens a sample."),
+    "image_size": click.option("--image-size", type=int, metavar="N", help="Height and width of images, in pixels."),
+    "precision": click.option("--precision", type=click.Choice(PRECISIONS), help="Number formats of the arithmetic."),
+    "recompute": click.option("--recompute", type=click.Choice(RECOMPUTES), help="Activations made again in backward."),
+    "optimizer": click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Instead of the job's own."),
+    "mode": click.option("--mode", type=click.Choice(MODES), help="A training step (default) or a forward pass."),
+}
+
+
+def strategy_options(*, without: Sequence[str] = ()) -> Decorator:
+    """The flags that say how one rank trains, named as in gpuwise.api; those in `without` are left out."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name, option in reversed(_STRATEGY.items()):
+            if name not in without:
+                function = option(function)
+        return function
+
+    return add

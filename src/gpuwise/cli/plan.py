@@ -1,0 +1,39 @@
+"""gpuwise plan JOB --tokens 20B --budget 20000 --deadline 30d"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+
+
+@click.command("plan", short_help="Hardware and settings inside a budget.")
+@job_argument
+@click.option("--samples", metavar="N", help="Train on this many samples, e.g. 50k.")
+@click.option("--epochs", type=float, metavar="N", help="Passes over the job's data set.")
+@click.option("--tokens", metavar="N", help="Train on this many tokens, e.g. 20B.")
+@click.option("--budget", metavar="USD", help="Spend at most this, e.g. 20000 or $20k.")
+@click.option("--deadline", metavar="TIME", help="Be done within this, e.g. 3d or 12h.")
+@on_option("Only these devices, separated by commas.", required=False, metavar="A,B")
+@click.option("--own", multiple=True, metavar="DEVICE:N", help="A machine you have, e.g. rtx-4090:2. Repeatable.")
+@click.option("--spot/--no-spot", default=None, help="Only spot prices, or none; both by default.")
+@click.option("--global-batch", type=int, metavar="N", help="Samples an optimizer step, over all devices.")
+@click.option("--interruptions", type=float, metavar="N", help="Interruptions of a spot machine, a day.")
+@click.option("--electricity", type=float, metavar="USD", help="Dollars a kWh, for your own machines.")
+@strategy_options(without=("accumulate", "mesh", "mode"))
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
+@json_option
+def command(job: str, output: str | None, as_json: bool, **request: Any) -> None:
+    """Which hardware to train JOB on, how many, with which settings and bought how, best first."""
+    from gpuwise import api
+    from gpuwise.cli.output import emit
+    from gpuwise.plan.file import save_plan
+    from gpuwise.report.plan import plan_report
+
+    result = api.plan(job, **request)
+    if output is not None:
+        save_plan(result.best, output)
+        click.echo(f"wrote {output}; run it with `gpuwise train {job} --plan {output}`", err=True)
+    emit(result, plan_report, as_json=as_json)

@@ -1,0 +1,6 @@
+"""A Trace on a Chip: kernel times, exchange, memory, energy -> Forecast. No PyTorch here."""
+
+from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
+from gpuwise.cost.price import price
+
+__all__ = ["Forecast", "Interval", "MemoryForecast", "price"]

@@ -1,0 +1,92 @@
+"""Time of gradient and parameter exchange, and how much of it the backward pass does not hide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuwise.cost.parameters import Parameters
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.types import Link
+
+
+class Traffic(Protocol):
+    """What gpuwise.trace.sharded.Communication holds: bytes of the full tensors of one step, and calls."""
+
+    @property
+    def all_reduce_bytes(self) -> int: ...
+    @property
+    def all_gather_bytes(self) -> int: ...
+    @property
+    def reduce_scatter_bytes(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """total_s: as if nothing ran beside it; exposed_s: what lengthens the step; bandwidth_bytes_per_s: bus bandwidth,
+    of one device and one direction, that priced it; note: where that figure comes from."""
+
+    total_s: float
+    exposed_s: float
+    bandwidth_bytes_per_s: float | None
+    note: str = ""
+
+
+NOTHING = Exchange(0.0, 0.0, None)
+
+
+def exchange(communication: Traffic, *, devices: int, machines: int, link: Link | None, link_between: Link | None,
+             backward_s: float, forward_s: float, parameters: Parameters) -> Exchange:  # fmt: skip
+    """Ring collectives over `devices`, `machines` of them joined by link_between.
+
+    A ring all-reduce moves 2 (n-1)/n of the payload over each device's link, an all-gather or reduce-scatter half of
+    that. Across machines all rings together put the payload once through each machine's network, so a machine's whole
+    line rate (not a device's share) is the bound, unless the link inside is slower.
+
+    Arguments:
+        backward_s, forward_s: of one micro-batch; the gradients' all-reduce runs beside the last backward pass, gathers
+        and scatters of shards beside both.
+    Raises UnsupportedError where the bandwidth of a needed link is unknown.
+    """
+    payload = communication.all_reduce_bytes + communication.all_gather_bytes + communication.reduce_scatter_bytes
+    if devices == 1 or payload == 0:
+        return NOTHING
+    bandwidth, latency, note = _bandwidth(link, link_between, devices, machines, parameters)
+    ring = (devices - 1) / devices
+    sharded = communication.all_gather_bytes + communication.reduce_scatter_bytes
+    call_s = latency * max(1, communication.calls)
+    total = ring * (2 * communication.all_reduce_bytes + sharded) / bandwidth + call_s
+    window = backward_s + (forward_s if sharded else 0.0)
+    exposed = max(0.0, total - parameters.overlap_share * window, call_s / max(1, communication.calls))
+    return Exchange(total, min(total, exposed), bandwidth, note)
+
+
+def _bandwidth(link: Link | None, between: Link | None, devices: int, machines: int,
+               parameters: Parameters) -> tuple[float, float, str]:  # fmt: skip
+    per_machine = devices // machines
+    rates: list[tuple[float, float, str]] = []
+    if per_machine > 1:
+        rates.append(_rate(link, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
+    if machines > 1:
+        rates.append(
+            _rate(between, "between machines", parameters.network_efficiency, parameters.network_call_latency_s)
+        )
+    bandwidth, _, note = min(rates)
+    return bandwidth, max(latency for _, latency, _ in rates), note
+
+
+def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, str]:
+    if link is None or not (link.allreduce_busbw_bytes_per_s or link.per_direction_bytes_per_s):
+        raise UnsupportedError(f"the bandwidth of the link {where} is unknown, so an exchange between devices cannot be priced.",
+                               ["ask for one device", "name a chip whose link the catalog has: `gpuwise chips`"])  # fmt: skip
+    latency = max(latency, link.latency_s or 0.0)
+    if link.allreduce_busbw_bytes_per_s:
+        return link.allreduce_busbw_bytes_per_s, latency, f"{link.name}: measured all-reduce bus bandwidth"
+    assert link.per_direction_bytes_per_s
+    return (
+        link.per_direction_bytes_per_s * efficiency,
+        latency,
+        f"{link.name}: {efficiency:.0%} of its line rate assumed",
+    )

@@ -1,0 +1,83 @@
+"""Forecast: what one optimizer step of a job costs on a device. Every number says where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpuwise.strategy import Strategy
+
+PROVENANCES = ("measured", "calibrated", "transferred", "datasheet")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and the 90 % interval it is believed to lie in."""
+
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> Interval:
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """Bytes on one device. by_category sums exactly to peak_allocated_bytes.
+
+    peak_reserved_bytes: what the caching allocator holds; device_bytes: with the device context, as nvidia-smi shows;
+    capacity_bytes: what the device offers, None where unknown (a CPU without a machine).
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int
+    capacity_bytes: int | None
+    by_category: dict[str, int]
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.capacity_bytes is None else self.device_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One optimizer step of all devices together.
+
+    throughput: units of `throughput_unit` a second over all devices. bound: share of the step by what limits it
+    (compute, memory, launch, communication; they sum to 1). mfu: model operations against the device's dense peak in
+    the precision used. usd_per_hour: None without an offer. provenance: for step_time_s, memory and energy_j, one of
+    PROVENANCES. assumptions and warnings: each guess with the flag that changes it.
+    """
+
+    job: str
+    device: str
+    count: int
+    strategy: Strategy
+    step_time_s: Interval
+    throughput: float
+    throughput_unit: str
+    memory: MemoryForecast
+    flops_per_step: int
+    mfu: float | None
+    bound: dict[str, float]
+    energy_j: float | None
+    provenance: dict[str, str]
+    usd_per_hour: float | None = None
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    top_modules: tuple[tuple[str, float], ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise forecast --json`."""
+        memory = asdict(self.memory) | {"fits": self.memory.fits}
+        return {
+            "job": self.job, "device": self.device, "count": self.count, "strategy": self.strategy.to_dict(),
+            "step_time_s": asdict(self.step_time_s),
+            "throughput": {"value": self.throughput, "unit": self.throughput_unit},
+            "memory": memory, "flops_per_step": self.flops_per_step, "mfu": self.mfu, "bound": dict(self.bound),
+            "energy_j": self.energy_j, "usd_per_hour": self.usd_per_hour, "provenance": dict(self.provenance),
+            "assumptions": list(self.assumptions), "warnings": list(self.warnings),
+            "top_modules": [{"module": name, "share": share} for name, share in self.top_modules],
+        }  # fmt: skip

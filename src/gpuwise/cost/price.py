@@ -1,0 +1,161 @@
+"""price: a Trace on a Chip -> Forecast."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+
+from gpuwise.cost.collectives import Exchange, Traffic, exchange
+from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.cost.kernels import KernelTimes, family, kernel_times
+from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.rates import check_can_run
+from gpuwise.errors import InputError
+from gpuwise.hardware.types import Chip, Link, Offer
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import PHASES, Trace
+
+UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
+
+
+def price(trace: Trace, communication: Traffic, chip: Chip, *, count: int = 1, machines: int = 1, link: Link | None = None,
+          link_between: Link | None = None, offer: Offer | None = None, capacity_bytes: int | None = None,
+          usd_per_hour: float | None = None, strategy: Strategy, parameters: Parameters | None = None) -> Forecast:  # fmt: skip
+    """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
+
+    Arguments:
+        communication: what one step exchanges (gpuwise.trace.sharded.data_parallel gives it).
+        count: devices in one machine; machines: how many of them; link and link_between: inside and between machines,
+            needed only where something is exchanged (link_between's bandwidth is of a whole machine).
+        offer: sets usd_per_hour where that is None. capacity_bytes: a CPU's memory, or another limit than the chip's.
+        strategy: what is reported; its precision and mode must be the trace's.
+        parameters: the shipped figures where None.
+    Raises UnsupportedError where the chip cannot run the trace or a figure the model needs is unknown, and InputError
+    where counts make no sense. The cost of a call depends on distinct operations, hardly on layers, not on devices.
+    """
+    parameters = parameters or shipped_parameters()
+    if count < 1 or machines < 1:
+        raise InputError(f"devices and machines must be at least 1, got {count} and {machines}.")
+    devices = count * machines
+    check_can_run(chip, mode=strategy.mode, parameters=parameters)
+    times = kernel_times(trace, chip, parameters)
+    device_s = {phase: float(trace.counts(phase) @ times.device_s) for phase in PHASES}
+    busy_s = sum(device_s.values())
+    alone_s = max(busy_s, host_s(trace, chip, parameters))
+    micro_batches = trace.accumulation
+    stretch = alone_s / busy_s if busy_s else 1.0
+    exchanged = exchange(communication, devices=devices, machines=machines, link=link, link_between=link_between,
+                         backward_s=stretch * (device_s["backward"] + device_s["recompute"]) / micro_batches,
+                         forward_s=stretch * device_s["forward"] / micro_batches, parameters=parameters)  # fmt: skip
+    step_s = alone_s + exchanged.exposed_s
+    bound = _bound(trace, times, alone_s=alone_s, exchanged=exchanged)
+    low, high = parameters.spread[_spread_key(chip, parameters)]
+    warnings = []
+    if strategy.compile:
+        warnings.append("torch.compile is not modelled yet: the step is priced as eager")
+    if trace.header.substrate == "cpu" and family(chip) != "cpu":
+        warnings.append("the trace was recorded with CPU kernels; a GPU takes others")
+    ideal_s = float((trace.counts("forward") + trace.counts("backward")) @ times.ideal_s)
+    energy_j = _energy_j(chip, bound, step_s, devices, parameters)
+    if usd_per_hour is None and offer is not None:
+        usd_per_hour = offer.usd_per_hour
+    return Forecast(
+        job=trace.header.job,
+        device=chip.id,
+        count=devices,
+        strategy=strategy,
+        step_time_s=Interval(step_s, step_s * low, step_s * high),
+        throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
+        throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
+        memory=memory_forecast(trace, chip, devices=devices, capacity_bytes=capacity_bytes, parameters=parameters),
+        flops_per_step=trace.model_flops * devices,
+        mfu=ideal_s / step_s if ideal_s else None,
+        bound=bound,
+        energy_j=energy_j,
+        provenance={"step_time_s": "datasheet", "memory": "trace", "energy_j": "datasheet" if energy_j else "unknown"},
+        usd_per_hour=usd_per_hour,
+        assumptions=(*trace.header.assumptions, *_assumptions(times, exchanged, energy_j)),
+        warnings=tuple(warnings),
+        top_modules=_top_modules(trace, times, busy_s),
+    )
+
+
+def host_s(trace: Trace, chip: Chip, parameters: Parameters) -> float:
+    """Seconds the host needs to launch a step; it runs ahead of the device, so only the longer of the two counts.
+
+    On a CPU the dispatch is part of each operation's floor, and a compiled graph is launched once.
+    """
+    if family(chip) != "gpu":
+        return 0.0
+    calls = sum(float(trace.counts(phase).sum()) * parameters.host_operation_s[phase] for phase in PHASES)
+    return calls + float(trace.counts() @ trace.operations.column("kernels")) * parameters.host_kernel_s
+
+
+def _bound(trace: Trace, times: KernelTimes, *, alone_s: float, exchanged: Exchange) -> dict[str, float]:
+    """Shares of the step by what limits it. Launch: kernel floors, and the device waiting for the host."""
+    counts = trace.counts()
+    beyond = times.device_s - times.floor_s
+    arithmetic = times.compute_s >= times.memory_s
+    seconds = {
+        "compute": float(counts @ (beyond * arithmetic)),
+        "memory": float(counts @ (beyond * ~arithmetic)),
+        "launch": 0.0,
+        "communication": exchanged.exposed_s,
+    }
+    seconds["launch"] = max(0.0, alone_s - seconds["compute"] - seconds["memory"])
+    total = sum(seconds.values())
+    return {name: value / total if total else 0.0 for name, value in seconds.items()}
+
+
+def _energy_j(chip: Chip, bound: dict[str, float], step_s: float, devices: int, parameters: Parameters) -> float | None:
+    """Board energy of all devices: the TDP, weighted by what the step waits for. None where the TDP is unknown."""
+    if not chip.tdp_w:
+        return None
+    return chip.tdp_w * sum(share * parameters.power_share[name] for name, share in bound.items()) * step_s * devices
+
+
+def _ranks(strategy: Strategy, devices: int) -> int:
+    """Ranks that see samples of their own: the mesh's where it names one, else every device."""
+    return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
+
+
+def _spread_key(chip: Chip, parameters: Parameters) -> str:
+    """Which residual spread gives the interval: fitted GPUs have their own, others their family's."""
+    if family(chip) != "gpu":
+        return family(chip)
+    return "gpu" if chip.vendor == "NVIDIA" and (chip.compute_capability or (0, 0))[0] >= 6 else "gpu_other"
+
+
+def _assumptions(times: KernelTimes, exchanged: Exchange, energy_j: float | None) -> list[str]:
+    notes = list(times.notes)
+    if exchanged.note:
+        notes.append(exchanged.note)
+    if energy_j is not None:
+        notes.append(
+            "energy is the device's TDP times a share by what the step waits for; host and cooling not counted"
+        )
+    return notes
+
+
+def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple[str, float], ...]:
+    """The ten groups of modules that take most of the device's time, with their share; layers of a stack are one group."""
+    if not busy_s:
+        return ()
+    sequence = trace.sequence
+    per_module = np.bincount(sequence.module, weights=times.device_s[sequence.operation] * trace.repeats,
+                             minlength=len(trace.modules))  # fmt: skip
+    totals: dict[str, float] = {}
+    for name, seconds in zip(_group_names(trace.modules), per_module.tolist(), strict=True):
+        totals[name] = totals.get(name, 0.0) + seconds
+    ranked = sorted(totals.items(), key=lambda item: -item[1])[:10]
+    return tuple((name, seconds / busy_s) for name, seconds in ranked if seconds > 0)
+
+
+@lru_cache(maxsize=32)
+def _group_names(modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Module paths with numbers starred: model.layers.7.mlp.up_proj -> model.layers.*.mlp.up_proj."""
+    return tuple(re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name) or "(root)" for name in modules)

@@ -1,0 +1,93 @@
+"""One error tree. An error says what happened, why, and up to two ways out, and carries a code for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class GpuwiseError(Exception):
+    """Anything gpuwise refuses to do.
+
+    Arguments:
+        what: what happened and why, one or two sentences.
+        ways_out: up to two things the user can do about it.
+
+    `code` names the error for machines; `exit_code` is what the command line exits with (2: the user's mistake).
+    """
+
+    code = "error"
+    exit_code = 2
+
+    def __init__(self, what: str, ways_out: Sequence[str] = ()):
+        super().__init__(what)
+        self.what = what
+        self.ways_out = tuple(ways_out[:2])
+
+    def __str__(self) -> str:
+        return "\n".join([self.what, *(f"  try: {way}" for way in self.ways_out)])
+
+    def to_dict(self) -> dict[str, object]:
+        return {"error": {"code": self.code, "message": self.what, "ways_out": list(self.ways_out)}}
+
+
+class InputError(GpuwiseError):
+    """A value that cannot be understood or makes no sense (units, counts, filters, strategies)."""
+
+    code = "bad-input"
+
+
+class UnknownNameError(GpuwiseError):
+    """A chip, preset, offer or provider that is not known, or is ambiguous."""
+
+    code = "unknown-name"
+
+
+class JobError(GpuwiseError):
+    """A job that cannot be found, built or run."""
+
+    code = "bad-job"
+
+
+class FileFormatError(GpuwiseError):
+    """A trace, plan or catalog file that is damaged, foreign or of a newer version."""
+
+    code = "bad-file"
+
+
+class DoesNotFitError(GpuwiseError):
+    """No strategy fits the device's memory."""
+
+    code = "does-not-fit"
+
+
+class NoPlanError(GpuwiseError):
+    """Nothing satisfies budget and deadline."""
+
+    code = "no-plan"
+
+
+class MissingDependencyError(GpuwiseError):
+    """An optional package is needed and absent."""
+
+    code = "missing-dependency"
+
+
+class UnsupportedError(GpuwiseError):
+    """Asked for something gpuwise does not do (yet), or that the device cannot do."""
+
+    code = "unsupported"
+
+
+def unknown_name(kind: str, name: str, known: Sequence[str], *, listing: str) -> UnknownNameError:
+    """An UnknownNameError that offers the nearest names.
+
+    Arguments:
+        kind: what the name should have been, e.g. "chip".
+        known: all valid names.
+        listing: the command that lists them, e.g. "gpuwise chips".
+    """
+    near = get_close_matches(name.lower(), known, n=3, cutoff=0.4)
+    near += [k for k in known if name.lower() in k and k not in near][: 5 - len(near)]
+    ways = [f"nearest: {', '.join(near)}"] if near else []
+    return UnknownNameError(f"unknown {kind} {name!r}.", [*ways, f"list all with `{listing}`"])

@@ -1,0 +1,55 @@
+"""One forecast: the strategy the user left open is chosen, the choice named, the trace of it priced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwise.cost import Forecast, price
+from gpuwise.devices import Device, device_of
+from gpuwise.errors import InputError
+from gpuwise.hardware import load_catalog
+from gpuwise.plan.space import precisions_for
+from gpuwise.sources import Source, usual_micro_batch
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.sharded import data_parallel, recorded_as
+from gpuwise.units import format_bytes
+
+
+def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
+                  precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
+                  optimizer: str | None = None, mode: str | None = None) -> Forecast:  # fmt: skip
+    """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there."""
+    mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    device = device_of(on, load_catalog(), mesh=mesh)
+    assumed = list(device.assumptions)
+    if precision is None:
+        precision = source.default_precision(next(iter(precisions_for(device.chip)), "fp32"))
+        assumed.append(f"assumed precision {precision}; --precision changes it")
+    if micro_batch is None:
+        micro_batch = usual_micro_batch(source.tokens_per_sample)
+        assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
+    strategy = Strategy(precision, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
+                        recompute=recompute or "none", optimizer=optimizer, mode=mode or "train")  # fmt: skip
+    if strategy.mode == "infer" and strategy.accumulation > 1:
+        raise InputError("a forward pass accumulates no gradients.", ["leave out --accumulate", "--mode train"])
+    if mesh is not None:
+        return _priced(source, device, strategy.but(mesh=mesh), assumed)
+    result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed)
+    if device.devices == 1:
+        return result
+    axis, why = "dp_replicate", "each device holds a copy of the model"
+    if result.memory.fits is False and strategy.mode == "train":
+        needed = format_bytes(result.memory.device_bytes)
+        axis, why = "dp_shard", f"the model is sharded, a copy on each device would need {needed}"
+        result = _priced(source, device, strategy.but(mesh=Mesh(dp_shard=device.devices)), assumed)
+    note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
+    return replace(result, assumptions=(note, *result.assumptions))
+
+
+def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str]) -> Forecast:
+    trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=device.substrate), strategy)
+    result = price(trace, communication, device.chip, count=device.count, machines=device.machines, link=device.link,
+                   link_between=device.link_between, offer=device.offer, capacity_bytes=device.capacity_bytes,
+                   strategy=strategy)  # fmt: skip
+    return replace(result, assumptions=(*assumed, *result.assumptions))

@@ -1,0 +1,240 @@
+"""The catalog: chips, links and offers from gpuwise's data files, with a user's own files on top."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import date
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import FileFormatError, unknown_name
+from gpuwise.hardware import names
+from gpuwise.hardware.pricelist import OfferRow, exact_day
+from gpuwise.hardware.rows import CHIP, LINK, OFFER, Column, Row, read_row
+from gpuwise.hardware.tomlfile import bad_file, find_line, read_toml
+from gpuwise.hardware.types import PEAKS, TERMS, Chip, Link, Offer, Source
+
+DATA = Path(__file__).parent / "data"
+
+
+class Catalog:
+    """Chips, links and offers, read when first asked for. `user_files` override or add single rows."""
+
+    def __init__(self, *, data: Path = DATA, user_files: Iterable[Path] = ()):
+        self._data = data
+        self.user_files = tuple(user_files)
+
+    @cached_property
+    def chips(self) -> dict[str, Chip]:
+        """By id."""
+        chips: dict[str, Chip] = {}
+        for path, raw, text in self._files("chips/*.toml"):
+            for id_, row, fail in _tables(path, raw, text, "chip", CHIP, own=path not in self.user_files, seen=chips):
+                chips[id_] = _chip(id_, row, chips.get(id_), path, fail)
+        for path, raw, text in self._files():
+            for _, row, fail in _tables(path, raw, text, "chip", CHIP, own=False, seen={}):
+                link = row.values.get("link_id")
+                if link is not None and link not in self.links:
+                    raise fail("link", f"unknown link {link!r}")
+        return chips
+
+    @cached_property
+    def links(self) -> dict[str, Link]:
+        """By id."""
+        links: dict[str, Link] = {}
+        for path, raw, text in self._files("links.toml"):
+            for id_, row, fail in _tables(path, raw, text, "link", LINK, own=path not in self.user_files, seen=links):
+                links[id_] = _build(Link, id_, row, links.get(id_), path, fail, ("name", "kind"))
+        return links
+
+    @cached_property
+    def offer_rows(self) -> tuple[OfferRow, ...]:
+        """Every stored row, also those without a price."""
+        rows: dict[tuple[str, str, str], OfferRow] = {}
+        for path, raw, text in self._files("offers/*.toml"):
+            seen: set[tuple[str, str, str]] = set()
+            for place, table in enumerate(_list(raw, "offer", path, text)):
+                fail = _failure(path, text, "offer", place)
+                row = read_row(table, OFFER, fail)
+                key = _offer_key(row, fail)
+                if key in seen:
+                    raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
+                seen.add(key)
+                rows[key] = _offer_row(key, row, rows.get(key), path, fail)
+                self._check_offer(rows[key].values, fail)
+        return tuple(rows.values())
+
+    def _check_offer(self, values: dict[str, Any], fail: Callable[[str | None, str], Exception]) -> None:
+        chip, link = values.get("chip_id"), values.get("network_link_id")
+        if chip is not None and chip not in self.chips:
+            raise fail("chip", f"unknown chip {chip!r}")
+        if chip is not None and values.get("count") == 0 and self.chips[chip].kind != "cpu":
+            raise fail("count", f"a count of 0 means a CPU offer, and {chip} is none")
+        if link is not None and link not in self.links:
+            raise fail("network_link", f"unknown link {link!r}")
+
+    @cached_property
+    def newest(self) -> str:
+        """The latest date of a price."""
+        return max((s.as_of for row in self.offer_rows for s in (row.source, *row.sources.values())), key=exact_day)
+
+    @cached_property
+    def offers(self) -> tuple[Offer, ...]:
+        """Every offer that can be priced."""
+        return tuple(offer for row in self.offer_rows for offer in row.offers(newest=self.newest))
+
+    @cached_property
+    def incomplete_offers(self) -> tuple[OfferRow, ...]:
+        """Rows that give no offer; `why_no_offer` says why."""
+        return tuple(row for row in self.offer_rows if row.why_no_offer)
+
+    def chip(self, id_: str) -> Chip:
+        """A chip by its exact id. Raises UnknownNameError."""
+        if id_ not in self.chips:
+            raise unknown_name("chip", id_, list(self.chips), listing="gpuwise chips")
+        return self.chips[id_]
+
+    def link(self, id_: str) -> Link:
+        """A link by its exact id. Raises UnknownNameError."""
+        if id_ not in self.links:
+            raise unknown_name("link", id_, list(self.links), listing="gpuwise chips --json")
+        return self.links[id_]
+
+    def find_chip(self, text: str) -> Chip:
+        """A chip by id or any unambiguous shorter form ("h100-sxm"). Raises UnknownNameError."""
+        return names.find_chip(text, self.chips)
+
+    def summary(self) -> dict[str, Any]:
+        """What `doctor` prints; reads everything, so a damaged file shows here. Raises FileFormatError."""
+        unverified = sum(bool(chip.unverified) for chip in self.chips.values())
+        return {
+            "chips": len(self.chips), "chips_with_unverified_figures": unverified, "links": len(self.links),
+            "offer_rows": len(self.offer_rows), "priced_offers": len(self.offers), "newest_price": self.newest,
+            "stale_offers": sum(offer.stale for offer in self.offers), "user_files": [str(p) for p in self.user_files],
+        }  # fmt: skip
+
+    def _files(self, pattern: str | None = None) -> Iterable[tuple[Path, dict[str, Any], str]]:
+        own = sorted(self._data.glob(pattern)) if pattern else []
+        for path in own:
+            yield (path, *read_toml(path))
+        for path in self.user_files:
+            raw, text = _read_user(path)
+            yield path, raw, text
+
+
+def user_files() -> tuple[Path, ...]:
+    """The user's files: *.toml in $GPUWISE_CONFIG_DIR, else $XDG_CONFIG_HOME/gpuwise, else ~/.config/gpuwise."""
+    own = os.environ.get("GPUWISE_CONFIG_DIR")
+    home = Path(own) if own else Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "gpuwise"
+    return tuple(sorted(home.glob("*.toml")))
+
+
+def load_catalog() -> Catalog:
+    """The catalog with the user's files as they are named now; read once a set of files."""
+    return _load(tuple((path, _changed(path)) for path in user_files()))
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # e.g. a broken link: reading it says so with the file's name
+        return 0
+
+
+@lru_cache(maxsize=8)
+def _load(files: tuple[tuple[Path, int], ...]) -> Catalog:
+    return Catalog(user_files=[path for path, _ in files])
+
+
+def _read_user(path: Path) -> tuple[dict[str, Any], str]:
+    raw, text = read_toml(path)
+    for section in raw:
+        if section not in ("chip", "link", "offer"):
+            line = next((n for n, t in enumerate(text.splitlines(), 1) if section in t), 1)
+            raise bad_file(path, line, f"unknown section {section!r}: rows are [chip.<id>], [link.<id>] and [[offer]]")
+    return raw, text
+
+
+def _failure(path: Path, text: str, section: str, name: str | int) -> Callable[[str | None, str], FileFormatError]:
+    def fail(key: str | None, what: str) -> FileFormatError:
+        return bad_file(path, find_line(text, section, name, key), what)
+
+    return fail
+
+
+def _tables(
+    path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, own: bool, seen: Any
+) -> Iterable[tuple[str, Row, Callable[[str | None, str], FileFormatError]]]:
+    tables = raw.get(section, {})
+    if not isinstance(tables, dict):
+        raise bad_file(path, find_line(text, section, 0), f"write [{section}.<id>], not [[{section}]]")
+    for id_, table in tables.items():
+        fail = _failure(path, text, section, id_)
+        if not isinstance(table, dict):
+            raise fail(None, f"{section}.{id_} must be a table")
+        if not names.valid_id(id_):
+            raise fail(None, f"{id_!r} is no id: lower-case letters, digits and hyphens")
+        if own and id_ in seen:
+            raise fail(None, f"duplicate id {id_!r}")
+        yield id_, read_row(table, columns, fail), fail
+
+
+def _list(raw: dict[str, Any], section: str, path: Path, text: str) -> list[dict[str, Any]]:
+    tables = raw.get(section, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise bad_file(path, find_line(text, section, 0), f"write each as [[{section}]]")
+    return tables
+
+
+def _row_source(row: Row, path: Path) -> Source:
+    """Rows of a user's file may leave out the source: it is the file itself, as of its last change."""
+    if row.source is not None and row.source.as_of:
+        return row.source
+    day = date.fromtimestamp(path.stat().st_mtime).isoformat()
+    return replace(row.source, as_of=day) if row.source else Source(path.name, day)
+
+
+def _build(type_: Any, id_: str, row: Row, base: Any, path: Path, fail: Any, required: tuple[str, ...]) -> Any:
+    """A new object, or `base` with the row's fields in place of its own."""
+    source = _row_source(row, path)
+    values = dict(row.values)
+    if base is None:
+        missing = [name for name in required if name not in values]
+        if missing:
+            raise fail(None, f"a new row needs {', '.join(missing)}")
+        return type_(id=id_, **values, source=source, sources=row.sources, caveats=row.caveats)
+    given = {name: row.sources.get(name, source) for name in (*values, *values.get("peak_flops_per_s", {}))}
+    if "peak_flops_per_s" in values:
+        values["peak_flops_per_s"] = {**base.peak_flops_per_s, **values["peak_flops_per_s"]}
+    return replace(base, **values, sources={**base.sources, **given}, caveats={**base.caveats, **row.caveats})
+
+
+def _chip(id_: str, row: Row, base: Chip | None, path: Path, fail: Any) -> Chip:
+    values = {k: v for k, v in row.values.items() if k not in PEAKS}
+    peaks = {k: v for k, v in row.values.items() if k in PEAKS}
+    if peaks:
+        values["peak_flops_per_s"] = peaks
+    return _build(Chip, id_, replace(row, values=values), base, path, fail, ("vendor", "name", "kind"))
+
+
+def _offer_key(row: Row, fail: Any) -> tuple[str, str, str]:
+    missing = [name for name in ("provider", "instance") if name not in row.values]
+    if missing:
+        raise fail(None, f"an offer needs {' and '.join(missing)}")
+    return row.values.pop("provider"), row.values.pop("instance"), row.values.pop("region", "any")
+
+
+def _offer_row(key: tuple[str, str, str], row: Row, base: OfferRow | None, path: Path, fail: Any) -> OfferRow:
+    source = _row_source(row, path)
+    values = {k: v for k, v in row.values.items() if k not in TERMS}
+    prices = {k: v for k, v in row.values.items() if k in TERMS and k != "free"}
+    if row.values.get("free"):
+        prices["free"] = 0.0
+    if base is None:
+        return OfferRow(*key, values, prices, source, row.sources, row.caveats)
+    given = {name: row.sources.get(name, source) for name in row.values}
+    return OfferRow(*key, {**base.values, **values}, {**base.prices, **prices}, base.source,
+                    {**base.sources, **given}, {**base.caveats, **row.caveats})  # fmt: skip

@@ -1,0 +1,58 @@
+"""A DEVICE text to what it means: a chip, how many in a machine, how many machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.detect import detect_cpu, detect_machine, most_like_this
+from gpuwise.hardware.links import link_inside
+from gpuwise.hardware.names import split_device
+from gpuwise.hardware.types import Chip, Link, Machine
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """`machines` machines of `count_per_machine` chips. machine: the real one when the text was `here`.
+    assumed: what was guessed to understand the text, one sentence each."""
+
+    chip: Chip
+    count_per_machine: int
+    machines: int
+    link: Link | None = None
+    machine: Machine | None = None
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """All devices."""
+        return self.count_per_machine * self.machines
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Usable memory of one device; of a CPU its share of the host's memory where the machine is known."""
+        if self.chip.memory_bytes is not None or self.machine is None:
+            return self.chip.usable_memory_bytes
+        host = self.machine.host_memory_bytes
+        return None if host is None else host // self.count_per_machine
+
+
+def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
+    """'rtx-4090', 'h100-sxm:8', 'h100-80gb-sxm:8x4' (4 machines of 8), 'cpu', 'here' -> DeviceSpec.
+
+    Raises InputError for an unreadable count and UnknownNameError for an unknown or ambiguous chip.
+    """
+    catalog = catalog or load_catalog()
+    name, count, machines = split_device(text)
+    machine, assumed = None, []
+    if name.lower() == "here":
+        machine = detect_machine(catalog)
+        chip, count = machine.chip, count or round(machine.count)
+        assumed.append(f"`here` is {machine.name}")
+    elif name.lower() == "cpu":
+        chip = most_like_this(catalog)
+        assumed.append(f"`cpu` is {chip.id}, the catalog's nearest to {detect_cpu().name}")
+    else:
+        chip = catalog.find_chip(name)
+    count = count or 1
+    return DeviceSpec(chip, count, machines, link_inside(chip, count, catalog=catalog), machine, tuple(assumed))

@@ -1,0 +1,160 @@
+"""Filters as people type them: `memory>=24GB kind=gpu-consumer`, `h100-sxm terms=spot price<3`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwise.errors import InputError
+from gpuwise.hardware.names import words
+from gpuwise.hardware.pricelist import OfferRow
+from gpuwise.hardware.types import Chip, Offer
+from gpuwise.units import parse_bytes, parse_usd
+
+_TERM = re.compile(r"([A-Za-z][\w-]*)\s*(!=|>=|<=|=|>|<)\s*(\S+)")
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_RATE = re.compile(r"([\d.]+)([GTP])(?:FLOPS?|OPS?)?(?:/S)?", re.IGNORECASE)
+
+
+def _rate(text: str) -> float:
+    match = _RATE.fullmatch(text)
+    try:
+        return float(match[1]) * {"G": 1e9, "T": 1e12, "P": 1e15}[match[2].upper()] if match else 1 / 0
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"cannot read {text!r} as a rate.", ["write it like 100T, 989TFLOPS or 1.5P"]) from None
+
+
+def _size(text: str) -> float:
+    if re.fullmatch(r"[\d.]+", text):
+        raise InputError(f"{text!r} lacks a unit.", ["write it like 24GB, 24GiB or 900GB/s"])
+    return parse_bytes(re.sub(r"/s$", "", text, flags=re.IGNORECASE))
+
+
+def _plain(text: str) -> float:
+    try:
+        if re.fullmatch(r"\d+(\.\d+)?[Ww]?", text, re.ASCII):
+            return float(text.rstrip("Ww"))
+    except ValueError:
+        pass
+    raise InputError(f"cannot read {text!r} as a number.", ["write it like 2023 or 300W"])
+
+
+@dataclass(frozen=True)
+class _Field:
+    get: Callable[[Any], Any]
+    parse: Callable[[str], float] | None  # None: text
+
+
+def _price(offer: Offer | OfferRow) -> float | None:
+    """Of a row: the lowest of its prices."""
+    return offer.usd_per_hour if isinstance(offer, Offer) else min(offer.prices.values(), default=None)
+
+
+def _peak(precision: str) -> _Field:
+    return _Field(lambda chip: chip.peak_flops_per_s.get(precision), _rate)
+
+
+_CHIP_FIELDS = {
+    "id": _Field(lambda c: c.id, None),
+    "vendor": _Field(lambda c: c.vendor, None),
+    "kind": _Field(lambda c: c.kind, None),
+    "arch": _Field(lambda c: c.architecture, None),
+    "year": _Field(lambda c: c.year, _plain),
+    "memory": _Field(lambda c: c.memory_bytes, _size),
+    "bandwidth": _Field(lambda c: c.memory_bandwidth_bytes_per_s, _size),
+    "tdp": _Field(lambda c: c.tdp_w, _plain),
+    **{precision: _peak(precision) for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")},
+}
+_OFFER_FIELDS = {
+    "provider": _Field(lambda o: o.provider, None),
+    "instance": _Field(lambda o: o.instance, None),
+    "chip": _Field(lambda o: o.chip_id, None),
+    "region": _Field(lambda o: o.region, None),
+    "terms": _Field(lambda o: o.terms if isinstance(o, Offer) else " ".join(o.prices), None),
+    "count": _Field(lambda o: o.count if isinstance(o, Offer) else o.values.get("count"), _plain),
+    "price": _Field(lambda o: _price(o), parse_usd),
+}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A parsed filter; `matches` is pure. An unknown figure never satisfies a comparison."""
+
+    terms: tuple[tuple[str, str, Any], ...]
+    bare: tuple[str, ...]
+
+    def matches(self, chip: Chip | None, offer: Offer | OfferRow | None = None) -> bool:
+        """Whether a chip, or an offer with its chip, satisfies every term and every bare word."""
+        known: set[str] = set()
+        for text in (chip and chip.id, chip and chip.name, offer and offer.provider, offer and offer.instance):
+            known.update(words(text or ""))
+        return all(word in known for word in self.bare) and all(self._term(*term, chip, offer) for term in self.terms)
+
+    @staticmethod
+    def _term(name: str, sign: str, wanted: Any, chip: Chip | None, offer: Offer | OfferRow | None) -> bool:
+        of_offer = name in _OFFER_FIELDS
+        field, item = (_OFFER_FIELDS[name], offer) if of_offer else (_CHIP_FIELDS[name], chip)
+        value = None if item is None else field.get(item)
+        if name == "memory" and offer is not None:
+            value = _offer_memory(value, offer)
+        if value is None:
+            return False
+        if field.parse is None:
+            found = any(_says(value, one) for one in wanted)
+            return found if sign == "=" else not found
+        return _COMPARE[sign](value, wanted)
+
+
+def _offer_memory(chip_bytes: int | None, offer: Offer | OfferRow) -> float | None:
+    """Memory of one device of an offer: a slice has its share, a CPU the host's."""
+    told = vars(offer) if isinstance(offer, Offer) else offer.values
+    if chip_bytes is None:
+        return told.get("host_memory_bytes")
+    return chip_bytes * min(1.0, told.get("count") or 1.0)
+
+
+def _says(value: str, wanted: tuple[str, ...]) -> bool:
+    return set(wanted) <= set(words(value))
+
+
+def parse_filter(text: str, *, offers: bool = False) -> Filter:
+    """A filter from text. Terms are joined by "and"; `a,b` after = means either; a bare word must occur in the name.
+
+    Arguments:
+        offers: also allow the fields of offers (provider, instance, chip, count, price, region, terms).
+
+    Raises InputError for unknown fields, unreadable values and orderings of texts.
+    """
+    fields = {**_CHIP_FIELDS, **(_OFFER_FIELDS if offers else {})}
+    terms, bare = [], []
+    rest = re.sub(r"\s*(!=|>=|<=|=|>|<)\s*", r"\1", text)
+    for part in rest.split():
+        match = _TERM.fullmatch(part)
+        if not match:
+            if re.search(r"[<>=!]", part):
+                raise InputError(f"cannot read the filter {part!r}.", ["write it like memory>=24GB"])
+            bare.extend(words(part) or [part.lower()])
+            continue
+        name, sign, value = match[1].lower(), match[2], match[3]
+        if name not in fields:
+            raise InputError(f"unknown filter field {match[1]!r}.", [f"fields: {', '.join(fields)}"])
+        terms.append((name, sign, _value(fields[name], name, sign, value)))
+    return Filter(tuple(terms), tuple(bare))
+
+
+def _value(field: _Field, name: str, sign: str, value: str) -> Any:
+    if re.search(r"[<>=!]", value):
+        raise InputError(f"cannot read {value!r} in the filter on {name}.", ["one comparison a term: memory>=24GB"])
+    if field.parse is not None:
+        return field.parse(value)
+    if sign not in ("=", "!="):
+        raise InputError(f"{name} is a text: it has no order.", [f"write {name}={value}"])
+    wanted = tuple(tuple(words(one)) for one in value.split(",") if words(one))
+    if not wanted:
+        raise InputError(f"the filter on {name} names nothing: {value!r}.")
+    return wanted

@@ -1,0 +1,87 @@
+"""Which link joins the devices of a machine, and which joins machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Chip, Link, Machine, Offer
+
+_PCIE = {2: "pcie3x16", 3: "pcie3x16", 4: "pcie4x16", 5: "pcie5x16", 6: "pcie6x16"}
+# A slot of n lanes of generation g carries lanes × rate one way (PCIe line rate: 8 GT/s for 3.0, doubled each time).
+_PCIE_LANE_BYTES_PER_S = {2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+_BRIDGED_PAIR = 2
+
+
+def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link | None:
+    """The link among `count` devices of one machine; None for a single device, a slice, or CPUs.
+
+    An offer's own words go first (an offer on PCIe has no NVLink, whatever the chip could do). Bridges join pairs and
+    are sold apart: they count only where an offer names one. Consumer cards take PCIe.
+    """
+    chip = catalog.chip(what.chip_id) if isinstance(what, Offer) else what
+    said = (what.interconnect or "").lower() if isinstance(what, Offer) else ""
+    if count <= 1 or chip.kind == "cpu":
+        return None
+    if "pcie" in said:
+        return pcie_link(chip, catalog=catalog)
+    own = catalog.links.get(chip.link_id or "")
+    names_fabric = bool(said) and "fractional" not in said
+    if "bridge" in said:
+        pair = own if own is not None and own.kind == "scale-up" else _unnamed(chip, _BRIDGED_PAIR)
+        return pair if count <= _BRIDGED_PAIR and pair else pcie_link(chip, catalog=catalog)
+    if own is not None and own.kind == "scale-up" and chip.kind != "gpu-consumer":
+        if names_fabric and own.domain_devices != _BRIDGED_PAIR:
+            return own  # e.g. 16 GPUs behind one NVSwitch, more than the usual domain
+        if count <= (own.domain_devices or count) and own.domain_devices != _BRIDGED_PAIR:
+            return own
+    if own is None and (names_fabric or not (chip.interconnect or "PCIe").startswith(("PCIe", "NVLink"))):
+        return _unnamed(chip, None) or pcie_link(chip, catalog=catalog)
+    return pcie_link(chip, catalog=catalog)
+
+
+def _unnamed(chip: Chip, devices: int | None) -> Link | None:
+    """A link known only through the chip's own row."""
+    if chip.link_bandwidth_bytes_per_s is None:
+        return None
+    return Link(f"{chip.id}-link", chip.interconnect or "device link", "scale-up", domain_devices=devices,
+                per_direction_bytes_per_s=chip.link_bandwidth_bytes_per_s,
+                source=chip.source_of("link_bandwidth_bytes_per_s"))  # fmt: skip
+
+
+def pcie_link(chip: Chip, *, catalog: Catalog) -> Link | None:
+    """The chip's PCIe slot by generation and lanes; None when the generation is unknown."""
+    if chip.pcie_generation not in _PCIE:
+        return None
+    link = catalog.links[_PCIE[chip.pcie_generation]]
+    lanes = 8 if "x8" in (chip.interconnect or "") else 16
+    if lanes == 16 and chip.pcie_generation != 2:
+        return link
+    generation = chip.pcie_generation
+    return replace(link, id=f"pcie{generation}x{lanes}", name=f"PCIe {generation}.0 x{lanes}", links_per_device=lanes,
+                   per_link_bytes_per_s=_PCIE_LANE_BYTES_PER_S[generation],
+                   per_direction_bytes_per_s=_PCIE_LANE_BYTES_PER_S[generation] * lanes,
+                   allreduce_busbw_bytes_per_s=None, allreduce_condition=None)  # fmt: skip
+
+
+def link_between(offer: Offer, *, catalog: Catalog) -> Link | None:
+    """The link from this machine to another of the same offer, per node; None when the network is unknown."""
+    if offer.network_link_id is not None:
+        return catalog.link(offer.network_link_id)
+    if offer.network_bytes_per_s is None:
+        return None
+    gbit = offer.network_bytes_per_s * 8 / 1e9
+    return Link(f"ethernet-{gbit:g}g", f"{gbit:g} Gbit/s network", "scale-out",
+                per_direction_bytes_per_s=offer.network_bytes_per_s, notes="per node",
+                source=offer.source_of("network_bytes_per_s"))  # fmt: skip
+
+
+def machine_of(offer: Offer, *, catalog: Catalog) -> Machine:
+    """The machine an offer sells. Of a CPU offer count is sockets: vCPUs (two a core, but on Arm one) by cores."""
+    chip = catalog.chip(offer.chip_id)
+    cores = None if offer.vcpus is None else (offer.vcpus if chip.vendor == "AWS" else max(1, offer.vcpus // 2))
+    count = offer.count
+    if count == 0:
+        count = max(1, round(cores / chip.sm_count)) if cores and chip.sm_count else 1
+    return Machine(chip, count, link_inside(offer, offer.count, catalog=catalog), link_between(offer, catalog=catalog),
+                   cores, offer.host_memory_bytes, f"{offer.provider} {offer.instance}")  # fmt: skip

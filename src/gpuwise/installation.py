@@ -1,0 +1,105 @@
+"""What `doctor` looks at: this installation and this machine. Nothing heavy is imported to find out."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from typing import Any
+
+from gpuwise import __version__
+from gpuwise.errors import GpuwiseError
+from gpuwise.hardware import Catalog, detect_cpu, detect_gpus, detect_machine
+from gpuwise.trace.presets import load_preset
+from gpuwise.trace.presets.table import PRESETS
+
+PACKAGES = ("numpy", "click", "rich", "torch", "safetensors", "transformers", "timm")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What was found.
+
+    versions: of packages, None where absent. machine: in words. device: what `here` is. unverified: figures of chips
+    without a verified source. presets: the PyTorch version each was recorded with, None where the recording is missing.
+    problems: what should be mended.
+    """
+
+    versions: Mapping[str, str | None] = field(hash=False)
+    machine: str
+    device: str
+    cpu: Mapping[str, Any] = field(hash=False)
+    gpus: tuple[str, ...]
+    chips: int
+    links: int
+    offers: int
+    prices_from: str
+    prices_to: str
+    stale_offers: int
+    unverified: int
+    config_files: tuple[str, ...]
+    presets: Mapping[str, str | None] = field(hash=False)
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise doctor --json`."""
+        return asdict(self)
+
+
+def inspect_installation(catalog: Catalog) -> Installation:
+    """Looks at versions, devices, catalog and presets. Raises FileFormatError for a bad catalog file."""
+    machine, dates = detect_machine(catalog), sorted(offer.as_of for offer in catalog.offers if offer.as_of)
+    presets = {name: _recorded_with(name) for name in PRESETS}
+    versions: dict[str, str | None] = {"gpuwise": __version__, "python": platform.python_version()}
+    versions |= {name: _version(name) for name in PACKAGES}
+    return Installation(
+        versions=versions,
+        machine=machine.name,
+        device=machine.chip.id,
+        cpu=asdict(detect_cpu()),
+        gpus=tuple(f"{name} x {count}" for name, count in Counter(gpu.name for gpu in detect_gpus()).items()),
+        chips=len(catalog.chips),
+        links=len(catalog.links),
+        offers=len(catalog.offers),
+        prices_from=dates[0] if dates else "",
+        prices_to=dates[-1] if dates else "",
+        stale_offers=sum(offer.stale for offer in catalog.offers),
+        unverified=sum(len(chip.unverified) for chip in catalog.chips.values()),
+        config_files=tuple(str(path) for path in catalog.user_files),
+        presets=presets,
+        problems=tuple(_problems(versions, presets)),
+    )
+
+
+def _version(package: str) -> str | None:
+    """From the package's metadata, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _recorded_with(name: str) -> str | None:
+    """The PyTorch version of the first recording that loads."""
+    for precision in ("fp32", "amp-bf16"):
+        try:
+            family = load_preset(name, precision=precision, recompute="none", mode="train")
+        except GpuwiseError:
+            continue
+        if family is not None:
+            return family.header.torch_version
+    return None
+
+
+def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None]) -> list[str]:
+    found = []
+    if versions["torch"] is None:
+        found.append('PyTorch is absent: presets can be planned, other jobs not. pip install "gpuwise[torch]"')
+    if missing := [name for name, version in presets.items() if version is None]:
+        found.append(f"no recorded trace of {', '.join(missing)}: `gpuwise record` makes them")
+    if sys.flags.optimize:
+        found.append("Python runs with -O, which removes checks")
+    return found

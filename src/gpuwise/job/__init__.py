@@ -1,0 +1,10 @@
+"""What to train: a Job, and how the JOB argument of a command becomes one.
+
+Importing this package needs no PyTorch; resolving or building a job does.
+"""
+
+from gpuwise.job.blocks import repeated_blocks
+from gpuwise.job.job import Job, checked_batch, fingerprint
+from gpuwise.job.resolve import resolve
+
+__all__ = ["Job", "checked_batch", "fingerprint", "repeated_blocks", "resolve"]

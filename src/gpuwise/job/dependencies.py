@@ -1,0 +1,30 @@
+"""Optional packages: asked for where they are needed, and named with the extra that brings them when absent."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from gpuwise.errors import MissingDependencyError
+
+_EXTRAS = {"torch": "torch", "transformers": "hf", "timm": "timm"}
+
+
+def require(package: str, *, purpose: str) -> ModuleType:
+    """Imports an optional package.
+
+    Arguments:
+        package: "torch", "transformers" or "timm".
+        purpose: what it is needed for, completing "... is needed to".
+
+    Raises MissingDependencyError when it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:  # installed, but something it needs is not
+            raise
+        raise MissingDependencyError(
+            f"{package} is needed to {purpose} and is not installed.",
+            [f'pip install "gpuwise[{_EXTRAS[package]}]"'],
+        ) from error

@@ -1,0 +1,163 @@
+"""Hugging Face models from their config alone: no weights are read, nothing from the model's repository is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpuwise.errors import InputError, JobError
+from gpuwise.job.dependencies import require
+from gpuwise.job.job import Job
+from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
+from gpuwise.job.torchvision_cpu import make_importable
+
+DEFAULT_SEQ_LEN = 1024
+
+# Position tables of these start after the padding index: two of their positions are never used.
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "longformer")
+
+# What a class name of config.architectures ends in -> (transformers' Auto class, the kind of example batch).
+_TASKS = {
+    "ForCausalLM": ("AutoModelForCausalLM", "next-token"),
+    "LMHeadModel": ("AutoModelForCausalLM", "next-token"),
+    "ForMaskedLM": ("AutoModelForMaskedLM", "masked-word"),
+    "ForPreTraining": ("AutoModelForMaskedLM", "masked-word"),
+    "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", "translation"),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-class"),
+    "ForImageClassification": ("AutoModelForImageClassification", "image-class"),
+}
+
+
+def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
+    """The job of a Hugging Face config, with the task that its `architectures` name.
+
+    Arguments:
+        reference: a folder with a config.json, or a hub id such as "openai-community/gpt2".
+        seq_len, image_size: of the example batch.
+
+    Raises MissingDependencyError, JobError (no config, a task that is not known), InputError (a size it cannot take).
+    """
+    make_importable()  # transformers imports torchvision where it is installed
+    transformers = require("transformers", purpose=f"read hf:{reference}")
+    config = _config(transformers, reference)
+    auto_class, kind = _task(transformers, config, reference)
+    make = partial(_build, auto_class, config, reference)
+    name = f"hf:{reference}"
+    optimizer = "assumed the adamw optimizer; --optimizer changes it"
+    if kind == "image-class":
+        if seq_len is not None:
+            raise InputError(f"{name} has no sequence length.", ["leave out --seq-len"])
+        size = image_size or _edge(config) or 224
+        guess = f"assumed images of {size}x{size} pixels; --image-size changes it"
+        batch = partial(_image_batch, size=size, channels=getattr(config, "num_channels", 3), labels=config.num_labels)
+        return Job(make, batch, model_loss, name=name, sample_unit="image", image_size=size,
+                   assumptions=(*((guess,) if image_size is None else ()), optimizer))  # fmt: skip
+    if image_size is not None:
+        raise InputError(f"{name} has no image size.", ["leave out --image-size"])
+    text = config.get_text_config()
+    length = _seq_len(text, seq_len, name)
+    guess = f"assumed sequence length {length}; --seq-len changes it"
+    guesses = (*((guess,) if seq_len is None else ()), "assumed full sequences: padding would count as work", optimizer)
+    batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
+    return Job(make, batch, model_loss, name=name, sample_unit="token", tokens_per_sample=length, seq_len=length,
+               learning_rate=1e-4, assumptions=guesses)  # fmt: skip
+
+
+def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The loss that a Hugging Face model computes itself when it is given labels."""
+    return model(**batch).loss
+
+
+def _config(transformers: Any, reference: str) -> Any:
+    path = Path(reference).expanduser()
+    local = path.exists() or reference.startswith((".", "/", "~"))
+    ways = [f"name the folder that holds config.json: hf:{path.parent}" if path.is_file() else
+            "name a folder that holds a config.json, as save_pretrained writes it"]  # fmt: skip
+    if local and not (path / "config.json").is_file():
+        raise JobError(f"there is no {path / 'config.json'}.", ways)
+    try:
+        return transformers.AutoConfig.from_pretrained(str(path) if local else reference, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        if local:
+            raise JobError(f"cannot read {path / 'config.json'}: {reason}", ways) from error
+        raise JobError(f"cannot get the config of {reference!r} from the Hugging Face hub: {reason}",
+                       ["without a network: download its config.json elsewhere and name the folder, hf:./folder",
+                        "check the id on https://huggingface.co/models"]) from error  # fmt: skip
+
+
+def _task(transformers: Any, config: Any, reference: str) -> tuple[Any, str]:
+    for architecture in config.architectures or []:
+        for ending, (class_name, kind) in _TASKS.items():
+            if architecture.endswith(ending):
+                auto_class = getattr(transformers, class_name)
+                if type(config) in auto_class._model_mapping:
+                    return auto_class, kind
+    # No head named (T5Model, BertModel): the head this family is pretrained with.
+    for class_name, kind in dict.fromkeys(_TASKS.values()):
+        auto_class = getattr(transformers, class_name)
+        encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
+        if encoder_decoder == (kind == "translation") and type(config) in auto_class._model_mapping:
+            if kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
+                continue  # encoders such as BERT can be read as decoders too, but are not trained so
+            return auto_class, kind
+    known = ", ".join(ending for ending in _TASKS)
+    raise JobError(
+        f"hf:{reference} is a {config.model_type} with architectures {config.architectures}, a task gpuwise cannot "
+        f"make batches for (it can for {known}).",
+        ["write a Job with your own batch and loss: path/to/file.py:job"],
+    )
+
+
+def _build(auto_class: Any, config: Any, reference: str) -> nn.Module:
+    config.use_cache = False  # a cache of keys and values belongs to generation
+    build: Callable[..., nn.Module] = partial(auto_class.from_config, config, dtype=torch.float32)
+    try:
+        try:
+            return build(attn_implementation="sdpa")
+        except ValueError:  # a model without fused attention
+            return build()
+    except Exception as error:
+        raise JobError(f"hf:{reference} cannot be built from its config: {type(error).__name__}: {error}.",
+                       ["check that the config is complete",
+                        "try another version of transformers"]) from error  # fmt: skip
+
+
+def _seq_len(text: Any, asked: int | None, name: str) -> int:
+    # T5 has n_positions as a habit of training: its biases are relative and any length runs.
+    longest = getattr(text, "max_position_embeddings", None)
+    if longest and text.model_type in _OFFSET_POSITIONS:
+        longest -= 2
+    if asked is None:
+        return min(DEFAULT_SEQ_LEN, longest or getattr(text, "n_positions", None) or DEFAULT_SEQ_LEN)
+    if longest and asked > longest:
+        raise InputError(f"{name} takes sequences of up to {longest:,} tokens (its config), got {asked}.",
+                         [f"--seq-len {longest}"])  # fmt: skip
+    return asked
+
+
+def _edge(config: Any) -> int | None:
+    size = getattr(config, "image_size", None)
+    return size[0] if isinstance(size, list | tuple) else size
+
+
+def _text_batch(kind: str, n: int, *, vocabulary: int, seq_len: int, labels: int) -> dict[str, Tensor]:
+    if kind == "text-class":
+        return {"input_ids": torch.randint(0, vocabulary, (n, seq_len)), "labels": torch.randint(0, labels, (n,))}
+    if kind == "translation":
+        batch = translation_batch(n, vocabulary=vocabulary, seq_len=seq_len)
+        return {"input_ids": batch["tokens"], "labels": batch["labels"]}  # the model moves the labels itself
+    if kind == "masked-word":
+        batch = masked_word_batch(n, vocabulary=vocabulary, seq_len=seq_len)
+        return {"input_ids": batch["tokens"], "labels": batch["labels"]}
+    batch = next_token_batch(n, vocabulary=vocabulary, seq_len=seq_len)
+    return {"input_ids": batch["tokens"], "labels": batch["tokens"]}  # the model moves the labels itself
+
+
+def _image_batch(n: int, *, size: int, channels: int, labels: int) -> dict[str, Tensor]:
+    return {"pixel_values": torch.randn(n, channels, size, size), "labels": torch.randint(0, labels, (n,))}

@@ -1,0 +1,146 @@
+"""Job: the user's model, batch, loss, data and optimizer, in one frozen dataclass."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.job.dependencies import require
+from gpuwise.strategy import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import Dataset
+
+SAMPLE_UNITS = ("sample", "token", "image")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train.
+
+    Arguments:
+        model: makes the plain `nn.Module`; called on meta, virtual and real devices, so it takes nothing from outside.
+        batch: an example batch of n samples: tensors in dicts, lists or tuples, each with n as its first dimension.
+        loss: (model, batch) -> scalar tensor to minimise.
+        optimizer: a name of `gpuwise.strategy.OPTIMIZERS`, or a function of the parameters.
+        data: makes the data set, whose samples, collated, look like `batch`: a `Dataset`, or a dict of tensors with one
+            row a sample. None: forecasts, and training on random numbers.
+        samples: samples an epoch.
+        name: what reports call the job.
+        learning_rate: for an optimizer given by name.
+        sample_unit: what throughput counts, "sample" | "token" | "image".
+        tokens_per_sample: tokens in one sample, when the unit is "token".
+        seq_len, image_size: what the example batch uses, where that means something.
+        evaluate: model -> named metrics on held-out data, e.g. {"accuracy": 0.97}.
+        assumptions: each guess, with the number it moves and the flag that changes it.
+
+    Raises JobError when a field makes no sense.
+    """
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[int], Any]
+    loss: Callable[[nn.Module, Any], Tensor]
+    optimizer: str | Callable[[Iterable[nn.Parameter]], Optimizer] = "adamw"
+    data: Callable[[], Dataset[Any] | Mapping[str, Tensor]] | None = None
+    samples: int | None = None
+    name: str = ""
+    learning_rate: float = 1e-3
+    sample_unit: str = "sample"
+    tokens_per_sample: int | None = None
+    seq_len: int | None = None
+    image_size: int | None = None
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("model", "batch", "loss"):
+            if not callable(getattr(self, field)):
+                raise JobError(f"a job's {field} must be a function, got {type(getattr(self, field)).__name__}.",
+                               [f"write {field}=lambda ...: ..."])  # fmt: skip
+        for field in ("data", "evaluate"):
+            value = getattr(self, field)
+            if value is not None and not callable(value):
+                raise JobError(f"a job's {field} must be a function or None, got {type(value).__name__}.",
+                               [f"write {field}=lambda ...: ..."])  # fmt: skip
+        if not callable(self.optimizer) and self.optimizer not in OPTIMIZERS:
+            raise JobError(f"unknown optimizer {self.optimizer!r}.",
+                           [f"one of: {', '.join(OPTIMIZERS)}", "a function of the parameters"])  # fmt: skip
+        if self.sample_unit not in SAMPLE_UNITS:
+            raise JobError(f"unknown sample_unit {self.sample_unit!r}.", [f"one of: {', '.join(SAMPLE_UNITS)}"])
+        for field in ("samples", "tokens_per_sample", "seq_len", "image_size"):
+            value = getattr(self, field)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise JobError(f"a job's {field} must be a whole number above zero, got {value!r}.")
+        if not 0 < self.learning_rate < float("inf"):
+            raise JobError(f"a job's learning_rate must be above zero, got {self.learning_rate!r}.")
+
+
+def checked_batch(job: Job, n: int) -> Any:
+    """The job's example batch of n samples, with every tensor's first dimension checked.
+
+    Raises JobError naming the tensor and its shape, or what the batch function raised.
+    """
+    try:
+        batch = job.batch(n)
+    except GpuwiseError:
+        raise
+    except Exception as error:
+        raise JobError(f"the job's batch function raised at batch({n}): {type(error).__name__}: {error}.",
+                       ["call it by itself in Python to see where"]) from error  # fmt: skip
+    found = 0
+    for key, tensor in named_tensors(batch):
+        found += 1
+        if tensor.dim() == 0 or tensor.shape[0] != n:
+            raise JobError(f"batch({n}) gave {key} of shape {tuple(tensor.shape)}; its first dimension must be {n}.",
+                           ["return tensors of n samples, samples first"])  # fmt: skip
+    if not found:
+        raise JobError(f"batch({n}) holds no tensors, it is {type(batch).__name__}.",
+                       ['return a dict such as {"x": torch.randn(n, 20)}'])  # fmt: skip
+    return batch
+
+
+def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of nested dicts, lists and tuples with its place, such as ("batch['x']", tensor)."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from named_tensors(value, f"{name}[{key!r}]")
+    elif isinstance(batch, list | tuple):
+        for index, value in enumerate(batch):
+            yield from named_tensors(value, f"{name}[{index}]")
+
+
+def meta_model(job: Job) -> nn.Module:
+    """The job's model on the `meta` device: shapes without memory. Raises JobError with what the model raised."""
+    torch = require("torch", purpose="build a model")
+    try:
+        with torch.device("meta"):
+            model = job.model()
+    except GpuwiseError:
+        raise
+    except Exception as error:
+        raise JobError(f"the job's model function raised: {type(error).__name__}: {error}.",
+                       ["call it by itself in Python to see where"]) from error  # fmt: skip
+    if not isinstance(model, torch.nn.Module):
+        raise JobError(f"the job's model function must return an nn.Module, it returned {type(model).__name__}.")
+    return model
+
+
+def fingerprint(job: Job) -> str:
+    """16 hexadecimal digits that tell one job from another, to refuse a plan made for another job.
+
+    It covers the job's name and every parameter's name, shape and type. It is the same in every process, on every
+    machine and at every sequence length; an edit that changes none of these (a comment, a learning rate, the data)
+    keeps it. Raises JobError when the model cannot be built.
+    """
+    parameters = [[name, list(p.shape), str(p.dtype)] for name, p in meta_model(job).named_parameters()]
+    return hashlib.sha256(json.dumps([job.name, parameters]).encode()).hexdigest()[:16]

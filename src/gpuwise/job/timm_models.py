@@ -1,0 +1,76 @@
+"""Image models of timm by name, never with weights."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuwise.errors import InputError, JobError, MissingDependencyError, unknown_name
+from gpuwise.job.dependencies import require
+from gpuwise.job.job import Job
+from gpuwise.job.models.mlp import class_loss, image_batch
+from gpuwise.job.torchvision_cpu import make_importable
+
+
+def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
+    """The job of a timm model: image classification at the size its own config names.
+
+    Raises MissingDependencyError, UnknownNameError, InputError (a size the model cannot take), JobError.
+    """
+    if importlib.util.find_spec("timm") is not None:
+        make_importable()  # timm imports torchvision
+    try:
+        timm: Any = require("timm", purpose=f"build timm:{name}")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"timm is installed, but it needs {error.name}, which is not.",
+                                     ['pip install "gpuwise[timm]"']) from error  # fmt: skip
+    model_name = name.partition(".")[0]  # "vit_base_patch16_224.augreg_in21k": the part after the dot names weights
+    if not timm.is_model(model_name):
+        raise unknown_name("timm model", model_name, timm.list_models(),
+                           listing="python -c 'import timm; print(*timm.list_models())'")  # fmt: skip
+    if seq_len is not None:
+        raise InputError(f"timm:{name} has no sequence length.", ["leave out --seq-len"])
+    channels, size, fixed, classes = _input(timm, model_name)
+    other_size = image_size not in (None, size)
+    make = partial(_build, timm, model_name, {"img_size": image_size} if fixed and other_size else {})
+    if other_size and image_size is not None:
+        _check_takes(make, name, channels=channels, asked=image_size, own=size)
+    edge = image_size or size
+    guesses = () if image_size else (f"assumed images of {edge}x{edge} pixels; --image-size changes it",)
+    if channels != 3:
+        raise JobError(f"timm:{name} takes images of {channels} channels, not 3.", ["write a Job with your own batch"])
+    return Job(make, partial(image_batch, image_size=edge, classes=classes), class_loss, name=f"timm:{name}",
+               sample_unit="image", image_size=edge,
+               assumptions=(*guesses, "assumed the adamw optimizer; --optimizer changes it"))  # fmt: skip
+
+
+def _build(timm: Any, model_name: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        return timm.create_model(model_name, pretrained=False, **options)
+    except Exception as error:
+        raise JobError(f"timm:{model_name} cannot be built: {type(error).__name__}: {error}.",
+                       ["try another version of timm"]) from error  # fmt: skip
+
+
+def _input(timm: Any, model_name: str) -> tuple[int, int, bool, int]:
+    """Channels, edge in pixels, whether the edge is fixed at build, and classes."""
+    with torch.device("meta"):
+        model: Any = _build(timm, model_name, {})
+    config = model.default_cfg
+    channels, height, _ = config.get("input_size", (3, 224, 224))
+    return channels, height, bool(config.get("fixed_input_size", False)), getattr(model, "num_classes", 1000)
+
+
+def _check_takes(make: Any, name: str, *, channels: int, asked: int, own: int) -> None:
+    """Runs two images through on `meta`, where it costs nothing. Raises InputError when the model cannot."""
+    try:
+        with torch.device("meta"):
+            make()(torch.empty(2, channels, asked, asked))
+    except Exception as error:  # whatever the model raises on a shape it does not expect
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"timm:{name} cannot take images of {asked}x{asked} pixels: {reason}",
+                         [f"--image-size {own}"]) from error  # fmt: skip

@@ -1,0 +1,114 @@
+"""A job from a Python file of the user's. Only the file named on the command line is run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.job.job import Job
+
+
+def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
+    """The job that `path/to/file.py:name` names: a Job, or a function that returns one.
+
+    `seq_len` and `image_size` go to a function that has parameters of these names. Raises JobError for a path without
+    a name, a file or name that is missing, a file that raises, and a thing that is no Job; InputError is left to the
+    user's own function.
+    """
+    path_text, separator, name = text.rpartition(":")
+    if not separator or not name.isidentifier():
+        raise JobError(f"{text!r} names a file but no job in it.", [f"{text.rstrip(':')}:job, where job = Job(...)"])
+    path = Path(path_text).expanduser()
+    if path.suffix != ".py":
+        raise JobError(f"{path_text!r} is not a Python file.", ["name a file that ends in .py"])
+    if not path.is_file():
+        raise JobError(f"there is no file {path_text!r}.", ["check the path; it is taken from the current folder"])
+    module = _load(path.resolve())
+    if not hasattr(module, name):
+        known = [key for key, value in vars(module).items() if isinstance(value, Job) or _local_function(value, module)]
+        near = get_close_matches(name, known, n=3, cutoff=0.3) or known[:5]
+        ways = [f"the file has: {', '.join(near)}"] if near else []
+        raise JobError(f"{path_text} has no {name!r}.", [*ways, f"add {name} = Job(...)"])
+    found = getattr(module, name)
+    sizes = {"seq_len": seq_len, "image_size": image_size}
+    job = _call(found, text, sizes) if callable(found) and not isinstance(found, type) else found
+    if not isinstance(job, Job):
+        what = f"{name}() returned" if job is not found else f"{name} is"
+        raise JobError(f"{text}: {what} {_kind(job)}, not a Job.",
+                       ["from gpuwise import Job; job = Job(model=..., ...)"])  # fmt: skip
+    return _named(job, name=f"{path.stem}:{name}", sizes=sizes)
+
+
+def _load(path: Path) -> ModuleType:
+    # A name of its own for each file, so that two files called train.py do not meet, and so that what the file defines
+    # can be found again by name.
+    name = f"gpuwise_job_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise JobError(f"cannot load {path}.", ["name a file that ends in .py"])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _on_path(path.parent):
+            spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, GpuwiseError | KeyboardInterrupt):
+            raise
+        ways = ["run it with Python by itself to see where"]
+        if isinstance(error, SystemExit):
+            ways = ['put what ends the program under if __name__ == "__main__":']
+        raise JobError(f"{path.name} raised while loading: {type(error).__name__}: {error}.", ways) from error
+    return module
+
+
+@contextlib.contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    """The file's folder first on sys.path while it loads, so that it can import its neighbours."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def _call(function: Any, text: str, sizes: dict[str, int | None]) -> Any:
+    parameters = inspect.signature(function).parameters
+    given = {key: value for key, value in sizes.items() if key in parameters and value is not None}
+    try:
+        return function(**given)
+    except GpuwiseError:
+        raise
+    except Exception as error:
+        raise JobError(f"{text} raised when called: {type(error).__name__}: {error}.",
+                       ["a function that makes a job is called without arguments, but for seq_len and image_size"],
+                       ) from error  # fmt: skip
+
+
+def _named(job: Job, *, name: str, sizes: dict[str, int | None]) -> Job:
+    for key, value in sizes.items():
+        if value is not None and getattr(job, key) != value:
+            flag = f"--{key.replace('_', '-')}"
+            raise JobError(f"{name} does not take {flag}: its example batch decides.",
+                           [f"make it a function with a {key} parameter that sets Job({key}=...)",
+                            f"leave out {flag}"])  # fmt: skip
+    return job if job.name else replace(job, name=name)
+
+
+def _local_function(value: Any, module: ModuleType) -> bool:
+    return inspect.isfunction(value) and value.__module__ == module.__name__
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"

@@ -1,0 +1,12 @@
+"""Which hardware, how many, which settings, bought how: search, economics, reasons, and the Plan file. No PyTorch here.
+
+The verbs are `gpuwise.plan.search.plan`, `gpuwise.plan.fit.fit` and `gpuwise.plan.compare.compare`.
+"""
+
+from gpuwise.plan.compare import CompareRow, Comparison
+from gpuwise.plan.file import load_plan, save_plan
+from gpuwise.plan.fit import FitResult, FitRow
+from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
+
+__all__ = ["CompareRow", "Comparison", "FitResult", "FitRow", "NothingInside", "Plan", "PlanResult", "Rejection",
+           "Request", "TraceSource", "load_plan", "save_plan"]  # fmt: skip

@@ -1,0 +1,141 @@
+"""compare: one job on several devices side by side, with speed-ups and the reason for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
+from gpuwise.hardware.device import DeviceSpec
+from gpuwise.plan import space
+from gpuwise.plan.pricing import Place, Pricer
+from gpuwise.plan.reasons import why_faster
+from gpuwise.plan.types import TraceSource
+from gpuwise.strategy import Mesh, Strategy
+
+# Devices saturate well below this many samples; a larger micro-batch would only make the comparison slower to read.
+_MOST_MICRO_BATCH = 256
+_UNKNOWN_MEMORY_MICRO_BATCH = 8
+
+
+@dataclass(frozen=True)
+class CompareRow:
+    """One device. speedup: against the slowest that could be priced, by throughput. reason: what the speed-up comes
+    from, or why there is no forecast."""
+
+    device: str
+    forecast: Forecast | None
+    speedup: float | None
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"device": self.device, "forecast": None if self.forecast is None else self.forecast.to_dict(),
+                "speedup": self.speedup, "reason": self.reason}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows in the order asked; baseline: the slowest, which speed-ups are against."""
+
+    job: str
+    baseline: str
+    rows: tuple[CompareRow, ...]
+    assumptions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise compare --json`."""
+        return {"job": self.job, "baseline": self.baseline, "rows": [row.to_dict() for row in self.rows],
+                "assumptions": list(self.assumptions)}  # fmt: skip
+
+
+def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, micro_batch: int | None = None,
+            accumulation: int = 1, precision: str | None = None, recompute: str = "none", optimizer: str | None = None,
+            mode: str = "train", sizes: Mapping[str, int] | None = None) -> Comparison:  # fmt: skip
+    """Forecasts of a job on each device.
+
+    Arguments:
+        micro_batch: of each device; where not given, the largest power of two (up to 256) that fits each.
+        precision: where not given, or not supported by a device, the best that the device supports; the row says so.
+    Raises UnsupportedError where no device can be priced, and InputError where none is given.
+    """
+    if not devices:
+        raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
+    pricer = Pricer(source, sizes=sizes or {}, optimizer=optimizer, mode=mode)
+    assumptions = [text for device in devices for text in device.assumed]
+    wanted = Strategy(recompute=recompute, accumulation=accumulation, optimizer=optimizer, mode=mode)
+    results: dict[int, Forecast | GpuwiseError] = {}
+    # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
+    for i in sorted(range(len(devices)), key=lambda i: devices[i].memory_bytes is None):
+        others = [item.strategy.micro_batch for item in results.values() if isinstance(item, Forecast)]
+        fallback = min(others, default=_UNKNOWN_MEMORY_MICRO_BATCH)
+        try:
+            results[i] = _forecast(pricer, devices[i], wanted, precision=precision, micro_batch=micro_batch,
+                                   fallback=fallback, assumptions=assumptions)  # fmt: skip
+        except (UnsupportedError, MissingDependencyError) as error:
+            results[i] = error
+    return _side_by_side(devices, [results[i] for i in range(len(devices))], assumptions)
+
+
+def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | GpuwiseError],
+                  assumptions: list[str]) -> Comparison:  # fmt: skip
+    forecasts = [item for item in priced if isinstance(item, Forecast)]
+    if not forecasts:
+        raise next(item for item in priced if isinstance(item, GpuwiseError))
+    slowest = min(forecasts, key=lambda forecast: forecast.throughput)
+    chips = {device.chip.id: device.chip for device in devices}
+    rows, baseline = [], ""
+    for device, item in zip(devices, priced, strict=True):
+        name = device.chip.id + (f":{device.count_per_machine}" if device.count > 1 else "")
+        if isinstance(item, GpuwiseError):
+            rows.append(CompareRow(name, None, None, item.what))
+            continue
+        if item is slowest:
+            baseline, why = name, "the slowest here"
+        else:
+            why = why_faster(item, chips[item.device], slowest, chips[slowest.device])
+        if item.memory.fits is False:
+            why = f"does not fit: {why}"
+        rows.append(CompareRow(name, item, item.throughput / slowest.throughput, why))
+    return Comparison(slowest.job, baseline, tuple(rows), tuple(dict.fromkeys((*slowest.assumptions, *assumptions))))
+
+
+def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision: str | None, micro_batch: int | None,
+              fallback: int, assumptions: list[str]) -> Forecast:  # fmt: skip
+    chip, count = device.chip, device.count_per_machine
+    if device.machines > 1:
+        raise UnsupportedError(f"{chip.id} on {device.machines} machines is not compared yet.", ["ask for one machine"])
+    if wanted.mode == "train" and (reason := space.why_not_trainable(chip)):
+        raise UnsupportedError(f"{chip.id}: {reason}.", ["compare for inference: --mode infer"])
+    choices = space.precisions_for(chip, precision)
+    if not choices:
+        choices = space.precisions_for(chip)
+        if precision and choices:
+            assumptions.append(f"{chip.id} does not compute in {precision}: compared in {choices[0]}")
+    place = Place(chip, count, device.link, device.memory_bytes)
+    strategy = wanted.but(mesh=Mesh(dp_replicate=count))
+    problem: GpuwiseError | None = None
+    for choice in choices:
+        try:
+            pricer.family(strategy.but(precision=choice))
+        except (UnsupportedError, MissingDependencyError) as error:
+            problem = error
+            continue
+        strategy = strategy.but(precision=choice)
+        chosen = micro_batch or _micro_batch(pricer, strategy, place, fallback)
+        guessed = [
+            text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None
+        ]
+        if guessed:
+            assumptions.append(f"{chip.id}: assumed {', '.join(guessed)}; --precision and --micro-batch change it")
+        return pricer.forecast(strategy.but(micro_batch=chosen), place)
+    raise problem or UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
+
+
+def _micro_batch(pricer: Pricer, strategy: Strategy, place: Place, fallback: int) -> int:
+    """The largest power of two that fits, up to a limit; the fallback where memory is unknown."""
+    if place.capacity_bytes is None:
+        return fallback
+    largest = pricer.largest_micro_batch(strategy, place, most=_MOST_MICRO_BATCH) or 1
+    return 1 << (largest.bit_length() - 1)

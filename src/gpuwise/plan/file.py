@@ -1,0 +1,138 @@
+"""A Plan as a TOML file: what `train` and `launch` execute. Read back equal, or exactly one FileFormatError."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from gpuwise.errors import FileFormatError, InputError
+from gpuwise.plan.types import Plan
+
+FORMAT = "gpuwise-plan"
+VERSION = 1
+_END = {"of": FORMAT}  # the last table: without it the file was cut short, even where what is left parses
+_HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it here, `gpuwise launch` elsewhere.\n\n"
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Writes aside, syncs and renames, so that the file is complete or as it was before. Raises InputError."""
+    text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **to_plain(plan), "end": _END})
+    target = Path(path)
+    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, target)
+    except OSError as error:
+        raise InputError(f"cannot write the plan to {path}: {error.strerror or error}.",
+                         ["name a file in a folder that exists and can be written"]) from None  # fmt: skip
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """The plan in a file. Raises FileFormatError for one that is absent, damaged, foreign, newer or wrongly typed."""
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileFormatError(f"there is no plan file {path}.", ["make one: gpuwise plan JOB -o plan.toml"]) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not a gpuwise plan, or is damaged ({error}).",
+                              ["plan again with -o", "check that the copy is complete"]) from None  # fmt: skip
+    return from_plain(data, name=str(path))
+
+
+def from_plain(data: dict[str, Any], *, name: str = "the plan") -> Plan:
+    """A Plan from the dictionary a plan file holds. Raises FileFormatError naming the key at fault."""
+    data = dict(data)
+    if data.pop("format", None) != FORMAT:
+        raise FileFormatError(f"{name} is not a gpuwise plan.", ["make one: gpuwise plan JOB -o plan.toml"])
+    version = data.pop("version", None)
+    if version != VERSION or isinstance(version, bool):
+        raise FileFormatError(f"{name} is a plan of version {version}; this gpuwise reads {VERSION}.",
+                              ["plan again with -o", "upgrade gpuwise"])  # fmt: skip
+    if data.pop("end", None) != _END:
+        raise FileFormatError(f"{name} is cut short: its last table, [end], is not there.",
+                              ["plan again with -o", "check that the copy is complete"])  # fmt: skip
+    try:
+        plan: Plan = _build(Plan, data, "")
+    except (_Wrong, InputError) as error:
+        raise FileFormatError(f"{name}: the plan is damaged: {error.args[0]}", ["plan again with -o"]) from None
+    return plan
+
+
+class _Wrong(Exception):  # noqa: N818 - never leaves this module
+    """What is wrong with a value, and where."""
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses, tuples and mappings to dictionaries and lists; what is None is left out (TOML has no null)."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """`value` as a `kind`: a dataclass, tuple, mapping, union with None, or a plain type. The inverse of to_plain."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _build(next(a for a in arguments if a is not type(None)), value, where)
+    if is_dataclass(kind):
+        return _build_dataclass(kind, value, where)
+    if origin is tuple:
+        return _build_tuple(arguments, value, where)
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            raise _Wrong(f"{where} must be a table.")
+        return {key: _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise _Wrong(f"{where} must be finite.")
+        return value
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _Wrong(f"{where} must be {kind.__name__}, got {value!r:.40}.")
+    return value
+
+
+def _build_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _Wrong(f"{where or 'it'} must be a table.")
+    hints, known = get_type_hints(kind), {f.name: f for f in fields(kind)}
+    if unknown := sorted(set(value) - set(known)):
+        raise _Wrong(f"unknown key {where}{'.' if where else ''}{unknown[0]}.")
+    arguments = {}
+    for name, f in known.items():
+        path = f"{where}.{name}" if where else name
+        if name in value:
+            arguments[name] = _build(hints[name], value[name], path)
+        elif f.default is MISSING and f.default_factory is MISSING:
+            if type(None) not in get_args(hints[name]):
+                raise _Wrong(f"{path} is missing.")
+            arguments[name] = None
+    return kind(**arguments)
+
+
+def _build_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _Wrong(f"{where} must be a list.")
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_build(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if len(arguments) != len(value):
+        raise _Wrong(f"{where} must hold {len(arguments)} values.")
+    return tuple(_build(a, item, f"{where}[{i}]") for i, (a, item) in enumerate(zip(arguments, value, strict=True)))

@@ -1,0 +1,163 @@
+"""Why a plan is where it is in the table, in sentences a person understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.hardware.types import Chip
+from gpuwise.plan import economics
+from gpuwise.plan.candidates import Candidate, doubled_interruptions
+from gpuwise.plan.pricing import HEADROOM
+from gpuwise.plan.types import Plan, Request
+from gpuwise.units import format_bytes, format_duration, format_usd
+
+PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16"}
+_CPU_IS_ENOUGH_S = 3600.0
+
+
+def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
+    """What the strategy does and why it fits."""
+    strategy, memory = forecast.strategy, forecast.memory
+    found = []
+    if memory.capacity_bytes:
+        tight = ", which is tight" if memory.device_bytes > HEADROOM * memory.capacity_bytes else ""
+        used, there = format_bytes(memory.device_bytes), format_bytes(memory.capacity_bytes)
+        each = " on each device" if strategy.mesh.devices > 1 else ""
+        found.append(f"uses {used} of {there} of memory{each}{tight}")
+    if strategy.mesh.dp_shard > 1:
+        found.append(f"parameters, gradients and optimizer state are sharded over {strategy.mesh.dp_shard} devices: "
+                     "a full copy does not fit each, or leaves too little for the batch")  # fmt: skip
+    if strategy.recompute == "full":
+        found.append("activations are computed again in backward, so that a larger micro-batch fits")
+    if strategy.accumulation > 1:
+        found.append(
+            f"{strategy.accumulation} micro-batches of {strategy.micro_batch} are accumulated a step on each device"
+        )
+    limit, share = max(forecast.bound.items(), key=lambda item: item[1])
+    found.append(f"{share:.0%} of a step is limited by {_BOUND[limit]}")
+    if strategy.precision == "bf16":
+        found.append(
+            "pure bf16 because you asked for it: it changes what is trained, parameters are rounded every step"
+        )
+    if candidate.chip.kind in ("tpu", "asic"):
+        found.append(
+            "needs PyTorch/XLA"
+            if candidate.chip.kind == "tpu"
+            else f"needs the PyTorch plug-in of {candidate.chip.vendor}"
+        )
+    if candidate.offer.count == 1 and candidate.chip.kind != "cpu" and strategy.mesh.devices == 1:
+        found.append("one device is enough")
+    return found
+
+
+_BOUND = {"compute": "arithmetic", "memory": "memory bandwidth", "launch": "the launching of kernels",
+          "communication": "the exchange between devices"}  # fmt: skip
+
+
+def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Request, *, work_s: float) -> list[str]:
+    """What the terms mean for time and money."""
+    offer, bill, found = candidate.offer, outcome.bill, []
+    if offer.stale:
+        found.append(f"stale price: of {offer.as_of}, over a year older than the newest; check it before you rent")
+    if offer.terms == "spot" and bill.checkpoint_interval_s:
+        twice = economics.bill(work_s, doubled_interruptions(candidate.terms))
+        found.append(f"spot: {bill.interruptions:.2g} interruptions expected, a checkpoint every "
+                     f"{format_duration(bill.checkpoint_interval_s)}; with twice as many interruptions "
+                     f"{format_duration(twice.calendar_s)} and {format_usd(twice.usd)}")  # fmt: skip
+    if offer.terms.startswith("reserved"):
+        found.append(f"reserved: {format_usd(offer.usd_per_hour)}/h is paid for the whole term, used or not")
+    if offer.terms == "free" and bill.checkpoint_interval_s:
+        session = f"{offer.max_session_hours or 12:g} h"
+        found.append(f"free: {format_duration(bill.machine_s)} of work in sessions of at most {session} takes "
+                     f"{format_duration(bill.calendar_s)}; resumed from a checkpoint each time")  # fmt: skip
+    if offer.terms == "owned":
+        found.append("a machine at hand: its electricity is all it costs")
+    if candidate.terms.setup_s > work_s:
+        found.append("setting the machine up takes longer than the training")
+    if request.deadline_s is not None and outcome.finish_probability < 0.9:
+        found.append(f"{outcome.finish_probability:.0%} likely to finish in time")
+    return found
+
+
+def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: int, request: Request) -> list[Plan]:
+    """The plans, best first, each with why it stands where it stands ahead of its other reasons."""
+    first = plans[0]
+    fastest = min(plans, key=lambda plan: plan.hours)
+    value = min(plans, key=money_times_time)
+    limits = [f"inside {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
+    limits += [f"in {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
+    told = f" that finish {' and '.join(limits)}" if limits else ""
+    found = []
+    for rank, plan in enumerate(plans, 1):
+        why = []
+        if rank == 1:
+            why.append(
+                f"cheapest of {inside} offers{told}"
+                if inside > 1
+                else f"the only offer{told.replace('finish', 'finishes')}"
+            )
+        if plan is fastest and len(plans) > 1:
+            why.append(f"fastest of {inside}")
+        if plan is value and rank > 1:
+            why.append("best value: the least money × time")
+        if chips[plan.device].kind == "cpu" and plan.hours * 3600 <= _CPU_IS_ENOUGH_S:
+            why.append(f"a CPU is enough: {format_duration(plan.hours * 3600)}")
+        if rank > 1:
+            why.append(_against(plan, first))
+        other = first if plan.device != first.device else next((p for p in plans if p.device != plan.device), None)
+        if other is not None:
+            why.append(speed_reason(plan.forecast, chips[plan.device], other.forecast, chips[other.device]))
+        found.append(replace(plan, rank=rank, reasons=(*why, *plan.reasons)))
+    return found
+
+
+def money_times_time(plan: Plan) -> float:
+    """What "best value" is the least of; a cent on top, so that time decides among free plans."""
+    return plan.hours * (plan.usd.value + 0.01)
+
+
+def _against(plan: Plan, first: Plan) -> str:
+    pace = plan.hours / first.hours
+    speed = "as fast as"
+    if pace < 0.95:
+        speed = f"{_times(1 / pace)} faster than"
+    elif pace > 1.05:
+        speed = f"{_times(pace)} slower than"
+    extra = plan.usd.value - first.usd.value
+    return f"{speed} plan 1 and {format_usd(extra)} dearer" if extra >= 0.005 else f"{speed} plan 1, at the same price"
+
+
+def speed_reason(ours: Forecast, our_chip: Chip, theirs: Forecast, their_chip: Chip) -> str:
+    """'1 × h100 trains this job 2.9× faster than 1 × a100: ...' with the figure that explains most of it."""
+    ratio = ours.throughput / theirs.throughput
+    head, other = f"{ours.count} × {ours.device}", f"{theirs.count} × {theirs.device}"
+    if 1 / 1.05 < ratio < 1.05:
+        return f"{head} trains this job as fast as {other}"
+    if ratio > 1:
+        return f"{head} trains this job {_times(ratio)} faster than {other}: {why_faster(ours, our_chip, theirs, their_chip)}"
+    return f"{head} trains this job {_times(1 / ratio)} slower than {other}: {why_faster(theirs, their_chip, ours, our_chip)}"
+
+
+def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip) -> str:
+    """The figure behind a speed-up: arithmetic or bandwidth of all devices together, kernel launches or exchange."""
+    limit = max(slow.bound, key=lambda name: slow.bound[name])
+    devices = fast.count / slow.count
+    name_fast, name_slow = PEAK_OF[fast.strategy.precision], PEAK_OF[slow.strategy.precision]
+    peaks = fast_chip.peak_flops_per_s.get(name_fast), slow_chip.peak_flops_per_s.get(name_slow)
+    bandwidths = fast_chip.memory_bandwidth_bytes_per_s, slow_chip.memory_bandwidth_bytes_per_s
+    head = f"{fast.count} × {fast.device} has"
+    if limit == "compute" and peaks[0] and peaks[1] and devices * peaks[0] > peaks[1]:
+        against = name_fast if name_fast == name_slow else f"{name_fast} against {name_slow}"
+        return f"{head} {_times(devices * peaks[0] / peaks[1])} the {against} peak, and arithmetic limits the slower"
+    if limit == "memory" and bandwidths[0] and bandwidths[1] and devices * bandwidths[0] > bandwidths[1]:
+        ratio = devices * bandwidths[0] / bandwidths[1]
+        return f"{head} {_times(ratio)} the memory bandwidth, which limits the slower"
+    loss = max(("launch", "communication"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0))
+    slow_share, fast_share = slow.bound.get(loss, 0), fast.bound.get(loss, 0)
+    return f"{_BOUND[loss]} takes {slow_share:.0%} of a step of the slower, {fast_share:.0%} of the faster"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.1f}×"

@@ -1,0 +1,209 @@
+"""plan: every offer, the best strategy on each, time and money, ranked by cost inside budget and deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import gpuwise
+from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Offer
+from gpuwise.plan import economics, space
+from gpuwise.plan.candidates import Candidate, candidates
+from gpuwise.plan.pricing import NoStrategy, Pricer, Wish
+from gpuwise.plan.reasons import forecast_reasons, money_times_time, offer_reasons, rank_reasons
+from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
+from gpuwise.trace.trace import Header
+from gpuwise.units import format_duration, format_usd
+
+_NO_MEMORY = "does not fit in memory"
+_EXAMPLES = 3
+_SAME_DEVICES = 2  # plans on the same chip and count that the table shows at most
+# Without a deadline nothing longer than this is offered: a free tier would win every ranking with a decade of work.
+_NO_DEADLINE_S = economics.YEAR_S
+
+
+class _Rejections:
+    """Offers by the reason they are out, with the nearest (smallest distance) as examples."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[tuple[float, str]]] = {}
+
+    def add(self, reason: str, example: str, *, distance: float = 0.0) -> None:
+        self._found.setdefault(reason, []).append((distance, example))
+
+    def result(self) -> dict[str, Rejection]:
+        ordered = sorted(self._found.items(), key=lambda item: -len(item[1]))
+        nearest = {reason: tuple(dict.fromkeys(text for _, text in sorted(found))) for reason, found in ordered}
+        return {reason: Rejection(len(found), nearest[reason][:_EXAMPLES]) for reason, found in ordered}
+
+
+def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog) -> PlanResult:
+    """The cheapest ways to train a job inside the budget and the deadline.
+
+    Arguments:
+        source: gives the job's traces; the only way this function learns about the job.
+        offers: what can be rented; request.own and request.here are added.
+    Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
+    way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
+    """
+    pricer = Pricer(source, sizes=request.sizes, optimizer=request.optimizer)
+    header = pricer.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"])
+    samples, assumptions = request.total_samples(header)
+    global_batch, exact = request.global_batch, True
+    if global_batch is None:
+        exact = False
+        global_batch, assumed = space.default_global_batch(header, samples)
+        assumptions.append(assumed)
+    if request.deadline_s is None:
+        assumptions.append("no deadline given: what takes over a year is left out; --deadline changes it")
+    rejected = _Rejections()
+    found: list[Plan] = []
+    considered = candidates(request, offers, catalog, parameters=header.trainable_parameters)
+    best: dict[object, Forecast | NoStrategy] = {}
+    for item in considered:
+        if not isinstance(item, Candidate):
+            out, reason = item
+            what = f"{out.devices:g} × {out.chip_id} at {out.provider} ({out.instance})"
+            rejected.add(reason, what, distance=out.devices)
+            continue
+        if item.key not in best:
+            best[item.key] = _best(pricer, item, request, global_batch, exact=exact)
+        forecast = best[item.key]
+        if isinstance(forecast, NoStrategy):
+            detail = f": {forecast.detail}" if forecast.detail else ""
+            rejected.add(forecast.reason, f"{item}{detail}", distance=forecast.shortfall_bytes)
+        else:
+            default_batch = None if exact else global_batch
+            made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch)
+            if math.isfinite(made.hours) and math.isfinite(made.usd.high):
+                found.append(made)
+            else:
+                rejected.add("never ends under its interruptions or session limits", str(item))
+    if request.on is None:
+        for row in catalog.incomplete_offers:
+            rejected.add("no price", f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})")
+    if not found:
+        raise _nothing(header.job, request, rejected.result())
+    inside = _inside(found, request, rejected)
+    if not inside:
+        raise NothingInside(request, found, rejected.result())
+    chosen = _choose(inside, request.limit, rejected)
+    chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
+    ranked = rank_reasons(chosen, chips, inside=len(inside), request=request)
+    total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
+    return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced)
+
+
+def _best(
+    pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool
+) -> Forecast | NoStrategy:
+    place = item.place
+    batch = space.batch_for(global_batch, devices=place.count, micro_batch=request.micro_batch, exact=exact)
+    if batch is None:
+        what = f"{place.count} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
+        return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
+    wish = Wish(batch, request.precision, request.recompute, request.micro_batch, request.optimizer)
+    try:
+        return pricer.best(place, wish)
+    except GpuwiseError as error:
+        return NoStrategy("the step cannot be priced there", error.what)
+
+
+def _plan(
+    item: Candidate, forecast: Forecast, request: Request, header: Header, *, samples: int, default_batch: int | None
+) -> Plan:
+    batch = forecast.strategy.global_batch
+    steps = -(-samples // batch)
+    work = forecast.step_time_s.scaled(steps)
+    outcome = economics.outcome(work, item.terms, deadline_s=request.deadline_s)
+    assumptions = [*item.assumptions, *forecast.assumptions]
+    if default_batch not in (None, batch):
+        assumptions.append(
+            f"the assumed global batch is {batch:,} samples here, so that it divides over {item.place.count} devices"
+        )
+    reasons = offer_reasons(item, outcome, request, work_s=work.value) + forecast_reasons(forecast, item)
+    bill = outcome.bill
+    return Plan(
+        rank=1,
+        job=header.job,
+        job_fingerprint=header.fingerprint,
+        job_argument=request.job_argument,
+        strategy=forecast.strategy,
+        offer=item.offer,
+        device=item.chip.id,
+        count=item.offer.devices,
+        forecast=forecast,
+        hours=bill.calendar_s / 3600,
+        machine_hours=bill.machine_s / 3600,
+        usd=Interval(bill.usd, outcome.usd_low, outcome.usd_high),
+        finish_probability=outcome.finish_probability,
+        steps=steps,
+        samples=samples,
+        price_as_of=item.offer.as_of,
+        gpuwise_version=gpuwise.__version__,
+        sizes={name: value for name, value in header.sizes.items() if name != "micro_batch"},
+        checkpoint_interval_s=bill.checkpoint_interval_s,
+        reasons=tuple(reasons),
+        assumptions=tuple(assumptions),
+    )
+
+
+def _inside(found: list[Plan], request: Request, rejected: _Rejections) -> list[Plan]:
+    """The plans inside budget and deadline, cheapest first; the others are counted with how far they are out."""
+    inside = []
+    for plan in found:
+        hours_limit = (request.deadline_s or _NO_DEADLINE_S) / 3600
+        what = f"{plan.count:g} × {plan.device} at {plan.offer.provider} ({plan.offer.instance}, {plan.offer.terms})"
+        if plan.hours > hours_limit:
+            reason = "past the deadline" if request.deadline_s else "takes over a year"
+            rejected.add(reason, f"{what}: {format_duration(plan.hours * 3600)}", distance=plan.hours)
+        elif request.budget_usd is not None and plan.usd.value > request.budget_usd:
+            rejected.add("over budget", f"{what}: {format_usd(plan.usd.value)}", distance=plan.usd.value)
+        else:
+            inside.append(plan)
+    return sorted(inside, key=_by_cost)
+
+
+def _by_cost(plan: Plan) -> tuple[float, float, float]:
+    """Cheaper first; what differs by less than a cent is ordered by speed."""
+    return round(plan.usd.value, 2), plan.hours, plan.usd.value
+
+
+def _choose(inside: list[Plan], limit: int | None, rejected: _Rejections) -> list[Plan]:
+    """The cheapest, no chip and count more than twice, and always the fastest and the best value."""
+    if limit is None:
+        return inside
+    must = [
+        min(inside, key=lambda plan: (plan.hours, plan.usd.value)),
+        min(inside, key=money_times_time),
+    ]
+    chosen: list[Plan] = []
+    seen: dict[tuple[str, float], int] = {}
+    for plan in inside:
+        left = limit - len(chosen) - sum(1 for m in must if m not in chosen and m is not plan)
+        same = seen.get((plan.device, plan.count), 0)
+        if plan in must or (same < _SAME_DEVICES and left > 0) or not chosen:
+            chosen.append(plan)
+            seen[plan.device, plan.count] = same + 1
+        else:
+            what = f"{plan.count:g} × {plan.device} at {plan.offer.provider}"
+            rejected.add("inside, but others on the list are cheaper", what, distance=plan.usd.value)
+    return chosen
+
+
+def _nothing(job: str, request: Request, rejected: dict[str, Rejection]) -> GpuwiseError:
+    told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in rejected.items() if reason != _NO_MEMORY]
+    others = f" Others are out for: {'; '.join(told[:3])}." if told else ""
+    if _NO_MEMORY in rejected:
+        short = rejected[_NO_MEMORY]
+        return DoesNotFitError(f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
+                               f"devices. The nearest is {short.examples[0]}.{others}",
+                               ["a smaller model, or shorter samples with --seq-len or --image-size",
+                                "see what each memory technique frees: gpuwise fit"])  # fmt: skip
+    where = f" on {', '.join(request.on)}" if request.on else ""
+    return NoPlanError(f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
+                       ["name another device with --on, or one you have with --own",
+                        "list what is offered: gpuwise offers"])  # fmt: skip

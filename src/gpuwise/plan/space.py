@@ -1,0 +1,124 @@
+"""The legal space: which chips train, in which precision, with which batches and meshes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwise.hardware.types import Chip
+from gpuwise.strategy import Mesh
+from gpuwise.trace.trace import Header
+from gpuwise.units import format_count
+
+# The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).
+OLDEST_CAPABILITY = (5, 0)
+# Where state that every replica repeats takes more of a device than this, a sharded strategy is tried as well.
+CROWDED = 0.3
+
+# Global batches where the user names none. Tokens: GPT-3's smaller models, 0.5 M (Brown et al. 2020, table 2.1).
+# Images: 256 (Goyal et al. 2017, the ResNet-50 reference). Others: 256.
+_DEFAULT_TOKENS = 2**19
+_DEFAULT_SAMPLES = 256
+_FEWEST_STEPS = 100  # a default batch never leaves fewer optimizer steps than this
+
+
+def why_not_trainable(chip: Chip) -> str | None:
+    """The reason a chip cannot train with PyTorch, or None where it can."""
+    if chip.kind in ("fpga", "neuromorphic"):
+        return "chip cannot train"
+    if "inference only" in chip.notes.lower() or chip.id.startswith("inferentia"):
+        return "chip cannot train"
+    if chip.kind == "npu" and chip.compute_capability is None:
+        return "chip cannot train"
+    if chip.compute_capability is not None and chip.compute_capability < OLDEST_CAPABILITY:
+        return "too old for PyTorch"
+    if not precisions_for(chip) or chip.memory_bandwidth_bytes_per_s is None:
+        return "no speed known for the chip"
+    return None
+
+
+def precisions_for(chip: Chip, pinned: str | None = None) -> list[str]:
+    """Precisions worth trying, by the chip's own rates; the pinned one alone where it is supported.
+
+    Pure bf16 is never chosen here: it changes what is trained, so the user has to pin it.
+    """
+    peaks = chip.peak_flops_per_s
+    fp32 = peaks.get("fp32", 0.0)
+    if pinned is not None:
+        needs = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "amp-fp16": "fp16", "bf16": "bf16"}[pinned]
+        return [pinned] if needs in peaks else []
+    found = []
+    if "bf16" in peaks:
+        found.append("amp-bf16")
+    elif peaks.get("fp16", 0.0) > fp32:  # Pascal's GeForce chips run fp16 at 1/64 of fp32
+        found.append("amp-fp16")
+    if "tf32" in peaks:
+        found.append("tf32")
+    elif "fp32" in peaks:
+        found.append("fp32")
+    return found
+
+
+def recomputes_for(pinned: str | None) -> list[str]:
+    """Cheapest in time first: full recomputation is only tried where memory limits the batch."""
+    return ["none", "full"] if pinned is None else [pinned]
+
+
+def slice_of(chip: Chip, share: float) -> Chip:
+    """A fraction of a chip, as fractional offers sell it: that share of memory, bandwidth, rates, units and power."""
+    if share >= 1:
+        return chip
+
+    def part(value: float | None) -> float | None:
+        return None if value is None else value * share
+
+    return replace(
+        chip,
+        memory_bytes=None if chip.memory_bytes is None else int(chip.memory_bytes * share),
+        memory_bandwidth_bytes_per_s=part(chip.memory_bandwidth_bytes_per_s),
+        peak_flops_per_s={name: rate * share for name, rate in chip.peak_flops_per_s.items()},
+        sm_count=None if chip.sm_count is None else max(1, int(chip.sm_count * share)),
+        tdp_w=part(chip.tdp_w),
+    )
+
+
+def default_global_batch(header: Header, total_samples: int) -> tuple[int, str]:
+    """A global batch in samples for a run of this length, a power of two, and the assumption it is."""
+    wanted = _DEFAULT_TOKENS // header.units_per_sample if header.sample_unit == "token" else _DEFAULT_SAMPLES
+    batch = _power_of_two_below(max(1, min(wanted, total_samples // _FEWEST_STEPS)))
+    batch = max(batch, min(16, _power_of_two_below(max(1, total_samples))))
+    units = f" ({format_count(batch * header.units_per_sample)} tokens)" if header.sample_unit == "token" else ""
+    return batch, f"assumed a global batch of {batch:,} samples{units} an optimizer step; --global-batch changes it"
+
+
+def batch_for(global_batch: int, *, devices: int, micro_batch: int | None, exact: bool) -> int | None:
+    """The global batch on this many devices; None where it does not divide and is exact (the user's own).
+
+    A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors.
+    """
+    unit = devices * (micro_batch or 1)
+    if global_batch % unit == 0:
+        return global_batch
+    if exact:
+        return None
+    each = max(1, round(global_batch / unit))
+    step = max(1, _power_of_two_below(each) // 4)
+    return round(each / step) * step * unit
+
+
+def micro_batches(per_device_batch: int, pinned: int | None = None) -> list[int]:
+    """Micro-batches that divide a device's batch, ascending: its powers of two and its other divisors."""
+    if pinned is not None:
+        return [pinned] if per_device_batch % pinned == 0 else []
+    small = [d for d in range(1, math.isqrt(per_device_batch) + 1) if per_device_batch % d == 0]
+    return sorted({*small, *(per_device_batch // d for d in small)})
+
+
+def meshes(devices: int) -> Sequence[Mesh]:
+    """Replicated first; sharded where that may not fit. One device has one mesh."""
+    return [Mesh()] if devices == 1 else [Mesh(dp_replicate=devices), Mesh(dp_shard=devices)]
+
+
+def _power_of_two_below(value: int) -> int:
+    return 1 << (value.bit_length() - 1)

@@ -1,0 +1,232 @@
+"""What a plan is asked for, and what comes back. All frozen; units in the names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.errors import InputError, JobError, NoPlanError
+from gpuwise.hardware.types import Machine, Offer
+from gpuwise.plan.economics import USD_PER_KWH
+from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.trace import Header
+from gpuwise.units import format_count, format_duration, format_usd
+
+TraceSource = Callable[[Strategy], TraceFamily]
+"""Gives the family recorded under a strategy's precision, recompute, optimizer and mode (its other fields are ignored).
+
+Raises UnsupportedError or MissingDependencyError where that variant cannot be had.
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted of a plan.
+
+    One of samples, epochs (of samples_per_epoch) or tokens says how much to train. on: device specs ("rtx-4090",
+    "h100-80gb-sxm:8") that alone are considered. own: (chip id, count) of machines at hand; here: this machine. spot:
+    True for spot alone, False for none, None for both. precision, recompute, micro_batch: pinned, or None to search.
+    sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
+    """
+
+    samples: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    samples_per_epoch: int | None = None
+    budget_usd: float | None = None
+    deadline_s: float | None = None
+    on: tuple[str, ...] | None = None
+    own: tuple[tuple[str, int], ...] = ()
+    here: Machine | None = None
+    spot: bool | None = None
+    checkpoints: bool = True
+    global_batch: int | None = None
+    precision: str | None = None
+    recompute: str | None = None
+    micro_batch: int | None = None
+    optimizer: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    max_devices: int = 16
+    usd_per_kwh: float = USD_PER_KWH
+    interruptions_per_day: float | None = None
+    job_argument: str = ""
+    limit: int | None = 12
+
+    def __post_init__(self) -> None:
+        if sum(value is not None for value in (self.samples, self.epochs, self.tokens)) > 1:
+            raise InputError("more than one of samples, epochs and tokens is given.", ["give one of them"])
+        for name in ("samples", "epochs", "tokens", "samples_per_epoch", "deadline_s", "global_batch", "micro_batch",
+                     "max_devices", "limit"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name.replace('_', ' ')} must be above zero, got {value!r}.")
+        for name in ("budget_usd", "usd_per_kwh", "interruptions_per_day"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise InputError(f"{name.replace('_', ' ')} cannot be negative, got {value!r}.")
+        for name, allowed in (("precision", PRECISIONS), ("recompute", RECOMPUTES)):
+            if getattr(self, name) not in (None, *allowed):
+                raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
+        if self.spot and not self.checkpoints:
+            raise InputError("spot without checkpoints is refused: after an interruption all work is lost, and a run "
+                             "longer than the time between two never ends.",
+                             ["keep checkpoints on", "plan with --no-spot"])  # fmt: skip
+
+    def total_samples(self, header: Header) -> tuple[int, list[str]]:
+        """Samples to train on, and what was assumed. Raises InputError where the request does not say."""
+        if self.samples is not None:
+            return self.samples, []
+        if self.tokens is not None:
+            if header.sample_unit != "token":
+                raise InputError(f"{header.job} counts {header.sample_unit}s, not tokens.",
+                                 ["give --samples or --epochs"])  # fmt: skip
+            each = header.units_per_sample
+            told = f"{format_count(self.tokens)} tokens in samples of {each:,}; --seq-len changes it"
+            return math.ceil(self.tokens / each), [told]
+        if self.samples_per_epoch is None:
+            tokens = ", --tokens" if header.sample_unit == "token" else ""
+            raise InputError(f"how much to train {header.job} is not known: it has no data set of a known size.",
+                             [f"give --samples{tokens}, e.g. --samples 1M"])  # fmt: skip
+        assumed = [] if self.epochs else ["assumed 1 epoch; --epochs changes it"]
+        return math.ceil((self.epochs or 1) * self.samples_per_epoch), assumed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to train the job: what to rent or use, how to run it, and what that is expected to take.
+
+    count: devices (a fraction for a slice of one). hours: calendar; machine_hours: billed or drawn. usd: expected,
+    with its 90 % interval. finish_probability: before the deadline (1 without one). checkpoint_interval_s: None where
+    no interruption is expected. price_as_of: the date of the price. steps: optimizer steps; samples: in all.
+    """
+
+    rank: int
+    job: str
+    job_fingerprint: str
+    job_argument: str
+    strategy: Strategy
+    offer: Offer
+    device: str
+    count: float
+    forecast: Forecast
+    hours: float
+    machine_hours: float
+    usd: Interval
+    finish_probability: float
+    steps: int
+    samples: int
+    price_as_of: str
+    gpuwise_version: str
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    checkpoint_interval_s: float | None = None
+    reasons: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    def check_job(self, fingerprint: str) -> None:
+        """Raises JobError where the plan was made for another job (its model, batch or sizes changed since)."""
+        if self.job_fingerprint != fingerprint:
+            raise JobError(f"this plan is for another job: it was made for {self.job} with fingerprint "
+                           f"{self.job_fingerprint[:12]}, this job has {fingerprint[:12]}.",
+                           ["plan again: gpuwise plan",
+                            f"run the job it was made for: {self.job_argument or self.job}"])  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise plan --json`, one entry of `plans`."""
+        return {
+            "rank": self.rank, "job": self.job, "job_fingerprint": self.job_fingerprint,
+            "job_argument": self.job_argument, "offer": self.offer.to_dict(), "device": self.device,
+            "count": self.count, "strategy": self.strategy.to_dict(), "forecast": self.forecast.to_dict(),
+            "hours": self.hours, "machine_hours": self.machine_hours, "usd": self.usd.value,
+            "usd_interval": {"low": self.usd.low, "high": self.usd.high},
+            "finish_probability": self.finish_probability, "reasons": list(self.reasons),
+            "assumptions": list(self.assumptions), "steps": self.steps, "samples": self.samples,
+            "sizes": dict(self.sizes), "checkpoint_interval_s": self.checkpoint_interval_s,
+            "price_as_of": self.price_as_of, "gpuwise_version": self.gpuwise_version,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """How many offers were rejected for one reason, with the ones that came nearest."""
+
+    count: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """Plans best first. rejected: by reason; considered: offers looked at; priced: strategies forecast in time."""
+
+    plans: tuple[Plan, ...]
+    rejected: Mapping[str, Rejection]
+    assumptions: tuple[str, ...]
+    considered: int
+    priced: int
+
+    @property
+    def best(self) -> Plan:
+        return self.plans[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise plan --json`. rejected: counts by reason; rejected_examples: the nearest."""
+        return {
+            "plans": [plan.to_dict() for plan in self.plans],
+            "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
+            "rejected_examples": {reason: list(rejection.examples) for reason, rejection in self.rejected.items()},
+            "assumptions": list(self.assumptions), "considered": self.considered, "priced": self.priced,
+        }  # fmt: skip
+
+
+class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
+    """Something could train the job, but nothing inside budget and deadline: the two nearest are attached.
+
+    cheapest, fastest: of all plans outside.
+    """
+
+    def __init__(self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection]):
+        self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
+        self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
+        self.rejected = rejected
+        limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
+        limits += [f"a deadline of {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
+        super().__init__(f"nothing trains {self.cheapest.job} inside {' and '.join(limits) or 'a year'}. "
+                         f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}.",
+                         [_way_inside(request, outside, self.fastest),
+                          "train on fewer samples, or add a machine with --own"])  # fmt: skip
+
+    def to_dict(self) -> dict[str, object]:
+        return {**super().to_dict(), "cheapest": self.cheapest.to_dict(), "fastest": self.fastest.to_dict(),
+                "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()}}  # fmt: skip
+
+
+def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:
+    """The smallest change of one limit that lets something in, else of both."""
+    deadline_h = (request.deadline_s or math.inf) / 3600
+    budget = math.inf if request.budget_usd is None else request.budget_usd
+    in_time = [plan.usd.value for plan in outside if plan.hours <= deadline_h]
+    affordable = [plan.hours for plan in outside if plan.usd.value <= budget]
+    if in_time and math.isfinite(budget):
+        return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
+    if affordable:
+        return f"raise the deadline to {format_duration(_above(min(affordable)) * 3600)}: --deadline"
+    return (f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
+            f"{format_duration(_above(fastest.hours) * 3600)}")  # fmt: skip
+
+
+def describe(plan: Plan) -> str:
+    """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'."""
+    offer = plan.offer
+    return (f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
+            f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}")  # fmt: skip
+
+
+def _above(value: float) -> float:
+    """Two digits, rounded up."""
+    if value <= 0 or not math.isfinite(value):
+        return value
+    step: float = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / step) * step

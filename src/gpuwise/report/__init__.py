@@ -1,0 +1,1 @@
+"""How results are shown: a module for each, with a function from the result to what rich prints. No computing."""

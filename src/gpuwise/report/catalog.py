@@ -1,0 +1,83 @@
+"""Chips and offers as tables. What has no verified source carries a question mark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuwise.hardware import Chip, Offer
+from gpuwise.report.parts import UNKNOWN, columns
+from gpuwise.units import format_bytes, format_usd
+
+_CHIP_COLUMNS = ("chip", "kind", "year", "memory", "GB/s", "fp32", "tf32", "fp16", "bf16", "fp8", "link GB/s", "W")
+_OFFER_COLUMNS = ("offer", "region", "device", "terms", "$/h", "$/h a device", "limits", "price of")
+
+
+def chips_report(chips: Sequence[Chip]) -> Group:
+    """One row a chip; rates are dense, in TFLOP/s."""
+    if not chips:
+        return Group(Text("no chip passes this filter; `gpuwise chips` lists all."))
+    table = columns(_CHIP_COLUMNS, map(_chip_row, chips), right=_CHIP_COLUMNS[2:])
+    foot = [f"{len(chips)} chips. Rates are dense with fp32 accumulation, in TFLOP/s. Links: one direction."]
+    if any(chip.unverified for chip in chips):
+        foot.append("? unverified: no public source found for this figure yet.")
+    return Group(table, *_footnotes(foot))
+
+
+def offers_report(offers: Sequence[Offer]) -> Group:
+    """One row an offer, in the order given."""
+    if not offers:
+        return Group(Text("no offer passes this filter; `gpuwise offers` lists all."))
+    table = columns(_OFFER_COLUMNS, map(_offer_row, offers), right=("$/h", "$/h a device"))
+    dates = sorted(offer.as_of for offer in offers if offer.as_of)
+    foot = [f"{len(offers)} offers, in US dollars; prices of {dates[0]} to {dates[-1]}." if dates
+            else f"{len(offers)} offers, in US dollars."]  # fmt: skip
+    if any(offer.stale for offer in offers):
+        foot.append("stale: over a year older than the newest price here; check before you count on it.")
+    if any(offer.unverified for offer in offers):
+        foot.append("? unverified: no public source found for this figure yet.")
+    return Group(table, *_footnotes(foot))
+
+
+def _chip_row(chip: Chip) -> list[str]:
+    def cell(figure: str, shown: str | None) -> str:
+        if shown is None:
+            return UNKNOWN
+        return shown if chip.source_of(figure).verified else f"{shown}?"
+
+    def number(figure: str, value: float | None, scale: float = 1) -> str:
+        if value is None:
+            return UNKNOWN
+        return cell(figure, f"{value / scale:,.4g}" if value < 1e4 * scale else f"{value / scale:,.0f}")
+
+    peaks = [number(name, chip.peak_flops_per_s.get(name), 1e12) for name in ("fp32", "tf32", "fp16", "bf16", "fp8")]
+    memory = None if chip.memory_bytes is None else format_bytes(chip.memory_bytes)
+    return [
+        chip.id, chip.kind, cell("year", str(chip.year) if chip.year else None), cell("memory_bytes", memory),
+        number("memory_bandwidth_bytes_per_s", chip.memory_bandwidth_bytes_per_s, 1e9), *peaks,
+        number("link_bandwidth_bytes_per_s", chip.link_bandwidth_bytes_per_s, 1e9), number("tdp_w", chip.tdp_w),
+    ]  # fmt: skip
+
+
+def _offer_row(offer: Offer) -> list[str]:
+    device = offer.chip_id + (f" x {offer.count:g}" if offer.count not in (0, 1) else "")
+    mark = "" if offer.source_of("usd_per_hour").verified else "?"
+    free = offer.terms == "free"
+    return [
+        f"{offer.provider} {offer.instance}", offer.region, device, offer.terms,
+        "free" if free else format_usd(offer.usd_per_hour) + mark,
+        "free" if free else format_usd(offer.usd_per_device_hour) + mark,
+        _limits(offer), offer.as_of + (" stale" if offer.stale else ""),
+    ]  # fmt: skip
+
+
+def _limits(offer: Offer) -> str:
+    week = f"{offer.hours_per_week:g} h a week" if offer.hours_per_week is not None else ""
+    session = f"{offer.max_session_hours:g} h a session" if offer.max_session_hours is not None else ""
+    return ", ".join(part for part in (week, session) if part)
+
+
+def _footnotes(lines: Iterable[str]) -> list[RenderableType]:
+    return [Text(""), *(Text(line, style="dim") for line in lines)]

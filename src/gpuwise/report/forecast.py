@@ -1,0 +1,79 @@
+"""A Forecast as text."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.report.parts import (
+    UNKNOWN,
+    bars,
+    grid,
+    heading,
+    memory_of,
+    notes,
+    number,
+    percent,
+    rate,
+    shares,
+    span,
+    strategy_words,
+)
+from gpuwise.units import format_bytes, format_duration, format_flops, format_usd
+
+TOP_MODULES = 5
+
+
+def forecast_report(forecast: Forecast) -> Group:
+    """Time, throughput, memory by category, what bounds it, and every guess."""
+    memory = forecast.memory
+    parts: list[RenderableType] = [title(forecast), Text(""), grid(figures(forecast))]
+    parts += [heading(f"memory at the peak: {format_bytes(memory.peak_allocated_bytes)} allocated, "
+                      f"{format_bytes(memory.peak_reserved_bytes)} reserved"),
+              bars(memory.by_category, format_bytes)]  # fmt: skip
+    parts += [heading("the step is bound by"), shares(forecast.bound)]
+    if forecast.top_modules:
+        parts += [heading("modules that take most of it"), shares(dict(forecast.top_modules[:TOP_MODULES]))]
+    parts += notes("assumed", forecast.assumptions)
+    parts += notes("warnings", forecast.warnings)
+    return Group(*parts)
+
+
+def title(forecast: Forecast) -> Text:
+    device = forecast.device + (f" x {forecast.count}" if forecast.count > 1 else "")
+    return Text.assemble((f"{forecast.job} on {device}", "bold"), f": {strategy_words(forecast.strategy)}, "
+                         f"{forecast.strategy.global_batch:,} samples a step")  # fmt: skip
+
+
+def figures(forecast: Forecast) -> list[tuple[str, str, str]]:
+    """Label, value and provenance."""
+    said = forecast.provenance
+    energy = UNKNOWN if forecast.energy_j is None else f"{number(forecast.energy_j)} J a step"
+    return [
+        ("step time", f"{format_duration(forecast.step_time_s.value)}  {span(forecast.step_time_s, format_duration)}",
+         said.get("step_time_s", "")),
+        ("throughput", rate(forecast.throughput, forecast.throughput_unit), ""),
+        ("memory", f"{memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes)}  {fits_words(forecast)}",
+         said.get("memory", "")),
+        ("arithmetic", format_flops(forecast.flops_per_step) + " a step", ""),
+        ("mfu", UNKNOWN if forecast.mfu is None else percent(forecast.mfu), ""),
+        ("energy", energy, said.get("energy_j", "")),
+        ("price", price_words(forecast), ""),
+    ]  # fmt: skip
+
+
+def fits_words(forecast: Forecast) -> str:
+    """'fits', 'DOES NOT FIT', or '' where the capacity is unknown."""
+    return {True: "fits", False: "DOES NOT FIT", None: ""}[forecast.memory.fits]
+
+
+def price_words(forecast: Forecast) -> str:
+    """The price of the device, and of a million units of throughput."""
+    if forecast.usd_per_hour is None:
+        return UNKNOWN
+    hour = f"{format_usd(forecast.usd_per_hour)}/h"
+    if forecast.throughput <= 0:
+        return hour
+    unit = forecast.throughput_unit.removesuffix("/s")
+    return f"{hour}, {format_usd(1e6 * forecast.usd_per_hour / 3600 / forecast.throughput)} a million {unit}"

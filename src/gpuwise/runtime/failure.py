@@ -1,0 +1,58 @@
+"""What went wrong in the user's own code, and on which line of it."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+
+from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.job import Job
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def job_failure(error: Exception, job: Job, *, doing: str, part: object) -> GpuwiseError:
+    """The error to raise when the job's code raised `error`; says which line of the job it came from.
+
+    doing: what the job was asked for, e.g. "step 1"; part: the job's function that was asked, to be pointed at when
+    no line of the user's raised. Errors of gpuwise keep their kind and gain the line.
+    """
+    line = job_line(error, part)
+    at = f" ({line})" if line else ""
+    if isinstance(error, GpuwiseError):
+        if not line or line in error.what:
+            return error
+        return type(error)(f"{error.what.rstrip('.')}{at}.", error.ways_out)
+    text = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
+    ways = []
+    if isinstance(error, MemoryError) or any(sign in text.lower() for sign in _OUT_OF_MEMORY):
+        ways = ["a smaller --micro-batch with more --accumulate: same global batch, less memory", "--recompute full"]
+    return JobError(f"{job.name or 'the job'} failed in {doing}{at}: {text}.", ways)
+
+
+def job_line(error: BaseException, part: object) -> str | None:
+    """'file.py:12': the innermost line of the user's that led to the error, else where `part` is written."""
+    while isinstance(error, GpuwiseError) and error.__cause__ is not None:
+        error = error.__cause__
+    lines = _users_lines(error.__traceback__)
+    if lines:
+        return lines[-1]
+    code = getattr(part, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code and _is_users(code.co_filename) else None
+
+
+def _users_lines(trace: TracebackType | None) -> list[str]:
+    lines = []
+    while trace is not None:
+        if _is_users(trace.tb_frame.f_code.co_filename):
+            lines.append(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return lines
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith("<") and not filename.startswith((_PACKAGE, *_LIBRARIES))

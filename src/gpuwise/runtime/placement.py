@@ -1,0 +1,60 @@
+"""A model made on its device: for real, or without any memory when fake tensors are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+
+def make_model(factory: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None) -> nn.Module:
+    """Calls the factory on the device and casts floating parameters and buffers to dtype (None: as they are).
+
+    Under fake tensors the factory runs on `meta`, outside the fake mode, where constructors that compute with small
+    real tensors (stochastic depth rates, say) still work; every tensor is then replaced by an empty one on the device.
+    """
+    if active_fake_mode() is None:
+        with device:
+            model = factory()
+    else:
+        with unset_fake_temporarily(), torch.device("meta"):
+            model = factory()
+    _replace_tensors(model, lambda tensor: _moved(tensor, device, dtype))
+    return model
+
+
+def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    if tensor.device.type == device.type and tensor.dtype == wanted:
+        return tensor
+    if tensor.device.type == "meta" or active_fake_mode() is not None:
+        return torch.empty_like(tensor, device=device, dtype=wanted)
+    return tensor.to(device, wanted)
+
+
+def _replace_tensors(model: nn.Module, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Replaces parameters, buffers and plain tensor attributes; what was shared stays shared.
+
+    `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.
+    """
+    done: dict[int, torch.Tensor] = {}
+
+    def replaced(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in done:
+            moved = move(tensor.detach()) if isinstance(tensor, nn.Parameter) else move(tensor)
+            if isinstance(tensor, nn.Parameter):
+                same = moved.device == tensor.device and moved.dtype == tensor.dtype
+                moved = tensor if same else nn.Parameter(moved, requires_grad=tensor.requires_grad)
+            done[id(tensor)] = moved
+        return done[id(tensor)]
+
+    for module in model.modules():
+        tables: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        for table in tables:
+            for name, value in list(table.items()):
+                if isinstance(value, torch.Tensor):
+                    table[name] = replaced(value)

@@ -1,0 +1,122 @@
+"""build: the one place where a training step is made, for running it and for tracing it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from gpuwise.errors import JobError, UnsupportedError
+from gpuwise.job import Job
+from gpuwise.runtime.optimizers import make_optimizer
+from gpuwise.runtime.placement import make_model
+from gpuwise.runtime.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision
+from gpuwise.runtime.recompute import apply_recompute
+from gpuwise.strategy import Strategy
+
+
+class _ForwardDoneError(Exception):
+    """Ends an inference pass once the model has answered: the loss is not part of it."""
+
+
+class Program:
+    """One rank's training (or inference) step.
+
+    model, optimizer (None in infer mode), job, strategy, device. `step` takes as many micro-batches as the strategy
+    accumulates; it is `forward_backward` for each and one `update`.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, device: torch.device, model: nn.Module):
+        self.job, self.strategy, self.device, self.model = job, strategy, device, model
+        self.trains = strategy.mode == "train"
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        if self.trains and not trainable:
+            raise JobError(f"{job.name or 'the model'} has no parameter that requires a gradient.",
+                           ["set requires_grad on what should be trained", "use --mode infer"])  # fmt: skip
+        choice = strategy.optimizer or job.optimizer
+        self.optimizer = make_optimizer(choice, trainable, job.learning_rate) if self.trains else None
+        self.scaler = make_scaler(strategy.precision, device.type)
+        model.train(self.trains)
+
+    def forward_backward(self, batch: Any) -> torch.Tensor:
+        """One micro-batch: moves it to the device, adds its share to the gradients. Returns its mean loss, detached."""
+        batch = tree_map(self._to_device, batch)
+        with autocast(self.strategy.precision, self.device.type):
+            loss = self.job.loss(self.model, batch)
+        _check_loss(loss)
+        share = loss if self.strategy.accumulation == 1 else loss / self.strategy.accumulation
+        self.scaler.scale(share).backward()
+        return loss.detach()
+
+    def update(self) -> None:
+        """The optimizer step, and gradients set to None."""
+        assert self.optimizer is not None
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self, batches: Sequence[Any]) -> torch.Tensor:
+        """One optimizer step over all micro-batches. Returns the mean loss, detached, on the device."""
+        losses = [self.forward_backward(batch) for batch in batches]
+        self.update()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    def infer(self, batch: Any) -> Any:
+        """One forward pass without gradients. Returns what the model returns."""
+        answer: list[Any] = []
+
+        def stop(module: nn.Module, args: Any, output: Any) -> None:
+            answer.append(output)
+            raise _ForwardDoneError
+
+        batch = tree_map(self._to_device, batch)
+        hook = self.model.register_forward_hook(stop)
+        try:
+            with torch.no_grad(), autocast(self.strategy.precision, self.device.type):
+                self.job.loss(self.model, batch)
+        except _ForwardDoneError:
+            pass
+        finally:
+            hook.remove()
+        return answer[0] if answer else None
+
+    def _to_device(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        dtype = parameter_dtype(self.strategy.precision) if leaf.is_floating_point() else None
+        return leaf.to(self.device, dtype, non_blocking=True)
+
+
+def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 0, world: int = 1) -> Program:
+    """Builds the training program of one rank of `job` under `strategy` on `device`, real or virtual.
+
+    Raises JobError when the model cannot be built, UnsupportedError for what one process cannot do yet.
+    """
+    device = torch.device(device)
+    if world != 1 or rank != 0:
+        raise UnsupportedError("this version runs one process; it cannot build a rank of several.",
+                               ["use a mesh of one device"])  # fmt: skip
+    set_matmul_precision(strategy.precision)
+    try:
+        model = make_model(job.model, device, parameter_dtype(strategy.precision))
+    except Exception as error:  # the user's own code may raise anything
+        raise JobError(
+            f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {error}."
+        ) from error
+    apply_recompute(model, strategy.recompute)
+    program = Program(job, strategy, device, model)
+    if strategy.compile:
+        model.compile()
+    return program
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise JobError(f"the loss must be a tensor with one number, got {shape}.", ["take its mean()"])
+    if not loss.requires_grad:
+        raise JobError("the loss does not depend on any parameter that requires a gradient.",
+                       ["do not detach it or compute it under no_grad"])  # fmt: skip

@@ -1,0 +1,113 @@
+"""Strategy: how one rank trains. The same object is searched by `plan`, priced by `cost` and applied by `runtime`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from gpuwise.errors import InputError
+
+PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16")
+RECOMPUTES = ("none", "selective", "full")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor")
+MODES = ("train", "infer")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Degrees of parallelism; their product is the number of devices."""
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _whole(f"mesh {f.name}", getattr(self, f.name), 1, 1_000_000)
+
+    @property
+    def data_parallel(self) -> int:
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def devices(self) -> int:
+        return self.data_parallel * self.tp * self.pp * self.cp
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """'dp=8', 'dp_shard=8,tp=2'. `dp` means dp_replicate. Raises InputError."""
+        degrees: dict[str, int] = {}
+        for part in text.split(","):
+            name, _, number = part.partition("=")
+            name = {"dp": "dp_replicate", "fsdp": "dp_shard"}.get(name.strip(), name.strip())
+            if name not in {f.name for f in fields(cls)} or not number.strip().isdigit() or name in degrees:
+                raise InputError(f"cannot read mesh {text!r}: {part!r} is not an axis and a degree.",
+                                 ["write it like dp=8 or dp_shard=4,tp=2"])  # fmt: skip
+            degrees[name] = int(number)
+        return cls(**degrees)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How one rank trains.
+
+    precision: fp32 | tf32 | amp-bf16 | amp-fp16 | bf16 (pure). micro_batch: samples a forward pass of one rank.
+    accumulation: micro-batches before an optimizer step. recompute: which activations are computed again in backward.
+    optimizer: None takes the job's own.
+    """
+
+    precision: str = "fp32"
+    micro_batch: int = 1
+    accumulation: int = 1
+    recompute: str = "none"
+    mesh: Mesh = field(default_factory=Mesh)
+    optimizer: str | None = None
+    compile: bool = False
+    mode: str = "train"
+
+    def __post_init__(self) -> None:
+        _choice("precision", self.precision, PRECISIONS)
+        _choice("recompute", self.recompute, RECOMPUTES)
+        _choice("mode", self.mode, MODES)
+        if self.optimizer is not None:
+            _choice("optimizer", self.optimizer, OPTIMIZERS)
+        _whole("micro-batch", self.micro_batch, 1, 10_000_000)
+        _whole("accumulation", self.accumulation, 1, 10_000_000)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples an optimizer step: micro_batch × accumulation × data-parallel ranks."""
+        return self.micro_batch * self.accumulation * self.mesh.data_parallel
+
+    def but(self, **changes: Any) -> Strategy:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types; fields that are None are left out (TOML has no null)."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Strategy:
+        """Raises InputError for unknown keys or values out of range."""
+        unknown = set(data) - {f.name for f in fields(cls)}
+        if unknown:
+            raise InputError(f"unknown strategy keys: {', '.join(sorted(unknown))}.")
+        data = dict(data)
+        mesh = data.pop("mesh", {})
+        if not isinstance(mesh, dict) or set(mesh) - {f.name for f in fields(Mesh)}:
+            raise InputError(f"unknown mesh {mesh!r}.", ["axes are dp_replicate, dp_shard, tp, pp, cp, ep"])
+        return cls(mesh=Mesh(**mesh), **data)
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"unknown {name} {value!r}.", [f"one of: {', '.join(allowed)}"])
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InputError(f"{name} must be a whole number from {low} to {high:,}, got {value!r}.")

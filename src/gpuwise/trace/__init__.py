@@ -1,0 +1,41 @@
+"""What one rank does in one step, on disk and in memory. No PyTorch here."""
+
+from gpuwise.trace.family import Axis, TraceFamily, build_family
+from gpuwise.trace.files import load, save
+from gpuwise.trace.memory import Live, live_bytes
+from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
+from gpuwise.trace.trace import (
+    BEFORE,
+    CATEGORIES,
+    COLUMNS,
+    KINDS,
+    PHASES,
+    Header,
+    Operations,
+    Sequence,
+    Storages,
+    Trace,
+)
+
+__all__ = [
+    "BEFORE",
+    "CATEGORIES",
+    "COLUMNS",
+    "KINDS",
+    "PHASES",
+    "Axis",
+    "Communication",
+    "Header",
+    "Live",
+    "Operations",
+    "Sequence",
+    "Storages",
+    "Trace",
+    "TraceFamily",
+    "build_family",
+    "data_parallel",
+    "live_bytes",
+    "load",
+    "recorded_as",
+    "save",
+]

@@ -1,0 +1,153 @@
+"""TraceFamily: one recorded program as a function of its sizes.
+
+Shapes are products of dimensions, so every count of bytes and operations of a program is a polynomial in the batch and
+in the sequence length (or image size): degree one in the batch, two in the sequence. Recording the program at a few
+small sizes therefore gives it exactly at every size, as long as the sequence of operations does not change.
+The polynomial is kept in Newton's form (forward differences), so that its coefficients are whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from gpuwise.errors import InputError
+from gpuwise.trace.trace import Header, Operations, Sequence, Storages, Trace
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A size that may vary: recorded at start, start + step, ..., start + degree × step.
+
+    exact_every: other values must be a multiple of this for the polynomial to hold (e.g. 32 for image sizes).
+    """
+
+    name: str
+    start: int
+    step: int
+    degree: int
+    exact_every: int = 1
+
+    @property
+    def points(self) -> list[int]:
+        return [self.start + i * self.step for i in range(self.degree + 1)]
+
+    def basis(self, value: int) -> list[float]:
+        """Newton's basis: binomial(t, i) for i = 0..degree with t = (value - start) / step."""
+        t = (value - self.start) / self.step
+        return [prod((t - j) / (j + 1) for j in range(i)) for i in range(self.degree + 1)]
+
+
+@dataclass(frozen=True)
+class TraceFamily:
+    """A Trace whose numbers carry one more axis of polynomial terms (their product over `axes`)."""
+
+    header: Header
+    axes: tuple[Axis, ...]
+    operations: Operations
+    sequence: Sequence
+    storages: Storages
+    modules: tuple[str, ...]
+
+    def covers(self, sizes: Mapping[str, int]) -> bool:
+        """Whether `at` can answer for these sizes."""
+        axes = {axis.name: axis for axis in self.axes}
+        return all(
+            (axes[name].exact_every and value % axes[name].exact_every == 0) if name in axes
+            else value == self.header.sizes.get(name)
+            for name, value in sizes.items()
+        )  # fmt: skip
+
+    def at(self, *, accumulation: int = 1, **sizes: int) -> Trace:
+        """The Trace at these sizes; a size not given keeps its recorded default. Raises InputError outside the family."""
+        if not self.covers(sizes):
+            raise InputError(f"{self.header.job} is recorded for {_describe(self)}, not for {sizes}.",
+                             ['install PyTorch to trace it at any size: pip install "gpuwise[torch]"'])  # fmt: skip
+        sizes = {**self.header.sizes, **sizes}
+        weights = np.ones(1)
+        for axis in self.axes:
+            weights = np.outer(weights, axis.basis(sizes[axis.name])).ravel()
+        values = np.rint(self.operations.values @ weights).astype(np.int64)
+        size_bytes = np.rint(self.storages.size_bytes @ weights).astype(np.int64)
+        units = self.header.units_per_sample
+        if self.header.sample_unit == "token" and "seq_len" in sizes:
+            units = sizes["seq_len"]
+        strategy = self.header.strategy.but(micro_batch=sizes["micro_batch"], accumulation=accumulation)
+        header = replace(self.header, sizes=sizes, units_per_sample=units, strategy=strategy)
+        return Trace(header, replace(self.operations, values=values), self.sequence,
+                     replace(self.storages, size_bytes=size_bytes), self.modules)  # fmt: skip
+
+
+def build_family(
+    traces: Mapping[tuple[int, ...], Trace], axes: tuple[Axis, ...], default: Mapping[str, int]
+) -> TraceFamily | None:
+    """Joins recordings on the grid of `axes` to a family with these default sizes; None where their structure differs.
+
+    Arguments:
+        traces: one for each point of the grid, keyed by the sizes in the order of `axes`. Distinct operations of one
+            grid point need not be distinct at another: they are matched by position.
+    """
+    grid = list(product(*(axis.points for axis in axes)))
+    first = traces[grid[0]]
+    for trace in traces.values():
+        if not _same_structure(first, trace):
+            return None
+    shape = tuple(axis.degree + 1 for axis in axes)
+    by_position = np.stack(
+        [traces[point].operations.values[traces[point].sequence.operation] for point in grid], axis=-1
+    )
+    identity = np.column_stack([first.sequence.operation, by_position.reshape(len(first.sequence), -1)])
+    _, chosen, operation = np.unique(identity, axis=0, return_index=True, return_inverse=True)
+    kinds = first.sequence.operation[chosen]
+    values = _differences(by_position[chosen].reshape(len(chosen), by_position.shape[1], *shape), len(shape))
+    size_bytes = np.stack([traces[point].storages.size_bytes for point in grid], axis=-1)
+    operations = Operations(
+        name=tuple(first.operations.name[i] for i in kinds),
+        kind=first.operations.kind[kinds],
+        dtype=tuple(first.operations.dtype[i] for i in kinds),
+        values=values.reshape(len(chosen), by_position.shape[1], -1),
+    )
+    sizes = _differences(size_bytes.reshape(len(first.storages), *shape), len(shape)).reshape(len(first.storages), -1)
+    header = replace(first.header, sizes={**first.header.sizes, **default})
+    return TraceFamily(header, axes, operations, replace(first.sequence, operation=operation.ravel().astype(np.int32)),
+                       replace(first.storages, size_bytes=sizes), first.modules)  # fmt: skip
+
+
+def _differences(values: np.ndarray, axes: int) -> np.ndarray:
+    """Forward differences along each of the last `axes` axes: entry i becomes the i-th difference at the start."""
+    values = values.astype(np.int64)
+    for axis in range(values.ndim - axes, values.ndim):
+        length = values.shape[axis]
+        rows = [np.diff(values, n=i, axis=axis).take(0, axis=axis) for i in range(length)]
+        values = np.stack(rows, axis=axis)
+    return values
+
+
+def _same_structure(a: Trace, b: Trace) -> bool:
+    def rows(t: Trace) -> list[tuple[str, int, str]]:
+        return list(zip(t.operations.name, t.operations.kind.tolist(), t.operations.dtype, strict=True))
+
+    rows_a, rows_b = rows(a), rows(b)
+    return (
+        len(a.sequence) == len(b.sequence)
+        and len(a.storages) == len(b.storages)
+        and a.modules == b.modules
+        and all(rows_a[i] == rows_b[j] for i, j in zip(a.sequence.operation, b.sequence.operation, strict=True))
+        and all(
+            np.array_equal(getattr(a.sequence, c), getattr(b.sequence, c)) for c in ("module", "phase", "micro_step")
+        )
+        and all(
+            np.array_equal(getattr(a.storages, c), getattr(b.storages, c))
+            for c in ("category", "module", "born", "died")
+        )
+    )
+
+
+def _describe(family: TraceFamily) -> str:
+    fixed = {k: v for k, v in family.header.sizes.items() if k not in {a.name for a in family.axes}}
+    free = [f"any {a.name}" + (f" that is a multiple of {a.exact_every}" if a.exact_every > 1 else "") for a in family.axes]
+    return ", ".join([*free, *(f"{name} {value}" for name, value in fixed.items())])

@@ -1,0 +1,31 @@
+"""Recorded traces of well-known models: forecasts for them need no PyTorch. Recorded by `gpuwise record`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from gpuwise.errors import FileFormatError
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.files import load
+
+DATA = Path(__file__).parent / "data"
+
+
+def preset_path(name: str, *, precision: str, recompute: str, mode: str, folder: Path | None = None) -> Path:
+    """Where one variant is stored. tf32 runs the operations of fp32 and shares its file."""
+    recorded = "fp32" if precision == "tf32" else precision
+    return (folder or DATA) / name / f"{mode}-{recorded}-{recompute}.npz"
+
+
+@cache
+def load_preset(name: str, *, precision: str, recompute: str = "none", mode: str = "train") -> TraceFamily | None:
+    """The recorded family of a preset's variant; None where it is not shipped. Raises FileFormatError when damaged."""
+    path = preset_path(name, precision=precision, recompute=recompute, mode=mode)
+    if not path.exists():
+        return None
+    family = load(path)
+    if not isinstance(family, TraceFamily):
+        raise FileFormatError(f"{path} holds one trace, not a family of sizes.", ["record it again: gpuwise record"])
+    return replace(family, header=replace(family.header, strategy=family.header.strategy.but(precision=precision)))

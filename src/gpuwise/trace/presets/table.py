@@ -1,0 +1,82 @@
+"""The presets by name, with the facts that need no PyTorch: sizes, defaults, data sets.
+
+`parameters` are the published counts; a test builds every model and compares. The models are in `job/models`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PresetInfo:
+    """One preset.
+
+    seq_len: tokens a sample when the user names none; None for models without a sequence.
+    max_seq_len: what the position table can hold (None: the model has no table, any length runs).
+    image_size: pixels an edge when the user names none; a multiple of image_multiple, at least min_image_size.
+    samples: samples an epoch of the data set the model is known for; None where there is no single one.
+    sample_unit: what throughput counts, "sample" | "token" | "image".
+    """
+
+    name: str
+    family: str
+    description: str
+    parameters: int
+    sample_unit: str = "sample"
+    seq_len: int | None = None
+    max_seq_len: int | None = None
+    image_size: int | None = None
+    image_multiple: int = 1
+    min_image_size: int = 1
+    samples: int | None = None
+    data_set: str = ""
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+
+
+def _language(name: str, family: str, description: str, parameters: int, seq_len: int,
+              max_seq_len: int | None, learning_rate: float) -> PresetInfo:  # fmt: skip
+    return PresetInfo(name, family, description, parameters, sample_unit="token", seq_len=seq_len,
+                      max_seq_len=max_seq_len, learning_rate=learning_rate)  # fmt: skip
+
+
+def _imagenet(name: str, family: str, description: str, parameters: int, *, min_image_size: int,
+              image_multiple: int = 1, optimizer: str, learning_rate: float) -> PresetInfo:  # fmt: skip
+    # ILSVRC 2012 training set: 1,281,167 images (https://www.image-net.org/challenges/LSVRC/2012/).
+    return PresetInfo(name, family, description, parameters, sample_unit="image", image_size=224,
+                      min_image_size=min_image_size, image_multiple=image_multiple, samples=1_281_167,
+                      data_set="ImageNet-1k", optimizer=optimizer, learning_rate=learning_rate)  # fmt: skip
+
+
+_ALL = [
+    PresetInfo("tabular-mlp", "mlp", "multilayer perceptron on 20 numeric columns, 2 classes", 11_074,
+               samples=10_000, data_set="a table of 10,000 rows"),
+    _imagenet("alexnet", "alexnet", "AlexNet, the one-tower form", 61_100_840,
+              min_image_size=63, optimizer="momentum", learning_rate=1e-2),
+    _imagenet("resnet50", "resnet", "ResNet-50 (v1.5: stride in the 3x3)", 25_557_032,
+              min_image_size=64, optimizer="momentum", learning_rate=0.1),
+    _imagenet("vit-b16", "vit", "Vision Transformer B/16", 86_567_656,
+              min_image_size=32, image_multiple=16, optimizer="adamw", learning_rate=3e-4),
+    _language("bert-base", "bert", "BERT base, masked-word training", 109_514_298, 512, 512, 1e-4),
+    _language("bert-large", "bert", "BERT large, masked-word training", 335_174_458, 512, 512, 1e-4),
+    _language("t5-base", "t5", "T5 base (v1.0), encoder and decoder", 222_903_552, 512, None, 1e-4),
+    _language("gpt2", "gpt2", "GPT-2 124M", 124_439_808, 1024, 1024, 6e-4),
+    _language("gpt2-medium", "gpt2", "GPT-2 355M", 354_823_168, 1024, 1024, 3e-4),
+    _language("gpt2-large", "gpt2", "GPT-2 774M", 774_030_080, 1024, 1024, 2.5e-4),
+    _language("gpt2-xl", "gpt2", "GPT-2 1.5B", 1_557_611_200, 1024, 1024, 2e-4),
+    _language("llama2-7b", "llama", "Llama 2 7B", 6_738_415_616, 4096, None, 3e-4),
+    _language("llama2-13b", "llama", "Llama 2 13B", 13_015_864_320, 4096, None, 3e-4),
+    _language("llama3-8b", "llama", "Llama 3 8B", 8_030_261_248, 8192, None, 3e-4),
+    _language("llama3-70b", "llama", "Llama 3 70B", 70_553_706_496, 8192, None, 1.5e-4),
+    _language("llama3-405b", "llama", "Llama 3.1 405B", 405_853_388_800, 8192, None, 8e-5),
+    _language("mixtral-8x7b", "mixtral", "Mixtral 8x7B, 2 of 8 experts a token", 46_702_792_704, 4096, None, 3e-4),
+    PresetInfo("sd15-unet", "unet", "Stable Diffusion 1.5 UNet, noise prediction", 859_520_964, sample_unit="image",
+               image_size=512, image_multiple=64, min_image_size=64, learning_rate=1e-4),
+    # Criteo Kaggle Display Advertising Challenge: 45,840,617 labelled rows.
+    PresetInfo("dlrm", "dlrm", "DLRM on Criteo Kaggle tables, at most 1M rows each", 357_197_121,
+               samples=45_840_617, data_set="Criteo Kaggle"),
+]  # fmt: skip
+
+PRESETS: dict[str, PresetInfo] = {info.name: info for info in _ALL}
+"""All presets by name, in the order they are listed."""

@@ -1,0 +1,175 @@
+"""One rank of several, from the trace of a rank alone: data parallel by replicas (DDP) or by shards (FSDP2).
+
+Composition, not a recording: the search can afford it for thousands of strategies. A test holds it against FSDP2 itself
+run on the virtual accelerator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, Storages, Trace
+
+_PARAMETER, _GRADIENT, _STATE, _BUFFER = (
+    CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state", "communication_buffer")
+)
+_BYTES = {"bf16": 2, "amp-bf16": 2, "amp-fp16": 2}  # of a parameter as sharded ranks gather it; others: 4
+REDUCE_BYTES = 4  # gradients are reduced in fp32
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Payloads of collectives in one optimizer step: bytes of the full tensor, summed over calls; zero for one device."""
+
+    all_reduce_bytes: int = 0
+    all_gather_bytes: int = 0
+    reduce_scatter_bytes: int = 0
+    calls: int = 0
+
+
+def recorded_as(strategy: Strategy) -> Strategy:
+    """The variant to record for a strategy. Sharded mixed precision computes on gathered bf16 parameters throughout
+    (FSDP2's MixedPrecisionPolicy), which is the pure bf16 step; only its sharded state is kept in fp32."""
+    if strategy.mesh.dp_shard > 1 and strategy.precision.startswith("amp-"):
+        return strategy.but(precision="bf16")
+    return strategy
+
+
+def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
+    """The trace of one rank under strategy.mesh, and what it communicates.
+
+    Arguments:
+        trace: of `recorded_as(strategy)` on one device, at strategy's micro_batch and accumulation.
+
+    Raises UnsupportedError for meshes other than data parallel.
+    """
+    mesh = strategy.mesh
+    if mesh.devices != mesh.data_parallel:
+        raise UnsupportedError("this version plans data parallelism only; tensor, pipeline and context parallel come later.",
+                               ["use --mesh dp=N or dp_shard=N"])  # fmt: skip
+    trace = replace(trace, header=replace(trace.header, strategy=strategy))
+    if strategy.mode == "infer" or mesh.devices == 1:
+        return trace, Communication()
+    if mesh.dp_shard == 1:
+        return _replicated(trace)
+    return _sharded(trace, strategy)
+
+
+def _replicated(trace: Trace) -> tuple[Trace, Communication]:
+    """DDP with gradients as views of its buckets: the buckets stay, and are reduced once a step."""
+    storages = trace.storages
+    gradient = storages.category == _GRADIENT
+    kept = replace(storages, born=np.where(gradient, BEFORE, storages.born),
+                   died=np.where(gradient, len(trace.sequence), storages.died))  # fmt: skip
+    reduced = int(storages.size_bytes[gradient].sum())
+    bucket = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
+    return replace(trace, storages=kept), Communication(all_reduce_bytes=reduced, calls=max(1, -(-reduced // bucket)))
+
+
+def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
+    """FSDP2, one unit a block and one for the rest; parameters are freed after each block and gathered again."""
+    ranks, storages, length = strategy.mesh.dp_shard, trace.storages, len(trace.sequence)
+    recorded = _BYTES.get(recorded_as(strategy).precision, 4)
+    state_scale = (4 if strategy.precision.startswith("amp-") else recorded) / recorded
+    block_of = _block_of_modules(trace)
+    parameter, gradient = storages.category == _PARAMETER, storages.category == _GRADIENT
+    state = parameter | (storages.category == _STATE)
+
+    size = storages.size_bytes.astype(np.float64)
+    size[state] *= state_scale / ranks
+    blocks = range(block_of.max() + 1)
+    unit_bytes = np.bincount(block_of[storages.module[parameter]] + 1, weights=storages.size_bytes[parameter],
+                             minlength=len(blocks) + 1)  # fmt: skip
+    extra: list[tuple[float, int, int, int]] = []  # bytes, category, born, died
+    grads_died = storages.died.copy()
+    for micro_step in range(2):
+        forward = _spans(trace, block_of, micro_step, ("forward",))
+        backward = _spans(trace, block_of, micro_step, ("backward", "recompute"))
+        begin, end = forward[-1][0], backward[-1][1]
+        extra.append((unit_bytes[0], _BUFFER, begin, end))
+        order = sorted(blocks, key=lambda b: forward[b][0])
+        for spans, sequence in ((forward, order), (backward, order[::-1])):
+            for previous, block in zip([None, *sequence], sequence, strict=False):
+                first, last = spans[block]
+                if last >= 0:  # gathered while the block before it still runs
+                    extra.append(
+                        (unit_bytes[block + 1], _BUFFER, spans[previous][0] if previous is not None else first, last)
+                    )
+        # A unit's full gradients live until the next unit's have been reduced; then only the shard is kept.
+        for block, after in zip(order[::-1], [*order[::-1][1:], None], strict=True):
+            reduced_at = backward[after][1] if after is not None else end
+            mine = gradient & (block_of[storages.module] == block) & (storages.born >= begin) & (storages.born <= end)
+            grads_died[mine] = np.minimum(storages.died[mine], max(reduced_at, 0))
+            if reduced_at >= 0:
+                extra.append((unit_bytes[block + 1] / recorded * REDUCE_BYTES, _BUFFER, backward[block][1], reduced_at))
+    root = gradient & (block_of[storages.module] == -1)
+    grads_died[root] = np.minimum(storages.died[root], backward[-1][1])
+    for row in np.flatnonzero(gradient):
+        extra.append(
+            (storages.size_bytes[row] * state_scale / ranks, _GRADIENT, int(grads_died[row]), int(storages.died[row]))
+        )
+
+    added = np.array(extra, dtype=np.float64).reshape(-1, 4)
+    added = added[added[:, 3] >= added[:, 2]]
+    gathered_units = unit_bytes[0] + 2 * unit_bytes[1:].sum()
+    communication = Communication(
+        all_gather_bytes=int(gathered_units * trace.accumulation),
+        reduce_scatter_bytes=int(unit_bytes.sum() / recorded * REDUCE_BYTES * trace.accumulation),
+        calls=(3 * len(blocks) + 2) * trace.accumulation,
+    )
+    if strategy.mesh.dp_replicate > 1:  # hybrid: shards are reduced once more, between the replicas
+        communication = replace(communication, all_reduce_bytes=int(unit_bytes.sum() / recorded * REDUCE_BYTES / ranks),
+                                calls=communication.calls + len(blocks) + 1)  # fmt: skip
+    shard = Storages(
+        size_bytes=np.concatenate([np.ceil(size), np.ceil(added[:, 0])]).astype(np.int64),
+        category=np.concatenate([storages.category, added[:, 1].astype(np.int8)]),
+        module=np.concatenate([storages.module, np.zeros(len(added), dtype=storages.module.dtype)]),
+        born=np.concatenate([storages.born, added[:, 2].astype(np.int32)]),
+        died=np.concatenate([np.where(gradient, grads_died, storages.died), added[:, 3].astype(np.int32)]),
+    )
+    assert shard.died.max() <= length
+    return replace(
+        trace, storages=shard, operations=_sharded_operations(trace, strategy, state_scale / ranks)
+    ), communication
+
+
+def _sharded_operations(trace: Trace, strategy: Strategy, scale: float) -> Operations:
+    """The optimizer works on its shard; fp16 runs where bf16 was recorded."""
+    operations = trace.operations
+    values = operations.values.copy()
+    rows = operations.kind == KINDS.index("optimizer")
+    columns = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written")]
+    values[np.ix_(rows, columns)] = np.ceil(values[np.ix_(rows, columns)] * scale).astype(np.int64)
+    dtype = operations.dtype
+    if strategy.precision == "amp-fp16":
+        dtype = tuple("float16" if name == "bfloat16" else name for name in dtype)
+    return replace(operations, values=values, dtype=dtype)
+
+
+def _block_of_modules(trace: Trace) -> np.ndarray:
+    """The block each module belongs to, -1 for none. Shape (modules,)."""
+    blocks = {path: index for index, path in enumerate(trace.header.blocks)}
+    found = []
+    for module in trace.modules:
+        path = module
+        while path and path not in blocks:
+            path = path.rpartition(".")[0]
+        found.append(blocks.get(path, -1) if path else -1)
+    return np.array(found, dtype=np.int64)
+
+
+def _spans(trace: Trace, block_of: np.ndarray, micro_step: int, phases: tuple[str, ...]) -> dict[int, tuple[int, int]]:
+    """First and last position of each block in these phases of a micro-batch; key -1: of the whole."""
+    sequence = trace.sequence
+    inside = np.isin(sequence.phase, [PHASES.index(p) for p in phases]) & (sequence.micro_step == micro_step)
+    positions = np.flatnonzero(inside)
+    block = block_of[sequence.module[positions]]
+    spans = {-1: (int(positions[0]), int(positions[-1]))} if len(positions) else {-1: (0, -1)}
+    for index in range(int(block_of.max()) + 1):
+        mine = positions[block == index]
+        spans[index] = (int(mine[0]), int(mine[-1])) if len(mine) else (0, -1)
+    return spans

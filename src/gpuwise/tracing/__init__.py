@@ -1,0 +1,6 @@
+"""The virtual accelerator and the recorder: a Program becomes a Trace."""
+
+from gpuwise.tracing.family import trace_family
+from gpuwise.tracing.record import record
+
+__all__ = ["record", "trace_family"]

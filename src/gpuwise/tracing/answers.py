@@ -1,0 +1,48 @@
+"""What is answered when a model asks a fake tensor for its value. Each answer given is reported beside the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+_COMPARED = {aten.equal.default: True, aten.is_nonzero.default: True}
+_KNOWN = {"all": True, "any": False, "isnan": False, "isinf": False}
+
+
+class Answers:
+    """Policy: all(...) is True, any(...) is False, equal is True, any other number is 1."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, int] = {}
+        self._made_by: dict[int, str] = {}
+
+    def covers(self, func: Any) -> bool:
+        return func is aten._local_scalar_dense.default or func in _COMPARED
+
+    def remember(self, func: Any, out: Any) -> None:
+        name = func._overloadpacket.__name__
+        if name in _KNOWN and isinstance(out, torch.Tensor):
+            self._made_by[out.untyped_storage()._cdata] = name
+
+    def answer(self, func: Any, args: Any) -> Any:
+        if func in _COMPARED:
+            answer: Any = _COMPARED[func]
+            self._note(func._overloadpacket.__name__, answer)
+            return answer
+        tensor = args[0]
+        constant = getattr(tensor, "constant", None)
+        if constant is not None:
+            return constant.item()
+        maker = self._made_by.get(tensor.untyped_storage()._cdata)
+        if maker is not None:
+            answer = _KNOWN[maker]
+        else:
+            answer = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+        self._note(f"{maker}()" if maker else "a tensor's value (.item())", answer)
+        return answer
+
+    def _note(self, question: str, answer: Any) -> None:
+        text = f"{question} is data the forecast does not have; taken as {answer}"
+        self.given[text] = self.given.get(text, 0) + 1

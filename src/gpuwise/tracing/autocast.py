@@ -1,0 +1,120 @@
+"""Autocast on the virtual device with CUDA's cast lists, and its cache of cast weights.
+
+The lists are those of aten/src/ATen/autocast_mode.h (AT_FORALL_LOWER_PRECISION_FP,
+_FP32, _FP32_SET_OPT_DTYPE, _PROMOTE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from gpuwise.tracing.virtual_device import DEVICE
+
+LOWER = """
+_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
+conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
+chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+_scaled_dot_product_flash_attention scaled_dot_product_attention
+""".split()
+
+FULL = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
+pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
+cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
+smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
+_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d
+upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
+_upsample_bicubic2d_aa
+""".split()
+
+# Computed and returned in fp32 by their dtype argument, unless the caller gave one.
+FULL_RESULT = """
+prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
+linalg_matrix_norm.str_ord sum sum.dim_IntList
+""".split()
+
+PROMOTE = """
+addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+""".split()
+
+_libraries: list[Any] = []
+_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+_clear_original: Callable[[], None] = torch.clear_autocast_cache
+_below = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def register() -> None:
+    """Every operator falls through autocast but those of the lists."""
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = torch.library.Library("aten", "IMPL")
+    for names, make in ((LOWER, _lower), (FULL, _full), (FULL_RESULT, _full_result), (PROMOTE, _promote)):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            library.impl(f"aten::{name}", make(operator), "AutocastPrivateUse1")
+    _libraries.extend([everything, library])
+    torch.clear_autocast_cache = _clear_cache
+
+
+def _clear_cache() -> None:
+    """What the end of an autocast region calls: forgets PyTorch's cast weights and ours."""
+    _cast_weights.clear()
+    _clear_original()
+
+
+def _lower(operator: Any) -> Callable[..., Any]:
+    return _casting(operator, lambda args: torch.get_autocast_dtype(DEVICE))
+
+
+def _full(operator: Any) -> Callable[..., Any]:
+    return _casting(operator, lambda args: torch.float32)
+
+
+def _full_result(operator: Any) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        given = [a.name for a in operator._schema.arguments].index("dtype") < len(args)
+        with torch._C._ExcludeDispatchKeyGuard(_below):
+            if not given and kwargs.get("dtype") is None and args[0].is_floating_point():
+                kwargs["dtype"] = torch.float32
+            return operator(*args, **kwargs)
+
+    return kernel
+
+
+def _promote(operator: Any) -> Callable[..., Any]:
+    return _casting(operator, _widest)
+
+
+def _widest(args: Any) -> torch.dtype:
+    """fp32 as soon as one floating argument is fp32, else the autocast type."""
+    dtypes = {t.dtype for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(DEVICE)
+
+
+def _casting(operator: Any, target: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_below):
+            dtype = target((args, kwargs))
+            args, kwargs = tree_map(lambda leaf: _cast(leaf, dtype), (args, kwargs))
+            return operator(*args, **kwargs)
+
+    return kernel
+
+
+def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    """Casts floating tensors of the device; leaves that are fp32 weights are cast once a region and kept."""
+    if not isinstance(leaf, torch.Tensor) or leaf.device.type != DEVICE or not leaf.is_floating_point():
+        return leaf
+    if leaf.dtype in (dtype, torch.float64):
+        return leaf
+    if not (leaf.is_leaf and leaf.requires_grad and leaf.dtype == torch.float32 and torch.is_autocast_cache_enabled()):
+        return leaf.to(dtype)
+    if id(leaf) not in _cast_weights:
+        _cast_weights[id(leaf)] = (leaf, leaf.to(dtype))
+    return _cast_weights[id(leaf)][1]

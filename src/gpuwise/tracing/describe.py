@@ -1,0 +1,132 @@
+"""What one dispatched operator does: its kind, dtype and numbers (the columns of gpuwise.trace.COLUMNS)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+import torch
+
+from gpuwise.tracing.kinds import Kind, kind_of, launches_of_many
+
+aten = torch.ops.aten
+Numbers = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensors among arguments, one level of lists deep (operators nest no deeper)."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+def size_bytes(tensor: torch.Tensor) -> int:
+    """Bytes a kernel touches when it reads the tensor once; an expanded dimension is read once."""
+    if 0 in tensor.stride():
+        return prod(n for n, s in zip(tensor.shape, tensor.stride(), strict=True) if s != 0) * tensor.element_size()
+    return tensor.numel() * tensor.element_size()
+
+
+def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor],
+             fresh: list[torch.Tensor]) -> tuple[Kind, str, Numbers]:  # fmt: skip
+    """Kind, compute dtype and numbers of one call.
+
+    Arguments:
+        outputs: tensors the call returned.
+        fresh: those of them whose storage is new.
+    """
+    inputs = tensors_in([*args, *kwargs.values()])
+    kind = kind_of(func)
+    mutated = [t for argument, value in zip(func._schema.arguments, args, strict=False)
+               if argument.alias_info is not None and argument.alias_info.is_write for t in tensors_in([value])]  # fmt: skip
+    written = sum(size_bytes(t) for t in fresh) + sum(size_bytes(t) for t in mutated)
+    read = sum({(t.untyped_storage()._cdata, t.storage_offset()): size_bytes(t) for t in inputs}.values())
+    flops, batch, m, n, k, causal, kernels = 0, 0, 0, 0, 0, 0, 1
+    if kind == "gemm":
+        batch, m, n, k = _product_dims(func, args)
+        flops = 2 * batch * m * n * k
+    elif kind == "conv":
+        (batch, m, n, k), passes = _convolution_dims(func, args, outputs)
+        flops, kernels = 2 * batch * m * n * k * passes, passes
+    elif kind == "attention":
+        flops, (batch, m, n, k), causal, kernels = _attention(func, args, kwargs)
+    elif kind == "optimizer":
+        kernels = launches_of_many([t.numel() for t in mutated or outputs])
+    elif kind == "embedding":  # reads the rows it gathers, not the table
+        read = written + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
+    elif kind == "sort":
+        kernels = 4
+    elif func._overloadpacket in _ALLOCATIONS:
+        read = written = kernels = 0
+    floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
+    dtype = floating[0] if floating else (outputs or inputs)[0].dtype
+    workspace = _workspace(func, args, inputs)
+    return kind, str(dtype).removeprefix("torch."), (flops, read, written, workspace, kernels, batch, m, n, k, causal)
+
+
+_ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+
+
+def _product_dims(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    name = func._overloadpacket.__name__
+    a, b = args[1:3] if name in ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation") else args[:2]
+    if a.dim() == 3:
+        return a.shape[0], a.shape[1], b.shape[2], a.shape[2]
+    if a.dim() == 1:  # dot
+        return 1, 1, 1, a.shape[0]
+    return 1, a.shape[0], b.shape[1] if b.dim() == 2 else 1, a.shape[1]
+
+
+def _convolution_dims(
+    func: Any, args: tuple[Any, ...], outputs: list[torch.Tensor]
+) -> tuple[tuple[int, int, int, int], int]:
+    """The convolution as an implicit matrix product, and how many such products the call does."""
+    if func._overloadpacket is aten.convolution_backward:
+        grad, x, weight = args[:3]
+        transposed, groups, mask = args[7], args[9], args[10]
+        result, passes = grad, int(mask[0]) + int(mask[1])
+    else:
+        x, weight, result, passes = args[0], args[1], outputs[0], 1
+        transposed, groups = args[6], args[8]
+    positions = x if transposed else result  # each such position meets the whole kernel once
+    columns = weight.shape[1] if transposed else weight.shape[0] // groups
+    rows_of_kernel = (weight.shape[0] // groups if transposed else weight.shape[1]) * prod(weight.shape[2:])
+    return (groups, x.shape[0] * prod(positions.shape[2:]), columns, rows_of_kernel), max(passes, 1)
+
+
+def _attention(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, tuple[int, int, int, int], int, int]:
+    """Flops, (batch × heads, queries, keys, head size), causal, kernels.
+
+    Forward is two products, backward five (it computes the scores again). A causal kernel skips the masked half.
+    """
+    name = func._overloadpacket.__name__
+    backward = name.endswith("_backward")
+    q, k, v = args[1:4] if backward else args[:3]
+    schema = {a.name: i for i, a in enumerate(func._schema.arguments)}
+    position = schema.get("is_causal", len(args))
+    causal = int(bool(args[position] if position < len(args) else kwargs.get("is_causal", False)))
+    batch, heads, queries, size = q.shape
+    keys = k.shape[2]
+    score, value = 2 * batch * heads * queries * keys * size, 2 * batch * heads * queries * keys * v.shape[3]
+    flops = 3 * score + 2 * value if backward else score + value
+    return flops // 2 if causal else flops, (batch * heads, queries, keys, size), causal, 3 if backward else 1
+
+
+def _workspace(func: Any, args: tuple[Any, ...], inputs: list[torch.Tensor]) -> int:
+    """Memory a kernel takes and gives back inside one call, which no dispatch mode sees."""
+    packet = func._overloadpacket
+    if packet is aten._softmax_backward_data:
+        return size_bytes(args[0])  # grad × output, SoftMax.cu
+    if packet is aten._scaled_dot_product_flash_attention_backward:
+        q, k = args[1], args[2]
+        accumulator = 4 * q.numel()  # dq in fp32, flash_api.cpp
+        grouped = 2 * q.element_size() * (q.numel() // q.shape[2] * k.shape[2]) if k.shape[1] != q.shape[1] else 0
+        return accumulator + grouped  # and dk, dv of every query head where heads are grouped
+    return 0

@@ -1,0 +1,80 @@
+"""Records the traces that ship with gpuwise. One command: `gpuwise record`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwise.job import repeated_blocks, resolve
+from gpuwise.job.job import meta_model
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Axis, Trace, TraceFamily, save
+from gpuwise.trace.presets import preset_path
+from gpuwise.trace.presets.table import PRESETS, PresetInfo
+from gpuwise.tracing.family import MICRO_BATCH, record_family
+from gpuwise.tracing.record import record
+
+PRECISIONS = ("fp32", "amp-bf16", "amp-fp16", "bf16")  # tf32 runs the operations of fp32
+# Bytes and operations grow with the square of a sequence (attention). Images: with the square of the edge for
+# convolutions, with its fourth power for attention over patches. Memory-efficient attention rounds its statistics up to
+# 32 queries; the grids below meet that rounding regularly, so that it adds no more than a constant.
+SEQUENCE = Axis("seq_len", start=128, step=64, degree=2, exact_every=32)
+IMAGES = {
+    "resnet": Axis("image_size", start=128, step=32, degree=2, exact_every=32),
+    "vit": Axis("image_size", start=128, step=128, degree=4, exact_every=16),
+    "unet": Axis("image_size", start=256, step=128, degree=4, exact_every=64),
+}
+
+
+def variants(info: PresetInfo) -> list[Strategy]:
+    """Every variant of a preset that ships."""
+    blocks = bool(repeated_blocks(meta_model(resolve(info.name))))
+    train = [
+        Strategy(precision=p, recompute=r) for p in PRECISIONS for r in (("none", "full") if blocks else ("none",))
+    ]
+    return train + [Strategy(precision=p, mode="infer") for p in PRECISIONS]
+
+
+def axes_of(info: PresetInfo) -> tuple[Axis, ...]:
+    if info.seq_len:
+        return (MICRO_BATCH, SEQUENCE)
+    return (MICRO_BATCH, IMAGES[info.family]) if info.family in IMAGES else (MICRO_BATCH,)
+
+
+def default_sizes(info: PresetInfo) -> dict[str, int]:
+    sizes = {"micro_batch": 1, "seq_len": info.seq_len, "image_size": info.image_size}
+    return {name: value for name, value in sizes.items() if value is not None}
+
+
+def recorder_of(info: PresetInfo, strategy: Strategy) -> Callable[[Mapping[str, int]], Trace]:
+    """Records the preset at given sizes."""
+
+    def at(sizes: Mapping[str, int]) -> Trace:
+        job = resolve(info.name, seq_len=sizes.get("seq_len"), image_size=sizes.get("image_size"))
+        # What the sizes are is the user's to say later; a shipped trace assumes none.
+        return record(replace(job, assumptions=()), strategy.but(micro_batch=sizes["micro_batch"]))
+
+    return at
+
+
+def record_preset(info: PresetInfo, strategy: Strategy) -> TraceFamily:
+    """One variant as a family over its sizes, checked at its default sizes."""
+    default = default_sizes(info)
+    family = record_family(recorder_of(info, strategy), axes_of(info), default, check_at={**default, "micro_batch": 4})
+    assert family is not None, f"{info.name}: counts are no polynomial in {[a.name for a in axes_of(info)]}"
+    return family
+
+
+def record_presets(names: Iterable[str] | None = None, *, folder: Path | None = None,
+                   on_recorded: Callable[[Path], None] = lambda path: None) -> None:  # fmt: skip
+    """Records and writes every variant of the presets named (None: all)."""
+    for info in PRESETS.values():
+        if names is not None and info.name not in names:
+            continue
+        for strategy in variants(info):
+            path = preset_path(info.name, precision=strategy.precision, recompute=strategy.recompute,
+                               mode=strategy.mode, folder=folder)  # fmt: skip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(record_preset(info, strategy), path)
+            on_recorded(path)

@@ -1,0 +1,203 @@
+"""The recorder: sees every operator a step dispatches, every storage born and freed, and in which module and phase."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpuwise.errors import JobError
+from gpuwise.trace import BEFORE, KINDS, PHASES
+from gpuwise.tracing.answers import Answers
+from gpuwise.tracing.describe import Numbers, describe, tensors_in
+
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
+assert PHASES == ("forward", "backward", "recompute", "optimizer")
+
+StorageRow = dict[str, Any]
+
+
+class Recorder(TorchDispatchMode):
+    """Rows of one step, in the order they run.
+
+    Arguments:
+        device_type: operations and storages of this device are recorded, others (a CPU scalar, say) are not.
+
+    `name_modules` tells which modules to attribute rows to; `start` begins the step (what is alive then was there
+    before); `micro_step` is set by the caller (0, 1; 2 while the optimizer runs). `rows` hold
+    (operation, module, phase, micro_step).
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled under it, and the guard costs a tenth of a recording
+
+    def __init__(self, device_type: str):
+        super().__init__()
+        self.device_type = device_type
+        self.operations: dict[tuple[str, int, str, Numbers], int] = {}
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.storages: list[StorageRow] = []
+        self.live: dict[int, StorageRow] = {}
+        self.modules: dict[str, int] = {"": 0}
+        self.micro_step = 0
+        self.paused = False
+        self.answers = Answers()
+        self._paths: dict[int, str] = {}
+        self._stack = threading.local()
+        self._module_of_node: dict[int, int] = {}
+        self._undo: list[Callable[[], Any]] = []
+
+    def name_modules(self, model: nn.Module) -> None:
+        self._paths = {id(module): name for name, module in model.named_modules()}
+
+    def owns(self, path: str, tensor: torch.Tensor) -> None:
+        """Says which module a storage that stays belongs to."""
+        row = self.live.get(tensor.untyped_storage()._cdata)
+        if row is not None:
+            row["module"] = self._module_index(path)
+
+    def receive(self, batch: Any) -> None:
+        """Takes note of tensors that come from outside the step."""
+        for tensor in tree_leaves(batch):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == self.device_type:
+                self._born(tensor.untyped_storage(), 0, FORWARD, from_host=True)
+
+    def start(self) -> None:
+        """Forgets the rows so far; what is alive now was there before the step."""
+        self.rows.clear()
+        self.operations.clear()
+        self.storages = list(self.live.values())
+        for storage in self.storages:
+            storage["born"] = BEFORE
+
+    def __enter__(self) -> Recorder:
+        original_resize, original_call = torch.UntypedStorage.resize_, nn.Module.__call__
+        recorder = self
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = original_resize(storage, size)
+            recorder._resized(storage)
+            return result
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # Not a hook: a hook would hold inputs and outputs longer than the step itself does.
+            path = recorder._paths.get(id(module))
+            if path is None:
+                return original_call(module, *args, **kwargs)
+            stack = recorder._module_stack()
+            stack.append(recorder._module_index(path))
+            try:
+                return original_call(module, *args, **kwargs)
+            finally:
+                stack.pop()
+
+        setattr(torch.UntypedStorage, "resize_", resize_)  # noqa: B010 (typed as read-only)
+        setattr(nn.Module, "__call__", call)  # noqa: B010
+        self._undo = [lambda: setattr(torch.UntypedStorage, "resize_", original_resize),
+                      lambda: setattr(nn.Module, "__call__", original_call)]  # fmt: skip
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> Any:
+        for undo in self._undo:
+            undo()
+        return super().__exit__(*args)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # let DTensor come back with the local operation
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        if self.answers.covers(func):
+            return self.answers.answer(func, args)
+        try:
+            out = func(*args, **kwargs)
+        except DynamicOutputShapeException:
+            raise JobError(f"{func} gives a result whose shape depends on the data, so its memory cannot be forecast.",
+                           ["replace it by an operation of fixed shape (masks instead of nonzero)"]) from None  # fmt: skip
+        except (DataDependentOutputException, UnsupportedOperatorException):
+            raise JobError(f"{func} has no shape rule for fake tensors, so the model cannot be traced.",
+                           ["register one with torch.library.register_fake", "replace the operator"]) from None  # fmt: skip
+        outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.device.type == self.device_type]
+        self.answers.remember(func, out)
+        if outputs or any(t.device.type == self.device_type for t in tensors_in(args)):
+            self._record(func, args, kwargs, outputs)
+        return out
+
+    def _record(self, func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> None:
+        fresh = [t for t in outputs if t.untyped_storage()._cdata not in self.live]
+        if not fresh and not func._schema.is_mutable:
+            return  # a view
+        phase, module = self._where()
+        kind, dtype, numbers = describe(func, args, kwargs, outputs, fresh)
+        key = (str(func), KINDS.index(kind), dtype, numbers)
+        index = self.operations.setdefault(key, len(self.operations))
+        self.rows.append((index, module, phase, 2 if phase == OPTIMIZER else self.micro_step))
+        from_host = any(t.device.type != self.device_type and t.dim() for t in tensors_in(args))
+        for tensor in fresh:
+            self._born(tensor.untyped_storage(), module, phase, from_host=from_host)
+
+    def _where(self) -> tuple[int, int]:
+        """Phase and module of the operation being dispatched."""
+        stack = self._module_stack()
+        node = torch._C._current_autograd_node()
+        if node is None:
+            module = stack[-1] if stack else 0
+            self._module_of_node[torch.autograd._get_sequence_nr() - 1] = module
+            return (OPTIMIZER if self.micro_step == 2 else FORWARD), module
+        module = stack[-1] if stack else self._module_of_node.get(node._sequence_nr(), 0)
+        # Backward runs without gradients; only a recomputed forward turns them on.
+        return (RECOMPUTE if torch.is_grad_enabled() else BACKWARD), module
+
+    def _born(self, storage: torch.UntypedStorage, module: int, phase: int, *, from_host: bool) -> None:
+        if storage._cdata in self.live:
+            return
+        row: StorageRow = {"size_bytes": storage.nbytes(), "module": module, "phase": phase, "from_host": from_host,
+                           "born": max(len(self.rows) - 1, 0), "died": None}  # fmt: skip
+        self.live[storage._cdata] = row
+        self.storages.append(row)
+        weakref.finalize(storage, self._died, storage._cdata)
+
+    def _died(self, key: int) -> None:
+        row = self.live.pop(key, None)
+        if row is not None:
+            row["died"] = max(len(self.rows) - 1, 0)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage freed or filled in place (FSDP does so): one row ends, another may begin."""
+        row = self.live.get(storage._cdata)
+        if row is None:
+            return
+        row["died"] = max(len(self.rows) - 1, 0)
+        phase, module = self._where()
+        again = {
+            **row,
+            "size_bytes": storage.nbytes(),
+            "born": len(self.rows) - 1,
+            "died": None,
+            "phase": phase,
+            "module": module,
+        }
+        self.live[storage._cdata] = again
+        self.storages.append(again)
+
+    def _module_stack(self) -> list[int]:
+        if not hasattr(self._stack, "modules"):
+            self._stack.modules = []
+        return self._stack.modules
+
+    def _module_index(self, path: str) -> int:
+        return self.modules.setdefault(path, len(self.modules))

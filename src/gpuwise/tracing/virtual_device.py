@@ -1,0 +1,107 @@
+"""The virtual accelerator: a device that has every operator's shapes and none of its memory.
+
+A Python backend registered under PyTorch's PrivateUse1 key, used under fake tensors. The registration API is marked
+experimental; this module is the only place that touches it, and `self_test` says whether it still works.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+DEVICE = "virt"
+
+
+class VirtualMode(FakeTensorMode):
+    """Fake tensors that never try to initialise a device."""
+
+    avoid_device_init = True
+
+    def __init__(self) -> None:
+        # No fallback kernels: an operator without a shape rule is named instead of being run on made-up values.
+        super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+
+
+class _Event:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def record(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+
+class _Stream:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device(DEVICE, 0)
+
+    def wait_event(self, event: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None: ...
+    def record_event(self, event: Any = None) -> _Event:
+        return _Event()
+
+    def synchronize(self) -> None: ...
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *args: Any) -> None: ...
+
+
+class _Backend:
+    """What PyTorch asks of a device module: streams, devices, random state, autocast types."""
+
+    Stream, Event = _Stream, _Event
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1  # autograd starts a thread for each
+
+    def current_stream(self, device: Any = None) -> _Stream:
+        return _Stream()
+
+    def stream(self, stream: Any) -> Any:
+        return stream
+
+    def synchronize(self, device: Any = None) -> None: ...
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.zeros(16, dtype=torch.uint8)
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None: ...
+    def manual_seed_all(self, seed: int) -> None: ...
+
+
+@cache
+def register() -> None:
+    """Makes `torch.device("virt")` exist, with the kernels and autocast lists of CUDA. Once a process."""
+    from gpuwise.tracing import autocast, kernels
+
+    _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Backend())
+    kernels.register()
+    autocast.register()
+
+
+def self_test() -> bool:
+    """Whether the backend works on this PyTorch: one linear layer, forward and backward, on fake tensors."""
+    register()
+    with VirtualMode():
+        layer = torch.nn.Linear(4, 2, device=DEVICE)
+        layer(torch.empty(3, 4, device=DEVICE)).sum().backward()
+        return layer.weight.grad is not None and layer.weight.grad.shape == (2, 4)

@@ -1,0 +1,106 @@
+"""train on this machine: the job and strategy a plan or flags name, its forecast, and the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.cost import Forecast, price
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.hardware import Chip, detect_machine, load_catalog
+from gpuwise.plan.types import Plan
+from gpuwise.sources import JobSource, job_of, usual_micro_batch
+from gpuwise.strategy import Strategy
+from gpuwise.trace.sharded import data_parallel
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.runtime import TrainResult
+
+
+def train_here(job: str | Job, plan: Plan | None, settings: Mapping[str, Any], *, sizes: Mapping[str, int | None],
+               epochs: float | None, steps: int | None, seed: int, log: str | os.PathLike[str] | None,
+               progress: str) -> TrainResult:  # fmt: skip
+    """See gpuwise.api.train. settings: fields of a Strategy, `accumulate` for its accumulation."""
+    from gpuwise.job.dependencies import require
+
+    if plan is not None:
+        _check_same_sizes(plan, sizes)
+        sizes = plan.sizes
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    require("torch", purpose="train")
+    from gpuwise.runtime import train
+
+    resolved = job_of(job, **sizes)
+    if plan is not None:
+        _check_plan(plan, job, resolved)
+    chip, capacity_bytes, device = _this_device()
+    strategy = plan.strategy if plan is not None else _strategy(resolved, settings, device)
+    expected = _forecast(resolved, strategy, chip, capacity_bytes)
+    if plan is not None and steps is None and epochs is None:
+        steps = plan.steps
+    return train(resolved, strategy, steps=steps, epochs=epochs, device=device, seed=seed, log_path=log,
+                 forecast=expected, progress=progress)  # fmt: skip
+
+
+def _check_same_sizes(plan: Plan, sizes: Mapping[str, int | None]) -> None:
+    for name, value in sizes.items():
+        if value is not None and plan.sizes.get(name) != value:
+            raise InputError(f"the plan is for {name} {plan.sizes.get(name)}, not {value}.",
+                             [f"leave out --{name.replace('_', '-')}", "plan again"])  # fmt: skip
+
+
+def _check_plan(plan: Plan, argument: str | Job, resolved: Job) -> None:
+    """Raises JobError where the plan is for another job. A recording's fingerprint is of the job's usual sizes."""
+    from gpuwise.job import fingerprint
+
+    ours = fingerprint(resolved)
+    if plan.job_fingerprint != ours and isinstance(argument, str):
+        usual = fingerprint(job_of(argument))
+        ours = usual if plan.job_fingerprint == usual else ours
+    plan.check_job(ours)
+
+
+def _this_device() -> tuple[Chip, int | None, str]:
+    """The chip that runs here, the memory its programs can use, and PyTorch's name for it."""
+    import torch
+
+    from gpuwise.hardware.detect import detect_cpu, local_cpu_chip
+
+    catalog = load_catalog()
+    machine = detect_machine(catalog)
+    if machine.chip.kind != "cpu" and torch.cuda.is_available():
+        return machine.chip, machine.chip.usable_memory_bytes, "cuda"
+    return local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu"
+
+
+def _strategy(job: Job, settings: Mapping[str, Any], device: str) -> Strategy:
+    """What the user named; else full precision on a CPU, whose short formats are seldom faster, and the usual batch."""
+    fields = dict(settings)
+    if "accumulate" in fields:
+        fields["accumulation"] = fields.pop("accumulate")
+    defaults = {
+        "micro_batch": usual_micro_batch(job.tokens_per_sample),
+        "precision": "fp32" if device == "cpu" else "amp-bf16",
+    }
+    unknown = set(fields) - {"micro_batch", "accumulation", "precision", "recompute", "optimizer"}
+    if unknown:
+        raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
+    return Strategy(**{**defaults, **fields})
+
+
+def _forecast(job: Job, strategy: Strategy, chip: Chip, capacity_bytes: int | None) -> Forecast | None:
+    """The forecast of a step here; None, with a warning, where there can be none. Never stops a run."""
+    if strategy.mesh.devices != 1:
+        return None  # the runtime refuses it with its own words
+    source = JobSource(job, "", {})
+    try:
+        trace = source.trace(strategy, substrate="cpu" if chip.kind == "cpu" else "accelerator")
+        single, communication = data_parallel(trace, strategy)
+        return price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy)
+    except GpuwiseError as error:
+        import warnings
+
+        warnings.warn(f"no forecast to compare with: {error.what}", stacklevel=2)
+        return None

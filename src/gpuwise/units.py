@@ -1,0 +1,104 @@
+"""Quantities as people write them: parsed to base units (bytes, seconds, dollars, counts), and printed back.
+
+GB is 10^9 bytes and GiB is 2^30: the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gpuwise.errors import InputError
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*")
+
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
+          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "hour": 3600, "hours": 3600,
+            "d": 86400, "day": 86400, "days": 86400, "w": 604800, "week": 604800, "weeks": 604800}  # fmt: skip
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+
+def _parse(text: str, scale: dict[str, int], kind: str, examples: str) -> float:
+    match = _NUMBER.fullmatch(str(text))
+    if not match or match[2].lower() not in scale:
+        raise InputError(f"cannot read {text!r} as {kind}.", [f"write it like {examples}"])
+    value = float(match[1].replace("_", "")) * scale[match[2].lower()]
+    if not math.isfinite(value):
+        raise InputError(f"{kind} {text!r} is not finite.", [f"write it like {examples}"])
+    return value
+
+
+def _positive(value: float, text: str, kind: str) -> float:
+    if value <= 0:
+        raise InputError(f"{kind} must be above zero, got {text!r}.")
+    return value
+
+
+def parse_bytes(text: str) -> int:
+    """'24GB' -> 24_000_000_000, '24GiB' -> 25_769_803_776. Raises InputError."""
+    return round(_positive(_parse(text, _BYTES, "a memory size", "24GB or 24GiB"), text, "a memory size"))
+
+
+def parse_duration(text: str) -> float:
+    """'3d', '12h', '90min' -> seconds; a unit is required. Raises InputError."""
+    value = _positive(_parse(text, _SECONDS, "a duration", "30d, 12h or 90min"), text, "a duration")
+    if value > 100 * 365 * 86400:
+        raise InputError(f"a duration of {text!r} is over a century.", ["write it like 30d, 12h or 90min"])
+    return value
+
+
+def parse_usd(text: str) -> float:
+    """'20000', '$20k', '1.5M' -> dollars. Raises InputError."""
+    value = _parse(str(text).strip().removeprefix("$"), {"": 1, "usd": 1, "k": 10**3, "m": 10**6},
+                   "an amount of dollars", "20000, $500 or 20k")  # fmt: skip
+    if value < 0:
+        raise InputError(f"an amount of dollars cannot be negative, got {text!r}.")
+    return value
+
+
+def parse_count(text: str, kind: str = "a count") -> int:
+    """'20B' -> 20_000_000_000, '50k' -> 50_000; at least 1 and below 1e18. Raises InputError."""
+    value = _positive(_parse(text, _COUNTS, kind, "20B, 1.5M or 50000"), text, kind)
+    if value < 1 or value >= 1e18:
+        raise InputError(f"{kind} {text!r} is not a sensible number.", ["write it like 20B, 1.5M or 50000"])
+    return round(value)
+
+
+def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
+    for factor, unit in steps:
+        if abs(value) >= factor:
+            return (
+                f"{value / factor:.{digits}g} {unit}" if abs(value) / factor < 1000 else f"{value / factor:,.0f} {unit}"
+            )
+    factor, unit = steps[-1]
+    return f"{value / factor:.{digits}g} {unit}"
+
+
+def format_bytes(value: float) -> str:
+    """Bytes in GiB, MiB or KiB with three digits, e.g. '23.6 GiB'."""
+    return _scaled(value, [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")], 3)
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds in the unit a person would choose, e.g. '3.4 days', '2.1 h', '12 ms'."""
+    if not math.isfinite(seconds):
+        return "never"
+    return _scaled(seconds, [(86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs")], 3)
+
+
+def format_count(value: float) -> str:
+    """A count with k, M, B, T, e.g. '8.03B'."""
+    return _scaled(value, [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1, "")], 3).replace(" ", "")
+
+
+def format_usd(value: float) -> str:
+    """Dollars with as many digits as matter, e.g. '$1,834', '$0.42'."""
+    return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
+
+
+def format_flops(value: float) -> str:
+    """Floating-point operations, or a rate of them when the caller appends '/s', e.g. '989 TFLOP'."""
+    return _scaled(
+        value, [(1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP")], 3
+    )

@@ -1,0 +1,169 @@
+"""The catalog's data about chips and links, apart from the code that reads it.
+
+A row that fails a check for a known reason carries a caveat in the data; a caveat that is not needed fails too.
+"""
+
+import re
+
+import pytest
+
+from gpuwise.hardware import Catalog
+from gpuwise.hardware.rows import latest_day
+
+CATALOG = Catalog()
+CHIPS = list(CATALOG.chips.values())
+SAYS_SO = ("memory", "derived", "assumed", "estimate", "halved", "copied")  # what an unverified source calls itself
+ADDED = {
+    "rtx-pro-6000-blackwell-max-q", "h100-96gb-hbm2e", "quadro-rtx-5000", "quadro-rtx-8000", "rtx-a4500", "rtx-a5500",
+    "rtx-2070-max-q", "rtx-2080-max-q", "i9-10940x",
+}  # fmt: skip
+
+# fp16 multiply-adds a clock and multiprocessor, fp32 accumulate: NVIDIA's architecture whitepapers by compute
+# capability; AMD's and Intel's by architecture. GeForce runs at half of the first (whitepapers of Turing and later).
+FMAS = {(7, 0): 512, (7, 5): 512, (8, 0): 1024, (8, 6): 512, (8, 7): 1024, (8, 9): 512, (9, 0): 2048, (10, 0): 4096,
+        (10, 3): 4096, (12, 0): 512, (6, 0): 128}  # fmt: skip
+FMAS_BY_ARCHITECTURE = {"GCN 5.0": 128, "GCN 5.1": 128, "CDNA 1.0": 512, "CDNA 2.0": 512, "CDNA 3.0": 1024,
+                        "CDNA 4.0": 2048, "RDNA 3.0": 256, "Generation 12.5": 2048}  # fmt: skip
+
+
+def sheet_and_derived(chip):
+    """The rate of the sheet and units × FMAs × 2 × clock in its natural precision; None where not known."""
+    peak, clock = chip.peak_flops_per_s, chip.boost_clock_hz
+    if clock is None or chip.kind == "cpu":
+        return None
+    fmas = FMAS.get(chip.compute_capability) or FMAS_BY_ARCHITECTURE.get(chip.architecture)
+    if fmas and "fp16" in peak and chip.sm_count:
+        geforce = chip.name.startswith("GeForce") and chip.compute_capability >= (7, 5)
+        return peak["fp16"], chip.sm_count * fmas * (0.5 if geforce else 1) * 2 * clock
+    if "fp32" in peak and chip.cuda_cores:
+        return peak["fp32"], chip.cuda_cores * 2 * clock
+    return None
+
+
+def test_counts():
+    assert {chip.id for chip in CHIPS} >= ADDED
+    assert len(CHIPS) == 140 + len(ADDED)
+    assert len(CATALOG.links) == 54
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_every_figure_has_source_and_date(chip):
+    for name in chip.figures:
+        source = chip.source_of(name)
+        assert source.text.strip(), name
+        assert latest_day(source.as_of) is not None, name
+        assert source.verified or any(word in source.text for word in SAYS_SO), (name, source)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_memory_of_the_writer_is_no_verified_source(chip):
+    for name in chip.figures:
+        source = chip.source_of(name)
+        assert not (source.verified and re.search(r"\bmemory\b", source.text)), (name, source)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_peak_agrees_with_units_and_clock(chip):
+    known = sheet_and_derived(chip)
+    agrees = known is None or abs(known[0] / known[1] - 1) <= 0.15
+    assert agrees == ("peak" not in chip.caveats), known
+
+
+def test_peak_check_covers_most_gpus():
+    gpus = [chip for chip in CHIPS if chip.vendor in ("NVIDIA", "AMD") and chip.kind.startswith("gpu")]
+    assert sum(sheet_and_derived(chip) is not None for chip in gpus) > 0.9 * len(gpus)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_int8_to_16_bit_ratio(chip):
+    peak = chip.peak_flops_per_s
+    half = max(peak.get("fp16", 0), peak.get("bf16", 0))
+    if "int8" not in peak or not half:
+        assert "int8" not in chip.caveats
+        return
+    # Pascal's fp16 is a token 1/64 rate: there the natural rate is fp32.
+    ratio = peak["int8"] / max(half, peak.get("fp32", 0))
+    agrees = min(abs(ratio / wanted - 1) for wanted in (0.5, 1, 2, 4)) <= 0.15
+    assert agrees == ("int8" not in chip.caveats), ratio
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_rates_are_ordered(chip):
+    peak = chip.peak_flops_per_s
+    for low, high in (("fp64", "fp32"), ("tf32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4")):
+        if low in peak and high in peak:
+            assert peak[low] <= peak[high] * 1.001, (low, high)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_links_exist_and_agree(chip):
+    if chip.link_id is None:
+        return
+    link = CATALOG.links[chip.link_id]
+    if chip.link_bandwidth_bytes_per_s is not None:
+        assert chip.link_bandwidth_bytes_per_s == pytest.approx(link.per_direction_bytes_per_s, rel=0.15)
+
+
+@pytest.mark.parametrize("link", CATALOG.links.values(), ids=lambda link: link.id)
+def test_link_rows(link):
+    for name in link.figures:
+        assert link.source_of(name).text
+        assert latest_day(link.source_of(name).as_of) is not None
+    if link.links_per_device and link.per_link_bytes_per_s and link.per_direction_bytes_per_s:
+        product = link.links_per_device * link.per_link_bytes_per_s
+        assert product == pytest.approx(link.per_direction_bytes_per_s, rel=0.04)  # PCIe figures are rounded
+    if link.allreduce_busbw_bytes_per_s:
+        assert link.allreduce_condition
+        # In-switch reduction (NVLS) may pass the wire's rate a little.
+        assert link.allreduce_busbw_bytes_per_s <= 1.1 * link.per_direction_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("chip_id", "precision", "tera"),
+    [
+        ("h100-80gb-sxm", "bf16", 989.4), ("h100-80gb-pcie", "bf16", 756), ("a100-80gb-sxm", "bf16", 312),
+        ("rtx-4090", "fp16", 165.2), ("rtx-3090", "fp16", 71.2), ("rtx-2080-ti", "fp16", 53.8), ("l4", "fp16", 121),
+        ("h100-94gb-nvl", "bf16", 835.5), ("h200-141gb-sxm", "bf16", 989.4), ("mi300x", "bf16", 1307.4),
+        ("b200-180gb-sxm", "bf16", 2250), ("t4", "fp16", 65), ("v100-sxm2-16gb", "fp16", 125),
+    ],
+)  # fmt: skip
+def test_dense_rates_of_skus_often_confused(chip_id, precision, tera):
+    assert CATALOG.chips[chip_id].peak_flops_per_s[precision] == pytest.approx(tera * 1e12)
+
+
+def test_other_traps():
+    chips = CATALOG.chips
+    assert chips["a100-40gb-sxm"].memory_bandwidth_bytes_per_s == 1555e9
+    assert chips["h100-80gb-sxm"].sm_count == 132
+    assert chips["h100-80gb-sxm"].link_bandwidth_bytes_per_s == 450e9  # "900 GB/s" is both directions
+    assert CATALOG.links["xgmi-mi300x"].per_link_bytes_per_s == 64e9  # to one peer
+    assert "bf16" not in chips["t4"].peak_flops_per_s
+    assert "bf16" not in chips["v100-sxm2-16gb"].peak_flops_per_s
+    assert chips["rtx-4090"].link_id == "pcie4x16"
+
+
+def test_boards_of_two_dies():
+    die, board = CATALOG.chips["k80-die"], CATALOG.chips["k80-board"]
+    for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count", "tdp_w"):
+        assert getattr(board, name) == pytest.approx(2 * getattr(die, name))
+    assert CATALOG.chips["m60-die"].memory_bytes == 8 * 2**30
+    # Both halves counted: MI250X 2 × 64 GiB and 2 × 110 units; B200 180 GiB at 8 TB/s.
+    assert (CATALOG.chips["mi250x"].memory_bytes, CATALOG.chips["mi250x"].sm_count) == (128 * 2**30, 220)
+    assert CATALOG.chips["b200-180gb-sxm"].memory_bandwidth_bytes_per_s == 8e12
+
+
+@pytest.mark.parametrize(
+    ("chip_id", "mib"),
+    # total_memory in MiB as PyTorch prints it, from public training logs.
+    [("t4", 15102), ("rtx-3090", 24268), ("rtx-4090", 24217), ("a100-40gb-sxm", 40536), ("a100-80gb-sxm", 81251)],
+)
+def test_usable_memory_is_what_pytorch_shows(chip_id, mib):
+    assert CATALOG.chips[chip_id].usable_memory_bytes / 2**20 == pytest.approx(mib, rel=0.006)
+
+
+def test_unverified_figures_are_visible():
+    unverified = {chip.id for chip in CHIPS if chip.unverified}
+    assert {"graphcore-bow", "sambanova-sn40l", "apple-m4", "epyc-7763"} <= unverified
+    assert "tdp_w" not in CATALOG.chips["epyc-7763"].unverified  # codecarbon gives it
+    assert "msrp_usd" in CATALOG.chips["quadro-p5000"].unverified
+    assert CATALOG.chips["xeon-6980p"].source_of("memory_bandwidth_bytes_per_s").text == "hardwareluxx"

@@ -1,0 +1,105 @@
+"""What must hold for any trace and chip: a faster chip is never slower, more work never quicker, sums are exact."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwise.cost import price
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Link
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
+
+CATALOG = Catalog()
+CHIPS = [
+    CATALOG.chip(i)
+    for i in ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")
+]
+LINK = Link("l", "link", "scale-up", per_direction_bytes_per_s=5e10)
+DTYPES = st.sampled_from(["float32", "float32", "float32", "int64"])
+SIZES = st.integers(1, 4096)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    all_reduce_bytes: int = 0
+    all_gather_bytes: int = 0
+    reduce_scatter_bytes: int = 0
+    calls: int = 1
+
+
+@st.composite
+def traces(draw):
+    rows = draw(
+        st.lists(st.tuples(st.sampled_from(range(len(KINDS))), SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=6)
+    )
+    values = np.zeros((len(rows), len(COLUMNS)), dtype=np.int64)
+    for i, (kind, batch, m, n, k) in enumerate(rows):
+        flops = 2 * batch * m * n * k if KINDS[kind] in ("gemm", "conv", "attention") else 0
+        values[i] = [flops, 4 * batch * (m * k + k * n), 4 * batch * m * n, 0, 1, batch, m, n, k, 0]
+    count = draw(st.integers(1, 30))
+    which = np.array(draw(st.lists(st.integers(0, len(rows) - 1), min_size=count, max_size=count)))
+    phase = np.array(draw(st.lists(st.integers(0, len(PHASES) - 1), min_size=count, max_size=count)))
+    stored = draw(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, len(CATEGORIES) - 1),
+                                     st.integers(-1, count - 1), st.integers(0, count)), max_size=8))  # fmt: skip
+    stored = np.array([(s, c, b, max(b, d)) for s, c, b, d in stored], dtype=np.int64).reshape(-1, 4)
+    header = Header("drawn", "", {"micro_batch": 2}, Strategy(micro_batch=2), 1, 1)
+    operations = Operations(tuple(f"op{i}" for i in range(len(rows))), np.array([r[0] for r in rows]),
+                            ("float32",) * len(rows), values)  # fmt: skip
+    sequence = Sequence(which, np.zeros(count, dtype=np.int64), phase, np.zeros(count, dtype=np.int64))
+    storages = Storages(stored[:, 0], stored[:, 1], np.zeros(len(stored), dtype=np.int64), stored[:, 2], stored[:, 3])
+    return Trace(header, operations, sequence, storages, ("net",)).check()
+
+
+def step_s(trace, chip, communication=None, **options):
+    return price(trace, communication or Traffic(), chip, strategy=trace.header.strategy, **options).step_time_s.value
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(), st.sampled_from(CHIPS), st.floats(1, 10))
+def test_more_bandwidth_or_arithmetic_is_never_slower(trace, chip, factor):
+    wide = replace(chip, memory_bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s * factor)
+    assert step_s(trace, wide) <= step_s(trace, chip) * (1 + 1e-9)
+    # With the power to feed them: more units on the same watts run at a lower clock.
+    fast = replace(
+        chip, peak_flops_per_s={k: v * factor for k, v in chip.peak_flops_per_s.items()}, tdp_w=chip.tdp_w * factor
+    )
+    assert step_s(trace, fast) <= step_s(trace, chip) * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(), st.sampled_from(CHIPS), st.integers(2, 8))
+def test_a_larger_micro_batch_never_takes_less_time(trace, chip, factor):
+    """A batch scales flops and bytes of every operation, and its rows."""
+    values = trace.operations.values.copy()
+    for name in ("flops", "bytes_read", "bytes_written", "m"):
+        values[:, COLUMNS.index(name)] *= factor
+    larger = replace(trace, operations=replace(trace.operations, values=values))
+    assert step_s(larger, chip) >= step_s(trace, chip) * (1 - 1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(), st.sampled_from(CHIPS))
+def test_sums_are_exact_and_the_interval_holds_its_value(trace, chip):
+    result = price(trace, Traffic(), chip, strategy=trace.header.strategy)
+    assert abs(sum(result.bound.values()) - 1) < 1e-9
+    assert all(share >= 0 for share in result.bound.values())
+    assert sum(result.memory.by_category.values()) == result.memory.peak_allocated_bytes
+    assert result.memory.peak_allocated_bytes <= result.memory.peak_reserved_bytes <= result.memory.device_bytes
+    assert result.step_time_s.low < result.step_time_s.value < result.step_time_s.high
+    assert sum(share for _, share in result.top_modules) <= 1 + 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(), st.integers(0, 10**10), st.integers(0, 10**10), st.integers(2, 16))
+def test_more_traffic_or_more_devices_never_shorten_a_step(trace, less, more, devices):
+    chip = CHIPS[0]
+    small, large = sorted((less, more))
+    one = step_s(trace, chip)
+    few = step_s(trace, chip, Traffic(all_reduce_bytes=small), count=devices, link=LINK)
+    many = step_s(trace, chip, Traffic(all_reduce_bytes=large), count=devices, link=LINK)
+    assert one * (1 - 1e-9) <= few <= many * (1 + 1e-9)
+    wider = replace(LINK, per_direction_bytes_per_s=LINK.per_direction_bytes_per_s * 2)
+    assert step_s(trace, chip, Traffic(all_reduce_bytes=large), count=devices, link=wider) <= many * (1 + 1e-9)

@@ -1,0 +1,332 @@
+"""Each verb through the command line, on recorded traces made by hand: no PyTorch, the real catalog."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from test_plan_synthetic import synthetic_family
+
+from gpuwise import hardware
+from gpuwise.cli.main import main
+from gpuwise.plan import load_plan
+from gpuwise.strategy import Strategy
+from gpuwise.trace import presets, save
+
+JOB = "tabular-mlp"
+PLAN = ("plan", JOB, "--samples", "1M", "--budget", "100", "--deadline", "2d")
+
+
+def record(folder: Path, **shape: int) -> None:
+    for precision in ("fp32", "amp-bf16", "amp-fp16", "bf16"):
+        for recompute in ("none", "full"):
+            for mode in ("train", "infer"):
+                family = synthetic_family(Strategy(precision, recompute=recompute, mode=mode), **shape)
+                header = replace(family.header, job=JOB, torch_version="2.13.0")
+                path = presets.preset_path(JOB, precision=precision, recompute=recompute, mode=mode, folder=folder)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save(replace(family, header=header), path)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    record(folder, width=512, layers=3)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def preset(recordings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The preset is the recorded one; no user's files are read; the working folder is empty."""
+    presets.load_preset.cache_clear()
+    monkeypatch.setattr(presets, "DATA", recordings)
+    monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    presets.load_preset.cache_clear()
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, list(arguments))
+
+
+def answer(*arguments: str):
+    """What a verb prints under --json: nothing else may be on stdout."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_forecast_json_holds_the_contract():
+    found = answer("forecast", JOB, "--on", "h100-sxm", "--micro-batch", "256", "--precision", "amp-bf16")
+    assert (found["device"], found["count"], found["strategy"]["micro_batch"]) == ("h100-80gb-sxm", 1, 256)
+    assert set(found["step_time_s"]) == {"value", "low", "high"}
+    assert set(found["throughput"]) == {"value", "unit"}
+    memory = found["memory"]
+    assert {"peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "capacity_bytes", "fits"} <= set(memory)
+    assert sum(memory["by_category"].values()) == memory["peak_allocated_bytes"]
+    assert {"flops_per_step", "mfu", "bound", "energy_j", "usd_per_hour", "provenance", "assumptions"} <= set(found)
+
+
+def test_a_guess_is_named_and_an_answered_one_is_not():
+    guessed = " ".join(answer("forecast", JOB, "--on", "rtx-4090")["assumptions"])
+    assert "assumed precision amp-bf16; --precision changes it" in guessed
+    assert "assumed micro-batch 32; --micro-batch changes it" in guessed
+    assert "price of" in guessed
+    asked = ("--micro-batch", "8", "--precision", "fp32", "--optimizer", "adamw")
+    named = " ".join(answer("forecast", JOB, "--on", "rtx-4090", *asked)["assumptions"])
+    for flag in ("--precision", "--micro-batch", "--optimizer"):
+        assert flag in guessed
+        assert flag not in named
+
+
+def test_several_devices_replicate_unless_told_otherwise():
+    found = answer("forecast", JOB, "--on", "h100-sxm:8")
+    assert found["strategy"]["mesh"]["dp_replicate"] == 8
+    assert any("dp_replicate" in line and "--mesh" in line for line in found["assumptions"])
+    sharded = answer("forecast", JOB, "--on", "h100-sxm:8", "--mesh", "dp_shard=8")
+    assert sharded["strategy"]["mesh"]["dp_shard"] == 8
+    assert sharded["memory"]["by_category"]["optimizer_state"] < found["memory"]["by_category"]["optimizer_state"]
+    assert answer("forecast", JOB, "--on", "h100-sxm", "--mesh", "dp=4")["count"] == 4
+
+
+def test_a_model_too_large_for_one_device_is_sharded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    record(tmp_path / "big", width=16384, layers=12)
+    monkeypatch.setattr(presets, "DATA", tmp_path / "big")
+    presets.load_preset.cache_clear()
+    found = answer("forecast", JOB, "--on", "a100-40gb-sxm:8", "--micro-batch", "1")
+    assert found["strategy"]["mesh"]["dp_shard"] == 8
+    assert any("dp_shard" in line and "a copy on each device would need" in line for line in found["assumptions"])
+    assert answer("forecast", JOB, "--on", "a100-40gb-sxm", "--micro-batch", "1")["memory"]["fits"] is False
+
+
+def test_inference_needs_less_than_training():
+    train, infer = (answer("forecast", JOB, "--on", "t4", "--mode", mode) for mode in ("train", "infer"))
+    assert infer["step_time_s"]["value"] <= train["step_time_s"]["value"]
+    assert infer["strategy"]["mode"] == "infer"
+
+
+def test_a_saved_trace_is_a_job(tmp_path: Path):
+    save(synthetic_family(Strategy("amp-bf16")), tmp_path / "job.npz")
+    found = answer("forecast", "job.npz", "--on", "h100-sxm")
+    assert found["job"] == "synthetic"
+    assert found["strategy"]["precision"] == "amp-bf16"
+    refused = run("forecast", "job.npz", "--on", "h100-sxm", "--precision", "fp32")
+    assert refused.exit_code == 2
+    assert "was recorded with precision amp-bf16, not fp32" in refused.stderr
+
+
+def test_fit_names_the_largest_micro_batch_and_what_each_technique_frees():
+    found = answer("fit", JOB, "--on", "rtx-4090")
+    assert found["largest_micro_batch"] > 1
+    assert found["techniques"][0]["technique"] == "as asked"
+    assert "rtx-4090" in run("fit", JOB, "--on", "rtx-4090").stdout
+
+
+def test_compare_keeps_the_order_and_says_why():
+    found = answer("compare", JOB, "--on", "t4, h100-sxm", "--micro-batch", "64")
+    assert [row["device"] for row in found["rows"]] == ["t4", "h100-80gb-sxm"]
+    assert all(row["reason"] for row in found["rows"])
+    assert "speed-up" in run("compare", JOB, "--on", "t4,h100-sxm").stdout
+
+
+def test_plan_ranks_and_writes_a_plan_that_reads_back(tmp_path: Path):
+    result = run(*PLAN, "--json", "-o", "plan.toml")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    best = found["plans"][0]
+    keys = {"rank", "offer", "device", "count", "strategy", "forecast", "hours", "usd", "finish_probability", "reasons"}
+    assert keys <= set(best)
+    assert [plan["rank"] for plan in found["plans"]] == list(range(1, len(found["plans"]) + 1))
+    assert found["rejected"]
+    assert "wrote plan.toml" in result.stderr
+    saved = load_plan(tmp_path / "plan.toml")
+    assert saved.to_dict() == {**best, "reasons": list(saved.reasons)}
+    assert saved.job_argument == JOB
+
+
+def test_plan_flags_reach_the_request():
+    owned = answer(*PLAN, "--own", "rtx-4090:2", "--on", "rtx-4090", "--no-spot", "--global-batch", "64")
+    terms = {plan["offer"]["terms"] for plan in owned["plans"]}
+    assert "owned" in terms
+    assert "spot" not in terms
+    for plan in owned["plans"]:
+        mesh = plan["strategy"]["mesh"]
+        each = plan["strategy"]["micro_batch"] * plan["strategy"]["accumulation"]
+        assert each * mesh["dp_replicate"] * mesh["dp_shard"] == 64
+    spot = answer(*PLAN, "--spot", "--on", "h100-sxm", "--interruptions", "3")
+    assert {plan["offer"]["terms"] for plan in spot["plans"]} == {"spot"}
+
+
+def test_plan_of_a_preset_imports_no_torch(recordings: Path):
+    code = (
+        "import sys, pathlib, gpuwise.trace.presets as presets\n"
+        f"presets.DATA = pathlib.Path({str(recordings)!r})\n"
+        "from gpuwise.cli.main import main\n"
+        "for arguments in (%r, %r):\n"
+        "    try: main(list(arguments))\n"
+        "    except SystemExit as end: assert end.code == 0, end.code\n"
+        "assert 'torch' not in sys.modules\n"
+    ) % (PLAN, ("forecast", JOB, "--on", "t4"))
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_what_is_not_recorded_asks_for_torch_when_that_is_absent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run("forecast", JOB, "--on", "t4", "--optimizer", "sgd")
+    assert result.exit_code == 2
+    assert "torch is needed to trace tabular-mlp in" in result.stderr
+    assert 'try: pip install "gpuwise[torch]"' in result.stderr
+
+
+def test_chips_filters_and_marks_what_is_unverified():
+    found = answer("chips", "memory>=24GB", "kind=gpu-consumer")
+    assert found
+    assert all(chip["kind"] == "gpu-consumer" and chip["memory_bytes"] >= 24e9 for chip in found)
+    shown = run("chips").stdout
+    assert f"{len(hardware.load_catalog().chips)} chips" in shown
+    assert "? unverified" in shown
+    assert answer("chips", "memory>=100TB") == []
+
+
+def test_offers_are_cheapest_first_with_dates():
+    found = answer("offers", "h100-sxm", "--spot")
+    prices = [offer["usd_per_hour"] / max(offer["count"], 1e-9) for offer in found]
+    assert prices == sorted(prices)
+    assert {offer["terms"] for offer in found} == {"spot"}
+    shown = run("offers", "h100-sxm").stdout
+    assert "price of" in shown
+    assert all(offer["source"]["as_of"] for offer in found)
+
+
+def test_doctor_tells_versions_dates_and_presets():
+    found = answer("doctor")
+    assert found["versions"]["gpuwise"]
+    assert found["chips"] == len(hardware.load_catalog().chips)
+    assert found["presets"][JOB] == "2.13.0"
+    assert found["presets"]["resnet50"] is None
+    assert any("resnet50" in problem for problem in found["problems"])
+    assert found["config_files"] == []
+    assert "recorded presets" in run("doctor").stdout
+
+
+def test_doctor_names_the_users_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine.toml").write_text('[chip.t4]\nstreet_price_usd = 500\nsource = "me"\nas_of = "2026-11"\n')
+    monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path))
+    assert answer("doctor")["config_files"] == [str(tmp_path / "mine.toml")]
+
+
+def test_record_refuses_what_is_no_preset():
+    result = run("record", "resnet5")
+    assert result.exit_code == 2
+    assert "unknown preset 'resnet5'" in result.stderr
+
+
+BAD_INPUT = [
+    (("forecast", JOB, "--on", "rtx-4o90"), "nearest: rtx-4090"),
+    (("forecast", JOB, "--on", "h100"), "'h100' is ambiguous"),
+    (("forecast", JOB, "--on", "t4:0"), "cannot read the count '0'"),
+    (("forecast", JOB, "--on", "t4:99999x99999"), "make sense"),
+    (("forecast", JOB, "--on", "t4:2", "--mesh", "dp=4"), "the mesh is of 4 devices, but 't4:2' names 2"),
+    (("forecast", JOB, "--on", "t4:2", "--mesh", "tp=2"), "data parallel"),
+    (("forecast", JOB, "--on", "t4", "--mesh", "dp"), "cannot read mesh 'dp'"),
+    (("forecast", JOB, "--on", "t4", "--micro-batch", "0"), "micro-batch must be a whole number from 1"),
+    (("forecast", JOB, "--on", "t4", "--micro-batch", "-3"), "micro-batch must be a whole number from 1"),
+    (("forecast", JOB, "--on", "t4", "--micro-batch", "many"), "not a valid integer"),
+    (("forecast", JOB, "--on", "t4", "--accumulate", "0"), "accumulation must be a whole number from 1"),
+    (("forecast", JOB, "--on", "t4", "--mode", "infer", "--accumulate", "2"), "accumulates no gradients"),
+    (("forecast", JOB, "--on", "t4", "--precision", "fp31"), "fp31"),
+    (("forecast", JOB, "--on", "t4", "--seq-len", "128"), "tabular-mlp has no sequence length"),
+    (("forecast", "resnet50", "--on", "t4", "--image-size", "-1"), "--image-size must be a whole number from 1"),
+    (("forecast", "gpt2", "--on", "t4", "--seq-len", "4096"), "must be from 1 to 1,024"),
+    (("forecast", "resnet5", "--on", "t4"), "nearest: resnet50"),
+    (("forecast", "nothing.py", "--on", "t4"), "names"),
+    (("forecast", "nothing.npz", "--on", "t4"), "there is no trace file nothing.npz"),
+    (("compare", JOB, "--on", "t4,,h100-sxm"), "cannot read the devices"),
+    (("compare", JOB, "--on", "t4,h10"), "h10"),
+    (("fit", JOB, "--on", "t4", "--micro-batch", "0"), "micro-batch must be a whole number from 1"),
+    (("plan", JOB, "--budget", "lots"), "as an amount of dollars"),
+    (("plan", JOB, "--budget=-5"), "cannot be negative"),
+    (("plan", JOB, "--deadline", "5"), "as a duration"),
+    (("plan", JOB, "--deadline", "0d"), "must be above zero"),
+    (("plan", JOB, "--samples", "-5"), "must be above zero"),
+    (("plan", JOB, "--samples", "1e30"), "not a sensible number"),
+    (("plan", JOB, "--tokens", "many"), "as a number of tokens"),
+    (("plan", JOB, "--tokens", "5M"), "not tokens"),
+    (("plan", JOB, "--epochs", "1", "--samples", "5"), "more than one of"),
+    (("plan", JOB, "--epochs", "nan"), "epochs must be above zero"),
+    (("plan", JOB, "--own", "rtx-4090:2x2"), "plans use one machine"),
+    (("plan", JOB, "--own", "nonsense:2"), "unknown chip 'nonsense'"),
+    (("plan", JOB, "--global-batch", "0"), "global batch must be above zero"),
+    (("train", JOB, "--plan", "none.toml"), "there is no plan file none.toml"),
+    (("train", JOB, "--plan", "p.toml", "--micro-batch", "4"), "--micro-batch and --plan exclude each other"),
+    (("chips", "nonsense"), "unknown chip 'nonsense'"),
+    (("chips", "colour=red"), "unknown filter field 'colour'"),
+    (("offers", "price<cheap"), "as an amount of dollars"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD_INPUT, ids=[" ".join(a) for a, _ in BAD_INPUT])
+def test_bad_input_is_explained_and_nothing_is_written(arguments: tuple[str, ...], said: str, tmp_path: Path):
+    writes = ("-o", "out.toml") if arguments[0] == "plan" else ("--log", "out.log") if arguments[0] == "train" else ()
+    result = run(*arguments, *writes)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"not a trace", b"\x93NUMPY"])
+def test_a_foreign_trace_is_refused(content: bytes, tmp_path: Path):
+    (tmp_path / "job.npz").write_bytes(content)
+    result = run("forecast", "job.npz", "--on", "t4")
+    assert result.exit_code == 2
+    assert "job.npz is not a gpuwise trace" in result.stderr
+
+
+@pytest.mark.parametrize("kept", [4, 100, -1])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_truncated_trace_is_refused(kept: int, tmp_path: Path):
+    save(synthetic_family(Strategy()), tmp_path / "job.npz")
+    (tmp_path / "job.npz").write_bytes((tmp_path / "job.npz").read_bytes()[:kept])
+    result = run("forecast", "job.npz", "--on", "t4")
+    gc.collect()  # NumPy leaves the file of a broken archive open until then
+    assert result.exit_code == 2
+    assert "job.npz is not a gpuwise trace" in result.stderr
+
+
+@pytest.mark.parametrize("content", ["", "a = 1", 'format = "gpuwise-plan"\nversion = 99', "{"])
+def test_a_foreign_or_damaged_plan_is_refused(content: str, tmp_path: Path):
+    (tmp_path / "plan.toml").write_text(content)
+    result = run("train", JOB, "--plan", "plan.toml")
+    assert result.exit_code == 2
+    assert "plan.toml is" in result.stderr
+
+
+def test_a_corrupted_user_catalog_names_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine.toml").write_text("[chip.t4]\ntdp_w = 'warm'\n")
+    monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path))
+    result = run("chips")
+    assert result.exit_code == 2
+    assert "mine.toml" in result.stderr
+    assert "line 2" in result.stderr or ":2" in result.stderr
+
+
+def test_nothing_inside_the_budget_shows_the_cheapest_and_the_fastest(tmp_path: Path):
+    arguments = (*PLAN, "--samples", "100B", "--budget", "1", "--deadline", "1d", "--on", "h100-sxm", "-o", "p.toml")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "The cheapest is" in result.stderr
+    assert "the fastest is" in result.stderr
+    error = json.loads(run(*arguments, "--json").stdout)
+    assert error["error"]["code"] == "no-plan"
+    assert error["cheapest"]["usd"] <= error["fastest"]["usd"]
+    assert not (tmp_path / "p.toml").exists()

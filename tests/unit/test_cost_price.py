@@ -1,0 +1,335 @@
+"""Forecasts of small traces built by hand: sums, bounds, units, refusals."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from gpuwise.cost import price
+from gpuwise.cost.parameters import parameters
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Chip, Link
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.trace import (
+    BEFORE,
+    CATEGORIES,
+    COLUMNS,
+    KINDS,
+    PHASES,
+    Header,
+    Operations,
+    Sequence,
+    Storages,
+    Trace,
+)
+
+CATALOG = Catalog()
+H100, A100, T4, V100 = (CATALOG.chip(i) for i in ("h100-80gb-sxm", "a100-80gb-sxm", "t4", "v100-pcie-32gb"))
+FAST = Link("fast", "fast link", "scale-up", per_direction_bytes_per_s=300e9, allreduce_busbw_bytes_per_s=200e9)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    all_reduce_bytes: int = 0
+    all_gather_bytes: int = 0
+    reduce_scatter_bytes: int = 0
+    calls: int = 0
+
+
+ALONE = Traffic()
+
+
+def operation(kind, dtype="bfloat16", **numbers):
+    return kind, dtype, [numbers.get(name, 1 if name == "kernels" else 0) for name in COLUMNS]
+
+
+def gemm(m, n, k, dtype="bfloat16", size=2):
+    moved = size * (m * k + n * k)
+    return operation(
+        "gemm", dtype, flops=2 * m * n * k, bytes_read=moved, bytes_written=size * m * n, batch=1, m=m, n=n, k=k
+    )
+
+
+def make_trace(
+    rows, *, precision="amp-bf16", mode="train", accumulation=1, repeat=1, samples=4, storages=(), unit="token"
+):
+    """rows: (operation, phase, module name); the step runs them `repeat` times, as first micro-batch and as second."""
+    modules = tuple(dict.fromkeys(module for _, _, module in rows))
+    ops = [row[0] for row in rows]
+    operations = Operations(
+        name=tuple(f"aten::{kind}{'_backward' if phase == 'backward' else ''}" for (kind, _, _), phase, _ in rows),
+        kind=np.array([KINDS.index(kind) for kind, _, _ in ops]),
+        dtype=tuple(dtype for _, dtype, _ in ops),
+        values=np.array([values for _, _, values in ops], dtype=np.int64),
+    )
+    positions, micro = [], []
+    for step in (0, 1):
+        for _ in range(repeat):
+            chosen = [i for i, (_, phase, _) in enumerate(rows) if phase != "optimizer"]
+            positions += chosen
+            micro += [step] * len(chosen)
+    last = [i for i, (_, phase, _) in enumerate(rows) if phase == "optimizer"]
+    positions, micro = np.array(positions + last), np.array(micro + [2] * len(last))
+    phase = np.array([PHASES.index(rows[i][1]) for i in positions])
+    module = np.array([modules.index(rows[i][2]) for i in positions])
+    columns = np.array(storages, dtype=np.int64).reshape(-1, 4)
+    header = Header(job="hand", fingerprint="", sizes={"micro_batch": samples, "seq_len": 128},
+                    strategy=Strategy(precision=precision, mode=mode, micro_batch=samples, accumulation=accumulation),
+                    parameters=1000, trainable_parameters=1000, sample_unit=unit, units_per_sample=128 if unit == "token" else 1)  # fmt: skip
+    storage = Storages(
+        columns[:, 0], columns[:, 1], np.zeros(len(columns), dtype=np.int64), columns[:, 2], columns[:, 3]
+    )
+    return Trace(header, operations, Sequence(positions, module, phase, micro), storage, modules).check()
+
+
+def training(**options):
+    rows = [
+        (gemm(4096, 4096, 4096), "forward", "layers.0.mlp"),
+        (gemm(4096, 4096, 4096), "backward", "layers.1.mlp"),
+        (operation("elementwise", bytes_read=10**8, bytes_written=10**8), "forward", "layers.0.act"),
+        (operation("optimizer", "float32", bytes_read=10**9, bytes_written=10**9), "optimizer", ""),
+    ]
+    return make_trace(rows, **options)
+
+
+def forecast(trace, chip=H100, communication=ALONE, **options):
+    return price(trace, communication, chip, strategy=options.pop("strategy", trace.header.strategy), **options)
+
+
+def test_a_large_product_reaches_the_fitted_share_of_the_peak():
+    trace = make_trace([(gemm(16384, 16384, 16384), "forward", "m")])
+    share = trace.flops() / H100.peak_flops_per_s["bf16"] / forecast(trace).step_time_s.value
+    assert share == pytest.approx(parameters().rates["tensor"].efficiency["gemm"], rel=0.03)
+
+
+def test_a_large_copy_reaches_the_fitted_share_of_the_bandwidth():
+    trace = make_trace([(operation("elementwise", bytes_read=10**10, bytes_written=10**10), "forward", "m")])
+    share = 2e10 / H100.memory_bandwidth_bytes_per_s / forecast(trace).step_time_s.value
+    assert share == pytest.approx(parameters().bandwidth["gpu"]["elementwise"], rel=0.03)
+
+
+def test_small_kernels_are_launch_bound():
+    trace = make_trace([(operation("elementwise", bytes_read=64, bytes_written=64), "forward", "m")], repeat=1000)
+    result = forecast(trace)
+    assert result.bound["launch"] > 0.99
+    assert result.step_time_s.value == pytest.approx(
+        1000 * (parameters().host_operation_s["forward"] + parameters().host_kernel_s)
+    )
+
+
+def test_bounds_sum_to_one_and_name_what_limits():
+    assert sum(forecast(training()).bound.values()) == pytest.approx(1)
+    assert forecast(make_trace([(gemm(8192, 8192, 8192), "forward", "m")])).bound["compute"] > 0.9
+    moved = operation("copy", bytes_read=10**9, bytes_written=10**9)
+    assert forecast(make_trace([(moved, "forward", "m")])).bound["memory"] > 0.9
+
+
+def test_throughput_counts_units_over_all_devices():
+    result = forecast(training(samples=4), communication=ALONE, count=8, link=FAST)
+    assert result.count == 8
+    assert result.throughput == pytest.approx(4 * 128 * 8 / result.step_time_s.value)
+    assert result.throughput_unit == "tokens/s"
+    assert forecast(training(unit="image")).throughput_unit == "images/s"
+    assert forecast(training(unit="sample")).throughput_unit == "samples/s"
+
+
+def test_accumulation_repeats_the_micro_batch_and_not_the_optimizer():
+    one, four = (forecast(training(accumulation=a)).step_time_s.value for a in (1, 4))
+    only_optimizer = forecast(
+        make_trace([(operation("optimizer", bytes_read=10**9, bytes_written=10**9), "optimizer", "")])
+    )
+    assert four == pytest.approx(4 * one - 3 * only_optimizer.step_time_s.value, rel=0.01)
+
+
+def test_mfu_is_model_operations_against_the_peak():
+    trace = make_trace([(gemm(8192, 8192, 8192), "forward", "m"), (gemm(8192, 8192, 8192), "recompute", "m")])
+    result = forecast(trace)
+    assert result.mfu == pytest.approx(2 * 8192**3 / H100.peak_flops_per_s["bf16"] / result.step_time_s.value)
+    assert result.flops_per_step == 2 * 8192**3
+
+
+def test_energy_is_below_the_tdp_and_unknown_without_one():
+    result = forecast(training())
+    assert 0.2 * H100.tdp_w < result.energy_j / result.step_time_s.value < H100.tdp_w
+    assert forecast(training(), chip=replace(H100, tdp_w=None)).energy_j is None
+
+
+def test_top_modules_join_the_layers_of_a_stack():
+    names = [name for name, _ in forecast(training()).top_modules]
+    assert "layers.*.mlp" in names
+    assert sum(share for _, share in forecast(training()).top_modules) == pytest.approx(1)
+
+
+def test_convolutions_take_tf32_on_ampere_and_products_do_not():
+    def step(kind, chip, precision="fp32"):
+        row = operation(kind, "float32", flops=2 * 4096**3, batch=1, m=4096, n=4096, k=4096)
+        return forecast(make_trace([(row, "forward", "m")], precision=precision), chip=chip).step_time_s.value
+
+    assert step("conv", A100) < step("gemm", A100) / 3
+    assert step("gemm", A100, "tf32") < step("gemm", A100) / 3
+    assert step("gemm", V100, "tf32") == step("gemm", V100)
+
+
+def test_a_power_limited_card_sustains_less_of_its_peak():
+    rich = replace(T4, tdp_w=250)
+    trace = make_trace([(gemm(4096, 4096, 4096, "float16"), "forward", "m")], precision="amp-fp16")
+    assert forecast(trace, chip=T4).step_time_s.value > 1.5 * forecast(trace, chip=rich).step_time_s.value
+
+
+def test_bf16_on_turing_is_refused_and_fp16_named():
+    with pytest.raises(UnsupportedError, match="t4 has no bf16 peak") as caught:
+        forecast(training(), chip=T4)
+    assert caught.value.ways_out[0] == "--precision amp-fp16"
+
+
+def test_fp16_on_pascal_is_priced_as_fp32_and_says_so():
+    card = CATALOG.chip("gtx-1080-ti")
+    trace = make_trace([(gemm(4096, 4096, 4096, "float16"), "forward", "m")], precision="amp-fp16")
+    result = forecast(trace, chip=card)
+    assert any("fp32 rate" in note for note in result.assumptions)
+    assert result.mfu < 1
+
+
+@pytest.mark.parametrize("name", ["intel-loihi2", "alveo-u250", "ibm-truenorth"])
+def test_a_chip_without_figures_is_refused_by_the_figure(name):
+    with pytest.raises(UnsupportedError, match=f"{name} has no known floating-point peak"):
+        forecast(training(), chip=CATALOG.chip(name))
+
+
+def test_an_inference_chip_infers_but_does_not_train():
+    chip = CATALOG.chip("inferentia1")
+    with pytest.raises(UnsupportedError, match="cannot train"):
+        forecast(training(), chip=chip)
+    assert (
+        forecast(make_trace([(gemm(1024, 1024, 1024), "forward", "m")], mode="infer"), chip=chip).step_time_s.value > 0
+    )
+
+
+def test_an_unknown_bandwidth_is_refused():
+    with pytest.raises(UnsupportedError, match="memory bandwidth"):
+        forecast(training(), chip=replace(H100, memory_bandwidth_bytes_per_s=None))
+
+
+def test_every_chip_of_the_catalog_is_priced_or_refused():
+    """No chip gives a number that is not finite and positive, whatever figures it lacks."""
+    priced = 0
+    for chip in CATALOG.chips.values():
+        for dtype, precision in (("float32", "fp32"), ("bfloat16", "amp-bf16"), ("float16", "amp-fp16")):
+            trace = make_trace([(gemm(1024, 1024, 1024, dtype), "forward", "m")], precision=precision)
+            try:
+                result = forecast(trace, chip=chip)
+            except UnsupportedError as error:
+                assert chip.id in str(error)
+            else:
+                priced += 1
+                assert 0 < result.step_time_s.low < result.step_time_s.value < result.step_time_s.high < 60
+                assert 0 < result.mfu < 1
+    assert priced > 200
+
+
+def test_the_ring_formula_prices_an_all_reduce():
+    trace = make_trace([(gemm(64, 64, 64), "forward", "m")])
+    alone = forecast(trace).step_time_s.value
+    eight = forecast(trace, communication=Traffic(all_reduce_bytes=10**10, calls=1), count=8, link=FAST)
+    added = eight.step_time_s.value - alone
+    assert added == pytest.approx(2 * 7 / 8 * 1e10 / 200e9 + parameters().call_latency_s, rel=1e-3)
+    assert eight.bound["communication"] > 0.9
+
+
+def test_the_backward_pass_hides_an_exchange():
+    hidden = forecast(training(), communication=Traffic(all_reduce_bytes=10**6, calls=1), count=8, link=FAST)
+    assert hidden.bound["communication"] < 0.05
+
+
+def test_the_network_bounds_machines_by_their_whole_line_rate():
+    network = Link("net", "network", "scale-out", per_direction_bytes_per_s=50e9, allreduce_busbw_bytes_per_s=40e9)
+    trace = make_trace([(gemm(64, 64, 64), "forward", "m")])
+    work = Traffic(all_reduce_bytes=10**10, calls=1)
+    result = forecast(trace, communication=work, count=8, machines=2, link=FAST, link_between=network)
+    assert result.count == 16
+    assert result.step_time_s.value == pytest.approx(2 * 15 / 16 * 1e10 / 40e9, rel=0.01)
+
+
+def test_an_exchange_over_an_unknown_link_is_refused():
+    with pytest.raises(UnsupportedError, match="inside the machine"):
+        forecast(training(), communication=Traffic(all_reduce_bytes=10**9, calls=1), count=2)
+
+
+def test_devices_below_one_are_refused():
+    with pytest.raises(InputError):
+        forecast(training(), count=0)
+
+
+def test_price_and_mesh_are_reported():
+    strategy = Strategy(precision="amp-bf16", micro_batch=4, mesh=Mesh(dp_shard=2))
+    result = forecast(training(), count=2, strategy=strategy, usd_per_hour=3.5)
+    assert result.usd_per_hour == 3.5
+    assert result.strategy is strategy
+    assert result.provenance["step_time_s"] == "datasheet"
+    assert result.to_dict()["step_time_s"]["value"] == result.step_time_s.value
+
+
+def test_compile_is_said_to_be_priced_as_eager():
+    assert any(
+        "eager" in w for w in forecast(training(), strategy=Strategy(precision="amp-bf16", compile=True)).warnings
+    )
+
+
+def kept(size, category, born, died):
+    return size, CATEGORIES.index(category), born, died
+
+
+def test_memory_adds_the_workspaces_by_name_and_sums_exactly():
+    stored = [kept(10**9, "parameter", BEFORE, 3), kept(5000, "activation", 0, 1)]
+    trace = training(storages=stored)
+    memory = forecast(trace).memory
+    assert sum(memory.by_category.values()) == memory.peak_allocated_bytes
+    assert memory.by_category["temporary"] == 2 * 33_554_432
+    assert memory.by_category["activation"] == 5120
+    assert memory.peak_allocated_bytes < memory.peak_reserved_bytes < memory.device_bytes
+    assert memory.capacity_bytes == H100.usable_memory_bytes
+    assert memory.fits
+
+
+def test_older_chips_have_the_smaller_workspace_and_inference_one_of_them():
+    infer = make_trace([(gemm(64, 64, 64), "forward", "m")], mode="infer")
+    assert forecast(infer, chip=A100).memory.peak_allocated_bytes == 8_519_680
+
+
+def test_devices_that_talk_hold_a_communicator():
+    one, two = (forecast(training(), count=n).memory.device_bytes for n in (1, 2))
+    assert two - one == parameters().communicator_bytes
+
+
+def test_a_cpu_has_no_workspace_no_context_and_the_memory_of_its_machine():
+    cpu = CATALOG.chip("xeon-8380")
+    trace = make_trace(
+        [(gemm(64, 64, 64, "float32", 4), "forward", "m")],
+        precision="fp32",
+        storages=[kept(10**6, "parameter", BEFORE, 1)],
+    )
+    memory = forecast(trace, chip=cpu, capacity_bytes=10**9).memory
+    assert memory.peak_allocated_bytes == memory.device_bytes == -(-(10**6) // 512) * 512
+    assert memory.capacity_bytes == 10**9
+    assert forecast(trace, chip=cpu).memory.fits is None
+
+
+def test_the_cost_of_pricing_does_not_grow_with_layers():
+    """Distinct operations are priced once: a deeper trace prices the same number of rows."""
+    shallow, deep = training(repeat=2), training(repeat=2000)
+    assert len(shallow.operations) == len(deep.operations)
+    assert forecast(deep).step_time_s.value > 500 * (
+        forecast(shallow).step_time_s.value - forecast(training()).step_time_s.value
+    )
+
+
+def test_an_unused_chip_figure_is_not_needed():
+    """A chip of which only fp32 rate and bandwidth are known is priced: its units and cache are assumed."""
+    bare = Chip(
+        "bare", "NVIDIA", "bare", "gpu-consumer", peak_flops_per_s={"fp32": 1e13}, memory_bandwidth_bytes_per_s=5e11
+    )
+    trace = make_trace([(gemm(4096, 4096, 4096, "float32", 4), "forward", "m")], precision="fp32")
+    result = forecast(trace, chip=bare)
+    assert result.memory.capacity_bytes is None
+    assert result.energy_j is None

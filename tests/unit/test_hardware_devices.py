@@ -1,0 +1,258 @@
+"""Names of chips, DEVICE texts, links, filters and detection."""
+
+import subprocess
+
+import pytest
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.hardware import Catalog, Cpu, Gpu, detect, detect_machine, link_inside, parse_device, parse_filter
+from gpuwise.hardware.detect import detect_cpu, detect_gpus, local_cpu_chip, match_gpu
+
+CATALOG = Catalog()
+
+
+@pytest.mark.parametrize(
+    ("text", "chip_id"),
+    [
+        ("h100-sxm", "h100-80gb-sxm"),
+        ("xeon-8380", "xeon-8380"),
+        ("cpu-xeon-8380", "xeon-8380"),
+        ("4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("xeon-8480+", "xeon-8480plus"),
+        ("mi300", "mi300x"),
+        ("t4", "t4"),
+        ("a100-pcie-80gb", "a100-80gb-pcie"),
+        ("gh200", "gh200-96gb"),
+        ("tpu-v5e", "tpu-v5e"),
+        ("L40S", "l40s"),
+    ],
+)
+def test_shorter_forms(text, chip_id):
+    assert CATALOG.find_chip(text).id == chip_id
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a100-sxm", ["ambiguous", "a100-40gb-sxm, a100-80gb-sxm"]),
+        ("h100", ["ambiguous", "h100-80gb-pcie"]),
+        ("rtx-4099", ["rtx-4090"]),
+        ("cpu-rtx-4090", ["unknown chip"]),
+        ("zzz", ["gpuwise chips"]),
+        ("", ["unknown chip"]),
+    ],
+)
+def test_names_that_do_not_name_one_chip(text, told):
+    with pytest.raises(UnknownNameError) as caught:
+        CATALOG.find_chip(text)
+    assert all(words in str(caught.value) for words in told)
+
+
+def test_device_texts():
+    spec = parse_device("h100-sxm:8x4", catalog=CATALOG)
+    assert (spec.chip.id, spec.count_per_machine, spec.machines, spec.count) == ("h100-80gb-sxm", 8, 4, 32)
+    assert spec.link.id == "nvlink4"
+    assert parse_device("rtx-4090", catalog=CATALOG).count == 1
+
+
+@pytest.mark.parametrize("text", ["t4:", "t4:0", "t4:-1", "t4:8x0", "t4:8x", "t4:1.5", "t4:9999999", ":8", "", "t4:８"])
+def test_bad_counts(text):
+    with pytest.raises(InputError) as caught:
+        parse_device(text, catalog=CATALOG)
+    assert "h100-80gb-sxm:8x4" in str(caught.value)
+
+
+def offer(instance):
+    return next(o for o in CATALOG.offers if o.instance == instance)
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "link"),
+    [
+        ("h100-80gb-sxm", 8, "nvlink4"),
+        ("h100-80gb-sxm", 1, None),
+        ("rtx-4090", 2, "pcie4x16"),
+        ("rtx-3090", 2, "pcie4x16"),
+        ("rtx-4060-ti-16gb", 2, "pcie4x8"),
+        ("a100-80gb-pcie", 2, "pcie4x16"),
+        ("tpu-v5e", 8, "ici-v5e"),
+        ("mi300x", 8, "xgmi-mi300x"),
+        ("gtx-580", 2, "pcie2x16"),
+        ("xeon-8380", 2, None),
+        ("gb200-186gb", 72, "nvlink5-nvl72"),
+    ],
+)
+def test_link_inside_a_machine_of_chips(what, count, link):
+    found = link_inside(CATALOG.chips[what], count, catalog=CATALOG)
+    assert (found and found.id) == link
+
+
+@pytest.mark.parametrize(
+    ("instance", "link"),
+    [
+        ("p5.48xlarge", "nvlink4"),
+        ("Standard_NC48ads_A100_v4", "nvlink3-bridge-a100"),
+        ("a2-megagpu-16g", "nvlink3"),
+        ("Standard_NC96ads_A100_v4", "pcie4x16"),
+        ("g5.48xlarge", "pcie4x16"),
+        ("g6f.large", None),
+        ("v2-8", "ici-v2"),
+    ],
+)
+def test_link_inside_an_offer(instance, link):
+    what = offer(instance)
+    found = link_inside(what, what.count, catalog=CATALOG)
+    assert (found and found.id) == link
+
+
+def chips(text):
+    return {chip.id for chip in CATALOG.chips.values() if parse_filter(text).matches(chip)}
+
+
+def test_chip_filters():
+    assert chips("memory>=24GB kind=gpu-consumer vendor=nvidia") == {
+        "titan-rtx",
+        "rtx-3090",
+        "rtx-3090-ti",
+        "rtx-4090",
+        "rtx-5090",
+    }
+    assert chips("memory >= 24GiB kind=gpu-consumer vendor=nvidia") == chips(
+        "memory>=24GB kind=gpu-consumer vendor=nvidia"
+    )
+    assert chips("h100-sxm") == {"h100-80gb-sxm"}
+    assert chips("vendor=google,aws year>=2025") == {"tpu-v7", "trainium3"}
+    assert chips("kind!=cpu bf16>2P tdp<=1000W") == {"b200-180gb-sxm", "tpu-v7"}
+    assert chips("") == set(CATALOG.chips)
+    assert "graviton4" not in chips("memory>0.1GB")  # unknown never matches
+
+
+def test_offer_filters():
+    wanted = parse_filter("h100-sxm terms=spot provider=aws price<30 count=8", offers=True)
+    found = [o for o in CATALOG.offers if wanted.matches(CATALOG.chips[o.chip_id], o)]
+    assert [o.instance for o in found] == ["p5.48xlarge"]
+    small = parse_filter("chip=l4 memory<4GB", offers=True)  # a slice has its share of the memory
+    assert {o.count for o in CATALOG.offers if small.matches(CATALOG.chips[o.chip_id], o)} == {0.125}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("colour=red", "fields: id, vendor"),
+        ("price<3", "unknown filter field"),
+        ("memory>=24", "lacks a unit"),
+        ("memory>=lots", "24GB or 24GiB"),
+        ("kind>cpu", "no order"),
+        ("fp16>many", "989TFLOPS"),
+        ("year=x", "2023 or 300W"),
+        (">=24GB", "cannot read the filter"),
+        ("memory>=1GB>=2GB", "one comparison a term"),
+        ("memory==1GB", "one comparison"),
+        ("vendor=,", "names nothing"),
+        ("fp16>1.2.3T", "as a rate"),
+    ],
+)
+def test_bad_filters(text, told):
+    with pytest.raises(InputError) as caught:
+        parse_filter(text)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "chip_id"),
+    [
+        ("NVIDIA H100 80GB HBM3", 81559, "h100-80gb-sxm"),
+        ("NVIDIA H100 PCIe", 81559, "h100-80gb-pcie"),
+        ("NVIDIA H100 NVL", 95830, "h100-94gb-nvl"),
+        ("NVIDIA A100-SXM4-40GB", 40960, "a100-40gb-sxm"),
+        ("Tesla T4", 15360, "t4"),
+        ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "rtx-6000-ada"),
+        ("Quadro RTX 6000", 24576, "quadro-rtx-6000"),
+        ("NVIDIA L40S", 46068, "l40s"),
+        ("NVIDIA A10G", 23028, "a10g"),
+        ("Tesla V100-SXM2-16GB", 16160, "v100-sxm2-16gb"),
+        ("Tesla V100-PCIE-32GB", 32510, "v100-pcie-32gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000-blackwell-server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "rtx-pro-6000-blackwell-max-q"),
+        ("NVIDIA GeForce RTX 3080", 12288, None),
+        ("Some Card", 8192, None),
+    ],
+)
+def test_names_of_nvidia_smi(name, mib, chip_id):
+    found = match_gpu(Gpu(name, mib * 2**20), CATALOG.chips)
+    assert (found and found.id) == chip_id
+
+
+def test_detect_gpus_reads_nvidia_smi_and_survives_it(monkeypatch):
+    answers = iter(["NVIDIA L4, 23034\nNVIDIA L4, 23034\n", "garbage\n[N/A], [N/A]\n"])
+    monkeypatch.setattr(detect, "_run", lambda command: next(answers))
+    assert detect_gpus() == (Gpu("NVIDIA L4", 23034 * 2**20),) * 2
+    assert detect_gpus() == ()
+
+
+@pytest.mark.parametrize("failure", [subprocess.TimeoutExpired("x", 1), OSError("x"), None])
+def test_a_failing_tool_is_no_reading(monkeypatch, failure):
+    def run(*args, **kwargs):
+        if failure:
+            raise failure
+        return subprocess.CompletedProcess(args, 9, "driver not loaded", "")
+
+    monkeypatch.setattr(detect.shutil, "which", lambda name: "/bin/" + name)
+    monkeypatch.setattr(detect.subprocess, "run", run)
+    assert detect_gpus() == ()
+
+
+def test_machine_with_gpus(monkeypatch):
+    monkeypatch.setattr(detect, "detect_gpus", lambda: (Gpu("NVIDIA L4", 23034 * 2**20),) * 2)
+    machine = detect_machine(CATALOG)
+    assert (machine.chip.id, machine.count, machine.link.id) == ("l4", 2, "pcie4x16")
+    assert "2 × NVIDIA L4" in machine.name
+    spec = parse_device("here", catalog=CATALOG)
+    assert (spec.chip.id, spec.count) == ("l4", 2)
+    assert "here" in spec.assumed[0]
+
+
+def test_unknown_gpu_has_unknown_rates(monkeypatch):
+    monkeypatch.setattr(detect, "detect_gpus", lambda: (Gpu("NVIDIA Z9", 10 * 2**30),))
+    chip = detect_machine(CATALOG).chip
+    assert (chip.name, chip.peak_flops_per_s, chip.memory_bandwidth_bytes_per_s) == ("NVIDIA Z9", {}, None)
+
+
+def test_this_machine_without_gpus(monkeypatch):
+    monkeypatch.setattr(detect, "detect_gpus", lambda: ())
+    machine, cpu = detect_machine(CATALOG), detect_cpu()
+    assert machine.chip.kind == "cpu"
+    assert machine.host_cores == cpu.cores >= 1
+    assert machine.chip.peak_flops_per_s["fp32"] > 1e9
+    assert machine.chip.memory_bytes is None
+
+
+def test_local_cpu_that_is_in_the_catalog_is_scaled_to_its_cores():
+    cpu = Cpu("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz", "Intel", 10, 20, 3e9, ("avx2", "avx512"))
+    chip, whole = local_cpu_chip(cpu, CATALOG), CATALOG.chips["xeon-8380"]
+    assert chip.peak_flops_per_s["fp32"] == pytest.approx(whole.peak_flops_per_s["fp32"] / 4)
+    assert not chip.source_of("fp32").verified
+    full = Cpu(cpu.name, "Intel", 40, 80, 3e9, ("avx2", "avx512"))
+    assert local_cpu_chip(full, CATALOG) is whole
+
+
+def test_estimate_of_an_unknown_cpu_says_how_it_was_made():
+    chip = local_cpu_chip(Cpu("Odd CPU", "Odd", 4, 4, 2e9, ("avx2",)), CATALOG)
+    assert chip.peak_flops_per_s["fp32"] == 4 * 2e9 * 32
+    assert "4 cores × 2.00 GHz × 32 FLOP" in chip.source_of("fp32").text
+    assert not chip.source_of("fp32").verified
+
+
+def test_cpu_means_the_nearest_catalog_cpu(monkeypatch):
+    monkeypatch.setattr(detect, "detect_cpu", lambda: Cpu("Odd", "Intel", 40, 80, 2.3e9, ("avx2", "avx512")))
+    assert parse_device("cpu", catalog=CATALOG).chip.id == "xeon-8380"
+
+
+@pytest.mark.parametrize(("family", "flag", "flop"), [("26", "avx512", 64), ("25", "avx512-halved", 32)])
+def test_amd_before_zen_5_halves_512_bit_instructions(family, flag, flop):
+    info = f"vendor_id\t: AuthenticAMD\ncpu family\t: {family}\nflags\t\t: fpu avx2 avx512f\n"
+    flags = detect._flags(info)
+    assert flags == ("avx2", flag)
+    assert detect._flop_per_clock(flags) == flop

@@ -1,0 +1,159 @@
+"""What may import what, and what importing gpuwise brings in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import gpuwise
+
+ROOT = Path(gpuwise.__file__).parent
+# From the top of the house down: a package imports only what stands before it. Packages on one line are one floor.
+FLOORS = [
+    {"errors", "units", "strategy"},
+    {"hardware"},
+    {"trace"},
+    {"cost"},
+    {"plan"},
+    {"report"},
+    {"job"},
+    {"runtime"},
+    {"tracing"},
+    {"sources", "devices", "forecasting", "installation", "training", "api"},
+    {"cli"},
+    {"__main__"},
+]
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+TORCH_FREE = ("errors", "units", "strategy", "hardware", "trace", "cost", "plan", "report", "api", "cli")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports(path: Path, *, inside_functions: bool) -> set[str]:
+    """Modules of gpuwise that a file imports, those only for the type checker left out."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not inside_functions:
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in MODULES else node.module or "")
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return {name for name in found if name.split(".")[0] == "gpuwise"}
+
+
+def in_a_fresh_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_every_package_has_its_floor():
+    assert {name.split(".")[1] for name in MODULES if "." in name} <= set(FLOOR)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "gpuwise"])
+def test_a_package_imports_only_packages_above_it(name: str):
+    package = name.split(".")[1]
+    for imported in imports(MODULES[name], inside_functions=True):
+        if imported == "gpuwise":  # for its __version__; it loads nothing by itself
+            continue
+        other = imported.split(".")[1]
+        assert other == package or FLOOR[other] <= FLOOR[package], f"{name} imports {imported}"
+
+
+def test_no_circular_imports():
+    graph = {name: imports(path, inside_functions=False) & set(MODULES) - {name} for name, path in MODULES.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError with the cycle
+
+
+def test_the_torch_free_half_imports_without_torch():
+    names = [name for name in MODULES if name != "gpuwise" and name.split(".")[1] in TORCH_FREE]
+    assert len(names) > 40
+    in_a_fresh_python(
+        "import importlib, sys\n"
+        "for name in ('torch', 'transformers', 'timm', 'safetensors'): sys.modules[name] = None\n"
+        f"for name in {names!r}: importlib.import_module(name)"
+    )
+
+
+def test_each_torch_free_module_can_be_imported_first():
+    names = [name for name in MODULES if name != "gpuwise" and name.split(".")[1] in TORCH_FREE]
+    in_a_fresh_python(
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    for loaded in [m for m in sys.modules if m.split('.')[0] == 'gpuwise']: del sys.modules[loaded]\n"
+        "    importlib.import_module(name)"
+    )
+
+
+def test_import_gpuwise_loads_neither_numpy_nor_torch_nor_rich():
+    heavy = "import sys, gpuwise; print([m for m in ('numpy', 'torch', 'rich', 'click') if m in sys.modules])"
+    assert in_a_fresh_python(heavy) == "[]"
+
+
+def test_every_public_name_resolves():
+    for name in gpuwise.__all__:
+        assert getattr(gpuwise, name) is not None, name
+    assert set(gpuwise.__all__) <= set(dir(gpuwise))
+    assert 20 <= len(gpuwise.__all__) <= 30
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = gpuwise.nonsense
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import gpuwise.plan.search",
+        "import gpuwise; gpuwise.plan",
+        "from gpuwise.plan.types import Request",
+        "from gpuwise import plan",
+        "import gpuwise.api",
+        "import gpuwise, importlib; importlib.import_module('gpuwise.plan')",
+    ],
+)
+def test_plan_is_both_a_package_and_a_function_in_every_order(first: str):
+    code = (
+        f"{first}\n"
+        "import gpuwise, gpuwise.plan.search, gpuwise.plan as package\n"
+        "from gpuwise import plan\n"
+        "from gpuwise.errors import InputError\n"
+        "assert callable(gpuwise.plan) and plan is gpuwise.plan is package\n"
+        "assert gpuwise.plan.search.plan is not gpuwise.plan and gpuwise.plan.Request\n"
+        "try: gpuwise.plan('tabular-mlp', budget='lots')\n"
+        "except InputError as error: print(error.what)"
+    )
+    assert "as an amount of dollars" in in_a_fresh_python(code)
+
+
+def test_the_version_is_that_of_the_package():
+    import tomllib
+
+    pyproject = ROOT.parents[1] / "pyproject.toml"
+    if not pyproject.exists():
+        pytest.skip("not run from the source tree")
+    assert tomllib.loads(pyproject.read_text())["project"]["version"] == gpuwise.__version__

@@ -1,0 +1,148 @@
+"""`hf:` and `timm:` models: from config only, without a network."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from gpuwise.errors import InputError, JobError, UnknownNameError  # noqa: E402
+from gpuwise.job import checked_batch, repeated_blocks, resolve  # noqa: E402
+from gpuwise.job.job import meta_model  # noqa: E402
+from gpuwise.job.presets import preset_job  # noqa: E402
+from gpuwise.job.torchvision_cpu import make_importable  # noqa: E402
+
+TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+        "max_position_embeddings": 48}  # fmt: skip
+CONFIGS = {
+    "llama": ({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2, **TEXT}, 2),
+    "bert": ({"model_type": "bert", "architectures": ["BertForMaskedLM"], **TEXT}, 2),
+    "bert-classes": ({"model_type": "bert", "architectures": ["BertForSequenceClassification"], **TEXT}, 2),
+    "bert-bare": ({"model_type": "bert", "architectures": ["BertModel"], **TEXT}, 2),
+    "roberta": ({"model_type": "roberta", "architectures": ["RobertaForMaskedLM"], **TEXT}, 2),
+    "gpt2": ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_embd": 32, "n_layer": 2,
+              "n_head": 4, "n_positions": 48}, 2),
+    "t5": ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 64, "d_model": 32,
+            "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_heads": 4, "n_positions": 48, "decoder_start_token_id": 0}, 6),
+    "vit": ({"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 32, "patch_size": 8,
+             "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}, 2),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(config):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_local_config_trains_one_step(folder, name):
+    config, blocks = CONFIGS[name]
+    job = resolve(f"hf:{folder(config)}")
+    torch.manual_seed(0)
+    model = job.model()
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert len(repeated_blocks(model)) == blocks
+    loss = job.loss(model, checked_batch(job, 2))
+    loss.backward()
+    assert loss.shape == ()
+    assert loss.isfinite()
+    assert job.image_size == 32 if name == "vit" else job.tokens_per_sample == job.seq_len <= 48
+
+
+def test_sizes_follow_the_flags_and_the_config(folder):
+    path = folder(CONFIGS["llama"][0])
+    assert checked_batch(resolve(f"hf:{path}", seq_len=16), 3)["input_ids"].shape == (3, 16)
+    assert any("--seq-len" in guess for guess in resolve(f"hf:{path}").assumptions)
+    with pytest.raises(InputError, match="up to 48 tokens"):
+        resolve(f"hf:{path}", seq_len=49)
+    with pytest.raises(InputError, match="no image size"):
+        resolve(f"hf:{path}", image_size=32)
+
+
+def test_image_models_take_no_sequence_length(folder):
+    with pytest.raises(InputError, match="no sequence length"):
+        resolve(f"hf:{folder(CONFIGS['vit'][0])}", seq_len=8)
+
+
+@pytest.mark.parametrize("preset", ["bert-base", "bert-large"])
+def test_our_bert_is_as_large_as_theirs(preset):
+    job = preset_job(preset)
+    config = job.model.args[0]
+    make_importable()  # transformers imports torchvision where it is installed
+    theirs = transformers.BertConfig(hidden_size=config.width, num_hidden_layers=config.layers,
+                                     num_attention_heads=config.heads, intermediate_size=config.hidden)  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.AutoModelForMaskedLM.from_config(theirs)
+    model.tie_weights()
+    assert model.num_parameters() == sum(p.numel() for p in meta_model(job).parameters())
+
+
+def test_a_folder_without_config_and_a_broken_one(tmp_path):
+    with pytest.raises(JobError, match=r"there is no .*config\.json"):
+        resolve(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text("{not json")
+    with pytest.raises(JobError, match="cannot read") as caught:
+        resolve(f"hf:{tmp_path}")
+    assert caught.value.ways_out
+
+
+def test_a_task_we_have_no_batches_for(folder):
+    config = {"model_type": "detr", "architectures": ["DetrForObjectDetection"]}
+    with pytest.raises(JobError, match="cannot make batches"):
+        resolve(f"hf:{folder(config)}")
+
+
+def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise OSError("We couldn't connect to the hub.\nCheck your connection.")
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
+    with pytest.raises(JobError, match="couldn't connect") as caught:
+        resolve("hf:someone/model")
+    assert "hf:./folder" in caught.value.ways_out[0]
+
+
+def test_no_code_of_the_repository_is_run(folder):
+    config = {"model_type": "mine", "architectures": ["Mine"], "auto_map": {"AutoConfig": "mine.MyConfig"}}
+    path = folder(config)
+    (path / "mine.py").write_text("import sys; sys.modules['was_run'] = sys\n")
+    with pytest.raises(JobError, match="cannot read"):
+        resolve(f"hf:{path}")
+    assert "was_run" not in sys.modules
+
+
+class TestTimm:
+    @pytest.fixture(autouse=True)
+    def _timm(self):
+        pytest.importorskip("torch")
+        if __import__("importlib.util").util.find_spec("timm") is None:
+            pytest.skip("timm is not installed")
+
+    def test_a_model_trains_one_step(self):
+        job = resolve("timm:resnet18", image_size=64)
+        assert (job.sample_unit, job.image_size) == ("image", 64)
+        torch.manual_seed(0)
+        model = job.model()
+        assert sum(p.numel() for p in model.parameters()) == 11_689_512  # torchvision's ResNet-18
+        assert len(repeated_blocks(model)) == 8
+        assert job.loss(model, checked_batch(job, 2)).isfinite()
+
+    def test_a_vision_transformer_is_built_for_the_size_asked(self):
+        job = resolve("timm:vit_tiny_patch16_224.augreg_in21k", image_size=64)
+        assert meta_model(job).pos_embed.shape[1] == 17
+
+    def test_unknown_names_and_sizes(self):
+        with pytest.raises(UnknownNameError, match="resnet19"):
+            resolve("timm:resnet19")
+        with pytest.raises(InputError, match="no sequence length"):
+            resolve("timm:resnet18", seq_len=4)
+        with pytest.raises(InputError, match="cannot take images of 8x8 pixels"):
+            resolve("timm:vgg11", image_size=8)

@@ -1,0 +1,110 @@
+"""Time and money under each kind of terms, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpuwise.cost.forecast import Interval
+from gpuwise.plan import economics
+from gpuwise.plan.economics import HOUR_S, Terms, bill, daly_interval_s, interrupted_s, outcome, rental
+
+
+def test_on_demand_is_the_time_and_the_setup_at_the_price():
+    found = bill(10 * HOUR_S, Terms("on-demand", 3.0, setup_s=HOUR_S))
+    assert found.machine_s == found.calendar_s == 11 * HOUR_S
+    assert found.usd == pytest.approx(33.0)
+
+
+def test_a_short_run_pays_the_minimum_and_hourly_billing_rounds_up():
+    assert bill(1.0, Terms("on-demand", 3.6, setup_s=0.0, minimum_s=60.0)).usd == pytest.approx(0.06)
+    hourly = Terms("on-demand", 2.0, setup_s=0.0, minimum_s=HOUR_S, billing_step_s=HOUR_S)
+    assert bill(1.5 * HOUR_S, hourly).usd == pytest.approx(4.0)
+
+
+def test_a_reservation_is_paid_to_its_end():
+    found = bill(24 * HOUR_S, Terms("reserved-1y", 1.0, setup_s=0.0))
+    assert found.calendar_s == 24 * HOUR_S
+    assert found.usd == pytest.approx(365 * 24)
+    assert bill(24 * HOUR_S, Terms("reserved-3y", 1.0, setup_s=0.0)).usd == pytest.approx(3 * 365 * 24)
+
+
+def test_dalys_interval_is_near_youngs_and_never_beyond_the_mean_time_between_interruptions():
+    assert daly_interval_s(60.0, 24 * HOUR_S) == pytest.approx(math.sqrt(2 * 60 * 24 * HOUR_S) - 60, rel=0.01)
+    assert daly_interval_s(50 * HOUR_S, 24 * HOUR_S) == 24 * HOUR_S
+
+
+def test_interruptions_cost_time_and_the_chosen_interval_is_about_the_best():
+    between, save, restart, work = 24 * HOUR_S, 120.0, 600.0, 100 * HOUR_S
+
+    def total(interval_s):
+        return interrupted_s(work, interval_s=interval_s, save_s=save, restart_s=restart, between_s=between)
+
+    chosen = daly_interval_s(save, between)
+    assert work < total(chosen) < 1.2 * work
+    assert total(chosen) <= 1.001 * min(total(chosen * factor) for factor in (0.25, 0.5, 0.8, 1.25, 2, 4))
+
+
+def test_without_checkpoints_in_reach_a_long_spot_run_never_ends():
+    never = interrupted_s(1e9, interval_s=1e9, save_s=0.0, restart_s=600.0, between_s=HOUR_S)
+    assert never == math.inf
+
+
+def test_spot_counts_lost_work_and_more_interruptions_cost_more():
+    def spot(per_day):
+        return bill(50 * HOUR_S, Terms("spot", 1.0, interruptions_per_day=per_day, save_s=60.0, restart_s=660.0))
+
+    assert spot(1).machine_s > spot(0).machine_s
+    assert spot(4).usd > spot(1).usd > spot(0).usd
+    assert spot(1).checkpoint_interval_s is not None
+    assert spot(1).interruptions == pytest.approx(50 / 24, rel=0.1)
+
+
+def test_a_free_tier_stretches_work_over_weeks_and_costs_nothing():
+    terms = Terms("free", 0.0, setup_s=300.0, save_s=0.0, session_s=12 * HOUR_S, week_s=30 * HOUR_S)
+    found = bill(100 * HOUR_S, terms)
+    sessions = math.ceil(100 * HOUR_S / (12 * HOUR_S - 300))
+    assert found.machine_s == 100 * HOUR_S + sessions * 300
+    assert found.calendar_s == pytest.approx(3 * 7 * 24 * HOUR_S + found.machine_s - 90 * HOUR_S)
+    assert found.usd == 0.0
+    assert found.checkpoint_interval_s is not None
+
+
+def test_a_session_shorter_than_its_own_setup_never_gets_anywhere():
+    assert bill(HOUR_S, Terms("free", 0.0, setup_s=600.0, session_s=500.0)).calendar_s == math.inf
+
+
+@pytest.mark.parametrize(("deadline_h", "low", "high"), [(20, 0.99, 1.0), (10, 0.49, 0.51), (5, 0.0, 0.1)])
+def test_the_probability_to_finish_follows_the_forecast_interval(deadline_h, low, high):
+    work = Interval(10 * HOUR_S, 7 * HOUR_S, 14 * HOUR_S)
+    found = outcome(work, Terms("on-demand", 1.0, setup_s=0.0), deadline_s=deadline_h * HOUR_S)
+    assert low <= found.finish_probability <= high
+    assert found.usd_low == pytest.approx(7.0)
+    assert found.usd_high == pytest.approx(14.0)
+
+
+def test_interruptions_make_a_deadline_less_certain():
+    work = Interval(10 * HOUR_S, 9.9 * HOUR_S, 10.1 * HOUR_S)
+    calm = outcome(work, Terms("on-demand", 1.0), deadline_s=12 * HOUR_S)
+    spot = Terms("spot", 1.0, interruptions_per_day=4.0, save_s=60.0, restart_s=660.0)
+    assert outcome(work, spot, deadline_s=12 * HOUR_S).finish_probability < calm.finish_probability
+
+
+def test_what_a_rental_assumes_is_named_with_the_flag_that_changes_it():
+    common = {"parameters": 10**9, "network_bytes_per_s": None, "max_session_hours": None, "hours_per_week": None}
+    terms, assumed = rental("spot", "aws", 1.0, interruptions_per_day=None, **common)
+    assert terms.interruptions_per_day == economics.DEFAULT_INTERRUPTIONS_PER_DAY
+    assert terms.save_s == pytest.approx(12e9 / economics.WRITE_BYTES_PER_S)
+    assert any("--interruptions" in text for text in assumed)
+    terms, assumed = rental("spot", "aws", 1.0, interruptions_per_day=3.0, **common)
+    assert terms.interruptions_per_day == 3.0
+    assert not any("--interruptions" in text for text in assumed)
+    terms, assumed = rental("free", "colab", 0.0, interruptions_per_day=None, **common)
+    assert terms.session_s == 12 * HOUR_S
+    assert any("quota" in text for text in assumed)
+
+
+def test_electricity_is_power_times_price():
+    rate = economics.electricity_usd_per_hour(450.0, count=2, usd_per_kwh=0.2)
+    assert rate == pytest.approx((450 * 2 * 0.8 + 100) / 1000 * 0.2)

@@ -1,0 +1,248 @@
+"""plan() on a synthetic job and a handful of offers: what it chooses, rejects, says and refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from test_plan_synthetic import offer, synthetic_source, synthetic_trace
+
+from gpuwise.errors import DoesNotFitError, InputError, NoPlanError, UnsupportedError
+from gpuwise.hardware import Machine, load_catalog
+from gpuwise.plan import NothingInside, Request
+from gpuwise.plan.search import plan
+from gpuwise.trace import Axis, build_family
+
+CATALOG = load_catalog()
+SMALL = {"width": 256, "layers": 2}
+BIG = {"width": 8192, "layers": 24}  # 1.6 G parameters: 26 GB of state
+
+
+def planned(request: Request, *offers, source=None, **shape):
+    return plan(source or synthetic_source(**(shape or SMALL)), request, offers, CATALOG)
+
+
+def test_plans_are_ranked_by_cost_and_each_strategy_meets_the_global_batch():
+    found = planned(Request(samples=10**9, global_batch=256), offer(usd_per_hour=2.0), offer(usd_per_hour=1.0),
+                    offer("h100-80gb-sxm", 30.0, count=8))  # fmt: skip
+    assert [p.rank for p in found.plans] == [1, 2, 3]
+    costs = [p.usd.value for p in found.plans]
+    assert costs == sorted(costs)
+    assert all(p.strategy.global_batch == 256 for p in found.plans)
+    assert found.plans[0].offer.usd_per_hour == 1.0
+    assert "cheapest of 3 offers" in found.best.reasons[0]
+    fastest = min(found.plans, key=lambda p: p.hours)
+    assert any(reason.startswith("fastest") for reason in fastest.reasons)
+
+
+def test_the_catalogs_offers_are_all_accounted_for():
+    found = plan(synthetic_source(**SMALL), Request(samples=10**8), CATALOG.offers, CATALOG)
+    assert found.considered == len(CATALOG.offers) + len(CATALOG.incomplete_offers)
+    assert len(found.plans) + sum(r.count for r in found.rejected.values()) == found.considered
+    assert len(found.plans) <= 12
+    assert found.rejected["more than 16 devices"].examples
+    assert found.rejected["chip cannot train"].count > 0
+
+
+def test_the_result_as_json_holds_the_contract():
+    found = planned(Request(samples=10**6, budget_usd=100.0, deadline_s=86400.0), offer())
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    first = data["plans"][0]
+    keys = {"rank", "offer", "device", "count", "strategy", "forecast", "hours", "usd", "finish_probability", "reasons"}
+    assert keys <= set(first)
+    assert isinstance(first["usd"], float)
+    assert isinstance(data["rejected"], dict)
+
+
+def test_memory_decides_between_replicas_shards_and_recomputation():
+    roomy = planned(Request(samples=10**6, global_batch=64), offer("h100-80gb-sxm", count=8), **SMALL).best
+    assert roomy.strategy.mesh.dp_replicate == 8
+    assert roomy.strategy.recompute == "none"
+    wide = planned(Request(samples=10**4, global_batch=64), offer("rtx-4090", count=8), **BIG).best
+    assert wide.strategy.mesh.dp_shard == 8
+    assert any("sharded over 8 devices" in reason for reason in wide.reasons)
+    with pytest.raises(DoesNotFitError, match=r"needs .* GiB a device"):
+        planned(Request(samples=10**4), offer("rtx-4090"), **BIG)
+
+
+def test_precision_follows_the_chip_and_pure_bf16_only_the_user():
+    def precision(chip, **pins):
+        return planned(Request(samples=10**6, **pins), offer(chip), width=2048).best
+
+    assert precision("h100-80gb-sxm").strategy.precision == "amp-bf16"
+    assert precision("t4").strategy.precision == "amp-fp16"
+    assert precision("gtx-1080").strategy.precision == "fp32"
+    pinned = precision("h100-80gb-sxm", precision="bf16")
+    assert pinned.strategy.precision == "bf16"
+    assert any("changes what is trained" in reason for reason in pinned.reasons)
+    with pytest.raises(NoPlanError, match="precision unsupported"):
+        precision("t4", precision="amp-bf16")
+
+
+def test_a_variant_the_source_does_not_have_is_rejected_not_fatal():
+    without = synthetic_source(without=("amp-bf16",), **SMALL)
+    found = plan(without, Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
+    assert found.best.strategy.precision == "tf32"
+    nothing = synthetic_source(without=("amp-bf16", "fp32", "amp-fp16"), **SMALL)
+    with pytest.raises(UnsupportedError):
+        plan(nothing, Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
+
+
+def test_memory_is_the_reason_even_where_a_technique_has_no_trace():
+    source = synthetic_source(without=("full", "fp32"), **BIG)
+    with pytest.raises(DoesNotFitError, match="memory of none of 1 offers"):
+        plan(source, Request(samples=10**4), [offer("rtx-4090")], CATALOG)
+
+
+def test_some_headroom_is_left_where_it_can_be():
+    fitting = [planned(Request(samples=10**6, global_batch=n), offer(), width=2048) for n in (4096, 4608, 5120, 5632)]
+    for found in fitting:
+        memory = found.best.forecast.memory
+        assert memory.device_bytes <= 0.95 * memory.capacity_bytes
+
+
+def test_a_program_that_changes_with_its_batch_is_planned_at_the_batch_it_is_known_at():
+    def source(strategy):
+        trace = synthetic_trace(micro_batch=1, strategy=strategy, **SMALL)
+        family = build_family({(1,): trace}, (Axis("micro_batch", 1, 1, 0, exact_every=0),), {"micro_batch": 1})
+        return replace(family, axes=()) if family else None
+
+    found = plan(source, Request(samples=10**6, global_batch=32), [offer()], CATALOG)
+    assert found.best.strategy.micro_batch == 1
+    assert found.best.strategy.accumulation == 32
+
+
+def test_micro_batch_and_global_batch_that_cannot_meet_are_rejected():
+    found = planned(Request(samples=10**6, global_batch=24, micro_batch=6), offer(), offer(count=4), offer(count=8))
+    assert {p.count for p in found.plans} == {1, 4}
+    assert all(p.strategy.micro_batch == 6 for p in found.plans)
+    assert found.rejected["global batch does not divide over the devices"].count == 1
+
+
+def test_a_default_global_batch_is_named_and_moves_to_fit_the_devices():
+    found = planned(Request(samples=10**6), offer("a100-40gb-sxm", count=6))
+    assert found.best.strategy.global_batch % 6 == 0
+    assert any("--global-batch" in text for text in found.assumptions)
+    assert any("divides over 6 devices" in text for text in found.best.assumptions)
+
+
+def test_spot_is_planned_with_checkpoints_and_refused_without():
+    spot = offer(terms="spot", usd_per_hour=0.3)
+    found = planned(Request(samples=10**10, spot=True), spot, offer(), width=2048)
+    assert [p.offer.terms for p in found.plans] == ["spot"]
+    assert found.best.checkpoint_interval_s > 0
+    assert any("twice as many interruptions" in reason for reason in found.best.reasons)
+    assert found.rejected["not spot"].count == 1
+    without = planned(Request(samples=10**7, spot=False), spot, offer())
+    assert [p.offer.terms for p in without.plans] == ["on-demand"]
+    assert planned(Request(samples=10**7, checkpoints=False), spot, offer()).rejected["needs checkpoints"].count == 1
+    with pytest.raises(InputError, match="spot without checkpoints is refused"):
+        Request(samples=1, spot=True, checkpoints=False)
+
+
+def test_owned_machines_cost_electricity_and_one_of_them_may_do():
+    found = planned(Request(samples=10**9, own=(("rtx-4090", 2),), usd_per_kwh=0.3, limit=None), width=2048)
+    assert {p.count for p in found.plans} == {1, 2}
+    one = next(p for p in found.plans if p.count == 1)
+    assert one.usd.value == pytest.approx(one.hours * (450 * 0.8 + 100) / 1000 * 0.3)
+    assert any("--electricity" in text for text in one.assumptions)
+    assert any("one device is enough" in reason for reason in one.reasons)
+    with pytest.raises(NoPlanError, match="cannot train"):
+        planned(Request(samples=10**6, own=(("alveo-u250", 1),)))
+
+
+def test_this_machines_cpu_ranks_on_its_merits():
+    here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
+    found = planned(Request(samples=1000, here=here), offer("h100-80gb-sxm", 3.0), width=64, layers=1)
+    assert found.best.offer.provider == "here"
+    assert any("a CPU is enough" in reason for reason in found.best.reasons)
+    alone = planned(Request(samples=1000, here=here, on=("here",)), offer(), width=64, layers=1)
+    assert [p.offer.provider for p in alone.plans] == ["here"]
+
+
+def test_a_free_tier_costs_nothing_and_takes_its_weeks():
+    free = offer("t4", 0.0, terms="free", max_session_hours=12, hours_per_week=30)
+    found = planned(Request(samples=2 * 10**9, limit=None), free, offer("t4"), width=2048)
+    tier = next(p for p in found.plans if p.offer.terms == "free")
+    assert tier.usd.value == 0.0
+    assert tier.hours > tier.machine_hours > 60
+    hurried = planned(
+        Request(samples=2 * 10**9, deadline_s=tier.hours * 1800), free, offer("h100-80gb-sxm"), width=2048
+    )
+    assert [p.offer.terms for p in hurried.plans] == ["on-demand"]
+    assert hurried.rejected["past the deadline"].count == 1
+
+
+def test_slices_and_cpu_offers_are_candidates():
+    slice_ = offer("l4", 0.4, count=0.25)
+    cpu = offer("xeon-8480plus", 2.0, count=0, host_memory_bytes=384 * 2**30)
+    found = planned(Request(samples=10**6, limit=None), slice_, cpu)
+    assert {p.count for p in found.plans} == {0.25, 1.0}
+    quarter = next(p for p in found.plans if p.count == 0.25)
+    whole = planned(Request(samples=10**6), offer("l4")).best
+    assert quarter.forecast.memory.capacity_bytes == pytest.approx(whole.forecast.memory.capacity_bytes / 4, rel=0.01)
+    assert quarter.forecast.step_time_s.value > whole.forecast.step_time_s.value
+
+
+def test_on_names_chips_and_counts():
+    offers = (offer("h100-80gb-sxm"), offer("h100-80gb-sxm", count=8), offer("a100-80gb-sxm"))
+    both = planned(Request(samples=10**6, on=("h100-sxm",), limit=None), *offers)
+    assert {p.count for p in both.plans} == {1, 8}
+    eight = planned(Request(samples=10**6, on=("h100-80gb-sxm:8",), limit=None), *offers)
+    assert {p.count for p in eight.plans} == {8}
+    with pytest.raises(NoPlanError, match="None is in the catalog"):
+        planned(Request(samples=10**6, on=("v100-sxm2-16gb",)), *offers)
+
+
+def test_nothing_inside_shows_the_cheapest_and_the_fastest():
+    offers = (offer("rtx-4090", 0.4), offer("h100-80gb-sxm", 40.0, count=8))
+    with pytest.raises(NothingInside, match=r"The cheapest is .* the fastest is") as caught:
+        planned(Request(samples=10**10, budget_usd=0.01, deadline_s=60.0), *offers, width=2048)
+    assert caught.value.cheapest.device == "rtx-4090"
+    assert caught.value.fastest.device == "h100-80gb-sxm"
+    assert caught.value.code == "no-plan"
+    assert {"cheapest", "fastest", "error"} <= set(caught.value.to_dict())
+    assert "raise the budget" in str(caught.value)
+    with pytest.raises(NothingInside, match="--budget"):
+        planned(Request(samples=10**10, budget_usd=0.01), *offers, width=2048)
+
+
+def test_a_stale_price_is_said_so():
+    found = planned(Request(samples=10**6), offer(stale=True))
+    assert any(reason.startswith("stale price") for reason in found.best.reasons)
+
+
+def test_how_much_to_train_must_be_said_or_is_assumed_aloud():
+    with pytest.raises(InputError, match="how much to train"):
+        planned(Request(), offer())
+    assert any("1 epoch" in text for text in planned(Request(samples_per_epoch=5000), offer()).assumptions)
+    assert planned(Request(epochs=3, samples_per_epoch=5000), offer()).best.samples == 15000
+    with pytest.raises(InputError, match="not tokens"):
+        planned(Request(tokens=10**6), offer())
+    tokens = planned(Request(tokens=64_000), offer(), source=synthetic_source(unit="token", **SMALL))
+    assert tokens.best.samples == 1000
+    with pytest.raises(InputError, match="more than one"):
+        Request(samples=1, epochs=1)
+
+
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"samples": -5}, {"deadline_s": float("inf")}, {"budget_usd": -1.0},
+                                   {"precision": "fp7"}, {"recompute": "some"}, {"limit": 0}])  # fmt: skip
+def test_requests_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InputError):
+        Request(**wrong)
+
+
+def test_the_table_shows_variety_within_its_limit():
+    many = [offer(usd_per_hour=1 + i / 100) for i in range(20)]
+    found = planned(Request(samples=10**9, limit=5), *many, offer("h100-80gb-sxm", 80.0, count=8), width=2048)
+    assert len(found.plans) <= 5
+    assert sum(p.device == "rtx-4090" for p in found.plans) == 2
+    assert found.plans[-1].device == "h100-80gb-sxm"
+
+
+def test_planning_needs_no_pytorch():
+    code = "import sys, gpuwise.plan.search, gpuwise.plan.fit, gpuwise.plan.compare; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
