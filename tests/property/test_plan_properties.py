@@ -105,9 +105,7 @@ def test_more_work_never_takes_less_time_or_money(terms, work_s, factor):
 
 
 @MANY
-@given(
-    batch=st.integers(1, 5000), devices=st.integers(1, 16), micro_batch=some(st.integers(1, 32)), exact=st.booleans()
-)
+@given(batch=st.integers(1, 5000), devices=st.integers(1, 16), micro_batch=some(st.integers(1, 32)), exact=st.booleans())
 def test_micro_batch_times_accumulation_times_devices_is_the_global_batch(batch, devices, micro_batch, exact):
     found = batch_for(batch, devices=devices, micro_batch=micro_batch, exact=exact)
     if exact:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -292,14 +291,14 @@ def test_a_foreign_trace_is_refused(content: bytes, tmp_path: Path):
     assert "job.npz is not a gpuwise trace" in result.stderr
 
 
-@pytest.mark.parametrize("kept", [4, 100, -1])
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kept", [4, -1])
 def test_a_truncated_trace_is_refused(kept: int, tmp_path: Path):
     save(synthetic_family(Strategy()), tmp_path / "job.npz")
     (tmp_path / "job.npz").write_bytes((tmp_path / "job.npz").read_bytes()[:kept])
-    result = run("forecast", "job.npz", "--on", "t4")
-    gc.collect()  # NumPy leaves the file of a broken archive open until then
-    assert result.exit_code == 2
+    # In a process of its own: NumPy leaves the file of a broken archive open.
+    command = [sys.executable, "-m", "gpuwise", "forecast", "job.npz", "--on", "t4"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
     assert "job.npz is not a gpuwise trace" in result.stderr
 
 

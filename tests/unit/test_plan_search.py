@@ -169,9 +169,7 @@ def test_a_free_tier_costs_nothing_and_takes_its_weeks():
     tier = next(p for p in found.plans if p.offer.terms == "free")
     assert tier.usd.value == 0.0
     assert tier.hours > tier.machine_hours > 60
-    hurried = planned(
-        Request(samples=2 * 10**9, deadline_s=tier.hours * 1800), free, offer("h100-80gb-sxm"), width=2048
-    )
+    hurried = planned(Request(samples=2 * 10**9, deadline_s=tier.hours * 1800), free, offer("h100-80gb-sxm"), width=2048)
     assert [p.offer.terms for p in hurried.plans] == ["on-demand"]
     assert hurried.rejected["past the deadline"].count == 1
 

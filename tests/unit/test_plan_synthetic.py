@@ -86,9 +86,7 @@ def synthetic_source(*, without: tuple[str, ...] = (), unit: str = "sample", **s
 def offer(chip: str = "rtx-4090", usd_per_hour: float = 1.0, *, count: float = 1, terms: str = "on-demand",
           provider: str = "somewhere", instance: str = "", **more: object) -> Offer:  # fmt: skip
     name = instance or f"{chip}x{count:g}-{terms}-{usd_per_hour:g}"
-    return Offer(
-        provider, name, "region", chip, count, terms, usd_per_hour, source=Source("a test", "2026-11-01"), **more
-    )  # type: ignore[arg-type]
+    return Offer(provider, name, "region", chip, count, terms, usd_per_hour, source=Source("a test", "2026-11-01"), **more)  # type: ignore[arg-type]
 
 
 def test_the_synthetic_family_is_exact_between_its_grid_points():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import CONTRACTIONS, Units, sustained_share, units_for
+from gpuwise.cost.rates import CONTRACTIONS, Units, sustained_share, sustained_tensor_share, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.trace import KINDS, Trace
 
@@ -61,7 +61,10 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
     operations, precision = trace.operations, trace.header.strategy.precision
     floor = _by_family(parameters.kernel_floor_s, chip)
     unit_count = chip.sm_count or parameters.default_units
-    sustained = sustained_share(chip, parameters) * parameters.architecture_efficiency.get(chip.architecture or "", 1.0)
+    relative = parameters.architecture_efficiency.get(chip.architecture or "", 1.0)
+    vector = sustained_share(chip, parameters)
+    sustained = {"vector": vector, "tensor": min(vector, sustained_tensor_share(chip, parameters))}
+    sustained["tf32"] = sustained["tensor"]
     compute, ideal = np.zeros(len(operations)), np.zeros(len(operations))
     flops, causal = operations.column("flops").astype(float), operations.column("causal")
     batch, m, n, k = (operations.column(name).astype(float) for name in ("batch", "m", "n", "k"))
@@ -71,7 +74,8 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
             continue
         units: Units = units_for(chip, dtype=dtype, kind=kind, precision=precision, parameters=parameters)
         rate = parameters.rates[units.rate]
-        efficiency = parameters.efficiency(units.rate, kind, backward=backward) * sustained
+        efficiency = parameters.efficiency(units.rate, kind, backward=backward)
+        efficiency *= relative * sustained.get(units.rate, 1.0)
         compute[rows] = arithmetic_s(flops[rows], outputs_of(kind, batch[rows], m[rows], n[rows], k[rows]), unit_count,
                                      peak_flops_per_s=units.peak_flops_per_s, efficiency=efficiency, fill=rate.fill)  # fmt: skip
         ideal[rows] = flops[rows] * (1 + causal[rows]) / units.peak_flops_per_s

@@ -36,6 +36,8 @@ class Parameters:
     roof_sharpness: float
     power_watts_per_tflops: Mapping[str, float]
     power_exponent: float
+    power_watts_per_tensor_tflops: Mapping[str, float]
+    tensor_power_exponent: float
     matrix_fp32_per_vector: Mapping[str, float]
     architecture_efficiency: Mapping[str, float]
     default_units: int

@@ -117,11 +117,24 @@ def sustained_share(chip: Chip, parameters: Parameters) -> float:
 
     A Tesla T4 (70 W) sustains about half of its peak, a 2080 Ti of the same generation nearly all of it.
     """
-    single = chip.peak_flops_per_s.get("fp32")
-    capability = chip.compute_capability
-    if not chip.tdp_w or not single or capability is None:
+    need = parameters.power_watts_per_tflops.get(_capability(chip))
+    return _powered(chip, chip.peak_flops_per_s.get("fp32"), need) ** parameters.power_exponent
+
+
+def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
+    """Share of the boost clock kept up by tensor cores that work for minutes, as in training: watts per fp16 TFLOP/s.
+
+    Short benchmarks do not show it, so it is no part of the efficiencies fitted on them.
+    """
+    need = parameters.power_watts_per_tensor_tflops.get(_capability(chip))
+    return _powered(chip, chip.peak_flops_per_s.get("fp16"), need) ** parameters.tensor_power_exponent
+
+
+def _powered(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: float | None) -> float:
+    if not chip.tdp_w or not peak_flops_per_s or need_watts_per_tflops is None:
         return 1.0
-    need = parameters.power_watts_per_tflops.get(f"{capability[0]}.{capability[1]}")
-    if need is None:
-        return 1.0
-    return min(1.0, chip.tdp_w / (single / 1e12) / need) ** parameters.power_exponent
+    return min(1.0, chip.tdp_w / (peak_flops_per_s / 1e12) / need_watts_per_tflops)
+
+
+def _capability(chip: Chip) -> str:
+    return "{}.{}".format(*chip.compute_capability) if chip.compute_capability else ""

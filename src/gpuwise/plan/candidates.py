@@ -59,9 +59,7 @@ def candidates(
     for name, count in request.own:
         chip = catalog.find_chip(name)
         for devices in sorted({1, count}):
-            machine = Machine(
-                chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}"
-            )
+            machine = Machine(chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}")
             found.append(_owned(request, machine, provider="own"))
     if request.here is not None and here_wanted:
         found.append(_owned(request, request.here, provider="here"))

@@ -124,9 +124,7 @@ def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision
             continue
         strategy = strategy.but(precision=choice)
         chosen = micro_batch or _micro_batch(pricer, strategy, place, fallback)
-        guessed = [
-            text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None
-        ]
+        guessed = [text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None]
         if guessed:
             assumptions.append(f"{chip.id}: assumed {', '.join(guessed)}; --precision and --micro-batch change it")
         return pricer.forecast(strategy.but(micro_batch=chosen), place)

@@ -108,9 +108,7 @@ def fit(source: TraceSource, chip: Chip, *, catalog: Catalog, count: int = 1, li
     equal = micro_batch or largest or 1
     if capacity is None:
         equal = micro_batch or 1
-        assumptions.append(
-            "the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it"
-        )
+        assumptions.append("the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it")
     base = pricer.forecast(asked.but(micro_batch=equal), place)
     rows = [FitRow("as asked", count, asked.but(micro_batch=equal), largest, base.memory, 0, 1.0)]
     for technique, strategy, note in _techniques(asked, chip):
@@ -193,9 +191,7 @@ def _row(pricer: Pricer, technique: str, strategy: Strategy, place: Place, base:
     return FitRow(technique, place.count, strategy, largest, forecast.memory, freed, ratio, note)
 
 
-def _nearest_chips(
-    pricer: Pricer, asked: Strategy, catalog: Catalog, *, count: int, capacity: int | None
-) -> tuple[str, ...]:
+def _nearest_chips(pricer: Pricer, asked: Strategy, catalog: Catalog, *, count: int, capacity: int | None) -> tuple[str, ...]:
     """The smallest chips that hold one sample as asked."""
     found: list[str] = []
     chips = [c for c in catalog.chips.values() if (c.usable_memory_bytes or 0) > (capacity or 0)]

@@ -173,9 +173,7 @@ class Pricer:
     def best(self, place: Place, wish: Wish) -> Forecast | NoStrategy:
         """The fastest strategy that fits a place, or why there is none."""
         if wish.global_batch % place.count:
-            return NoStrategy(
-                "global batch does not divide over the devices", f"{wish.global_batch} over {place.count}"
-            )
+            return NoStrategy("global batch does not divide over the devices", f"{wish.global_batch} over {place.count}")
         micro_batches = space.micro_batches(wish.global_batch // place.count, wish.micro_batch)
         if not micro_batches:
             return NoStrategy("micro-batch does not divide the batch of a device")
@@ -224,9 +222,7 @@ class Pricer:
             raise problem
         return found
 
-    def ladder(
-        self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]
-    ) -> list[Strategy]:
+    def ladder(self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]) -> list[Strategy]:
         """Strategies of exactly the global batch, ascending in micro-batch, as far as the family knows them."""
         each = wish.global_batch // mesh.data_parallel
         whole = Strategy(precision=precision, recompute=recompute, mesh=mesh, optimizer=wish.optimizer, mode=self.mode)

@@ -32,20 +32,14 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
     if strategy.recompute == "full":
         found.append("activations are computed again in backward, so that a larger micro-batch fits")
     if strategy.accumulation > 1:
-        found.append(
-            f"{strategy.accumulation} micro-batches of {strategy.micro_batch} are accumulated a step on each device"
-        )
+        found.append(f"{strategy.accumulation} micro-batches of {strategy.micro_batch} are accumulated a step on each device")
     limit, share = max(forecast.bound.items(), key=lambda item: item[1])
     found.append(f"{share:.0%} of a step is limited by {_BOUND[limit]}")
     if strategy.precision == "bf16":
-        found.append(
-            "pure bf16 because you asked for it: it changes what is trained, parameters are rounded every step"
-        )
+        found.append("pure bf16 because you asked for it: it changes what is trained, parameters are rounded every step")
     if candidate.chip.kind in ("tpu", "asic"):
         found.append(
-            "needs PyTorch/XLA"
-            if candidate.chip.kind == "tpu"
-            else f"needs the PyTorch plug-in of {candidate.chip.vendor}"
+            "needs PyTorch/XLA" if candidate.chip.kind == "tpu" else f"needs the PyTorch plug-in of {candidate.chip.vendor}"
         )
     if candidate.offer.count == 1 and candidate.chip.kind != "cpu" and strategy.mesh.devices == 1:
         found.append("one device is enough")
@@ -94,9 +88,7 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: int, 
         why = []
         if rank == 1:
             why.append(
-                f"cheapest of {inside} offers{told}"
-                if inside > 1
-                else f"the only offer{told.replace('finish', 'finishes')}"
+                f"cheapest of {inside} offers{told}" if inside > 1 else f"the only offer{told.replace('finish', 'finishes')}"
             )
         if plan is fastest and len(plans) > 1:
             why.append(f"fastest of {inside}")
@@ -136,8 +128,10 @@ def speed_reason(ours: Forecast, our_chip: Chip, theirs: Forecast, their_chip: C
     if 1 / 1.05 < ratio < 1.05:
         return f"{head} trains this job as fast as {other}"
     if ratio > 1:
-        return f"{head} trains this job {_times(ratio)} faster than {other}: {why_faster(ours, our_chip, theirs, their_chip)}"
-    return f"{head} trains this job {_times(1 / ratio)} slower than {other}: {why_faster(theirs, their_chip, ours, our_chip)}"
+        why = why_faster(ours, our_chip, theirs, their_chip)
+        return f"{head} trains this job {_times(ratio)} faster than {other}: {why}"
+    why = why_faster(theirs, their_chip, ours, our_chip)
+    return f"{head} trains this job {_times(1 / ratio)} slower than {other}: {why}"
 
 
 def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip) -> str:

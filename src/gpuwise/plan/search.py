@@ -97,9 +97,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced)
 
 
-def _best(
-    pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool
-) -> Forecast | NoStrategy:
+def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
     place = item.place
     batch = space.batch_for(global_batch, devices=place.count, micro_batch=request.micro_batch, exact=exact)
     if batch is None:

@@ -45,7 +45,7 @@ addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot s
 _libraries: list[Any] = []
 _cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 _clear_original: Callable[[], None] = torch.clear_autocast_cache
-_below = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_below = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
 
 def register() -> None:

@@ -27,8 +27,14 @@ IMAGES = {
 }
 
 
+LARGE = 5_000_000_000  # parameters from which nobody trains in fp32
+
+
 def variants(info: PresetInfo) -> list[Strategy]:
     """Every variant of a preset that ships."""
+    if info.parameters >= LARGE:
+        train = [Strategy(precision=p, recompute=r) for p in ("bf16", "amp-bf16") for r in ("none", "full")]
+        return [*train, Strategy(precision="bf16", mode="infer")]
     blocks = bool(repeated_blocks(meta_model(resolve(info.name))))
     train = [
         Strategy(precision=p, recompute=r) for p in PRECISIONS for r in (("none", "full") if blocks else ("none",))

@@ -1,0 +1,26 @@
+"""Checks the JSON of `gpuwise plan llama3-8b --tokens 20B --budget 20000 --deadline 30d`."""
+
+import json
+import sys
+
+result = json.load(open(sys.argv[1], encoding="utf-8"))
+plans = result["plans"]
+assert plans, "no plan for 20B tokens of an 8B model in $20,000 and 30 days"
+assert [plan["rank"] for plan in plans] == list(range(1, len(plans) + 1))
+for plan in plans:
+    assert plan["usd"] <= 20_000, plan["usd"]
+    assert plan["hours"] <= 30 * 24, plan["hours"]
+    assert 0 < plan["finish_probability"] <= 1
+    assert plan["reasons"], "a plan without reasons"
+    forecast = plan["forecast"]
+    step = forecast["step_time_s"]
+    assert 0 < step["low"] <= step["value"] <= step["high"]
+    memory = forecast["memory"]
+    assert memory["fits"] and memory["device_bytes"] <= memory["capacity_bytes"]
+    assert sum(memory["by_category"].values()) == memory["peak_allocated_bytes"]
+# 6 × 8.03e9 × 20e9 operations at no more than the dense bf16 peak: a plan cannot be faster than the hardware.
+best = plans[0]
+peak = best["forecast"]["flops_per_step"] / best["forecast"]["step_time_s"]["value"]
+assert peak > 1e12, peak
+assert result["rejected"], "nothing was rejected, so nothing was considered"
+print(f"plan checked: {len(plans)} plans, best {best['device']} x{best['count']} in {best['hours']:.0f} h for ${best['usd']:,.0f}")

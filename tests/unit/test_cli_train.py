@@ -1,0 +1,166 @@
+"""`gpuwise train` and jobs that need PyTorch: files, Job objects, plans that fit the job and plans that do not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import gpuwise
+from gpuwise.cli.main import main
+from gpuwise.errors import InputError, JobError
+from gpuwise.plan import save_plan
+
+torch = pytest.importorskip("torch")
+
+JOB = """
+import torch
+from gpuwise import Job
+torch.manual_seed(1)
+X = torch.randn(64, {width})
+Y = (X[:, :1] > 0).float()
+job = Job(
+    name="tiny",
+    model=lambda: torch.nn.Linear({width}, 1),
+    batch=lambda n: {{"x": torch.zeros(n, {width}), "y": torch.zeros(n, 1)}},
+    loss=lambda model, batch: torch.nn.functional.binary_cross_entropy_with_logits(model(batch["x"]), batch["y"]),
+    data=lambda: [{{"x": x, "y": y}} for x, y in zip(X, Y)],
+    samples=64,
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(JOB.format(width=4))
+    (tmp_path / "other.py").write_text(JOB.format(width=5))
+    return tmp_path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> gpuwise.Plan:
+    """The cheapest plan for two epochs on this machine."""
+    path = tmp_path_factory.mktemp("job") / "tiny.py"
+    path.write_text(JOB.format(width=4))
+    return gpuwise.plan(f"{path}:job", epochs=2, on="here", precision="fp32", global_batch=16).best
+
+
+def test_train_json_is_the_result_and_nothing_else(folder: Path):
+    result = run(
+        "train", "tiny.py:job", "--epochs", "2", "--micro-batch", "8", "--accumulate", "2", "--log", "log.jsonl", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["steps"], found["samples"]) == (8, 128)
+    assert found["strategy"]["accumulation"] == 2
+    assert found["forecast"]["forecast_s"] > 0
+    records = [json.loads(line)["record"] for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert records == ["header", *["step"] * 8, "summary"]
+
+
+def test_train_prints_the_forecast_beside_what_was_measured():
+    shown = run("train", "tiny.py:job", "--steps", "3").stdout
+    assert "tiny trained on cpu: fp32, micro-batch 32" in shown
+    assert "measured" in shown
+    assert "forecast" in shown
+
+
+def test_a_plan_is_run_as_it_is(plan: gpuwise.Plan, folder: Path):
+    assert plan.strategy.global_batch == 16
+    save_plan(plan, folder / "plan.toml")
+    found = json.loads(run("train", "tiny.py:job", "--plan", "plan.toml", "--json").stdout)
+    assert found["strategy"] == plan.strategy.to_dict()
+    assert found["steps"] == plan.steps == 8
+
+
+def test_a_plan_for_another_job_is_refused(plan: gpuwise.Plan, folder: Path):
+    save_plan(plan, folder / "plan.toml")
+    result = run("train", "other.py:job", "--plan", "plan.toml", "--log", "log.jsonl")
+    assert result.exit_code == 2
+    assert "this plan is for another job" in result.stderr
+    assert not (folder / "log.jsonl").exists()
+
+
+def test_a_plan_for_other_sizes_is_refused(plan: gpuwise.Plan):
+    with pytest.raises(InputError, match="the plan is for seq_len None, not 128"):
+        gpuwise.train("tiny.py:job", plan=plan, seq_len=128)
+
+
+def test_a_plan_for_several_devices_is_refused(plan: gpuwise.Plan):
+    wide = replace(plan, strategy=plan.strategy.but(mesh=gpuwise.Mesh(dp_replicate=2)))
+    with pytest.raises(gpuwise.GpuwiseError, match="2 devices"):
+        gpuwise.train("tiny.py:job", plan=wide)
+
+
+def test_train_takes_no_unknown_setting():
+    with pytest.raises(InputError, match="train does not take colour"):
+        gpuwise.train("tiny.py:job", colour="red")
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [("tiny.py", "tiny.py:job"), ("none.py:job", "none.py"), ("tiny.py:nothing", "nothing"), ("tiny.npz", "not trained")],
+)
+def test_what_is_no_job_is_refused(job: str, said: str):
+    result = run("train", job)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_job_whose_forward_raises_is_explained(folder: Path):
+    text = JOB.format(width=4).replace('model(batch["x"])', 'model(batch["x"][:, :3])')
+    (folder / "broken.py").write_text(text)
+    for arguments in (("train", "broken.py:job"), ("forecast", "broken.py:job", "--on", "t4")):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert "mat1 and mat2 shapes cannot be multiplied" in result.stderr.replace("\n", " ")
+
+
+def test_a_batch_of_the_wrong_shape_is_explained(folder: Path):
+    (folder / "broken.py").write_text(JOB.format(width=4).replace("torch.zeros(n, 1)", "torch.zeros(3, 1)"))
+    result = run("forecast", "broken.py:job", "--on", "t4")
+    assert result.exit_code == 2
+    assert "its first dimension must be" in result.stderr
+
+
+def test_a_job_object_is_a_job():
+    job = gpuwise.Job(
+        name="mine",
+        model=lambda: torch.nn.Linear(4, 1),
+        batch=lambda n: {"x": torch.zeros(n, 4)},
+        loss=lambda model, batch: model(batch["x"]).mean(),
+        samples=100,
+    )
+    found = gpuwise.forecast(job, on="rtx-4090", micro_batch=3, precision="fp32")
+    assert (found.job, found.strategy.micro_batch) == ("mine", 3)
+    assert gpuwise.plan(job, budget=10, on="rtx-4090").best.samples == 100
+    with pytest.raises(InputError, match="this job makes batches of seq_len None, not 8"):
+        gpuwise.forecast(job, on="rtx-4090", seq_len=8)
+
+
+def test_here_is_this_machine():
+    found = gpuwise.forecast("tiny.py:job", on="here")
+    assert found.memory.capacity_bytes > 2**28
+    assert found.usd_per_hour is None
+    assert any(line.startswith("`here` is") for line in found.assumptions)
+
+
+def test_a_forecast_that_fails_never_stops_a_run(monkeypatch: pytest.MonkeyPatch):
+    from gpuwise import training
+
+    def fail(*_: object, **__: object) -> None:
+        raise JobError("cannot be traced.")
+
+    monkeypatch.setattr(training.JobSource, "trace", fail)
+    with pytest.warns(UserWarning, match="no forecast to compare with: cannot be traced"):
+        assert gpuwise.train("tiny.py:job", steps=1, progress="silent").forecast is None
