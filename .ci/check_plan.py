@@ -2,8 +2,9 @@
 
 import json
 import sys
+from pathlib import Path
 
-result = json.load(open(sys.argv[1], encoding="utf-8"))
+result = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 plans = result["plans"]
 assert plans, "no plan for 20B tokens of an 8B model in $20,000 and 30 days"
 assert [plan["rank"] for plan in plans] == list(range(1, len(plans) + 1))
@@ -16,11 +17,12 @@ for plan in plans:
     step = forecast["step_time_s"]
     assert 0 < step["low"] <= step["value"] <= step["high"]
     memory = forecast["memory"]
-    assert memory["fits"] and memory["device_bytes"] <= memory["capacity_bytes"]
+    assert memory["fits"]
+    assert memory["device_bytes"] <= memory["capacity_bytes"]
     assert sum(memory["by_category"].values()) == memory["peak_allocated_bytes"]
 # 6 × 8.03e9 × 20e9 operations at no more than the dense bf16 peak: a plan cannot be faster than the hardware.
 best = plans[0]
 peak = best["forecast"]["flops_per_step"] / best["forecast"]["step_time_s"]["value"]
 assert peak > 1e12, peak
 assert result["rejected"], "nothing was rejected, so nothing was considered"
-print(f"plan checked: {len(plans)} plans, best {best['device']} x{best['count']} in {best['hours']:.0f} h for ${best['usd']:,.0f}")
+print(f"{len(plans)} plans; best: {best['count']} x {best['device']}, {best['hours']:.0f} h, ${best['usd']:,.0f}")

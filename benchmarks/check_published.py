@@ -38,17 +38,23 @@ def forecast(case: Case, cache: Path, catalog: Catalog, figures: Parameters) -> 
     chip = catalog.chip(case.chip_id)
     strategy = case.strategy
     trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
-    trace = replace(
-        trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision))
-    )
+    trace = replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
     trace, communication = data_parallel(trace, strategy)
     between = None
     if case.machines > 1:  # clusters of these results: a 200 or 400 Gbit/s port a GPU
         port = catalog.link("ib-ndr" if "h100" in case.chip_id else "ib-hdr")
         between = replace(port, per_direction_bytes_per_s=(port.per_direction_bytes_per_s or 0) * case.count)
-    return price(trace, communication, chip, count=case.count, machines=case.machines,
-                 link=link_inside(chip, case.count, catalog=catalog), link_between=between, strategy=case.strategy,
-                 parameters=figures)  # fmt: skip
+    return price(
+        trace,
+        communication,
+        chip,
+        count=case.count,
+        machines=case.machines,
+        link=link_inside(chip, case.count, catalog=catalog),
+        link_between=between,
+        strategy=case.strategy,
+        parameters=figures,
+    )
 
 
 def main() -> None:
@@ -72,9 +78,11 @@ def main() -> None:
         errors[case.subset, case.chip_id, case.kept_out].append(float(np.log(case.seconds / result.step_time_s.value)))
         if options.rows:
             bound = " ".join(f"{name} {share:.2f}" for name, share in result.bound.items())
-            print(f"{case.job:36} {case.chip_id:16} {case.strategy.precision:9} {case.strategy.mode:6} n={case.strategy.micro_batch:5} "
-                  f"x{case.count * case.machines:4} measured {case.seconds:9.4f} s, forecast {result.step_time_s.value:9.4f} s, "
-                  f"ratio {result.step_time_s.value / case.seconds:5.2f} {bound}")  # fmt: skip
+            what = f"{case.job:36} {case.chip_id:16} {case.strategy.precision:9} {case.strategy.mode:6}"
+            sizes = f"n={case.strategy.micro_batch:5} x{case.count * case.machines:4}"
+            value = result.step_time_s.value
+            times = f"measured {case.seconds:9.4f} s, forecast {value:9.4f} s, ratio {value / case.seconds:5.2f}"
+            print(f"{what} {sizes} {times} {bound}")
     for subset in sorted({key[0] for key in errors}):
         for kept_out in (False, True):
             joined = [e for key, values in errors.items() if key[0] == subset and key[2] == kept_out for e in values]

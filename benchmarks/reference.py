@@ -17,16 +17,25 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip
 
 # One whole device of each kind of data: Blackwell data centre (bf16), Pascal (fp32), and cards known end to end only.
-KEPT_OUT_DEVICES = frozenset({"b200-180gb-sxm", "gb200-186gb", "p100-pcie-16gb", "v100-sxm2-16gb", "rtx-a6000",
-                              "h100-80gb-pcie", "mi210", "l4"})  # fmt: skip
+KEPT_OUT_DEVICES = frozenset(
+    {"b200-180gb-sxm", "gb200-186gb", "p100-pcie-16gb", "v100-sxm2-16gb", "rtx-a6000", "h100-80gb-pcie", "mi210", "l4"}
+)
 
 DEVICES = {
-    "a100_sxm": "a100-80gb-sxm", "h100_sxm": "h100-80gb-sxm", "b200_sxm": "b200-180gb-sxm", "gb200": "gb200-186gb",
+    "a100_sxm": "a100-80gb-sxm",
+    "h100_sxm": "h100-80gb-sxm",
+    "b200_sxm": "b200-180gb-sxm",
+    "gb200": "gb200-186gb",
     "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server",
-    "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie", "Tesla T4": "t4", "Tesla P4": "p4",
-    "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
-    "AMD Instinct MI100": "mi100", "AMD Instinct MI210": "mi210",
-}  # fmt: skip
+    "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie",
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "Tesla T4": "t4",
+    "Tesla P4": "p4",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+    "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
+    "AMD Instinct MI100": "mi100",
+    "AMD Instinct MI210": "mi210",
+}
 
 
 @dataclass(frozen=True)
@@ -62,16 +71,20 @@ def _rows(table: pd.DataFrame, kind: str, catalog: Catalog, *, device: str, limi
     index = table[device].map(DEVICES).map(names.index).to_numpy()
     columns = {name: table[name].to_numpy(float) for name in ("flops", "batch", "m", "n", "k", "seconds")}
     kept = np.array([name in KEPT_OUT_DEVICES for name in names])[index]
-    return Rows(kind=kind, chips=[catalog.chip(name) for name in names], device=index,
-                moved_bytes=table["moved"].to_numpy(float), kept_out=kept, **columns)  # fmt: skip
+    return Rows(
+        kind=kind,
+        chips=[catalog.chip(name) for name in names],
+        device=index,
+        moved_bytes=table["moved"].to_numpy(float),
+        kept_out=kept,
+        **columns,
+    )
 
 
 def tensor_gemm(folder: Path, catalog: Catalog, limit: int = 3000) -> Rows:
     """bf16 matrix products under CUDA graphs (aiconfigurator)."""
-    t = pd.read_parquet(folder / "kernels" / "gemm.parquet").query("gemm_dtype == 'bfloat16' and m >= 64")
-    t = t.assign(
-        batch=1, flops=2.0 * t.m * t.n * t.k, moved=2.0 * (t.m * t.n + t.m * t.k + t.n * t.k), seconds=t.latency / 1e3
-    )
+    t = pd.read_parquet(folder / "kernels" / "gemm.parquet").query("gemm_dtype == 'bfloat16' and m >= 16")
+    t = t.assign(batch=1, flops=2.0 * t.m * t.n * t.k, moved=2.0 * (t.m * t.n + t.m * t.k + t.n * t.k), seconds=t.latency / 1e3)
     return _rows(t, "gemm", catalog, device="device", limit=limit)
 
 
@@ -82,11 +95,18 @@ def tensor_attention(folder: Path, catalog: Catalog, limit: int = 2000) -> Rows:
     encoder = pd.read_parquet(folder / "kernels" / "attention_encoder.parquet").assign(share=1.0)
     encoder["num_key_value_heads"] = encoder.num_heads
     t = pd.concat([prefill, encoder], ignore_index=True).query(
-        "isl >= 256 and isl <= 16384 and head_dim >= 64 and num_heads >= 4"
+        "isl >= 256 and isl <= 16384 and head_dim >= 16 and num_heads >= 4"
     )
     rows = t.batch_size.astype(float) * t.isl * t.head_dim
-    t = t.assign(batch=t.batch_size * t.num_heads, m=t.isl, n=t.isl, k=t.head_dim, seconds=t.latency / 1e3,
-                 flops=4 * t.share * rows * t.num_heads * t.isl, moved=4 * rows * (t.num_heads + t.num_key_value_heads))  # fmt: skip
+    t = t.assign(
+        batch=t.batch_size * t.num_heads,
+        m=t.isl,
+        n=t.isl,
+        k=t.head_dim,
+        seconds=t.latency / 1e3,
+        flops=4 * t.share * rows * t.num_heads * t.isl,
+        moved=4 * rows * (t.num_heads + t.num_key_value_heads),
+    )
     return _rows(t, "attention", catalog, device="device", limit=limit)
 
 

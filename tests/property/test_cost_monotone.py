@@ -14,8 +14,7 @@ from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES, Header, Oper
 
 CATALOG = Catalog()
 CHIPS = [
-    CATALOG.chip(i)
-    for i in ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")
+    CATALOG.chip(i) for i in ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")
 ]
 LINK = Link("l", "link", "scale-up", per_direction_bytes_per_s=5e10)
 DTYPES = st.sampled_from(["float32", "float32", "float32", "int64"])
@@ -32,9 +31,7 @@ class Traffic:
 
 @st.composite
 def traces(draw):
-    rows = draw(
-        st.lists(st.tuples(st.sampled_from(range(len(KINDS))), SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=6)
-    )
+    rows = draw(st.lists(st.tuples(st.sampled_from(range(len(KINDS))), SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=6))
     values = np.zeros((len(rows), len(COLUMNS)), dtype=np.int64)
     for i, (kind, batch, m, n, k) in enumerate(rows):
         flops = 2 * batch * m * n * k if KINDS[kind] in ("gemm", "conv", "attention") else 0
@@ -42,12 +39,19 @@ def traces(draw):
     count = draw(st.integers(1, 30))
     which = np.array(draw(st.lists(st.integers(0, len(rows) - 1), min_size=count, max_size=count)))
     phase = np.array(draw(st.lists(st.integers(0, len(PHASES) - 1), min_size=count, max_size=count)))
-    stored = draw(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, len(CATEGORIES) - 1),
-                                     st.integers(-1, count - 1), st.integers(0, count)), max_size=8))  # fmt: skip
+    stored = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 10**9), st.integers(0, len(CATEGORIES) - 1), st.integers(-1, count - 1), st.integers(0, count)
+            ),
+            max_size=8,
+        )
+    )
     stored = np.array([(s, c, b, max(b, d)) for s, c, b, d in stored], dtype=np.int64).reshape(-1, 4)
     header = Header("drawn", "", {"micro_batch": 2}, Strategy(micro_batch=2), 1, 1)
-    operations = Operations(tuple(f"op{i}" for i in range(len(rows))), np.array([r[0] for r in rows]),
-                            ("float32",) * len(rows), values)  # fmt: skip
+    operations = Operations(
+        tuple(f"op{i}" for i in range(len(rows))), np.array([r[0] for r in rows]), ("float32",) * len(rows), values
+    )
     sequence = Sequence(which, np.zeros(count, dtype=np.int64), phase, np.zeros(count, dtype=np.int64))
     storages = Storages(stored[:, 0], stored[:, 1], np.zeros(len(stored), dtype=np.int64), stored[:, 2], stored[:, 3])
     return Trace(header, operations, sequence, storages, ("net",)).check()
@@ -63,9 +67,7 @@ def test_more_bandwidth_or_arithmetic_is_never_slower(trace, chip, factor):
     wide = replace(chip, memory_bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s * factor)
     assert step_s(trace, wide) <= step_s(trace, chip) * (1 + 1e-9)
     # With the power to feed them: more units on the same watts run at a lower clock.
-    fast = replace(
-        chip, peak_flops_per_s={k: v * factor for k, v in chip.peak_flops_per_s.items()}, tdp_w=chip.tdp_w * factor
-    )
+    fast = replace(chip, peak_flops_per_s={k: v * factor for k, v in chip.peak_flops_per_s.items()}, tdp_w=chip.tdp_w * factor)
     assert step_s(trace, fast) <= step_s(trace, chip) * (1 + 1e-9)
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from gpuwise import __version__, api
 from gpuwise.cli.main import VERBS, main
 from gpuwise.errors import DoesNotFitError
+from gpuwise.trace.presets.table import PRESETS
 
 
 def run(*arguments: str):
@@ -43,6 +44,11 @@ def test_every_verb_has_help_and_is_named_as_its_file(name: str):
     assert command.name == name
     has_json = any("--json" in option.opts for option in command.params)
     assert has_json == (name not in {"record", "completion"})
+
+
+@pytest.mark.parametrize("name", ["forecast", "fit", "compare", "plan", "train"])
+def test_help_of_a_verb_with_a_job_lists_the_presets(name: str):
+    assert set(PRESETS) <= {word.strip(",") for word in run(name, "--help").stdout.split()}
 
 
 def test_help_loads_no_verb_and_nothing_heavy():

@@ -24,7 +24,7 @@ FLOORS = [
     {"job"},
     {"runtime"},
     {"tracing"},
-    {"sources", "devices", "forecasting", "installation", "training", "api"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

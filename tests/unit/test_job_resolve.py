@@ -148,18 +148,7 @@ def test_a_job_of_the_file_keeps_its_own_name(tmp_path):
      ("hf:./folder", "transformers", "gpuwise[hf]"), ("timm:resnet18", "timm", "gpuwise[timm]")],
 )  # fmt: skip
 def test_a_missing_package_names_its_extra(monkeypatch, text, absent, extra):
-    import builtins
-    import importlib
-
-    real_import, real_module, real_spec = builtins.__import__, importlib.import_module, importlib.util.find_spec
-
-    def refuse(name):
-        if name.partition(".")[0] == absent:
-            raise ModuleNotFoundError(f"No module named {absent!r}", name=absent)
-
-    monkeypatch.setattr(builtins, "__import__", lambda name, *a, **k: (refuse(name), real_import(name, *a, **k))[1])
-    monkeypatch.setattr(importlib, "import_module", lambda name, *a: (refuse(name), real_module(name, *a))[1])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == absent else real_spec(name, *a))
+    monkeypatch.setitem(sys.modules, absent, None)  # importing it raises ModuleNotFoundError
     with pytest.raises(MissingDependencyError) as caught:
         resolve(text)
     assert extra in caught.value.ways_out[0]

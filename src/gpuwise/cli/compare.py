@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
 
 
-@click.command("compare", short_help="A job on several devices.")
+@click.command("compare", cls=JobCommand, short_help="A job on several devices.")
 @job_argument
 @on_option("Devices separated by commas.", metavar="A,B,C")
 @strategy_options(without=("mesh",))

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
 
 
-@click.command("fit", short_help="The largest micro-batch on a device.")
+@click.command("fit", cls=JobCommand, short_help="The largest micro-batch on a device.")
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, rtx-4090:2, or `here`.")
 @strategy_options(without=("accumulate", "mesh"))

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
 
 
-@click.command("forecast", short_help="One training step on a device.")
+@click.command("forecast", cls=JobCommand, short_help="One training step on a device.")
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, h100-sxm:8, or `here`.")
 @strategy_options()

@@ -30,6 +30,16 @@ def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str
     return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 
+class JobCommand(click.Command):
+    """A verb with a JOB: its help ends with the presets."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from gpuwise.trace.presets.table import PRESETS
+
+        with formatter.section("Presets"):
+            formatter.write_text(", ".join(PRESETS))
+
+
 def job_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("job", metavar="JOB", shell_complete=complete_job)(function)
 

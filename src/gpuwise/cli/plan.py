@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
 
 
-@click.command("plan", short_help="Hardware and settings inside a budget.")
+@click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
 @job_argument
 @click.option("--samples", metavar="N", help="Train on this many samples, e.g. 50k.")
 @click.option("--epochs", type=float, metavar="N", help="Passes over the job's data set.")

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import job_argument, json_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, strategy_options
 
 
-@click.command("train", short_help="Run a job on this machine.")
+@click.command("train", cls=JobCommand, short_help="Run a job on this machine.")
 @job_argument
 @click.option("--plan", type=click.Path(dir_okay=False), help="Run exactly this plan, from `gpuwise plan -o`.")
 @click.option("--epochs", type=float, metavar="N", help="Passes over the data set (default 1).")

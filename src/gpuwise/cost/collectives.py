@@ -37,8 +37,18 @@ class Exchange:
 NOTHING = Exchange(0.0, 0.0, None)
 
 
-def exchange(communication: Traffic, *, devices: int, machines: int, link: Link | None, link_between: Link | None,
-             backward_s: float, forward_s: float, parameters: Parameters) -> Exchange:  # fmt: skip
+def exchange(
+    communication: Traffic,
+    *,
+    devices: int,
+    machines: int,
+    link: Link | None,
+    link_between: Link | None,
+    backward_s: float,
+    forward_s: float,
+    micro_batches: int,
+    parameters: Parameters,
+) -> Exchange:
     """Ring collectives over `devices`, `machines` of them joined by link_between.
 
     A ring all-reduce moves 2 (n-1)/n of the payload over each device's link, an all-gather or reduce-scatter half of
@@ -46,8 +56,8 @@ def exchange(communication: Traffic, *, devices: int, machines: int, link: Link 
     line rate (not a device's share) is the bound, unless the link inside is slower.
 
     Arguments:
-        backward_s, forward_s: of one micro-batch; the gradients' all-reduce runs beside the last backward pass, gathers
-        and scatters of shards beside both.
+        backward_s, forward_s: of the whole step. The gradients' all-reduce runs beside the backward pass of the last of
+            the micro_batches; gathers and scatters of shards run beside every forward and backward pass.
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
     payload = communication.all_reduce_bytes + communication.all_gather_bytes + communication.reduce_scatter_bytes
@@ -58,29 +68,31 @@ def exchange(communication: Traffic, *, devices: int, machines: int, link: Link 
     sharded = communication.all_gather_bytes + communication.reduce_scatter_bytes
     call_s = latency * max(1, communication.calls)
     total = ring * (2 * communication.all_reduce_bytes + sharded) / bandwidth + call_s
-    window = backward_s + (forward_s if sharded else 0.0)
-    exposed = max(0.0, total - parameters.overlap_share * window, call_s / max(1, communication.calls))
-    return Exchange(total, min(total, exposed), bandwidth, note)
+    window = backward_s + forward_s if sharded else backward_s / micro_batches
+    hidden = min(total - call_s / max(1, communication.calls), parameters.overlap_share * window)  # the last call has no cover
+    exposed = total - hidden * (1 - parameters.overlap_slowdown)
+    return Exchange(total, exposed, bandwidth, note)
 
 
-def _bandwidth(link: Link | None, between: Link | None, devices: int, machines: int,
-               parameters: Parameters) -> tuple[float, float, str]:  # fmt: skip
+def _bandwidth(
+    link: Link | None, between: Link | None, devices: int, machines: int, parameters: Parameters
+) -> tuple[float, float, str]:
     per_machine = devices // machines
     rates: list[tuple[float, float, str]] = []
     if per_machine > 1:
         rates.append(_rate(link, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
     if machines > 1:
-        rates.append(
-            _rate(between, "between machines", parameters.network_efficiency, parameters.network_call_latency_s)
-        )
+        rates.append(_rate(between, "between machines", parameters.network_efficiency, parameters.network_call_latency_s))
     bandwidth, _, note = min(rates)
     return bandwidth, max(latency for _, latency, _ in rates), note
 
 
 def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, str]:
     if link is None or not (link.allreduce_busbw_bytes_per_s or link.per_direction_bytes_per_s):
-        raise UnsupportedError(f"the bandwidth of the link {where} is unknown, so an exchange between devices cannot be priced.",
-                               ["ask for one device", "name a chip whose link the catalog has: `gpuwise chips`"])  # fmt: skip
+        raise UnsupportedError(
+            f"the bandwidth of the link {where} is unknown: an exchange over it cannot be priced.",
+            ["ask for one device", "name a chip whose link the catalog has: `gpuwise chips`"],
+        )
     latency = max(latency, link.latency_s or 0.0)
     if link.allreduce_busbw_bytes_per_s:
         return link.allreduce_busbw_bytes_per_s, latency, f"{link.name}: measured all-reduce bus bandwidth"

@@ -73,11 +73,20 @@ class Forecast:
         """The JSON contract of `gpuwise forecast --json`."""
         memory = asdict(self.memory) | {"fits": self.memory.fits}
         return {
-            "job": self.job, "device": self.device, "count": self.count, "strategy": self.strategy.to_dict(),
+            "job": self.job,
+            "device": self.device,
+            "count": self.count,
+            "strategy": self.strategy.to_dict(),
             "step_time_s": asdict(self.step_time_s),
             "throughput": {"value": self.throughput, "unit": self.throughput_unit},
-            "memory": memory, "flops_per_step": self.flops_per_step, "mfu": self.mfu, "bound": dict(self.bound),
-            "energy_j": self.energy_j, "usd_per_hour": self.usd_per_hour, "provenance": dict(self.provenance),
-            "assumptions": list(self.assumptions), "warnings": list(self.warnings),
+            "memory": memory,
+            "flops_per_step": self.flops_per_step,
+            "mfu": self.mfu,
+            "bound": dict(self.bound),
+            "energy_j": self.energy_j,
+            "usd_per_hour": self.usd_per_hour,
+            "provenance": dict(self.provenance),
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
             "top_modules": [{"module": name, "share": share} for name, share in self.top_modules],
-        }  # fmt: skip
+        }

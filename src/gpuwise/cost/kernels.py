@@ -34,7 +34,7 @@ class KernelTimes:
     notes: tuple[str, ...]
 
 
-def arithmetic_s(flops, outputs, units, *, peak_flops_per_s, efficiency, fill):  # type: ignore[no-untyped-def]
+def arithmetic_s(flops, outputs, units, *, peak_flops_per_s, efficiency, fill):
     """Seconds of arithmetic; all arguments broadcast (numbers or arrays)."""
     return flops * (1 + fill * units / np.maximum(outputs, 1)) / (peak_flops_per_s * efficiency)
 
@@ -76,8 +76,14 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
         rate = parameters.rates[units.rate]
         efficiency = parameters.efficiency(units.rate, kind, backward=backward)
         efficiency *= relative * sustained.get(units.rate, 1.0)
-        compute[rows] = arithmetic_s(flops[rows], outputs_of(kind, batch[rows], m[rows], n[rows], k[rows]), unit_count,
-                                     peak_flops_per_s=units.peak_flops_per_s, efficiency=efficiency, fill=rate.fill)  # fmt: skip
+        compute[rows] = arithmetic_s(
+            flops[rows],
+            outputs_of(kind, batch[rows], m[rows], n[rows], k[rows]),
+            unit_count,
+            peak_flops_per_s=units.peak_flops_per_s,
+            efficiency=efficiency,
+            fill=rate.fill,
+        )
         ideal[rows] = flops[rows] * (1 + causal[rows]) / units.peak_flops_per_s
         if units.note:
             notes[units.note] = None
@@ -104,17 +110,20 @@ def _memory_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
         contraction = np.isin(operations.kind, [KINDS.index(kind) for kind in CONTRACTIONS])
         moved = np.where(contraction, moved, moved * parameters.fused_bytes_share)
     assert chip.memory_bandwidth_bytes_per_s is not None  # check_can_run has seen to it
-    return traffic_s(moved, bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s, efficiency=efficiency,
-                     cache_bytes=(chip.l2_bytes or 0) if family(chip) == "gpu" else 0, parameters=parameters)  # fmt: skip
+    return traffic_s(
+        moved,
+        bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s,
+        efficiency=efficiency,
+        cache_bytes=(chip.l2_bytes or 0) if family(chip) == "gpu" else 0,
+        parameters=parameters,
+    )
 
 
 def _groups(trace: Trace) -> dict[tuple[str, str, bool], list[int]]:
     """Rows of distinct operations by kind, dtype and whether the operation is a backward one."""
     groups: dict[tuple[str, str, bool], list[int]] = {}
     operations = trace.operations
-    for row, (name, kind, dtype) in enumerate(
-        zip(operations.name, operations.kind.tolist(), operations.dtype, strict=True)
-    ):
+    for row, (name, kind, dtype) in enumerate(zip(operations.name, operations.kind.tolist(), operations.dtype, strict=True)):
         groups.setdefault((KINDS[kind], dtype, "backward" in name), []).append(row)
     return groups
 

@@ -21,8 +21,9 @@ def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> in
     return one * (2 if trace.header.strategy.mode == "train" else 1)
 
 
-def memory_forecast(trace: Trace, chip: Chip, *, devices: int, capacity_bytes: int | None,
-                    parameters: Parameters) -> MemoryForecast:  # fmt: skip
+def memory_forecast(
+    trace: Trace, chip: Chip, *, devices: int, capacity_bytes: int | None, parameters: Parameters
+) -> MemoryForecast:
     """Peak bytes of one device. capacity_bytes: None takes the chip's own usable memory."""
     live = live_bytes(trace)
     workspace = blas_workspace_bytes(trace, chip, parameters)

@@ -49,6 +49,7 @@ class Parameters:
     call_latency_s: float
     network_call_latency_s: float
     overlap_share: float
+    overlap_slowdown: float
     power_share: Mapping[str, float]
     reserved_per_moving_byte: float
     context_bytes: Mapping[str, int]
@@ -65,8 +66,7 @@ class Parameters:
 def from_dict(data: Mapping[str, object]) -> Parameters:
     """Parameters from the tables of the data file (benchmarks/fit_efficiency.py changes some and tries again)."""
     table = {k: v for k, v in data.items() if k not in {"evidence", "rates"}}
-    rates = {name: Rate({k: v for k, v in rate.items() if k != "fill"}, rate["fill"])
-             for name, rate in data["rates"].items()}  # type: ignore[attr-defined]  # fmt: skip
+    rates = {name: Rate({k: v for k, v in rate.items() if k != "fill"}, rate["fill"]) for name, rate in data["rates"].items()}  # type: ignore[attr-defined]
     table["inference_only"] = tuple(table["inference_only"])  # type: ignore[arg-type]
     table["spread"] = {name: (low, high) for name, (low, high) in table["spread"].items()}  # type: ignore[attr-defined]
     return Parameters(rates=rates, **table)  # type: ignore[arg-type]

@@ -22,9 +22,21 @@ from gpuwise.trace.trace import PHASES, Trace
 UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
 
 
-def price(trace: Trace, communication: Traffic, chip: Chip, *, count: int = 1, machines: int = 1, link: Link | None = None,
-          link_between: Link | None = None, offer: Offer | None = None, capacity_bytes: int | None = None,
-          usd_per_hour: float | None = None, strategy: Strategy, parameters: Parameters | None = None) -> Forecast:  # fmt: skip
+def price(
+    trace: Trace,
+    communication: Traffic,
+    chip: Chip,
+    *,
+    count: int = 1,
+    machines: int = 1,
+    link: Link | None = None,
+    link_between: Link | None = None,
+    offer: Offer | None = None,
+    capacity_bytes: int | None = None,
+    usd_per_hour: float | None = None,
+    strategy: Strategy,
+    parameters: Parameters | None = None,
+) -> Forecast:
     """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
 
     Arguments:
@@ -46,11 +58,18 @@ def price(trace: Trace, communication: Traffic, chip: Chip, *, count: int = 1, m
     device_s = {phase: float(trace.counts(phase) @ times.device_s) for phase in PHASES}
     busy_s = sum(device_s.values())
     alone_s = max(busy_s, host_s(trace, chip, parameters))
-    micro_batches = trace.accumulation
     stretch = alone_s / busy_s if busy_s else 1.0
-    exchanged = exchange(communication, devices=devices, machines=machines, link=link, link_between=link_between,
-                         backward_s=stretch * (device_s["backward"] + device_s["recompute"]) / micro_batches,
-                         forward_s=stretch * device_s["forward"] / micro_batches, parameters=parameters)  # fmt: skip
+    exchanged = exchange(
+        communication,
+        devices=devices,
+        machines=machines,
+        link=link,
+        link_between=link_between,
+        backward_s=stretch * (device_s["backward"] + device_s["recompute"]),
+        forward_s=stretch * device_s["forward"],
+        micro_batches=trace.accumulation,
+        parameters=parameters,
+    )
     step_s = alone_s + exchanged.exposed_s
     bound = _bound(trace, times, alone_s=alone_s, exchanged=exchanged)
     low, high = parameters.spread[_spread_key(chip, parameters)]
@@ -76,7 +95,7 @@ def price(trace: Trace, communication: Traffic, chip: Chip, *, count: int = 1, m
         mfu=ideal_s / step_s if ideal_s else None,
         bound=bound,
         energy_j=energy_j,
-        provenance={"step_time_s": "datasheet", "memory": "trace", "energy_j": "datasheet" if energy_j else "unknown"},
+        provenance={"step_time_s": "datasheet", "memory": "trace"} | ({"energy_j": "datasheet"} if energy_j else {}),
         usd_per_hour=usd_per_hour,
         assumptions=(*trace.header.assumptions, *_assumptions(times, exchanged, energy_j)),
         warnings=tuple(warnings),
@@ -135,9 +154,7 @@ def _assumptions(times: KernelTimes, exchanged: Exchange, energy_j: float | None
     if exchanged.note:
         notes.append(exchanged.note)
     if energy_j is not None:
-        notes.append(
-            "energy is the device's TDP times a share by what the step waits for; host and cooling not counted"
-        )
+        notes.append("energy is the device's TDP times a share by what the step waits for; host and cooling not counted")
     return notes
 
 
@@ -146,8 +163,9 @@ def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple
     if not busy_s:
         return ()
     sequence = trace.sequence
-    per_module = np.bincount(sequence.module, weights=times.device_s[sequence.operation] * trace.repeats,
-                             minlength=len(trace.modules))  # fmt: skip
+    per_module = np.bincount(
+        sequence.module, weights=times.device_s[sequence.operation] * trace.repeats, minlength=len(trace.modules)
+    )
     totals: dict[str, float] = {}
     for name, seconds in zip(_group_names(trace.modules), per_module.tolist(), strict=True):
         totals[name] = totals.get(name, 0.0) + seconds

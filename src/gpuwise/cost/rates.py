@@ -25,14 +25,20 @@ def check_can_run(chip: Chip, *, mode: str, parameters: Parameters) -> None:
     """Raises UnsupportedError where a figure the model needs is unknown, or the chip cannot train."""
     peaks = chip.peak_flops_per_s
     if not any(peaks.get(name) for name in ("fp32", "tf32", "fp16", "bf16")):
-        raise UnsupportedError(f"{chip.id} has no known floating-point peak rate (fp32, tf32, fp16 or bf16), so a step cannot be priced on it.",
-                               ["choose a GPU, TPU or CPU: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"])  # fmt: skip
+        raise UnsupportedError(
+            f"{chip.id} has no known floating-point peak rate (fp32, tf32, fp16, bf16): it cannot be priced.",
+            ["choose a GPU, TPU or CPU: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"],
+        )
     if not chip.memory_bandwidth_bytes_per_s:
-        raise UnsupportedError(f"{chip.id} has no known memory bandwidth, so a step cannot be priced on it.",
-                               ["choose another chip: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"])  # fmt: skip
+        raise UnsupportedError(
+            f"{chip.id} has no known memory bandwidth: it cannot be priced.",
+            ["choose another chip: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"],
+        )
     if mode == "train" and chip.id in parameters.inference_only:
-        raise UnsupportedError(f"{chip.id} runs trained models only; it cannot train.",
-                               ["ask for inference: --mode infer", "choose a chip that trains: `gpuwise chips`"])  # fmt: skip
+        raise UnsupportedError(
+            f"{chip.id} runs trained models only; it cannot train.",
+            ["ask for inference: --mode infer", "choose a chip that trains: `gpuwise chips`"],
+        )
 
 
 def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: Parameters) -> Units:

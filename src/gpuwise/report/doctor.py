@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from gpuwise.report.parts import grid, heading, notes
 
 if TYPE_CHECKING:
-    from gpuwise.installation import Installation
+    from gpuwise.api.installation import Installation
 
 
 def doctor_report(installation: Installation) -> Group:

@@ -47,7 +47,7 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
     """Raises FileFormatError for a file that is truncated, foreign, of a newer version or inconsistent."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop("header").tobytes())
     except FileNotFoundError:

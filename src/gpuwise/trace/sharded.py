@@ -14,8 +14,8 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, Storages, Trace
 
-_PARAMETER, _GRADIENT, _STATE, _BUFFER = (
-    CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state", "communication_buffer")
+_PARAMETER, _GRADIENT, _STATE, _TEMPORARY, _BUFFER = (
+    CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state", "temporary", "communication_buffer")
 )
 _BYTES = {"bf16": 2, "amp-bf16": 2, "amp-fp16": 2}  # of a parameter as sharded ranks gather it; others: 4
 REDUCE_BYTES = 4  # gradients are reduced in fp32
@@ -85,33 +85,36 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     unit_bytes = np.bincount(block_of[storages.module[parameter]] + 1, weights=storages.size_bytes[parameter],
                              minlength=len(blocks) + 1)  # fmt: skip
     extra: list[tuple[float, int, int, int]] = []  # bytes, category, born, died
-    grads_died = storages.died.copy()
+    died, reduced_at = storages.died.copy(), storages.died.copy()
     for micro_step in range(2):
         forward = _spans(trace, block_of, micro_step, ("forward",))
         backward = _spans(trace, block_of, micro_step, ("backward", "recompute"))
         begin, end = forward[-1][0], backward[-1][1]
-        extra.append((unit_bytes[0], _BUFFER, begin, end))
-        order = sorted(blocks, key=lambda b: forward[b][0])
-        for spans, sequence in ((forward, order), (backward, order[::-1])):
-            for previous, block in zip([None, *sequence], sequence, strict=False):
-                first, last = spans[block]
-                if last >= 0:  # gathered while the block before it still runs
-                    extra.append(
-                        (unit_bytes[block + 1], _BUFFER, spans[previous][0] if previous is not None else first, last)
-                    )
-        # A unit's full gradients live until the next unit's have been reduced; then only the shard is kept.
+        order = sorted((b for b in blocks if backward[b][1] >= 0), key=lambda b: forward[b][0])
+        for block in order:  # forward keeps the collective's buffer beside the parameters copied out of it
+            extra.append((2 * unit_bytes[block + 1], _BUFFER, *forward[block]))
+        gathered_from, reduction = _first_in_a_module(trace, micro_step), 0.0
         for block, after in zip(order[::-1], [*order[::-1][1:], None], strict=True):
-            reduced_at = backward[after][1] if after is not None else end
-            mine = gradient & (block_of[storages.module] == block) & (storages.born >= begin) & (storages.born <= end)
-            grads_died[mine] = np.minimum(storages.died[mine], max(reduced_at, 0))
-            if reduced_at >= 0:
-                extra.append((unit_bytes[block + 1] / recorded * REDUCE_BYTES, _BUFFER, backward[block][1], reduced_at))
-    root = gradient & (block_of[storages.module] == -1)
-    grads_died[root] = np.minimum(storages.died[root], backward[-1][1])
+            first, last = backward[block]
+            # Gathered while the block before it still runs, freed when its own backward is done. Its gradients go
+            # into the buffer of the reduction then, which lives until the next block's backward is done.
+            extra.append((unit_bytes[block + 1], _BUFFER, min(gathered_from, first), last))
+            mine = _gradients_of(trace, block_of == block, micro_step)
+            died[mine], reduced_at[mine] = last, min(last + 1, end)
+            reduction = unit_bytes[block + 1] / recorded * REDUCE_BYTES
+            extra.append((reduction, _BUFFER, last + 1, backward[after][1] if after is not None else end))
+            gathered_from = first
+        # What is in no block stays gathered throughout and is reduced after the last operation of backward. That
+        # moment has no position of its own: it is counted at that operation, less what is gone by then.
+        extra.append((unit_bytes[0], _BUFFER, begin, end - 1))
+        rest = _gradients_of(trace, block_of == -1, micro_step)
+        died[rest] = reduced_at[rest] = end
+        freed = reduction + size[(died == end) & ~rest].sum()
+        shards = storages.size_bytes[rest & gradient].sum() * state_scale / ranks
+        buffer = max(unit_bytes[0], unit_bytes[0] / recorded * REDUCE_BYTES - freed)
+        extra.append((max(0.0, buffer - shards), _BUFFER, end, end))
     for row in np.flatnonzero(gradient):
-        extra.append(
-            (storages.size_bytes[row] * state_scale / ranks, _GRADIENT, int(grads_died[row]), int(storages.died[row]))
-        )
+        extra.append((storages.size_bytes[row] * state_scale / ranks, _GRADIENT, int(reduced_at[row]), int(storages.died[row])))
 
     added = np.array(extra, dtype=np.float64).reshape(-1, 4)
     added = added[added[:, 3] >= added[:, 2]]
@@ -129,7 +132,7 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         category=np.concatenate([storages.category, added[:, 1].astype(np.int8)]),
         module=np.concatenate([storages.module, np.zeros(len(added), dtype=storages.module.dtype)]),
         born=np.concatenate([storages.born, added[:, 2].astype(np.int32)]),
-        died=np.concatenate([np.where(gradient, grads_died, storages.died), added[:, 3].astype(np.int32)]),
+        died=np.concatenate([died, added[:, 3].astype(np.int32)]),
     )
     assert shard.died.max() <= length
     return replace(
@@ -173,3 +176,21 @@ def _spans(trace: Trace, block_of: np.ndarray, micro_step: int, phases: tuple[st
         mine = positions[block == index]
         spans[index] = (int(mine[0]), int(mine[-1])) if len(mine) else (0, -1)
     return spans
+
+
+def _first_in_a_module(trace: Trace, micro_step: int) -> int:
+    """Where backward reaches the first module: the loss is done, and the first gather of backward begins."""
+    sequence = trace.sequence
+    inside = (sequence.phase == PHASES.index("backward")) & (sequence.micro_step == micro_step) & (sequence.module != 0)
+    return int(inside.argmax()) if inside.any() else len(sequence)
+
+
+def _gradients_of(trace: Trace, modules: np.ndarray, micro_step: int) -> np.ndarray:
+    """Storages with full gradients made in a micro-batch by these modules (a mask): kept ones, and those added to them."""
+    sequence, storages = trace.sequence, trace.storages
+    adds = np.array([name == "aten.add_.Tensor" for name in trace.operations.name])
+    dies_in = np.minimum(storages.died, len(sequence) - 1)
+    added = (storages.category == _TEMPORARY) & adds[sequence.operation[dies_in]]
+    in_backward = (sequence.phase[storages.born] == PHASES.index("backward")) & (sequence.micro_step[storages.born] == micro_step)
+    made = (storages.category == _GRADIENT) | (added & (micro_step == 1))
+    return made & in_backward & (storages.born >= 0) & modules[storages.module]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gpuwise.tracing.describe import device_type
 from gpuwise.tracing.virtual_device import DEVICE
 
 LOWER = """
@@ -109,7 +110,7 @@ def _casting(operator: Any, target: Callable[[Any], torch.dtype]) -> Callable[..
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
     """Casts floating tensors of the device; leaves that are fp32 weights are cast once a region and kept."""
-    if not isinstance(leaf, torch.Tensor) or leaf.device.type != DEVICE or not leaf.is_floating_point():
+    if not isinstance(leaf, torch.Tensor) or device_type(leaf) != DEVICE or not leaf.is_floating_point():
         return leaf
     if leaf.dtype in (dtype, torch.float64):
         return leaf

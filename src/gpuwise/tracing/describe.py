@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuwise.tracing.kinds import Kind, kind_of, launches_of_many
 
@@ -23,6 +24,11 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             found += [item for item in value if isinstance(item, torch.Tensor)]
     return found
+
+
+def device_type(tensor: torch.Tensor) -> str:
+    """The type of a tensor's device; a fake tensor is asked directly, which spares a dispatch."""
+    return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
 
 
 def size_bytes(tensor: torch.Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,7 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is said in the assumptions
+        stack.enter_context(_quiet_log())
         stack.enter_context(_quiet_matmul_precision())
         stack.enter_context(virtual_device.VirtualMode())
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
@@ -161,6 +163,17 @@ def _first_line(error: Exception) -> str:
 
 def _optimizer_name(job: Job, strategy: Strategy) -> str | None:
     return strategy.optimizer or (job.optimizer if isinstance(job.optimizer, str) else None)
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """An operator that fails is reported once, by us."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 @contextmanager

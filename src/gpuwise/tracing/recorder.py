@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     UnsupportedOperatorException,
 )
 from torch.distributed.tensor import DTensor
@@ -21,10 +22,12 @@ from torch.utils._pytree import tree_leaves
 from gpuwise.errors import JobError
 from gpuwise.trace import BEFORE, KINDS, PHASES
 from gpuwise.tracing.answers import Answers
-from gpuwise.tracing.describe import Numbers, describe, tensors_in
+from gpuwise.tracing.describe import Numbers, describe, device_type, tensors_in
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
 assert PHASES == ("forward", "backward", "recompute", "optimizer")
+
+_ASKS_DEVICE = torch.ops.prim.device.default
 
 StorageRow = dict[str, Any]
 
@@ -72,7 +75,7 @@ class Recorder(TorchDispatchMode):
     def receive(self, batch: Any) -> None:
         """Takes note of tensors that come from outside the step."""
         for tensor in tree_leaves(batch):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type == self.device_type:
+            if isinstance(tensor, torch.Tensor) and device_type(tensor) == self.device_type:
                 self._born(tensor.untyped_storage(), 0, FORWARD, from_host=True)
 
     def start(self) -> None:
@@ -118,6 +121,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, DTensor) for t in types):
             return NotImplemented  # let DTensor come back with the local operation
+        if func is _ASKS_DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # two of three dispatches are this question
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
@@ -131,9 +136,9 @@ class Recorder(TorchDispatchMode):
         except (DataDependentOutputException, UnsupportedOperatorException):
             raise JobError(f"{func} has no shape rule for fake tensors, so the model cannot be traced.",
                            ["register one with torch.library.register_fake", "replace the operator"]) from None  # fmt: skip
-        outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.device.type == self.device_type]
+        outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and device_type(t) == self.device_type]
         self.answers.remember(func, out)
-        if outputs or any(t.device.type == self.device_type for t in tensors_in(args)):
+        if outputs or any(device_type(t) == self.device_type for t in tensors_in(args)):
             self._record(func, args, kwargs, outputs)
         return out
 
@@ -146,7 +151,7 @@ class Recorder(TorchDispatchMode):
         key = (str(func), KINDS.index(kind), dtype, numbers)
         index = self.operations.setdefault(key, len(self.operations))
         self.rows.append((index, module, phase, 2 if phase == OPTIMIZER else self.micro_step))
-        from_host = any(t.device.type != self.device_type and t.dim() for t in tensors_in(args))
+        from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(args))
         for tensor in fresh:
             self._born(tensor.untyped_storage(), module, phase, from_host=from_host)
 

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from gpuwise.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,47 @@ class PresetInfo:
     data_set: str = ""
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
+
+    def check_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Raises InputError where seq_len or image_size, as far as given, is none that the model can take."""
+        limits = {"seq_len": (self.seq_len, 1, self.max_seq_len or LONGEST_SEQUENCE, 1),
+                  "image_size": (self.image_size, self.min_image_size, LARGEST_IMAGE, self.image_multiple)}  # fmt: skip
+        for name, value in sizes.items():
+            default, low, high, multiple = limits[name]
+            words, flag = name.replace("seq_len", "sequence length").replace("_", " "), f"--{name.replace('_', '-')}"
+            if default is None:
+                raise InputError(f"{self.name} has no {words}.", [f"leave out {flag}"])
+            if not low <= value <= high or value % multiple:
+                multiples = f" in multiples of {multiple}" if multiple > 1 else ""
+                raise InputError(f"the {words} of {self.name} must be from {low:,} to {high:,}{multiples}, got {value:,}.",
+                                 [f"{flag} {default}"])  # fmt: skip
+
+    def assumptions(self, given: Collection[str] = ()) -> tuple[str, ...]:
+        """Every guess behind the preset, each with the flag that changes it, without those for sizes that are given."""
+        guesses = []
+        if self.seq_len is not None and "seq_len" not in given:
+            guesses.append(f"assumed sequence length {self.seq_len:,}; --seq-len changes it")
+        if self.image_size is not None and "image_size" not in given:
+            guesses.append(f"assumed images of {self.image_size}x{self.image_size} pixels; --image-size changes it")
+        if self.samples is not None:
+            guesses.append(f"assumed {self.samples:,} samples an epoch ({self.data_set}); --samples changes it")
+        guesses.append(f"assumed the {self.optimizer} optimizer; --optimizer changes it")
+        return (*guesses, *_OF_FAMILY.get(self.family, ()))
+
+
+LONGEST_SEQUENCE = 1_048_576  # beyond any published model: a slip of the keyboard is answered at once
+LARGEST_IMAGE = 16_384
+
+# What a forecast of a family takes for granted beside its sizes.
+_OF_FAMILY = {
+    "mixtral": ("assumed balanced routing: every expert processes tokens x 2 / 8; an uneven router takes longer",),
+    "bert": ("assumed full sequences: padding would count as work",),
+    "t5": ("assumed a decoder as long as the encoder; --seq-len changes both",
+           "tokens count the encoder's input, not the decoder's"),
+    "unet": ("assumed latents and text embeddings are prepared beforehand: only the UNet runs",),
+    "dlrm": ("assumed tables of at most 1,000,000 rows of 64 numbers (1.43 GB in fp32)",
+             "assumed dense gradients for the embedding tables"),
+}  # fmt: skip
 
 
 def _language(name: str, family: str, description: str, parameters: int, seq_len: int,

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.api.sources import JobSource, job_of, usual_micro_batch
 from gpuwise.cost import Forecast, price
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.types import Plan
-from gpuwise.sources import JobSource, job_of, usual_micro_batch
 from gpuwise.strategy import Strategy
 from gpuwise.trace.sharded import data_parallel
 

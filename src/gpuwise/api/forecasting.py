@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpuwise.api.devices import Device, device_of
+from gpuwise.api.sources import Source, usual_micro_batch
 from gpuwise.cost import Forecast, price
-from gpuwise.devices import Device, device_of
 from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.space import precisions_for
-from gpuwise.sources import Source, usual_micro_batch
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.sharded import data_parallel, recorded_as
 from gpuwise.units import format_bytes

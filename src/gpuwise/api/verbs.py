@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.api.devices import device_of
+from gpuwise.api.forecasting import forecast_step
+from gpuwise.api.installation import Installation, inspect_installation
+from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.cost import Forecast
-from gpuwise.devices import device_of
 from gpuwise.errors import InputError, UnsupportedError, unknown_name
 from gpuwise.hardware import Chip, Offer, detect_machine, load_catalog, parse_device, parse_filter
 from gpuwise.hardware.names import split_device
-from gpuwise.forecasting import forecast_step
-from gpuwise.installation import Installation, inspect_installation
 from gpuwise.plan.compare import Comparison
 from gpuwise.plan.compare import compare as compare_devices
 from gpuwise.plan.economics import USD_PER_KWH
@@ -22,7 +23,6 @@ from gpuwise.plan.fit import FitResult
 from gpuwise.plan.fit import fit as find_fit
 from gpuwise.plan.search import plan as search
 from gpuwise.plan.types import Plan, PlanResult, Request
-from gpuwise.sources import PresetSource, source_of
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.units import parse_count, parse_duration, parse_usd
 
@@ -198,7 +198,7 @@ def train(
 
     Raises JobError where the plan is for another job or the job fails, and what `forecast` raises.
     """
-    from gpuwise.training import train_here
+    from gpuwise.api.training import train_here
 
     given = {name: value for name, value in strategy.items() if value is not None}
     if plan is not None and given:

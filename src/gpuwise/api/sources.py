@@ -120,7 +120,7 @@ class PresetSource(Source):
         super().__init__(info.name, info.name, sizes)
         self.info, self.recorded_only = info, False
         self.samples_per_epoch = info.samples
-        _check_preset_sizes(info, sizes)
+        info.check_sizes(sizes)
 
     def recorded(self, strategy: Strategy) -> TraceFamily | None:
         """The shipped family, or None where it does not cover the strategy or the user's sizes."""
@@ -130,7 +130,7 @@ class PresetSource(Source):
         if family is None or not family.covers(self.sizes):
             return None
         # A recording assumes no sizes; what is taken where the user names none is said here.
-        said = (*_preset_assumptions(self.info), *family.header.assumptions)
+        said = (*self.info.assumptions(), *family.header.assumptions)
         return replace(family, header=replace(family.header, assumptions=said))
 
     def search_recorded(self, *, optimizer: str | None, precision: str | None, recompute: str | None) -> None:
@@ -231,31 +231,3 @@ def _sizes_of_job(job: Job, sizes: dict[str, int]) -> dict[str, int]:
             raise InputError(f"this job makes batches of {name} {getattr(job, name)}, not {value}.",
                              [f"make the Job with {name}={value}"])  # fmt: skip
     return sizes
-
-
-def _preset_assumptions(info: PresetInfo) -> list[str]:
-    """The guesses behind a preset where the user says nothing else, each with the flag that changes it."""
-    guesses = []
-    if info.seq_len is not None:
-        guesses.append(f"assumed sequence length {info.seq_len:,}; --seq-len changes it")
-    if info.image_size is not None:
-        guesses.append(f"assumed images of {info.image_size}x{info.image_size} pixels; --image-size changes it")
-    if info.samples is not None:
-        guesses.append(f"assumed {info.samples:,} samples an epoch ({info.data_set}); --samples changes it")
-    return [*guesses, f"assumed the {info.optimizer} optimizer; --optimizer changes it"]
-
-
-def _check_preset_sizes(info: PresetInfo, sizes: dict[str, int]) -> None:
-    """The limits of the model itself, checked where no PyTorch is needed."""
-    limits = {"seq_len": (info.seq_len, 1, info.max_seq_len or MAX_SIZE, 1),
-              "image_size": (info.image_size, info.min_image_size, 16_384, info.image_multiple)}  # fmt: skip
-    for name, value in sizes.items():
-        default, low, high, multiple = limits[name]
-        words = {"seq_len": "sequence length", "image_size": "image size"}[name]
-        flag = f"--{name.replace('_', '-')}"
-        if default is None:
-            raise InputError(f"{info.name} has no {words}.", [f"leave out {flag}"])
-        if not low <= value <= high or value % multiple:
-            multiples = f" in multiples of {multiple}" if multiple > 1 else ""
-            what = f"the {words} of {info.name} must be from {low:,} to {high:,}{multiples}, got {value:,}."
-            raise InputError(what, [f"{flag} {default}"])

@@ -1,0 +1,8 @@
+"""One thread: tests of tiny models are faster without a pool, and do not slow each other down."""
+
+try:
+    import torch
+except ImportError:  # the torch-free half is tested without it too
+    pass
+else:
+    torch.set_num_threads(1)

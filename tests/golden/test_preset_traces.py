@@ -1,0 +1,45 @@
+"""The shipped traces are what the models record today. `gpuwise record NAME` brings one up to date."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.trace import TraceFamily
+from gpuwise.trace.presets import DATA, load_preset, preset_path
+from gpuwise.trace.presets.table import PRESETS
+from gpuwise.tracing.family import TOLERANCE, disagreement
+from gpuwise.tracing.presets import recorder_of, variants
+
+# Off the grid that was recorded, so that the polynomial is tested too, and small: the sizes do not change the time.
+CHECKED_AT = {"micro_batch": 5, "seq_len": 416, "image_size": 384}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_one_variant_records_the_same_today(name: str) -> None:
+    info = PRESETS[name]
+    of_preset = variants(info)
+    # Another variant for each preset: together they meet every precision, recompute and mode.
+    strategy = of_preset[list(PRESETS).index(name) % len(of_preset)]
+    shipped = load_preset(name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode)
+    assert isinstance(shipped, TraceFamily)
+    axes = {axis.name for axis in shipped.axes}
+    sizes = {**shipped.header.sizes, **{axis: CHECKED_AT[axis] for axis in axes}}
+    live = recorder_of(info, strategy)(sizes)
+    assert disagreement(shipped.at(**sizes), live) <= TOLERANCE
+    assert shipped.header.fingerprint == live.header.fingerprint or "image_size" in axes  # a position table grows
+    assert shipped.header.parameters == live.header.parameters or "image_size" in axes
+    assert shipped.at(**sizes).modules == live.modules
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_variant_is_shipped_and_no_other(name: str) -> None:
+    expected = {preset_path(name, precision=s.precision, recompute=s.recompute, mode=s.mode) for s in variants(PRESETS[name])}
+    assert set((DATA / name).glob("*")) == expected
+
+
+def test_tf32_runs_the_operations_of_fp32() -> None:
+    tf32, fp32 = (load_preset("resnet50", precision=p) for p in ("tf32", "fp32"))
+    assert tf32 is not None
+    assert fp32 is not None
+    assert tf32.header.strategy.precision == "tf32"
+    assert (tf32.operations.values == fp32.operations.values).all()

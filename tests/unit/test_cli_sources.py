@@ -1,0 +1,161 @@
+"""What JOB and DEVICE resolve to: sources of traces, devices with their links and prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_plan_synthetic import synthetic_family, synthetic_trace
+
+from gpuwise.api.devices import cheapest_offer, device_of
+from gpuwise.api.sources import PresetSource, Source, source_of, usual_micro_batch
+from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
+from gpuwise.hardware import load_catalog
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace import TraceFamily, save
+
+CATALOG = load_catalog()
+
+
+class Counted(Source):
+    """Gives synthetic families and counts how often it is asked."""
+
+    def __init__(self, fixed: bool = False, **sizes: int):
+        super().__init__("counted", "", dict(sizes))
+        self.asked: list[tuple[Strategy, str]] = []
+        self.fixed = fixed
+
+    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+        self.asked.append((strategy, substrate))
+        family = synthetic_family(strategy)
+        said = ("assumed a size; --seq-len changes it", "assumed adamw; --optimizer changes it", "kept")
+        family = replace(family, header=replace(family.header, assumptions=said))
+        if self.fixed:
+            one = family.at(micro_batch=strategy.micro_batch)
+            values, sizes = one.operations.values[..., None], one.storages.size_bytes[..., None]
+            family = replace(
+                family,
+                header=one.header,
+                axes=(),
+                operations=replace(one.operations, values=values),
+                storages=replace(one.storages, size_bytes=sizes),
+            )
+        return family
+
+
+def test_a_family_is_found_once_for_what_it_depends_on():
+    source = Counted()
+    for micro_batch in (1, 2, 4):
+        source(Strategy("amp-bf16", micro_batch=micro_batch, accumulation=3, mesh=Mesh(dp_replicate=micro_batch)))
+    source(Strategy("amp-bf16", recompute="full"))
+    source(Strategy("amp-bf16"), substrate="cpu")
+    assert len(source.asked) == 3
+
+
+def test_tf32_takes_the_operations_of_fp32():
+    source = Counted()
+    assert source(Strategy("tf32")) is source(Strategy("fp32"))
+
+
+def test_assumptions_that_the_user_answered_are_dropped():
+    assert len(Counted()(Strategy()).header.assumptions) == 3
+    assert Counted(seq_len=64)(Strategy(optimizer="sgd")).header.assumptions == ("kept",)
+
+
+def test_a_program_that_changes_with_its_batch_is_found_at_each_batch():
+    source = Counted(fixed=True)
+    assert source.trace(Strategy(micro_batch=5, accumulation=2)).samples == 10
+    assert source.asked[-1][0].micro_batch == 5
+
+
+def test_a_saved_trace_answers_for_its_own_sizes_alone(tmp_path: Path):
+    save(synthetic_trace(micro_batch=4), tmp_path / "one.npz")
+    source = source_of(str(tmp_path / "one.npz"))
+    assert source.trace(Strategy(micro_batch=4, accumulation=3)).samples == 12
+    with pytest.raises(InputError, match="is recorded for"):
+        source.trace(Strategy(micro_batch=8))
+    with pytest.raises(UnsupportedError, match="recorded with mode train, not infer"):
+        source(Strategy(mode="infer"))
+
+
+def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest.MonkeyPatch):
+    def recorded(name: str, *, precision: str, recompute: str, mode: str) -> TraceFamily | None:
+        return synthetic_family(Strategy(precision, recompute=recompute)) if precision != "bf16" else None
+
+    monkeypatch.setattr("gpuwise.api.sources.load_preset", recorded)
+    source = source_of("tabular-mlp")
+    assert isinstance(source, PresetSource)
+    assert source.recorded(Strategy("amp-bf16")) is not None
+    assert source.recorded(Strategy("bf16")) is None
+    assert source.recorded(Strategy(optimizer="adamw")) is not None
+    assert source.recorded(Strategy(optimizer="sgd")) is None
+    said = " ".join(source(Strategy()).header.assumptions)
+    assert "assumed 10,000 samples an epoch" in said
+    assert "--optimizer" in said
+    source.search_recorded(optimizer=None, precision=None, recompute=None)
+    with pytest.raises(UnsupportedError, match="no recorded trace of tabular-mlp in bf16"):
+        source(Strategy("bf16"))
+    source.search_recorded(optimizer="sgd", precision=None, recompute=None)
+    assert not source.recorded_only
+
+
+@pytest.mark.parametrize(
+    ("job", "sizes", "said"),
+    [
+        ("resnet50", {"seq_len": 8}, "has no sequence length"),
+        ("vit-b16", {"image_size": 100}, "in multiples of 16"),
+        ("bert-base", {"seq_len": 513}, "from 1 to 512"),
+        ("llama3-8b", {"seq_len": 0}, "whole number from 1"),
+        ("llama3-8b", {"seq_len": True}, "whole number from 1"),
+        ("llama3-8b", {"seq_len": 1.5}, "whole number from 1"),
+    ],
+)
+def test_sizes_that_a_preset_cannot_take_are_refused(job: str, sizes: dict[str, int], said: str):
+    with pytest.raises(InputError, match=said):
+        source_of(job, **sizes)
+
+
+def test_long_samples_are_taken_one_at_a_time():
+    assert [usual_micro_batch(tokens) for tokens in (None, 1, 128, 512, 8192)] == [32, 32, 32, 1, 1]
+
+
+def test_a_device_has_its_link_and_its_cheapest_price():
+    one, eight = device_of("h100-sxm", CATALOG), device_of("h100-sxm:8", CATALOG)
+    assert one.link is None
+    assert eight.link is not None
+    assert (eight.count, eight.machines, eight.devices) == (8, 1, 8)
+    for device in (one, eight):
+        assert device.offer is not None
+        assert device.offer.terms == "on-demand"
+        assert device.offer.devices == device.count
+        assert any(device.offer.provider in line and device.offer.as_of in line for line in device.assumptions)
+        others = [o for o in CATALOG.offers if o.chip_id == device.chip.id and o.terms == "on-demand" and not o.stale]
+        assert device.offer.usd_per_hour <= min(o.usd_per_hour for o in others if o.devices == device.count)
+
+
+def test_machines_need_a_known_network():
+    device = device_of("h100-sxm:8x4", CATALOG)
+    assert (device.count, device.machines, device.devices) == (8, 4, 32)
+    assert device.link_between is not None
+    assert device.offer is None
+    assert any("assumed machines connected by" in line for line in device.assumptions)
+    with pytest.raises(UnsupportedError, match="does not say how machines of gtx-580 are connected"):
+        device_of("gtx-580:1x2", CATALOG)
+
+
+def test_a_cpu_is_not_priced_as_an_instance():
+    assert cheapest_offer(CATALOG, device_of("cpu", CATALOG).chip, 1) is None
+    assert device_of("cpu", CATALOG).substrate == "cpu"
+    assert device_of("t4", CATALOG).substrate == "accelerator"
+
+
+def test_the_mesh_counts_devices_where_the_text_does_not():
+    assert device_of("t4", CATALOG, mesh=Mesh(dp_replicate=4)).devices == 4
+    with pytest.raises(InputError, match="the mesh is of 4 devices"):
+        device_of("t4:2", CATALOG, mesh=Mesh(dp_replicate=4))
+
+
+def test_unknown_devices_name_their_neighbours():
+    with pytest.raises(UnknownNameError, match="rtx-4090"):
+        device_of("rtx-4091", CATALOG)

@@ -1,0 +1,207 @@
+"""The composition of a sharded rank against FSDP2 itself, run on the virtual accelerator in a fake world of 8."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed import device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.job import Job, repeated_blocks
+from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
+from gpuwise.job.models.language import next_token_batch, token_loss
+from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.runtime.recompute import apply_recompute
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace import CATEGORIES, Trace, data_parallel, live_bytes, recorded_as
+from gpuwise.trace.memory import rounded
+from gpuwise.tracing import record, virtual_device
+from gpuwise.tracing.recorder import Recorder
+
+RANKS = 8
+
+
+def language_job(model: Any, *, vocabulary: int, seq_len: int) -> Job:
+    return Job(model=model, batch=lambda n: next_token_batch(n, vocabulary=vocabulary, seq_len=seq_len), loss=token_loss,
+               seq_len=seq_len, sample_unit="token", tokens_per_sample=seq_len)  # fmt: skip
+
+
+def llama_job(*, seq_len: int = 64, vocabulary: int = 2048) -> Job:
+    config = LlamaConfig(vocabulary=vocabulary, width=512, layers=6, heads=8, kv_heads=4, hidden=1536)
+    return language_job(lambda: Llama(config), vocabulary=vocabulary, seq_len=seq_len)
+
+
+def gpt_job() -> Job:
+    """Its output matrix is its word embedding, half of its parameters are in neither block."""
+    config = Gpt2Config(vocabulary=8192, positions=64, width=256, layers=4, heads=4)
+    return language_job(lambda: Gpt2(config), vocabulary=8192, seq_len=64)
+
+
+@dataclass(frozen=True)
+class Measured:
+    state_bytes: int
+    peak_bytes: int
+    all_gather_bytes: int
+    reduce_scatter_bytes: int
+    calls: int
+
+
+class Collectives(TorchDispatchMode):
+    """Payload of every collective: the bytes of its full tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.payloads: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented
+        if func.namespace == "c10d":
+            sizes = [t.numel() * t.element_size() for t in args[:2]]
+            self.payloads.append((func._overloadpacket.__name__, max(sizes)))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def fake_world(ranks: int) -> Iterator[Any]:
+    virtual_device.register()
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        yield device_mesh.init_device_mesh("virt", (ranks,))
+    finally:
+        dist.destroy_process_group()
+
+
+def run_fsdp(job: Job, strategy: Strategy) -> Measured:
+    """The second step of a rank under FSDP2: one unit a block and one for the rest, gradients reduced in fp32."""
+    ranks = strategy.mesh.dp_shard
+    collectives = Collectives()
+    with warnings.catch_warnings(), fake_world(ranks) as mesh:
+        warnings.simplefilter("ignore")
+        with unset_fake_temporarily(), torch.device("meta"):
+            model = job.model()
+        if strategy.precision == "bf16":
+            model.to(torch.bfloat16)
+        apply_recompute(model, strategy.recompute)
+        half = None if strategy.precision == "fp32" else torch.bfloat16
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+        with (virtual_device.VirtualMode(), torch.autograd.set_multithreading_enabled(False),
+              Recorder("virt") as recorder):  # fmt: skip
+            for block in repeated_blocks(model):
+                fully_shard(block, mesh=mesh, mp_policy=policy)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
+            model.to_empty(device="virt")
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            _step(job, strategy, model, optimizer, recorder)
+            recorder.start()
+            with collectives:
+                _step(job, strategy, model, optimizer, recorder)
+            state = [t for values in optimizer.state.values() for t in values.values() if t.dim()]
+            state_bytes = sum(t.to_local().untyped_storage().nbytes() for t in [*model.parameters(), *state])
+            peak_bytes = _peak_bytes(recorder)
+    payload = {kind: sum(size for name, size in collectives.payloads if kind in name) for kind in ("allgather", "reduce_scatter")}
+    return Measured(state_bytes, peak_bytes, payload["allgather"], payload["reduce_scatter"], len(collectives.payloads))
+
+
+def _step(job: Job, strategy: Strategy, model: Any, optimizer: Any, recorder: Recorder) -> None:
+    for recorder.micro_step in range(strategy.accumulation):
+        recorder.paused = True
+        batch = job.batch(strategy.micro_batch)
+        recorder.paused = False
+        loss = job.loss(model, {name: tensor.to("virt") for name, tensor in batch.items()})
+        loss.backward()
+        loss = loss.detach()
+    recorder.micro_step = 2
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _peak_bytes(recorder: Recorder) -> int:
+    length = len(recorder.rows)
+    change = np.zeros(length + 2, dtype=np.int64)
+    for row in recorder.storages:
+        size = int(rounded(np.int64(row["size_bytes"])))
+        change[max(row["born"], 0)] += size
+        change[(length if row["died"] is None else row["died"]) + 1] -= size
+    return int(np.cumsum(change)[:length].max())
+
+
+def composed(job: Job, strategy: Strategy) -> tuple[Trace, Any]:
+    trace = record(job, recorded_as(strategy).but(mesh=Mesh())).with_accumulation(strategy.accumulation)
+    return data_parallel(trace, strategy)
+
+
+def state_bytes(trace: Trace) -> int:
+    """Parameters and optimizer state, without the optimizer's step counters."""
+    kept = np.isin(trace.storages.category, [CATEGORIES.index("parameter"), CATEGORIES.index("optimizer_state")])
+    return int(trace.storages.size_bytes[kept & (trace.storages.size_bytes > 4)].sum())
+
+
+CASES = {
+    "llama, fp32": (llama_job(), Strategy()),
+    "llama, amp-bf16": (llama_job(), Strategy(precision="amp-bf16", micro_batch=4)),
+    "llama, bf16, accumulated": (llama_job(), Strategy(precision="bf16", accumulation=2)),
+    "llama, amp-bf16, recomputed": (llama_job(seq_len=128), Strategy(precision="amp-bf16", recompute="full", micro_batch=2)),
+    "llama, large vocabulary": (llama_job(vocabulary=32_000), Strategy(precision="amp-bf16", recompute="full")),
+    "gpt2, tied": (gpt_job(), Strategy(precision="amp-bf16", micro_batch=2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_sharded_rank_is_what_fsdp_does(case: str) -> None:
+    job, strategy = CASES[case]
+    strategy = strategy.but(mesh=Mesh(dp_shard=RANKS))
+    truth = run_fsdp(job, strategy)
+    trace, communication = composed(job, strategy)
+    assert state_bytes(trace) == truth.state_bytes
+    assert live_bytes(trace).peak_bytes == pytest.approx(truth.peak_bytes, rel=0.01)
+    assert communication.all_gather_bytes == truth.all_gather_bytes
+    assert communication.reduce_scatter_bytes == truth.reduce_scatter_bytes
+    assert communication.calls == truth.calls
+    assert communication.all_reduce_bytes == 0
+
+
+def test_more_shards_need_less_memory_down_to_what_is_gathered() -> None:
+    job = llama_job()
+    peaks = [
+        live_bytes(composed(job, Strategy(precision="bf16", mesh=Mesh(dp_shard=ranks)))[0]).peak_bytes
+        for ranks in (2, 4, 8, 64)
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_replicas_reduce_each_gradient_once_however_many_micro_batches() -> None:
+    job = llama_job()
+    trace = record(job, Strategy())
+    for accumulation in (1, 4):
+        strategy = Strategy(accumulation=accumulation, mesh=Mesh(dp_replicate=4))
+        replica, communication = data_parallel(trace.with_accumulation(accumulation), strategy)
+        assert communication.all_reduce_bytes == 4 * trace.header.trainable_parameters
+        assert communication.all_gather_bytes == communication.reduce_scatter_bytes == 0
+        assert live_bytes(replica).by_category["gradient"] >= 4 * trace.header.trainable_parameters
+
+
+def test_one_device_and_inference_communicate_nothing() -> None:
+    trace = record(llama_job(), Strategy(mode="infer"))
+    strategy = Strategy(mode="infer", mesh=Mesh(dp_replicate=4))
+    same, communication = data_parallel(trace, strategy)
+    assert (communication.calls, communication.all_reduce_bytes) == (0, 0)
+    assert live_bytes(same).peak_bytes == live_bytes(trace).peak_bytes
+
+
+def test_other_meshes_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="data parallelism only"):
+        data_parallel(record(llama_job(), Strategy()), Strategy(mesh=Mesh(tp=2)))
