@@ -66,13 +66,11 @@ def parse_count(text: str, kind: str = "a count") -> int:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
-    for factor, unit in steps:
-        if abs(value) >= factor:
-            return (
-                f"{value / factor:.{digits}g} {unit}" if abs(value) / factor < 1000 else f"{value / factor:,.0f} {unit}"
-            )
-    factor, unit = steps[-1]
-    return f"{value / factor:.{digits}g} {unit}"
+    """The value in the largest unit it reaches once rounded to so many digits; never in powers of ten."""
+    rounded = float(f"{value:.{digits}g}")
+    factor, unit = next((step for step in steps if abs(rounded) >= step[0]), steps[-1])
+    number = float(f"{value / factor:.{digits}g}")
+    return f"{number:,.0f} {unit}" if abs(number) >= 100 else f"{number:.{digits}g} {unit}"
 
 
 def format_bytes(value: float) -> str:
