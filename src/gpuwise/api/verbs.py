@@ -85,6 +85,8 @@ def fit(
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
     Strategy(micro_batch=1 if micro_batch is None else micro_batch)  # refuses what is no sensible number
+    if isinstance(source, PresetSource):
+        source.search_recorded(optimizer=optimizer, precision=precision, recompute=recompute)
     result = find_fit(source, device.chip, catalog=catalog, count=device.count, link=device.link, precision=precision,
                       capacity_bytes=device.capacity_bytes, recompute=recompute, micro_batch=micro_batch,
                       optimizer=optimizer, mode=mode or "train", sizes=source.sizes)  # fmt: skip

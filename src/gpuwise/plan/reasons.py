@@ -55,6 +55,7 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
     offer, bill, found = candidate.offer, outcome.bill, []
     if offer.stale:
         found.append(f"stale price: of {offer.as_of}, over a year older than the newest; check it before you rent")
+    found += [f"price caveat: {caveat}" for caveat in offer.caveats.values()]
     if offer.terms == "spot" and bill.checkpoint_interval_s:
         twice = economics.bill(work_s, doubled_interruptions(candidate.terms))
         found.append(f"spot: {bill.interruptions:.2g} interruptions expected, a checkpoint every "
@@ -148,6 +149,8 @@ def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip)
     if limit == "memory" and bandwidths[0] and bandwidths[1] and devices * bandwidths[0] > bandwidths[1]:
         ratio = devices * bandwidths[0] / bandwidths[1]
         return f"{head} {_times(ratio)} the memory bandwidth, which limits the slower"
+    if slow.strategy.recompute != "none" and fast.strategy.recompute == "none":
+        return "its memory holds the activations, which the slower computes again in backward"
     loss = max(("launch", "communication"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0))
     slow_share, fast_share = slow.bound.get(loss, 0), fast.bound.get(loss, 0)
     return f"{_BOUND[loss]} takes {slow_share:.0%} of a step of the slower, {fast_share:.0%} of the faster"

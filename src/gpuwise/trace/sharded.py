@@ -147,10 +147,8 @@ def _sharded_operations(trace: Trace, strategy: Strategy, scale: float) -> Opera
     rows = operations.kind == KINDS.index("optimizer")
     columns = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written")]
     values[np.ix_(rows, columns)] = np.ceil(values[np.ix_(rows, columns)] * scale).astype(np.int64)
-    dtype = operations.dtype
-    if strategy.precision == "amp-fp16":
-        dtype = tuple("float16" if name == "bfloat16" else name for name in dtype)
-    return replace(operations, values=values, dtype=dtype)
+    shard = replace(operations, values=values)
+    return shard.in_fp16() if strategy.precision == "amp-fp16" else shard
 
 
 def _block_of_modules(trace: Trace) -> np.ndarray:

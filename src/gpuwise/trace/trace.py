@@ -80,6 +80,10 @@ class Operations:
     def column(self, name: str) -> np.ndarray:
         return self.values[:, COLUMNS.index(name)]
 
+    def in_fp16(self) -> Operations:
+        """The same operations where bf16 was recorded and fp16 runs: equal sizes, other units."""
+        return replace(self, dtype=tuple("float16" if name == "bfloat16" else name for name in self.dtype))
+
 
 @dataclass(frozen=True)
 class Sequence:

@@ -33,8 +33,7 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data.
     """
     device = DEVICES[substrate]
-    if substrate == "accelerator":
-        virtual_device.register()
+    virtual_device.register()  # for its shape rules even where the CPU's kernels are taken
     identity = fingerprint(job)
     strategy = strategy.but(accumulation=2 if strategy.mode == "train" else 1)
     with ExitStack() as stack:

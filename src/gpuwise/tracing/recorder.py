@@ -76,7 +76,7 @@ class Recorder(TorchDispatchMode):
         """Takes note of tensors that come from outside the step."""
         for tensor in tree_leaves(batch):
             if isinstance(tensor, torch.Tensor) and device_type(tensor) == self.device_type:
-                self._born(tensor.untyped_storage(), 0, FORWARD, from_host=True)
+                self._born(tensor.untyped_storage(), 0, FORWARD, from_host=True, position=len(self.rows))
 
     def start(self) -> None:
         """Forgets the rows so far; what is alive now was there before the step."""
@@ -167,11 +167,13 @@ class Recorder(TorchDispatchMode):
         # Backward runs without gradients; only a recomputed forward turns them on.
         return (RECOMPUTE if torch.is_grad_enabled() else BACKWARD), module
 
-    def _born(self, storage: torch.UntypedStorage, module: int, phase: int, *, from_host: bool) -> None:
+    def _born(self, storage: torch.UntypedStorage, module: int, phase: int, *, from_host: bool,
+              position: int | None = None) -> None:  # fmt: skip
+        """A storage that is new at this position (None: at the operation recorded last)."""
         if storage._cdata in self.live:
             return
         row: StorageRow = {"size_bytes": storage.nbytes(), "module": module, "phase": phase, "from_host": from_host,
-                           "born": max(len(self.rows) - 1, 0), "died": None}  # fmt: skip
+                           "born": max(len(self.rows) - 1, 0) if position is None else position, "died": None}  # fmt: skip
         self.live[storage._cdata] = row
         self.storages.append(row)
         weakref.finalize(storage, self._died, storage._cdata)

@@ -23,9 +23,20 @@ def preset_path(name: str, *, precision: str, recompute: str, mode: str, folder:
 def load_preset(name: str, *, precision: str, recompute: str = "none", mode: str = "train") -> TraceFamily | None:
     """The recorded family of a preset's variant; None where it is not shipped. Raises FileFormatError when damaged."""
     path = preset_path(name, precision=precision, recompute=recompute, mode=mode)
+    if not path.exists() and precision == "amp-fp16":
+        bf16 = load_preset(name, precision="amp-bf16", recompute=recompute, mode=mode)
+        return None if bf16 is None else _in_fp16(bf16)
     if not path.exists():
         return None
     family = load(path)
     if not isinstance(family, TraceFamily):
         raise FileFormatError(f"{path} holds one trace, not a family of sizes.", ["record it again: gpuwise record"])
     return replace(family, header=replace(family.header, strategy=family.header.strategy.but(precision=precision)))
+
+
+def _in_fp16(family: TraceFamily) -> TraceFamily:
+    """A bf16 autocast recording as one in fp16: the same sizes; the loss scaler's pass over the gradients is left out."""
+    said = "amp-fp16 taken from the recording in amp-bf16, without the loss scaler's pass over the gradients"
+    header = replace(family.header, strategy=family.header.strategy.but(precision="amp-fp16"),
+                     assumptions=(*family.header.assumptions, said))  # fmt: skip
+    return replace(family, header=header, operations=family.operations.in_fp16())

@@ -1,0 +1,49 @@
+"""Every `gpuwise` command of the README and the docs runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpuwise.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SLOW = {"record"}  # half an hour; its parts are tested elsewhere
+
+
+def commands() -> list[str]:
+    """Lines that start with gpuwise, without the comment behind them."""
+    found = []
+    for page in PAGES:
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            found += [line.split("  #")[0].strip() for line in block.splitlines() if line.startswith("gpuwise ")]
+    return list(dict.fromkeys(found))
+
+
+def test_the_two_commands_stand_first() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, second = BLOCK.findall(text)[:2]
+    assert "python -m pip install . && gpuwise plan llama3-8b --tokens 20B --budget 20000 --deadline 30d" in first
+    assert 'python -m pip install -c constraints.txt ".[dev]" && python -m pytest' in second
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if shlex.split(c)[1] not in SLOW])
+def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)[1:]
+    if words[0] == "train":
+        assert "--plan" not in words or words[words.index("--plan") + 1] == "plan.toml"
+        if "--plan" in words:
+            made = CliRunner().invoke(main, ["plan", words[1], "--epochs", "1", "--on", "here", "-o", "plan.toml"])
+            assert made.exit_code == 0, made.output
+        words += ["--steps", "3"] if "--epochs" not in words and "--steps" not in words else []
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert result.output.strip()
