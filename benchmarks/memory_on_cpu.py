@@ -116,7 +116,15 @@ def predicted_bytes(trace: Trace) -> int:
 
 def measured_bytes(job: Job, strategy: Strategy) -> int:
     """Peak of the second real step: what is held before it, plus the profiler's allocations and frees."""
-    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # memory is the same, and small products do not wait for a busy machine
+    try:
+        return _measured_bytes(job, strategy)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured_bytes(job: Job, strategy: Strategy) -> int:
     program = build(job, strategy, "cpu")
     program.forward_backward(checked_batch(job, strategy.micro_batch))
     program.update()

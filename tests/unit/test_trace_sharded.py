@@ -113,7 +113,9 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
             state = [t for values in optimizer.state.values() for t in values.values() if t.dim()]
             state_bytes = sum(t.to_local().untyped_storage().nbytes() for t in [*model.parameters(), *state])
             peak_bytes = _peak_bytes(recorder)
-    payload = {kind: sum(size for name, size in collectives.payloads if kind in name) for kind in ("allgather", "reduce_scatter")}
+    payload = {
+        kind: sum(size for name, size in collectives.payloads if kind in name) for kind in ("allgather", "reduce_scatter")
+    }
     return Measured(state_bytes, peak_bytes, payload["allgather"], payload["reduce_scatter"], len(collectives.payloads))
 
 

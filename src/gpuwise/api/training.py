@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.sources import JobSource, job_of, usual_micro_batch
 from gpuwise.cost import Forecast, price
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.types import Plan
 from gpuwise.strategy import Strategy
@@ -32,10 +32,10 @@ def train_here(job: str | Job, plan: Plan | None, settings: Mapping[str, Any], *
     require("torch", purpose="train")
     from gpuwise.runtime import train
 
-    resolved = job_of(job, **sizes)
-    if plan is not None:
-        _check_plan(plan, job, resolved)
+    resolved = job_of(job, **sizes) if plan is None else _planned_job(job, plan)
     chip, capacity_bytes, device = _this_device()
+    if plan is not None:
+        _check_device(plan, chip)
     strategy = plan.strategy if plan is not None else _strategy(resolved, settings, device)
     expected = _forecast(resolved, strategy, chip, capacity_bytes)
     if plan is not None and steps is None and epochs is None:
@@ -51,15 +51,41 @@ def _check_same_sizes(plan: Plan, sizes: Mapping[str, int | None]) -> None:
                              [f"leave out --{name.replace('_', '-')}", "plan again"])  # fmt: skip
 
 
-def _check_plan(plan: Plan, argument: str | Job, resolved: Job) -> None:
-    """Raises JobError where the plan is for another job. A recording's fingerprint is of the job's usual sizes."""
+def _planned_job(argument: str | Job, plan: Plan) -> Job:
+    """The job at the plan's sizes. Raises JobError where the plan is for another job.
+
+    A recording's fingerprint is of the job's usual sizes, so those are tried as well.
+    """
     from gpuwise.job import fingerprint
 
+    try:
+        resolved = job_of(argument, **plan.sizes)
+    except GpuwiseError as error:
+        job_of(argument)  # raises where the job is at fault, not the sizes
+        raise JobError(f"this plan is for another job: it was made for {plan.job} at "
+                       f"{', '.join(f'{name} {value}' for name, value in plan.sizes.items())}. {error.what}",
+                       ["plan again: gpuwise plan JOB -o plan.toml",
+                        f"run the job it was made for: {plan.job_argument or plan.job}"]) from error  # fmt: skip
     ours = fingerprint(resolved)
     if plan.job_fingerprint != ours and isinstance(argument, str):
         usual = fingerprint(job_of(argument))
         ours = usual if plan.job_fingerprint == usual else ours
     plan.check_job(ours)
+    return resolved
+
+
+def _check_device(plan: Plan, here: Chip) -> None:
+    """Raises UnsupportedError where the plan is for other devices: its batch and precision were chosen for those."""
+    planned = load_catalog().chips.get(plan.device)
+    cpus = here.kind == "cpu" and (plan.device == here.id or (planned is not None and planned.kind == "cpu"))
+    if plan.device == here.id or cpus:
+        return
+    strategy, job = plan.strategy, plan.job_argument or "JOB"
+    flags = f"--micro-batch {strategy.micro_batch} --accumulate {strategy.accumulation} --precision {strategy.precision}"
+    raise UnsupportedError(f"this plan is for {plan.count:g} x {plan.device} ({plan.offer.provider} "
+                           f"{plan.offer.instance}); this machine is {here.id} ({here.name}).",
+                           [f"plan for this machine: gpuwise plan {job} --on here -o plan.toml",
+                            f"try its settings here: gpuwise train {job} {flags}"])  # fmt: skip
 
 
 def _this_device() -> tuple[Chip, int | None, str]:

@@ -11,6 +11,7 @@ from gpuwise.api.devices import device_of
 from gpuwise.api.forecasting import forecast_step
 from gpuwise.api.installation import Installation, inspect_installation
 from gpuwise.api.sources import PresetSource, source_of
+from gpuwise.api.unpriced import unpriced_offers
 from gpuwise.cost import Forecast
 from gpuwise.errors import InputError, UnsupportedError, unknown_name
 from gpuwise.hardware import Chip, Offer, detect_machine, load_catalog, parse_device, parse_filter
@@ -162,7 +163,7 @@ def plan(
         tokens=None if tokens is None else parse_count(str(tokens), "a number of tokens"),
         budget_usd=None if budget is None else parse_usd(str(budget)),
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
-        on=None if on is None else tuple(_device_names(on)),
+        on=None if on is None else tuple(_one_machine(name, "--on") for name in _device_names(on)),
         own=tuple(_owned(text) for text in own),
         spot=spot, global_batch=global_batch, precision=precision, recompute=recompute, micro_batch=micro_batch,
         optimizer=optimizer, interruptions_per_day=interruptions, limit=limit,
@@ -202,6 +203,8 @@ def train(
     """
     from gpuwise.api.training import train_here
 
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}.")
     given = {name: value for name, value in strategy.items() if value is not None}
     if plan is not None and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -231,7 +234,7 @@ def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
     catalog = load_catalog()
     chosen = parse_filter(filter, offers=True)
     passing = [offer for offer in catalog.offers if chosen.matches(catalog.chips.get(offer.chip_id), offer)]
-    if not passing and chosen.bare:
+    if not passing and chosen.bare and not unpriced_offers(filter):
         raise unknown_name("chip or provider", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise offers")
     kept = [offer for offer in passing if offer.terms == "spot" or not spot]
     return tuple(sorted(kept, key=lambda o: (o.usd_per_device_hour, o.provider, o.instance, o.region)))
@@ -254,10 +257,18 @@ def _device_names(on: str | Sequence[str]) -> list[str]:
     return names
 
 
-def _owned(text: str) -> tuple[str, int]:
+def _one_machine(text: str, flag: str) -> str:
     name, count, machines = split_device(text)
     if machines > 1:
-        raise InputError(f"{text!r}: plans use one machine.", [f"--own {name}:{count}"])
+        raise UnsupportedError(f"{text!r}: plans use one machine so far.", [f"{flag} {name}:{count}"])
+    return text
+
+
+def _owned(text: str) -> tuple[str, int]:
+    name, count, _ = split_device(_one_machine(text, "--own"))
+    if name.strip().lower() == "here":
+        raise InputError("this machine is always considered: --own is for others.",
+                         ["leave out --own here", "--on here considers it alone"])  # fmt: skip
     load_catalog().find_chip(name)  # an unknown chip is refused before any work
     return name, count or 1
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import click
 
-from gpuwise.errors import GpuwiseError
+from gpuwise.errors import FileFormatError, GpuwiseError, JobError
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -36,14 +37,18 @@ class UnexpectedError(GpuwiseError):
 def handled(arguments: Sequence[str]) -> Iterator[None]:
     """Runs a verb; leaves by SystemExit whenever it fails.
 
-    With GPUWISE_DEBUG=1 in the environment, unexpected exceptions pass through with their traceback.
+    With GPUWISE_DEBUG=1 in the environment, tracebacks are shown, and unexpected exceptions pass through.
     """
     as_json = "--json" in arguments
+    debug = os.environ.get(DEBUG, "0") not in {"", "0"}
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             yield
     except GpuwiseError as error:
+        if debug:
+            traceback.print_exception(error)
+        error.ways_out = error.ways_out or _ways_out(error, arguments)
         _end(error, as_json)
     except click.ClickException as error:
         _end(_usage(error), as_json)
@@ -57,11 +62,21 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
         _silence_stdout()
         sys.exit(EXIT_BROKEN_PIPE)
     except Exception as error:
-        if os.environ.get(DEBUG, "0") not in {"", "0"}:
+        if debug:
             raise
         name = type(error).__name__
         _end(UnexpectedError(f"{name}: {' '.join(str(error).split()) or 'no message'}",
                              [f"run again with {DEBUG}=1 for the traceback, and report it"]), as_json)  # fmt: skip
+
+
+def _ways_out(error: GpuwiseError, arguments: Sequence[str]) -> tuple[str, ...]:
+    """A way out of what was raised without one."""
+    if isinstance(error, FileFormatError):
+        return ("correct the file, or move it away",)
+    if isinstance(error, JobError):
+        return (f"run again with {DEBUG}=1 for the traceback",)
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    return (f"gpuwise {verb} --help".replace("  ", " "),)
 
 
 def _end(error: GpuwiseError, as_json: bool) -> None:

@@ -150,7 +150,7 @@ def _spread_key(chip: Chip, parameters: Parameters) -> str:
 
 
 def _assumptions(times: KernelTimes, exchanged: Exchange, energy_j: float | None) -> list[str]:
-    notes = list(times.notes)
+    notes = [*times.notes, "assumed that data arrive as fast as the step takes them: loading and decoding are not priced"]
     if exchanged.note:
         notes.append(exchanged.note)
     if energy_j is not None:

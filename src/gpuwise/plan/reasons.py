@@ -70,7 +70,7 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
     if offer.terms == "owned":
         found.append("a machine at hand: its electricity is all it costs")
     if candidate.terms.setup_s > work_s:
-        found.append("setting the machine up takes longer than the training")
+        found.append(f"setting the machine up takes longer than the training itself, {format_duration(work_s)}")
     if request.deadline_s is not None and outcome.finish_probability < 0.9:
         found.append(f"{outcome.finish_probability:.0%} likely to finish in time")
     return found
@@ -100,7 +100,7 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: int, 
         if rank > 1:
             why.append(_against(plan, first))
         other = first if plan.device != first.device else next((p for p in plans if p.device != plan.device), None)
-        if other is not None:
+        if other is not None and (plan.hours < other.hours) == (plan.forecast.throughput > other.forecast.throughput):
             why.append(speed_reason(plan.forecast, chips[plan.device], other.forecast, chips[other.device]))
         found.append(replace(plan, rank=rank, reasons=(*why, *plan.reasons)))
     return found

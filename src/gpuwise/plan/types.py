@@ -10,7 +10,7 @@ from typing import Any
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import InputError, JobError, NoPlanError
 from gpuwise.hardware.types import Machine, Offer
-from gpuwise.plan.economics import USD_PER_KWH
+from gpuwise.plan.economics import USD_PER_KWH, YEAR_S
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.trace import Header
@@ -21,6 +21,13 @@ TraceSource = Callable[[Strategy], TraceFamily]
 
 Raises UnsupportedError or MissingDependencyError where that variant cannot be had.
 """
+
+
+# More than these is a slip of the hand. Interruptions: one a minute.
+_MOST = {"epochs": 1e9, "global_batch": 10_000_000, "micro_batch": 10_000_000, "budget_usd": 1e15,
+         "usd_per_kwh": 1000, "interruptions_per_day": 1440}  # fmt: skip
+_NOT_NEGATIVE = {"budget_usd": "a budget in dollars", "usd_per_kwh": "the price of electricity in dollars a kWh",
+                 "interruptions_per_day": "interruptions a day"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,13 +68,15 @@ class Request:
             raise InputError("more than one of samples, epochs and tokens is given.", ["give one of them"])
         for name in ("samples", "epochs", "tokens", "samples_per_epoch", "deadline_s", "global_batch", "micro_batch",
                      "max_devices", "limit"):  # fmt: skip
-            value = getattr(self, name)
+            value, most = getattr(self, name), _MOST.get(name, math.inf)
             if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{name.replace('_', ' ')} must be above zero, got {value!r}.")
-        for name in ("budget_usd", "usd_per_kwh", "interruptions_per_day"):
+                raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
+            if value is not None and value > most:
+                raise InputError(f"{name.replace('_', ' ')} {value:g} is no sensible number: at most {most:,}.")
+        for name, said in _NOT_NEGATIVE.items():
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise InputError(f"{name.replace('_', ' ')} cannot be negative, got {value!r}.")
+            if value is not None and not 0 <= value <= _MOST.get(name, math.inf):
+                raise InputError(f"{said} must be from 0 to {_MOST.get(name, math.inf):,}, got {value!r}.")
         for name, allowed in (("precision", PRECISIONS), ("recompute", RECOMPUTES)):
             if getattr(self, name) not in (None, *allowed):
                 raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
@@ -192,8 +201,8 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
         self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
         self.rejected = rejected
         limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
-        limits += [f"a deadline of {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
-        super().__init__(f"nothing trains {self.cheapest.job} inside {' and '.join(limits) or 'a year'}. "
+        limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
+        super().__init__(f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
                          f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}.",
                          [_way_inside(request, outside, self.fastest),
                           "train on fewer samples, or add a machine with --own"])  # fmt: skip
@@ -205,14 +214,14 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
 
 def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:
     """The smallest change of one limit that lets something in, else of both."""
-    deadline_h = (request.deadline_s or math.inf) / 3600
+    deadline_h = (request.deadline_s or YEAR_S) / 3600
     budget = math.inf if request.budget_usd is None else request.budget_usd
     in_time = [plan.usd.value for plan in outside if plan.hours <= deadline_h]
     affordable = [plan.hours for plan in outside if plan.usd.value <= budget]
     if in_time and math.isfinite(budget):
         return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
     if affordable:
-        return f"raise the deadline to {format_duration(_above(min(affordable)) * 3600)}: --deadline"
+        return f"give it {format_duration(_above(min(affordable)) * 3600)}: --deadline"
     return (f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
             f"{format_duration(_above(fastest.hours) * 3600)}")  # fmt: skip
 

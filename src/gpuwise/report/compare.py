@@ -11,6 +11,7 @@ from gpuwise.report.parts import UNKNOWN, columns, memory_of, notes, rate, strat
 from gpuwise.units import format_duration
 
 _COLUMNS = ("device", "strategy", "step time", "90 % interval", "throughput", "speed-up", "memory", "")
+_NARROW = (("device", "strategy"), ("step time", "90 % interval"), ("throughput", "speed-up"), ("memory", ""))
 _RIGHT = ("step time", "throughput", "speed-up")
 
 
@@ -20,7 +21,7 @@ def compare_report(comparison: Comparison) -> Group:
     parts: list[RenderableType] = [
         Text(f"{comparison.job} on {len(rows)} devices; speed-ups over {comparison.baseline}", style="bold"),
         Text(""),
-        columns(_COLUMNS, map(_row, rows), right=_RIGHT, wide="strategy"),
+        columns(_COLUMNS, map(_row, rows), right=_RIGHT, wide="strategy", narrow=_NARROW),
     ]
     parts += notes("why", [f"{row.device}: {row.reason}" for row in rows if row.reason])
     parts += notes("assumed", comparison.assumptions)

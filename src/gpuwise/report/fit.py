@@ -10,6 +10,7 @@ from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration
 
 _COLUMNS = ("technique", "devices", "largest micro-batch", "memory", "frees", "time a sample", "remark")
+_NARROW = (("technique", "remark"), ("largest micro-batch", "devices"), ("memory", "frees"), ("time a sample",))
 _RIGHT = ("devices", "largest micro-batch", "memory", "frees", "time a sample")
 
 
@@ -24,7 +25,7 @@ def fit_report(result: FitResult) -> Group:
     if asked is not None:
         parts += [heading(f"memory at micro-batch {result.micro_batch:,}"), bars(asked.by_category, format_bytes)]
     parts += [heading(f"memory techniques at micro-batch {result.micro_batch:,}, to the first row"),
-              columns(_COLUMNS, map(_row, result.rows), right=_RIGHT, wide="remark")]  # fmt: skip
+              columns(_COLUMNS, map(_row, result.rows), right=_RIGHT, wide="remark", narrow=_NARROW)]  # fmt: skip
     if result.nearest_techniques:
         parts += notes("it would fit here with", result.nearest_techniques)
     if result.nearest_chips:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import JustifyMethod
-from rich.padding import Padding
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -16,72 +17,123 @@ from gpuwise.units import format_bytes
 
 BAR_CELLS = 24
 UNKNOWN = "-"
+_GAP = 3  # characters between two columns
+_LEAST_WIDE = 24  # characters of the column that wraps; a table with less room is folded
 
 
-def grid(rows: Iterable[tuple[str, str] | tuple[str, str, str]], *, indent: int = 2) -> Padding:
+def grid(rows: Iterable[tuple[str, str] | tuple[str, str, str]], *, indent: int = 2) -> Table:
     """Labels, values and an optional remark, aligned."""
-    table = Table.grid(padding=(0, 2))
+    rows = list(rows)
+    table = _indented(indent)
     table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    if any(len(row) > 2 for row in rows):
+        table.add_column(style="dim", overflow="fold")
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
-    return Padding(table, (0, 0, 0, indent), expand=False)
-
-
-def columns(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), wide: str | None = None
-) -> Table:
-    """A table with a rule under its headers.
-
-    Arguments:
-        right: headers of columns of numbers.
-        wide: the one column whose text may wrap; the others keep their words together.
-    """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for header in headers:
-        wraps = wide is None or header == wide
-        justify: JustifyMethod = "right" if header in right else "left"
-        table.add_column(header, justify=justify, no_wrap=not wraps, overflow="fold")
-    for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
+        table.add_row("", *[Text(cell) for cell in row])
     return table
 
 
-def bars(parts: Mapping[str, float], show: Callable[[float], str], *, indent: int = 2) -> Padding:
+def _indented(indent: int) -> Table:
+    """A grid with an empty first column. A Padding around the grid would measure it too narrow where text wraps."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=max(0, indent - 2))
+    return table
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table with a rule under its headers, that folds instead of losing words where it is too narrow.
+
+    right: headers of columns of numbers. wide: the one column whose text may wrap.
+    narrow: groups of headers that share a column, one under the other, where the table does not fit beside each other.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[str] = ()
+    wide: str | None = None
+    narrow: Sequence[Sequence[str]] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        side_by_side = [(header,) for header in self.headers]
+        if self._least_width() <= options.max_width:
+            yield self._table(side_by_side, self.wide)
+        else:
+            yield self._table(self.narrow or side_by_side, None)
+
+    def _least_width(self) -> int:
+        """What the table needs side by side, with no word broken; rich's own measure takes all columns to wrap."""
+        widths = [max(map(cell_len, (header, *(row[i] for row in self.rows)))) for i, header in enumerate(self.headers)]
+        if self.wide is not None:
+            place = self.headers.index(self.wide)
+            widths[place] = min(widths[place], _LEAST_WIDE)
+        return sum(widths) + _GAP * (len(widths) - 1)
+
+    def _table(self, groups: Sequence[Sequence[str]], wide: str | None) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+        places = [[self.headers.index(name) for name in group] for group in groups]
+        # The rows decide what may wrap: of folded columns only those of text, whose first header is not a number's.
+        for group in groups:
+            number = group[0] in self.right
+            justify: JustifyMethod = "right" if number else "left"
+            wraps = group[0] == wide if len(groups) == len(self.headers) and wide else not number
+            table.add_column("\n".join(group).rstrip(), justify=justify, no_wrap=not wraps, overflow="fold",
+                             min_width=_LEAST_WIDE if wraps and wide else None)  # fmt: skip
+        for row in self.rows:
+            table.add_row(*[_stacked([row[i] for i in group]) for group in places])
+        return table
+
+
+def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), wide: str | None = None,
+            narrow: Sequence[Sequence[str]] = ()) -> Columns:  # fmt: skip
+    """The Columns of these rows; without a wide column all but numbers may wrap."""
+    return Columns(headers, list(rows), right, wide, narrow)
+
+
+def _stacked(cells: Sequence[str]) -> Text:
+    """Cells one under the other; those below the first are dim."""
+    first, *rest = cells
+    below = [Text(f"\n{cell}", style="dim") for cell in rest]
+    while below and below[-1].plain == "\n":
+        below.pop()
+    return Text.assemble(first, *below)
+
+
+def bars(parts: Mapping[str, float], show: Callable[[float], str], *, indent: int = 2) -> Table:
     """One line a part, largest first: a bar of its share of the sum, its value and its per cent. Zeros are left out."""
     total = sum(parts.values())
     rows = [(name, value / total, [show(value), percent(value / total)]) for name, value in parts.items() if value > 0]
     return _bars(rows, indent=indent)
 
 
-def shares(parts: Mapping[str, float], *, indent: int = 2) -> Padding:
+def shares(parts: Mapping[str, float], *, indent: int = 2) -> Table:
     """The same for shares of a whole, of which not all need be given. Below half a per cent they are left out."""
     return _bars([(name, share, [percent(share)]) for name, share in parts.items() if share >= 0.005], indent=indent)
 
 
-def _bars(rows: Iterable[tuple[str, float, list[str]]], *, indent: int) -> Padding:
-    table = Table.grid(padding=(0, 2))
+def _bars(rows: Iterable[tuple[str, float, list[str]]], *, indent: int) -> Table:
+    table = _indented(indent)
     for name, share, figures in sorted(rows, key=lambda row: -row[1]):
         bar = Text("█" * max(1, round(BAR_CELLS * share)), style="cyan")
-        table.add_row(Text(name.replace("_", " ")), bar, *[Text(figure, justify="right") for figure in figures])
-    return Padding(table, (0, 0, 0, indent), expand=False)
+        table.add_row("", Text(name.replace("_", " ")), bar, *[Text(figure, justify="right") for figure in figures])
+    return table
 
 
 def heading(text: str) -> Text:
     return Text(f"\n{text}", style="bold")
 
 
-def notes(title: str, lines: Sequence[str]) -> list[Text | Padding]:
+def notes(title: str, lines: Sequence[str]) -> list[Text | Table]:
     """A titled list, or nothing."""
     if not lines:
         return []
-    table = Table.grid(padding=(0, 1))
+    table = Table.grid(padding=0)
     table.add_column(no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     for line in dict.fromkeys(lines):
-        table.add_row("-", Text(line))
-    return [heading(title), Padding(table, (0, 0, 0, 2), expand=False)]
+        table.add_row("  - ", Text(line))
+    return [heading(title), table]
 
 
 def percent(share: float) -> str:

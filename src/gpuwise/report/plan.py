@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,8 +12,10 @@ from gpuwise.report.parts import columns, heading, notes, percent, span, strateg
 from gpuwise.units import format_count, format_duration, format_usd
 
 _COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "in time")
+_NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "in time"), ("money", "90 % interval"))
 _RIGHT = ("time", "money", "in time")
 CHOSEN = "✓"
+_MIND = ("stale price", "price caveat", "needs ", "reserved:")  # how reasons that warn begin
 
 
 def plan_report(result: PlanResult) -> Group:
@@ -23,13 +25,24 @@ def plan_report(result: PlanResult) -> Group:
              f"{best.strategy.global_batch:,}. {result.considered:,} offers considered, "
              f"{result.priced:,} strategies priced.", style="bold"),
         Text(""),
-        columns(_COLUMNS, [_row(plan) for plan in result.plans], right=_RIGHT, wide="strategy"),
+        columns(_COLUMNS, [_row(plan) for plan in result.plans], right=_RIGHT, wide="strategy", narrow=_NARROW),
     ]  # fmt: skip
     parts += notes(f"why {CHOSEN}", best.reasons)
     parts += notes("the others", [f"{plan.rank}: {plan.reasons[0]}" for plan in result.plans[1:] if plan.reasons])
+    parts += notes("mind, of the others", mind(result.plans[1:]))
     parts += rejected(result.rejected)
     parts += notes("assumed", [*result.assumptions, *best.assumptions])
     return Group(*parts)
+
+
+def mind(plans: Sequence[Plan]) -> list[str]:
+    """What to know before one of these is chosen, with the ranks that it holds for."""
+    found: dict[str, list[str]] = {}
+    for plan in plans:
+        for reason in plan.reasons:
+            if reason.startswith(_MIND):
+                found.setdefault(reason, []).append(str(plan.rank))
+    return [f"{', '.join(ranks)}: {reason}" for reason, ranks in found.items()]
 
 
 def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
@@ -38,7 +51,8 @@ def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
         return []
     rows = [[f"{item.count:,}", reason, "; ".join(item.examples)]
             for reason, item in sorted(reasons.items(), key=lambda pair: -pair[1].count)]  # fmt: skip
-    return [heading("rejected"), columns(("offers", "because", "nearest"), rows, right=("offers",))]
+    return [heading("rejected"), columns(("offers", "because", "nearest"), rows, right=("offers",), wide="nearest",
+                                       narrow=(("offers",), ("because", "nearest")))]  # fmt: skip
 
 
 def _row(plan: Plan) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
 from math import prod
 
@@ -38,8 +39,8 @@ class Axis:
 
     def basis(self, value: int) -> list[float]:
         """Newton's basis: binomial(t, i) for i = 0..degree with t = (value - start) / step."""
-        t = (value - self.start) / self.step
-        return [prod((t - j) / (j + 1) for j in range(i)) for i in range(self.degree + 1)]
+        t = Fraction(value - self.start, self.step)  # a quotient of floats would not give whole binomials back
+        return [float(prod((t - j) / (j + 1) for j in range(i))) for i in range(self.degree + 1)]
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages,
 
 FORMAT = "gpuwise-trace"
 VERSION = 1
+LIMIT_BYTES = 2**30  # unpacked; the largest model's trace is a thousandth of this
 _SMALL = {"kind": np.int8, "operation": np.int32, "module": np.int32, "phase": np.int8, "micro_step": np.int8,
           "category": np.int8, "born": np.int32, "died": np.int32}  # fmt: skip
 
@@ -47,12 +50,11 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
     """Raises FileFormatError for a file that is truncated, foreign, of a newer version or inconsistent."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = _members(path)
         header = json.loads(arrays.pop("header").tobytes())
     except FileNotFoundError:
         raise FileFormatError(f"there is no trace file {path}.") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+    except Exception as error:  # whatever damage makes fail: the archive, its compression, an array's head, the JSON
         raise FileFormatError(f"{path} is not a gpuwise trace, or is damaged ({error}).",
                               ["record it again", "check that the copy is complete"]) from None  # fmt: skip
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -68,28 +70,78 @@ def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
         raise FileFormatError(f"{path}: the trace is damaged ({type(error).__name__}: {error}).") from None
 
 
+def _members(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The arrays of the archive: whole numbers only, and none larger than what the file holds.
+
+    `np.load` would take the memory an array's head asks for before it looks whether the file has as much.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > LIMIT_BYTES:
+            raise ValueError(f"more than {LIMIT_BYTES:,} bytes")
+        return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
+
+
+def _array(content: bytes) -> np.ndarray:
+    file = io.BytesIO(content)
+    read_head = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, by_column, dtype = read_head[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in "iu":
+        raise ValueError("a column holds no whole numbers")
+    if len(content) - file.tell() != prod(shape) * dtype.itemsize:
+        raise ValueError("a column is not as long as it says")
+    numbers = np.frombuffer(content, dtype, offset=file.tell())
+    return numbers.reshape(shape, order="F" if by_column else "C").copy()
+
+
 def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace | TraceFamily:
-    head = {
-        k: v
-        for k, v in header.items()
-        if k not in {"format", "version", "columns", "modules", "names", "dtypes", "axes"}
-    }
+    apart = {"format", "version", "columns", "modules", "names", "dtypes", "axes"}
+    head = _checked_header(Header.from_dict({k: v for k, v in header.items() if k not in apart}))
     if tuple(header["columns"]) != COLUMNS:
         raise FileFormatError("its columns are not those of this version.")
-    for name, array in arrays.items():
-        if array.dtype.kind not in "iu":
-            raise FileFormatError(f"the trace is damaged: column {name} holds no whole numbers.")
-    operations = Operations(tuple(header["names"]), arrays["kind"], tuple(header["dtypes"]), arrays["values"])
+    names, dtypes, modules = (_texts(header[key]) for key in ("names", "dtypes", "modules"))
+    operations = Operations(names, arrays["kind"], dtypes, arrays["values"])
     sequence = Sequence(arrays["operation"], arrays["module"], arrays["phase"], arrays["micro_step"])
     storages = Storages(
         arrays["size_bytes"], arrays["category"], arrays["storage_module"], arrays["born"], arrays["died"]
     )
-    modules = tuple(header["modules"])
-    trace = Trace(Header.from_dict(head), operations, sequence, storages, modules).check()
+    if any(array.ndim != 1 for name, array in arrays.items() if name not in ("values", "size_bytes")):
+        raise FileFormatError("the trace is damaged: a column has more than one dimension.")
+    trace = Trace(head, operations, sequence, storages, modules).check()
     if header["axes"] is None:
+        if operations.values.ndim != 2 or storages.size_bytes.ndim != 1:
+            raise FileFormatError("the trace is damaged: it has polynomials and no axes.")
+        if (operations.values < 0).any() or (storages.size_bytes < 0).any():
+            raise FileFormatError("the trace is damaged: a count is below zero.")
         return trace
-    axes = tuple(Axis(**axis) for axis in header["axes"])
-    terms = int(np.prod([axis.degree + 1 for axis in axes]))
+    axes = tuple(_checked_axis(Axis(**axis), head) for axis in header["axes"])
+    terms = prod(axis.degree + 1 for axis in axes)
     if operations.values.shape[2:] != (terms,) or storages.size_bytes.shape[1:] != (terms,):
         raise FileFormatError("the trace is damaged: its polynomials do not match its axes.")
-    return TraceFamily(trace.header, axes, operations, sequence, storages, modules)
+    return TraceFamily(head, axes, operations, sequence, storages, modules)
+
+
+def _checked_header(header: Header) -> Header:
+    counts = [header.parameters, header.trainable_parameters, header.units_per_sample, *header.sizes.values()]
+    texts = [header.job, header.fingerprint, header.sample_unit, header.substrate, header.torch_version, *header.sizes]
+    if not all(map(_is_count, counts)) or "micro_batch" not in header.sizes:
+        raise FileFormatError("the trace is damaged: a size or a count of its header is no whole number.")
+    _texts([*texts, *header.blocks, *header.assumptions])
+    return header
+
+
+def _checked_axis(axis: Axis, header: Header) -> Axis:
+    whole = all(map(_is_count, (axis.start, axis.step, axis.degree, axis.exact_every)))
+    if not whole or axis.step == 0 or axis.exact_every == 0 or axis.name not in header.sizes:
+        raise FileFormatError("the trace is damaged: an axis makes no sense.")
+    return axis
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise FileFormatError("the trace is damaged: a name in its header is no text.")
+    return tuple(values)

@@ -93,24 +93,26 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         order = sorted((b for b in blocks if backward[b][1] >= 0), key=lambda b: forward[b][0])
         for block in order:  # forward keeps the collective's buffer beside the parameters copied out of it
             extra.append((2 * unit_bytes[block + 1], _BUFFER, *forward[block]))
+        full = _full_gradients(trace, micro_step)
+        unit = block_of[storages.module[full]]
         gathered_from, reduction = _first_in_a_module(trace, micro_step), 0.0
         for block, after in zip(order[::-1], [*order[::-1][1:], None], strict=True):
             first, last = backward[block]
             # Gathered while the block before it still runs, freed when its own backward is done. Its gradients go
             # into the buffer of the reduction then, which lives until the next block's backward is done.
             extra.append((unit_bytes[block + 1], _BUFFER, min(gathered_from, first), last))
-            mine = _gradients_of(trace, block_of == block, micro_step)
-            died[mine], reduced_at[mine] = last, min(last + 1, end)
+            mine = full[unit == block]
+            died[mine], reduced_at[mine] = np.maximum(last, storages.born[mine]), min(last + 1, end)
             reduction = unit_bytes[block + 1] / recorded * REDUCE_BYTES
             extra.append((reduction, _BUFFER, last + 1, backward[after][1] if after is not None else end))
             gathered_from = first
         # What is in no block stays gathered throughout and is reduced after the last operation of backward. That
         # moment has no position of its own: it is counted at that operation, less what is gone by then.
         extra.append((unit_bytes[0], _BUFFER, begin, end - 1))
-        rest = _gradients_of(trace, block_of == -1, micro_step)
+        rest = full[unit == -1]
+        freed = reduction + size[died == end].sum() - size[rest[died[rest] == end]].sum()
         died[rest] = reduced_at[rest] = end
-        freed = reduction + size[(died == end) & ~rest].sum()
-        shards = storages.size_bytes[rest & gradient].sum() * state_scale / ranks
+        shards = storages.size_bytes[rest[gradient[rest]]].sum() * state_scale / ranks
         buffer = max(unit_bytes[0], unit_bytes[0] / recorded * REDUCE_BYTES - freed)
         extra.append((max(0.0, buffer - shards), _BUFFER, end, end))
     for row in np.flatnonzero(gradient):
@@ -183,12 +185,12 @@ def _first_in_a_module(trace: Trace, micro_step: int) -> int:
     return int(inside.argmax()) if inside.any() else len(sequence)
 
 
-def _gradients_of(trace: Trace, modules: np.ndarray, micro_step: int) -> np.ndarray:
-    """Storages with full gradients made in a micro-batch by these modules (a mask): kept ones, and those added to them."""
+def _full_gradients(trace: Trace, micro_step: int) -> np.ndarray:
+    """Rows of storages that hold full gradients made in a micro-batch: those kept, and those added to them later."""
     sequence, storages = trace.sequence, trace.storages
     adds = np.array([name == "aten.add_.Tensor" for name in trace.operations.name])
-    dies_in = np.minimum(storages.died, len(sequence) - 1)
-    added = (storages.category == _TEMPORARY) & adds[sequence.operation[dies_in]]
-    in_backward = (sequence.phase[storages.born] == PHASES.index("backward")) & (sequence.micro_step[storages.born] == micro_step)
-    made = (storages.category == _GRADIENT) | (added & (micro_step == 1))
-    return made & in_backward & (storages.born >= 0) & modules[storages.module]
+    added = adds[sequence.operation[np.minimum(storages.died, len(sequence) - 1)]]
+    full = (storages.category == _GRADIENT) | ((storages.category == _TEMPORARY) & added & (micro_step == 1))
+    born = np.maximum(storages.born, 0)
+    full &= (sequence.phase[born] == PHASES.index("backward")) & (sequence.micro_step[born] == micro_step)
+    return np.flatnonzero(full & (storages.born >= 0))

@@ -1,0 +1,84 @@
+"""A family made from small recordings is what recording at another size gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from test_trace_family import assert_same
+from torch import Tensor, nn
+from tracing_samples import attention_job, batch_of, class_loss, mlp_job
+
+from gpuwise.errors import InputError
+from gpuwise.job import Job
+from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
+from gpuwise.job.models.language import next_token_batch, token_loss
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Axis, Trace, live_bytes
+from gpuwise.tracing import record, trace_family
+from gpuwise.tracing.family import MICRO_BATCH, disagreement, record_family
+
+CONFIG = Gpt2Config(vocabulary=100, positions=512, width=32, layers=2, heads=2)
+SEQUENCE = Axis("seq_len", start=64, step=32, degree=2, exact_every=32)
+
+
+def language_at(strategy: Strategy) -> object:
+    def at(sizes: Mapping[str, int]) -> Trace:
+        job = Job(lambda: Gpt2(CONFIG), lambda n: next_token_batch(n, vocabulary=100, seq_len=sizes["seq_len"]), token_loss,
+                  sample_unit="token", tokens_per_sample=sizes["seq_len"], seq_len=sizes["seq_len"])  # fmt: skip
+        return record(job, strategy.but(micro_batch=sizes["micro_batch"]))
+
+    return at
+
+
+@pytest.mark.parametrize("strategy", [Strategy(precision="amp-bf16"), Strategy(precision="bf16", recompute="full")],
+                         ids=["amp-bf16", "recomputed"])  # fmt: skip
+def test_batch_and_sequence_off_the_grid(strategy: Strategy) -> None:
+    at = language_at(strategy)
+    family = record_family(at, (MICRO_BATCH, SEQUENCE), {"micro_batch": 1, "seq_len": 256})  # type: ignore[arg-type]
+    assert family is not None
+    for sizes in ({"micro_batch": 5, "seq_len": 160}, {"micro_batch": 9, "seq_len": 416}):
+        direct = at(sizes)  # type: ignore[operator]
+        assert_same(family.at(**sizes), direct)
+        assert live_bytes(family.at(**sizes)).peak_bytes == live_bytes(direct).peak_bytes
+        assert disagreement(family.at(**sizes), direct) == 0
+
+
+@pytest.mark.parametrize("job", [mlp_job(), attention_job()], ids=["mlp", "attention"])
+def test_any_job_has_a_family_over_its_micro_batch(job: Job) -> None:
+    family = trace_family(job, Strategy(precision="amp-bf16", micro_batch=4))
+    for micro_batch in (4, 7, 100):
+        assert_same(family.at(micro_batch=micro_batch), record(job, Strategy(precision="amp-bf16", micro_batch=micro_batch)))
+    assert family.at().header.sizes == {"micro_batch": 4}
+    with pytest.raises(InputError):
+        family.at(seq_len=128)
+
+
+class TwicePerSample(nn.Module):
+    """A program that changes with the batch: no polynomial holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(x.shape[0]):
+            x = self.layer(x)
+        return x
+
+
+def test_a_program_that_changes_with_the_batch_has_one_size() -> None:
+    job = Job(TwicePerSample, batch_of(64), class_loss)
+    family = trace_family(job, Strategy(micro_batch=3))
+    assert family.axes == ()
+    assert_same(family.at(micro_batch=3), record(job, Strategy(micro_batch=3)))
+    with pytest.raises(InputError, match="micro_batch 3"):
+        family.at(micro_batch=4)
+
+
+def test_disagreement_sees_what_differs() -> None:
+    a, b = (record(mlp_job(), Strategy(micro_batch=n)) for n in (2, 4))
+    assert disagreement(a, a) == 0
+    assert 0 < disagreement(a, b) < 1
+    assert disagreement(a, record(attention_job(), Strategy(micro_batch=2))) == np.inf
