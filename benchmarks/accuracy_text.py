@@ -71,10 +71,9 @@ where only compiled rows of one image exist.
 - All other rows are **seen**. The fit uses seen rows on one device. Rows on several GPUs are never used by the fit, but
   most of their devices and models are known to it from one GPU.
 - FSDP rows (MPT) count as seen: how far A100 and H100 slow down under their power limit was set by them.
-- The figures for time are fitted on seen rows only. **The interval is not:** its width was set by the errors of kept-out rows
-  and then widened by 1.3 each way for programs unlike these. So "inside the interval" is no independent check for kept-out rows on
-  one device. It is one for data parallel rows. Of all GPU rows {coverage} lie inside; where that is above 90%, the interval is
-  wider than it needs to be for programs like these.
+- Figures and intervals are fitted on seen rows only. An interval is the middle 90% of the seen rows of its family of chips,
+  widened for programs unlike them: by 1.1 each way for GPUs, by 1.8 for CPUs, where one chip's inference is all there is.
+  So kept-out rows say whether it holds. Of all GPU rows {coverage} lie inside.
 
 ![Forecast against measured step time](figures/step-time.svg)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fit_efficiency import error_line
+from benchmarks.figures import error_line
 from benchmarks.published import Case, cases, family_of
 from gpuwise.cost import Forecast, price
 from gpuwise.cost.parameters import Parameters, parameters

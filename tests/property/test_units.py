@@ -48,11 +48,10 @@ def test_dollars_read_back(value: float) -> None:
 def test_any_text_is_a_number_or_an_input_error(text: str, parse: object) -> None:
     try:
         value = parse(text)  # type: ignore[operator]
-    except InputError as error:
-        assert error.exit_code == 2
-    else:
-        assert math.isfinite(value)
-        assert value >= 0
+    except InputError:
+        return
+    assert math.isfinite(value)
+    assert value >= 0
 
 
 @pytest.mark.parametrize("text", ["", "-5", "nan", "inf", "1e999", "12 parsecs", "0", "five"])

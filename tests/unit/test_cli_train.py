@@ -95,6 +95,42 @@ def test_a_plan_for_other_sizes_is_refused(plan: gpuwise.Plan):
         gpuwise.train("tiny.py:job", plan=plan, seq_len=128)
 
 
+def test_a_plan_for_another_device_is_refused(plan: gpuwise.Plan, folder: Path):
+    rented = gpuwise.plan("tiny.py:job", epochs=2, on="t4", global_batch=16, spot=False).best
+    save_plan(rented, folder / "plan.toml")
+    result = run("train", "tiny.py:job", "--plan", "plan.toml", "--log", "log.jsonl")
+    assert result.exit_code == 2
+    assert "this plan is for 1 x t4" in result.stderr
+    assert "--on here -o plan.toml" in result.stderr
+    assert not (folder / "log.jsonl").exists()
+    # a CPU is a CPU: what was planned for one in the catalog runs on this one
+    server = replace(plan, device="xeon-8480plus")
+    assert gpuwise.train("tiny.py:job", plan=server, progress="silent").steps == plan.steps
+
+
+def test_a_plan_at_sizes_the_job_does_not_have_is_for_another_job(plan: gpuwise.Plan):
+    sized = replace(plan, job="pictures", sizes={"image_size": 8})
+    with pytest.raises(JobError, match="this plan is for another job: it was made for pictures at image_size 8"):
+        gpuwise.train("tiny.py:job", plan=sized)
+
+
+def test_an_interrupted_run_is_reported_and_exits_130(monkeypatch: pytest.MonkeyPatch):
+    done = gpuwise.train("tiny.py:job", steps=1, progress="silent")
+    monkeypatch.setattr(gpuwise.api, "train", lambda *_, **__: replace(done, interrupted=True))
+    result = run("train", "tiny.py:job")
+    assert result.exit_code == 130
+    assert "tiny interrupted on cpu" in result.stdout
+
+
+def test_debug_shows_where_the_users_code_failed(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "broken.py").write_text(JOB.format(width=4).replace('model(batch["x"])', 'model(batch["y"] @ 3)'))
+    assert "Traceback" not in run("forecast", "broken.py:job", "--on", "t4").stderr
+    monkeypatch.setenv("GPUWISE_DEBUG", "1")
+    shown = run("forecast", "broken.py:job", "--on", "t4")
+    assert shown.exit_code == 2
+    assert 'batch["y"] @ 3' in shown.stderr
+
+
 def test_a_plan_for_several_devices_is_refused(plan: gpuwise.Plan):
     wide = replace(plan, strategy=plan.strategy.but(mesh=gpuwise.Mesh(dp_replicate=2)))
     with pytest.raises(gpuwise.GpuwiseError, match="2 devices"):

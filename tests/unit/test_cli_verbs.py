@@ -205,6 +205,72 @@ def test_offers_are_cheapest_first_with_dates():
     assert all(offer["source"]["as_of"] for offer in found)
 
 
+def test_offers_without_a_price_are_counted_and_listed_with_the_reason():
+    rows = answer("offers", "--unpriced")
+    assert len(rows) == len(hardware.load_catalog().incomplete_offers)
+    assert all(row["why"] and row["source"] for row in rows)
+    assert f"{len(rows)} more cannot be planned with; --unpriced" in run("offers").stdout
+    assert "h100-80gb-sxm" in run("offers", "provider=colab", "--unpriced").stdout
+    nowhere = run("offers", "qualcomm")
+    assert nowhere.exit_code == 0
+    assert "no offer passes this filter" in nowhere.stdout
+    assert "cannot be planned with" in nowhere.stdout
+
+
+def test_caveats_stand_under_the_table():
+    assert "! b300-288gb-sxm: Blackwell Ultra cut int8" in run("chips", "b300").stdout
+    shown = run("offers", "provider=nebius").stdout
+    assert '[1] a "from" price' in shown
+    assert " [1]\n" in shown
+
+
+def test_nothing_inside_names_the_cheapest_the_fastest_and_a_way_that_works(tmp_path: Path):
+    wanted = ("plan", JOB, "--samples", "1T", "--budget", "5", "--deadline", "1h", "-o", "out.toml")
+    result = run(*wanted)
+    assert result.exit_code == 2
+    assert "inside a budget of $5.00 and a deadline of 1 h. The cheapest is" in result.stderr
+    assert "the fastest is" in result.stderr
+    found = json.loads(run(*wanted, "--json").stdout)
+    assert found["error"]["code"] == "no-plan"
+    assert found["cheapest"]["usd"] <= found["fastest"]["usd"]
+    assert not list(tmp_path.iterdir())
+    # without a deadline, free tiers that would take decades are out too: the message says so, and no budget of $0
+    year = run("plan", JOB, "--samples", "1e15", "--budget", "5")
+    assert "inside a budget of $5.00 and a year" in year.stderr
+    assert "$0.00: --budget" not in year.stderr
+
+
+CATALOGS = {
+    "syntax": (b"[chip.t4\n", "line 1: not valid TOML"),
+    "unknown key": (b"[chip.t4]\nmemory_gb = 5\n", "line 2: unknown key 'memory_gb'"),
+    "unknown section": (b"[chips.t4]\n", "line 1: unknown section 'chips'"),
+    "wrong type": (b'[chip.t4]\ntdp_w = "seventy"\n', "line 2: tdp_w must be a number"),
+    "out of range": (b"[chip.t4]\ntdp_w = -7\n", "line 2: tdp_w = -7 is out of range"),
+    "unknown chip": (b'[[offer]]\nprovider = "me"\ninstance = "x"\nchip = "t5"\ncount = 1\n'
+                     b"on_demand_usd_per_hour = 1\n", "unknown chip 't5'"),
+    "not UTF-8": (b'[chip.t4]\nname = "\xff\xfe"\n', "line 2: not UTF-8"),
+    "a folder": (None, "cannot be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CATALOGS)
+def test_a_corrupted_user_catalog_is_named_with_its_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    content, said = CATALOGS[name]
+    file = tmp_path / "config" / "gpuwise" / "mine.toml"
+    file.parent.mkdir(parents=True)
+    file.mkdir() if content is None else file.write_bytes(content)
+    monkeypatch.delenv("GPUWISE_CONFIG_DIR")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for arguments in (("offers", "t4"), (*PLAN, "-o", "out.toml"), ("doctor",)):
+        result = run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert f"{file}" in result.stderr
+        assert said in result.stderr
+        assert "\n  try: " in result.stderr
+        assert json.loads(run(*arguments, "--json").stdout)["error"]["code"] == "bad-file"
+    assert not (tmp_path / "out.toml").exists()
+
+
 def test_doctor_tells_versions_dates_and_presets():
     found = answer("doctor")
     assert found["versions"]["gpuwise"]
@@ -260,10 +326,25 @@ BAD_INPUT = [
     (("plan", JOB, "--tokens", "many"), "as a number of tokens"),
     (("plan", JOB, "--tokens", "5M"), "not tokens"),
     (("plan", JOB, "--epochs", "1", "--samples", "5"), "more than one of"),
-    (("plan", JOB, "--epochs", "nan"), "epochs must be above zero"),
+    (("plan", JOB, "--epochs", "nan"), "epochs must be a number above zero"),
     (("plan", JOB, "--own", "rtx-4090:2x2"), "plans use one machine"),
     (("plan", JOB, "--own", "nonsense:2"), "unknown chip 'nonsense'"),
-    (("plan", JOB, "--global-batch", "0"), "global batch must be above zero"),
+    (("plan", JOB, "--global-batch", "0"), "global batch must be a number above zero"),
+    (("plan", JOB, "--global-batch", "1000000000000"), "at most 10,000,000"),
+    (("plan", JOB, "--micro-batch", "1000000000000"), "at most 10,000,000"),
+    (("plan", JOB, "--micro-batch", "0"), "micro batch must be a number above zero"),
+    (("plan", JOB, "--epochs", "0"), "epochs must be a number above zero"),
+    (("plan", "resnet50", "--epochs", "1e300"), "is no sensible number"),
+    (("plan", JOB, "--samples", "1M", "--interruptions", "-1"), "interruptions a day must be from 0 to 1,440"),
+    (("plan", JOB, "--samples", "1M", "--interruptions", "1e30"), "interruptions a day must be from 0 to 1,440"),
+    (("plan", JOB, "--samples", "1M", "--electricity", "nan"), "the price of electricity"),
+    (("plan", JOB, "--samples", "1M", "--own", "nonsense:0"), "cannot read the count '0'"),
+    (("plan", JOB, "--samples", "1M", "--own", "here"), "this machine is always considered"),
+    (("plan", JOB, "--samples", "1M", "--on", "h100-sxm:8x4"), "plans use one machine"),
+    (("plan", JOB, "--samples", "1M", "--on", "alveo-u250"), "chip cannot train"),
+    (("train", JOB, "--seed", "99999999999999999999999"), "--seed must be a whole number"),
+    (("train", JOB, "--steps", "0"), "steps must be above zero"),
+    (("offers", "t4", "--spot", "--unpriced"), "exclude each other"),
     (("train", JOB, "--plan", "none.toml"), "there is no plan file none.toml"),
     (("train", JOB, "--plan", "p.toml", "--micro-batch", "4"), "--micro-batch and --plan exclude each other"),
     (("chips", "nonsense"), "unknown chip 'nonsense'"),
@@ -279,7 +360,14 @@ def test_bad_input_is_explained_and_nothing_is_written(arguments: tuple[str, ...
     assert result.exit_code == 2, result.output
     assert said in result.stderr
     assert result.stderr.startswith("error: ")
+    assert "\n  try: " in result.stderr
     assert result.stdout == ""
+    as_json = run(*arguments, *writes, "--json")
+    assert as_json.exit_code == 2
+    error = json.loads(as_json.stdout)["error"]
+    assert error["code"]
+    assert error["message"]
+    assert error["ways_out"]
     assert not list(tmp_path.iterdir())
 
 

@@ -208,6 +208,20 @@ def test_nothing_inside_shows_the_cheapest_and_the_fastest():
         planned(Request(samples=10**10, budget_usd=0.01), *offers, width=2048)
 
 
+def test_no_deadline_is_advised_that_would_be_refused():
+    with pytest.raises(NothingInside, match="inside a year") as caught:
+        planned(Request(samples=10**17), offer("rtx-4090", 0.4), width=2048)
+    assert "in a century" in str(caught.value)
+
+
+def test_a_short_job_here_is_not_called_slower_than_what_takes_longer():
+    here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
+    found = planned(Request(samples=1000, here=here), offer("h100-80gb-sxm", 3.0), width=64, layers=1)
+    assert found.best.offer.provider == "here"
+    assert not any("slower than" in reason for reason in found.best.reasons)
+    assert any("setting the machine up takes longer" in reason for reason in found.plans[1].reasons)
+
+
 def test_a_stale_price_is_said_so():
     found = planned(Request(samples=10**6), offer(stale=True))
     assert any(reason.startswith("stale price") for reason in found.best.reasons)

@@ -92,6 +92,47 @@ def test_reports_keep_to_the_width_and_lose_no_words(width: int):
     assert "\x1b" not in shown
 
 
+LONG = "standard-with-a-very-long-name-8x-" + "x" * 20
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_tables_fold_where_they_are_too_wide_and_lose_nothing(width: int):
+    offers = [replace(OFFER, instance=LONG), replace(OFFER, terms="reserved-1y", usd_per_hour=12_345.67)]
+    plans = tuple(plan(rank, offer=offer) for rank, offer in enumerate(offers, 1))
+    result = PlanResult(plans, {"over budget": Rejection(3, ("8 x h100 " * 9,))}, (), considered=16, priced=12)
+    compared = Comparison("net", "t4", (CompareRow("rtx-4090", FORECAST, 3.25, "why"),))
+    for report in (plan_report(result), offers_report(offers), compare_report(compared)):
+        assert all(len(row) <= width for row in text(report, width).splitlines())
+    listed = text(offers_report(offers), width)
+    assert "$12,346" in listed
+    assert "reserved-1y" in listed
+    assert listed.count("x") >= LONG.count("x")
+    assert "…" not in listed
+    assert "50 ms to 200 ms" in text(compare_report(compared), width)
+    assert text(plan_report(result), width).count("($7.00 to $12.00)") == 2
+    assert text(plan_report(result), width).count("97 %") == 2
+
+
+def test_short_values_are_not_wrapped_because_others_are_long():
+    shown = text(parts.grid([("torch", "2.13.0+cpu"), ("x", "word " * 40)]), 80)
+    assert "2.13.0+cpu" in shown
+    assert "…" not in shown
+
+
+def test_a_provider_that_its_offer_names_is_not_named_twice():
+    assert parts.offer_words(replace(OFFER, provider="own", instance="own rtx-4090:2")) == "own rtx-4090:2"
+    assert parts.offer_words(replace(OFFER, provider="kaggle", instance="Kaggle T4x2")) == "Kaggle T4x2"
+    assert parts.offer_words(OFFER) == f"{OFFER.provider} {OFFER.instance}"
+
+
+def test_what_to_mind_of_a_plan_is_gathered_by_what_it_is():
+    tpu = ("slower", "needs PyTorch/XLA")
+    found = PlanResult((plan(1), plan(2, reasons=tpu), plan(3, reasons=(*tpu, "price caveat: old"))), {}, (), 3, 3)
+    shown = text(plan_report(found))
+    assert "2, 3: needs PyTorch/XLA" in shown
+    assert "3: price caveat: old" in shown
+
+
 def test_text_in_brackets_is_not_taken_for_markup():
     shown = text(forecast_report(replace(FORECAST, job="net[red]", assumptions=("x [bold]y[/bold]",))))
     assert "net[red]" in shown

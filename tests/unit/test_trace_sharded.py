@@ -29,7 +29,7 @@ from gpuwise.runtime.recompute import apply_recompute
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import CATEGORIES, Trace, data_parallel, live_bytes, recorded_as
 from gpuwise.trace.memory import rounded
-from gpuwise.tracing import record, virtual_device
+from gpuwise.tracing import accelerator, record, virtual_device
 from gpuwise.tracing.recorder import Recorder
 
 RANKS = 8
@@ -78,7 +78,7 @@ class Collectives(TorchDispatchMode):
 
 @contextmanager
 def fake_world(ranks: int) -> Iterator[Any]:
-    virtual_device.register()
+    accelerator.register()
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         yield device_mesh.init_device_mesh("virt", (ranks,))

@@ -12,13 +12,18 @@ from tracing_samples import WIDTH, attention_job, batch_of, class_loss, cnn_job,
 
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
-from gpuwise.tracing import autocast, record, virtual_device
+from gpuwise.tracing import accelerator, autocast, record
 
 FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"
 
 
 def test_the_virtual_device_works_on_this_pytorch() -> None:
-    assert virtual_device.self_test()
+    assert accelerator.works()
+
+
+def test_without_it_cpu_kernels_are_traced_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "works", lambda: False)
+    assert record(mlp_job(), Strategy(micro_batch=2)).header.substrate == "cpu"
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

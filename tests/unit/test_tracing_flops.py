@@ -15,11 +15,11 @@ from gpuwise.job import Job, checked_batch
 from gpuwise.runtime.program import build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import COLUMNS, KINDS
-from gpuwise.tracing import record, virtual_device
+from gpuwise.tracing import accelerator, record, virtual_device
 
 
 def counted(job: Job, strategy: Strategy) -> int:
-    virtual_device.register()
+    accelerator.register()
     with warnings.catch_warnings(), virtual_device.VirtualMode(), torch.autograd.set_multithreading_enabled(False):
         warnings.simplefilter("ignore")
         program = build(job, strategy, "virt")

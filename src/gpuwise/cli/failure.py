@@ -72,7 +72,7 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
 def _ways_out(error: GpuwiseError, arguments: Sequence[str]) -> tuple[str, ...]:
     """A way out of what was raised without one."""
     if isinstance(error, FileFormatError):
-        return ("correct the file, or move it away",)
+        return ("check the path, and that the file can be read",)
     if isinstance(error, JobError):
         return (f"run again with {DEBUG}=1 for the traceback",)
     verb = next((word for word in arguments if not word.startswith("-")), "")

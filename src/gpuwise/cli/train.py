@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpuwise.cli.failure import EXIT_INTERRUPTED
 from gpuwise.cli.options import JobCommand, job_argument, json_option, strategy_options
 
 
@@ -19,9 +20,12 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, strategy_
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and of the order of data.")
 @json_option
 def command(job: str, as_json: bool, **settings: Any) -> None:
-    """Run JOB on this machine, with the forecast next to what is measured."""
+    """Run JOB on this machine, with the forecast next to what is measured. Ctrl-C ends it after the step it is in."""
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.train import train_report
 
-    emit(api.train(job, progress="plain" if as_json else "auto", **settings), train_report, as_json=as_json)
+    result = api.train(job, progress="plain" if as_json else "auto", **settings)
+    emit(result, train_report, as_json=as_json)
+    if result.interrupted:
+        raise click.exceptions.Exit(EXIT_INTERRUPTED)

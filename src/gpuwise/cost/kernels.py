@@ -22,7 +22,7 @@ class KernelTimes:
     """Seconds of one run of each distinct operation, shape (operations,).
 
     device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids; ideal_s: a
-    contraction's model operations (causal attention in full) at the datasheet peak, 0 for other kinds.
+    contraction's model operations (as MFU counts them) at the datasheet peak, 0 for other kinds.
     notes: assumptions made about the chip's units.
     """
 
@@ -66,7 +66,7 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
     sustained = {"vector": vector, "tensor": min(vector, sustained_tensor_share(chip, parameters))}
     sustained["tf32"] = sustained["tensor"]
     compute, ideal = np.zeros(len(operations)), np.zeros(len(operations))
-    flops, causal = operations.column("flops").astype(float), operations.column("causal")
+    flops, model_flops = operations.column("flops").astype(float), operations.model_flops
     batch, m, n, k = (operations.column(name).astype(float) for name in ("batch", "m", "n", "k"))
     notes: dict[str, None] = {}
     for (kind, dtype, backward), rows in _groups(trace).items():
@@ -84,7 +84,7 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
             efficiency=efficiency,
             fill=rate.fill,
         )
-        ideal[rows] = flops[rows] * (1 + causal[rows]) / units.peak_flops_per_s
+        ideal[rows] = model_flops[rows] / units.peak_flops_per_s
         if units.note:
             notes[units.note] = None
     memory = _memory_s(trace, chip, parameters)

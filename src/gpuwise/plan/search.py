@@ -73,7 +73,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
             best[item.key] = _best(pricer, item, request, global_batch, exact=exact)
         forecast = best[item.key]
         if isinstance(forecast, NoStrategy):
-            detail = f": {forecast.detail}" if forecast.detail else ""
+            detail = f": {forecast.detail.rstrip('.')}" if forecast.detail else ""
             rejected.add(forecast.reason, f"{item}{detail}", distance=forecast.shortfall_bytes)
         else:
             default_batch = None if exact else global_batch

@@ -23,8 +23,9 @@ Raises UnsupportedError or MissingDependencyError where that variant cannot be h
 """
 
 
+_CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
 # More than these is a slip of the hand. Interruptions: one a minute.
-_MOST = {"epochs": 1e9, "global_batch": 10_000_000, "micro_batch": 10_000_000, "budget_usd": 1e15,
+_MOST = {"epochs": 10**9, "global_batch": 10_000_000, "micro_batch": 10_000_000, "budget_usd": 10**15,
          "usd_per_kwh": 1000, "interruptions_per_day": 1440}  # fmt: skip
 _NOT_NEGATIVE = {"budget_usd": "a budget in dollars", "usd_per_kwh": "the price of electricity in dollars a kWh",
                  "interruptions_per_day": "interruptions a day"}  # fmt: skip
@@ -72,7 +73,7 @@ class Request:
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
             if value is not None and value > most:
-                raise InputError(f"{name.replace('_', ' ')} {value:g} is no sensible number: at most {most:,}.")
+                raise InputError(f"{name.replace('_', ' ')} {value:,} is no sensible number: at most {most:,}.")
         for name, said in _NOT_NEGATIVE.items():
             value = getattr(self, name)
             if value is not None and not 0 <= value <= _MOST.get(name, math.inf):
@@ -216,11 +217,13 @@ def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str
     """The smallest change of one limit that lets something in, else of both."""
     deadline_h = (request.deadline_s or YEAR_S) / 3600
     budget = math.inf if request.budget_usd is None else request.budget_usd
+    if fastest.hours > _CENTURY_H:
+        return "check how much is trained: no machine of the catalog does that in a century"
     in_time = [plan.usd.value for plan in outside if plan.hours <= deadline_h]
     affordable = [plan.hours for plan in outside if plan.usd.value <= budget]
     if in_time and math.isfinite(budget):
         return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
-    if affordable:
+    if affordable and min(affordable) <= _CENTURY_H:
         return f"give it {format_duration(_above(min(affordable)) * 3600)}: --deadline"
     return (f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
             f"{format_duration(_above(fastest.hours) * 3600)}")  # fmt: skip

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.hardware import Chip, Offer
-from gpuwise.report.parts import UNKNOWN, columns
+from gpuwise.report.parts import UNKNOWN, columns, offer_words
 from gpuwise.units import format_bytes, format_usd
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def _chip_row(chip: Chip) -> list[str]:
     peaks = [number(name, chip.peak_flops_per_s.get(name), 1e12) for name in ("fp32", "tf32", "fp16", "bf16", "fp8")]
     memory = None if chip.memory_bytes is None else format_bytes(chip.memory_bytes)
     return [
-        chip.id + (" !" if chip.caveats else ""), chip.kind, cell("year", str(chip.year) if chip.year else None), cell("memory_bytes", memory),
-        number("memory_bandwidth_bytes_per_s", chip.memory_bandwidth_bytes_per_s, 1e9), *peaks,
-        number("link_bandwidth_bytes_per_s", chip.link_bandwidth_bytes_per_s, 1e9), number("tdp_w", chip.tdp_w),
+        chip.id + (" !" if chip.caveats else ""), chip.kind, cell("year", str(chip.year) if chip.year else None),
+        cell("memory_bytes", memory), number("memory_bandwidth_bytes_per_s", chip.memory_bandwidth_bytes_per_s, 1e9),
+        *peaks, number("link_bandwidth_bytes_per_s", chip.link_bandwidth_bytes_per_s, 1e9), number("tdp_w", chip.tdp_w),
     ]  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def _offer_row(offer: Offer, caveats: Sequence[str]) -> list[str]:
     mark = "" if offer.source_of("usd_per_hour").verified else "?"
     free = offer.terms == "free"
     return [
-        f"{offer.provider} {offer.instance}", offer.region, _device(offer.chip_id, offer.count), offer.terms,
+        offer_words(offer), offer.region, _device(offer.chip_id, offer.count), offer.terms,
         "free" if free else format_usd(offer.usd_per_hour) + mark,
         "free" if free else format_usd(offer.usd_per_device_hour) + mark,
         _limits(offer), offer.as_of + (" stale" if offer.stale else "") + mind,

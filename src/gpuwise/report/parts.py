@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuwise.cost.forecast import Interval
+from gpuwise.hardware.types import Offer
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.units import format_bytes
 
@@ -159,6 +160,12 @@ def memory_of(used_bytes: float, capacity_bytes: int | None) -> str:
     """'21.3 GiB of 79.6 GiB'"""
     of = f" of {format_bytes(capacity_bytes)}" if capacity_bytes is not None else ""
     return format_bytes(used_bytes) + of
+
+
+def offer_words(offer: Offer) -> str:
+    """Provider and instance; the provider once where the instance names it too."""
+    named = offer.instance.lower().startswith(offer.provider.lower())
+    return offer.instance if named else f"{offer.provider} {offer.instance}"
 
 
 def mesh_words(mesh: Mesh) -> str:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.plan.types import Plan, PlanResult, Rejection
-from gpuwise.report.parts import columns, heading, notes, percent, span, strategy_words
+from gpuwise.report.parts import columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.units import format_count, format_duration, format_usd
 
 _COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "in time")
@@ -61,7 +61,7 @@ def _row(plan: Plan) -> list[str]:
     return [
         CHOSEN if plan.rank == 1 else str(plan.rank),
         f"{plan.count:g} x {plan.device}",
-        f"{offer.provider} {offer.instance}".strip(),
+        offer_words(offer),
         offer.terms + stale,
         strategy_words(plan.strategy),
         format_duration(plan.hours * 3600),

@@ -12,15 +12,18 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from gpuwise.errors import UnsupportedError
 from gpuwise.job.blocks import repeated_blocks
 
-# What selective recompute keeps: products and attention, dear to repeat; everything between them is run again.
-_KEPT = {getattr(torch.ops.aten, name).default for name in (
-    "mm", "addmm", "bmm", "baddbmm", "convolution",
+# What selective recompute keeps: attention and every second product (torchtitan's choice, which gives back more memory
+# than keeping them all); everything between them is run again.
+_PRODUCTS = {getattr(torch.ops.aten, name).default for name in (
+    "mm", "addmm", "bmm", "baddbmm", "convolution")}  # fmt: skip
+_ATTENTION = {getattr(torch.ops.aten, name).default for name in (
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")}  # fmt: skip
 
 
 def apply_recompute(model: nn.Module, recompute: str) -> None:
-    """Makes each repeated block keep only its inputs (full), or its inputs and products (selective), for backward.
+    """Makes each repeated block keep for backward only its inputs (full), or also attention and every second product
+    (selective).
 
     Raises UnsupportedError where the model has no repeated blocks to checkpoint.
     """
@@ -32,10 +35,20 @@ def apply_recompute(model: nn.Module, recompute: str) -> None:
                                ["use --recompute none", "group the layers in a torch.nn.ModuleList or Sequential"])  # fmt: skip
     options: dict[str, Any] = {"use_reentrant": False}
     if recompute == "selective":
-        options["context_fn"] = partial(create_selective_checkpoint_contexts, _keep_products)
+        options["context_fn"] = _keep_some
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, **options)  # keeps names of parameters as they are
 
 
-def _keep_products(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+def _keep_some() -> Any:
+    """The contexts of one block's forward and of its recomputation, which meet the same products in the same order."""
+    met = {False: 0, True: 0}
+
+    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        kept = operation in _ATTENTION
+        if operation in _PRODUCTS:
+            met[context.is_recompute] += 1
+            kept = met[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

@@ -96,7 +96,7 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         full = _full_gradients(trace, micro_step)
         unit = block_of[storages.module[full]]
         gathered_from, reduction = _first_in_a_module(trace, micro_step), 0.0
-        for block, after in zip(order[::-1], [*order[::-1][1:], None], strict=True):
+        for index, block in reversed(list(enumerate(order))):
             first, last = backward[block]
             # Gathered while the block before it still runs, freed when its own backward is done. Its gradients go
             # into the buffer of the reduction then, which lives until the next block's backward is done.
@@ -104,7 +104,7 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
             mine = full[unit == block]
             died[mine], reduced_at[mine] = np.maximum(last, storages.born[mine]), min(last + 1, end)
             reduction = unit_bytes[block + 1] / recorded * REDUCE_BYTES
-            extra.append((reduction, _BUFFER, last + 1, backward[after][1] if after is not None else end))
+            extra.append((reduction, _BUFFER, last + 1, backward[order[index - 1]][1] if index else end))
             gathered_from = first
         # What is in no block stays gathered throughout and is reduced after the last operation of backward. That
         # moment has no position of its own: it is counted at that operation, less what is gone by then.

@@ -80,6 +80,15 @@ class Operations:
     def column(self, name: str) -> np.ndarray:
         return self.values[:, COLUMNS.index(name)]
 
+    @property
+    def model_flops(self) -> np.ndarray:
+        """Operations as MFU counts them: causal attention in full, and four products in attention's backward, where a
+        fused kernel does five because it computes the scores again. Shape (operations,)."""
+        flops = self.column("flops") * (1 + self.column("causal"))
+        again = np.array([kind == KINDS.index("attention") and "_backward" in name
+                          for name, kind in zip(self.name, self.kind, strict=True)], dtype=bool)  # fmt: skip
+        return np.where(again, flops * 4 // 5, flops)
+
     def in_fp16(self) -> Operations:
         """The same operations where bf16 was recorded and fp16 runs: equal sizes, other units."""
         return replace(self, dtype=tuple("float16" if name == "bfloat16" else name for name in self.dtype))
@@ -149,9 +158,8 @@ class Trace:
 
     @property
     def model_flops(self) -> int:
-        """Operations of the model in one step as MFU counts them: no recomputation, causal attention in full."""
-        flops = self.operations.column("flops") * (1 + self.operations.column("causal"))
-        return int((self.counts("forward") + self.counts("backward")) @ flops)
+        """Operations of the model in one step as MFU counts them, recomputation left out."""
+        return int((self.counts("forward") + self.counts("backward")) @ self.operations.model_flops)
 
     @property
     def samples(self) -> int:

@@ -16,10 +16,11 @@ from gpuwise.job import Job, checked_batch, fingerprint, repeated_blocks
 from gpuwise.runtime.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, COLUMNS, PHASES, Header, Operations, Sequence, Storages, Trace
-from gpuwise.tracing import virtual_device
+from gpuwise.tracing import accelerator
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
+from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 
-DEVICES = {"accelerator": virtual_device.DEVICE, "cpu": "cpu"}
+DEVICES = {"accelerator": DEVICE, "cpu": "cpu"}
 
 
 def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
@@ -32,8 +33,9 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
 
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data.
     """
+    if not accelerator.works():  # on a PyTorch that changed underneath: the trace says whose kernels it has
+        substrate = "cpu"
     device = DEVICES[substrate]
-    virtual_device.register()  # for its shape rules even where the CPU's kernels are taken
     identity = fingerprint(job)
     strategy = strategy.but(accumulation=2 if strategy.mode == "train" else 1)
     with ExitStack() as stack:
@@ -41,7 +43,7 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
         warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is said in the assumptions
         stack.enter_context(_quiet_log())
         stack.enter_context(_quiet_matmul_precision())
-        stack.enter_context(virtual_device.VirtualMode())
+        stack.enter_context(VirtualMode())
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         recorder = stack.enter_context(Recorder(device))

@@ -1,12 +1,11 @@
 """The virtual accelerator: a device that has every operator's shapes and none of its memory.
 
 A Python backend registered under PyTorch's PrivateUse1 key, used under fake tensors. The registration API is marked
-experimental; this module is the only place that touches it, and `self_test` says whether it still works.
+experimental; this module is the only place that touches it, and `accelerator.works` says whether it still does.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -88,20 +87,6 @@ class _Backend:
     def manual_seed_all(self, seed: int) -> None: ...
 
 
-@cache
-def register() -> None:
-    """Makes `torch.device("virt")` exist, with the kernels and autocast lists of CUDA. Once a process."""
-    from gpuwise.tracing import autocast, kernels
-
+def make_device() -> None:
+    """Registers the backend; once a process."""
     _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Backend())
-    kernels.register()
-    autocast.register()
-
-
-def self_test() -> bool:
-    """Whether the backend works on this PyTorch: one linear layer, forward and backward, on fake tensors."""
-    register()
-    with VirtualMode():
-        layer = torch.nn.Linear(4, 2, device=DEVICE)
-        layer(torch.empty(3, 4, device=DEVICE)).sum().backward()
-        return layer.weight.grad is not None and layer.weight.grad.shape == (2, 4)
