@@ -30,7 +30,7 @@ POINTS = [
      "nanoGPT, \"about 4 days\", compiled"),
     # 5,762 tokens/s a GPU.
     ("llama3-8b --on h100-96gb-hbm2e:8 --mesh dp_shard=8 --micro-batch 2 --precision amp-bf16 --recompute selective", 5762 * 8,
-     "torchtitan, eager; keeps half of the products"),
+     "torchtitan, eager"),
 ]  # fmt: skip
 
 

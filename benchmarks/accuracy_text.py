@@ -133,8 +133,7 @@ What is known of the causes:
 Model operations over the datasheet's dense peak: causal attention counted in full, recomputed layers not counted. The usual rule is 6
 operations a parameter and token, and 12 × layers × width × length a token for attention. On the {mfu_rows} MPT rows gpuwise counts
 {mfu_median:.2f} times the operations behind the published figure (median; {mfu_low:.2f} at {short:,} tokens, {mfu_high:.2f} at {long:,}).
-What grows with the length is the backward pass of fused attention, which computes its scores again: five products where the rule
-counts four.
+Fused attention computes its scores again in backward, five products instead of four; the fifth is not counted.
 """
 
 POINTS = """
@@ -177,7 +176,7 @@ was given the model of transformers, with one operation. It shows that the forec
 
 ### Against Llama 3.1 8B under FSDP
 
-The torchtitan runs keep every second matrix product where gpuwise's `selective` keeps all of them, so more is forecast than was held.
+gpuwise's `selective` keeps what torchtitan's default keeps: attention and every second matrix product.
 
 {llama}
 

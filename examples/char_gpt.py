@@ -2,7 +2,8 @@
 
     gpuwise train examples/char_gpt.py:job
 
-One epoch takes about a minute on two CPU cores. The loss falls from 4.6 nats a character (guessing) to about 2.
+One epoch takes about a minute on two CPU cores. The loss falls from 4.6 nats a character (guessing) to about 2.5; words
+begin to appear after three or four epochs.
 """
 
 from __future__ import annotations

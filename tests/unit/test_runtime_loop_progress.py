@@ -21,9 +21,9 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("step_time_s", "forecast", "shown"),
     [
-        (0.041, FORECAST, "step 41 ms; forecast 38 (31-52)"),
+        (0.041, FORECAST, "step 41 ms; forecast 38 ms (31 to 52)"),
         (0.041, None, "step 41 ms"),
-        (2.5e-5, FORECAST, "step 25 µs; forecast 38,000 (31,000-52,000)"),
+        (2.5e-5, FORECAST, "step 25 µs; forecast 38,000 µs (31,000 to 52,000)"),
         (90.0, Interval(60, 30, 120), "step 1.5 min; forecast 1 (0.5-2)"),
     ],
 )
@@ -35,7 +35,7 @@ def test_plain_line():
     stream = io.StringIO()
     Lines(stream).show(UPDATE)
     assert stream.getvalue() == (
-        "step 41/100 · loss 0.25 · 780 samples/s · 2 s left · step 41 ms; forecast 38 (31-52)\n"
+        "step 41/100 · loss 0.25 · 780 samples/s · 2 s left · step 41 ms; forecast 38 ms (31 to 52)\n"
     )
 
 
@@ -46,7 +46,7 @@ def test_bar_shows_the_same_and_gives_the_cursor_back():
         bar.show(UPDATE)
     text = stream.getvalue()
     assert "41/100" in text
-    assert "step 41 ms; forecast 38 (31-52)" in text
+    assert "step 41 ms; forecast 38 ms (31 to 52)" in text
     assert "data [is] synthetic" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 

@@ -11,10 +11,9 @@ from gpuwise.api.devices import device_of
 from gpuwise.api.forecasting import forecast_step
 from gpuwise.api.installation import Installation, inspect_installation
 from gpuwise.api.sources import PresetSource, source_of
-from gpuwise.api.unpriced import unpriced_offers
 from gpuwise.cost import Forecast
-from gpuwise.errors import InputError, UnsupportedError, unknown_name
-from gpuwise.hardware import Chip, Offer, detect_machine, load_catalog, parse_device, parse_filter
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.hardware import detect_machine, load_catalog, parse_device
 from gpuwise.hardware.names import split_device
 from gpuwise.plan.compare import Comparison
 from gpuwise.plan.compare import compare as compare_devices
@@ -216,30 +215,6 @@ def train(
     return train_here(job, plan, given, sizes=sizes, epochs=epochs, steps=steps, seed=seed, log=log, progress=progress)
 
 
-def chips(filter: str = "") -> tuple[Chip, ...]:
-    """Chips that pass a filter: "memory>=24GB kind=gpu-consumer". Raises InputError or UnknownNameError."""
-    catalog = load_catalog()
-    chosen = parse_filter(filter)
-    found = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))
-    if not found and chosen.bare:
-        raise unknown_name("chip", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise chips")
-    return found
-
-
-def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
-    """Offers that pass a filter, cheapest a device first: "h100-sxm provider=aws".
-
-    Raises InputError or UnknownNameError.
-    """
-    catalog = load_catalog()
-    chosen = parse_filter(filter, offers=True)
-    passing = [offer for offer in catalog.offers if chosen.matches(catalog.chips.get(offer.chip_id), offer)]
-    if not passing and chosen.bare and not unpriced_offers(filter):
-        raise unknown_name("chip or provider", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise offers")
-    kept = [offer for offer in passing if offer.terms == "spot" or not spot]
-    return tuple(sorted(kept, key=lambda o: (o.usd_per_device_hour, o.provider, o.instance, o.region)))
-
-
 def doctor() -> Installation:
     """Versions, devices, catalog dates, configuration files and presets of this installation."""
     return inspect_installation(load_catalog())
@@ -273,4 +248,3 @@ def _owned(text: str) -> tuple[str, int]:
     return name, count or 1
 
 
-__all__ = ["chips", "compare", "doctor", "fit", "forecast", "offers", "plan", "train"]

@@ -1,0 +1,61 @@
+"""What the catalog holds, filtered: chips, offers, and the rows of price lists that give no offer, with why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwise.errors import unknown_name
+from gpuwise.hardware import Chip, Offer, load_catalog, parse_filter
+from gpuwise.hardware.types import Source
+
+
+@dataclass(frozen=True)
+class UnpricedOffer:
+    """A machine that is offered, but that nothing can be planned on. count: devices, None where unknown."""
+
+    provider: str
+    instance: str
+    region: str
+    chip_id: str | None
+    count: float | None
+    why: str
+    source: Source
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise offers --unpriced --json`."""
+        return {"provider": self.provider, "instance": self.instance, "region": self.region, "chip_id": self.chip_id,
+                "count": self.count, "why": self.why, "source": str(self.source)}  # fmt: skip
+
+
+def chips(filter: str = "") -> tuple[Chip, ...]:
+    """Chips that pass a filter: "memory>=24GB kind=gpu-consumer". Raises InputError or UnknownNameError."""
+    catalog = load_catalog()
+    chosen = parse_filter(filter)
+    found = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))
+    if not found and chosen.bare:
+        raise unknown_name("chip", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise chips")
+    return found
+
+
+def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
+    """Offers that pass a filter, cheapest a device first: "h100-sxm provider=aws".
+
+    Raises InputError or UnknownNameError.
+    """
+    catalog = load_catalog()
+    chosen = parse_filter(filter, offers=True)
+    passing = [offer for offer in catalog.offers if chosen.matches(catalog.chips.get(offer.chip_id), offer)]
+    if not passing and chosen.bare and not unpriced_offers(filter):
+        raise unknown_name("chip or provider", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise offers")
+    kept = [offer for offer in passing if offer.terms == "spot" or not spot]
+    return tuple(sorted(kept, key=lambda o: (o.usd_per_device_hour, o.provider, o.instance, o.region)))
+
+
+def unpriced_offers(filter: str = "") -> tuple[UnpricedOffer, ...]:
+    """The rows that pass a filter, by provider. Raises InputError for a filter that cannot be read."""
+    catalog, chosen = load_catalog(), parse_filter(filter, offers=True)
+    rows = [row for row in catalog.incomplete_offers if chosen.matches(catalog.chips.get(row.chip_id or ""), row)]
+    made = [UnpricedOffer(row.provider, row.instance, row.region, row.chip_id, row.values.get("count"),
+                          row.why_no_offer or "", row.source) for row in rows]  # fmt: skip
+    return tuple(sorted(made, key=lambda row: (row.provider, row.instance, row.region)))
