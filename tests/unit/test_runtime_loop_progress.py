@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         (0.041, FORECAST, "step 41 ms; forecast 38 ms (31 to 52)"),
         (0.041, None, "step 41 ms"),
         (2.5e-5, FORECAST, "step 25 µs; forecast 38,000 µs (31,000 to 52,000)"),
-        (90.0, Interval(60, 30, 120), "step 1.5 min; forecast 1 (0.5-2)"),
+        (90.0, Interval(60, 30, 120), "step 1.5 min; forecast 1 min (0.5 to 2)"),
     ],
 )
 def test_beside(step_time_s, forecast, shown):

@@ -57,7 +57,8 @@ def test_model_flops_count_causal_attention_in_full_and_no_recomputation() -> No
     job = attention_job(causal=True)
     strategy = Strategy(precision="bf16", micro_batch=3)
     trace = record(job, strategy)
-    assert trace.model_flops >= counted(job, strategy) > trace.flops()
+    # PyTorch's counter takes the scores that backward computes again as work of the model; the usual rule does not.
+    assert counted(job, strategy) > trace.model_flops > trace.flops()
     causal = trace.operations.column("causal") == 1
     attention = trace.counts() * trace.operations.column("flops") * causal
     assert trace.flops() + attention.sum() == counted(job, strategy)
