@@ -115,7 +115,7 @@ What is known of the causes:
   same card varies by 1.6 to 1.8 times between published tables: Lambda's are slower than the forecast, NVIDIA's own faster (see "Well
   known points").
 - **Long sequences on H100.** Attention was fitted on kernels of inference engines written for Hopper. The attention that PyTorch calls in these
-  runs is older and slower.
+  runs reaches 35% of the peak there (FlashAttention-3, arXiv:2407.08608), which the forecast takes into account; the rest is not explained yet.
 - **Pairs of cards over PCIe.** GeForce and RTX cards exchange through host memory; gpuwise prices the line rate of the slot.
 - **BERT-large on several A100 SXM.** The published runs scale badly (8 GPUs give 3.3 times one GPU), which NVLink does not explain.
 - **fp32 on V100 and T4.** Not explained yet.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import CONTRACTIONS, Units, sustained_share, sustained_tensor_share, units_for
+from gpuwise.cost.rates import CONTRACTIONS, Units, capability, sustained_share, sustained_tensor_share, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.trace import KINDS, Trace
 
@@ -76,6 +76,8 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
         rate = parameters.rates[units.rate]
         efficiency = parameters.efficiency(units.rate, kind, backward=backward)
         efficiency *= relative * sustained.get(units.rate, 1.0)
+        if kind == "attention" and units.rate == "tensor":
+            efficiency *= parameters.attention_efficiency.get(capability(chip), 1.0)
         compute[rows] = arithmetic_s(
             flops[rows],
             outputs_of(kind, batch[rows], m[rows], n[rows], k[rows]),

@@ -40,6 +40,7 @@ class Parameters:
     tensor_power_exponent: float
     matrix_fp32_per_vector: Mapping[str, float]
     architecture_efficiency: Mapping[str, float]
+    attention_efficiency: Mapping[str, float]
     default_units: int
     fp32_passes_on_bf16: int
     fused_bytes_share: float

@@ -123,7 +123,7 @@ def sustained_share(chip: Chip, parameters: Parameters) -> float:
 
     A Tesla T4 (70 W) sustains about half of its peak, a 2080 Ti of the same generation nearly all of it.
     """
-    need = parameters.power_watts_per_tflops.get(_capability(chip))
+    need = parameters.power_watts_per_tflops.get(capability(chip))
     return _powered(chip, chip.peak_flops_per_s.get("fp32"), need) ** parameters.power_exponent
 
 
@@ -132,7 +132,7 @@ def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
 
     Short benchmarks do not show it, so it is no part of the efficiencies fitted on them.
     """
-    need = parameters.power_watts_per_tensor_tflops.get(_capability(chip))
+    need = parameters.power_watts_per_tensor_tflops.get(capability(chip))
     return _powered(chip, chip.peak_flops_per_s.get("fp16"), need) ** parameters.tensor_power_exponent
 
 
@@ -142,5 +142,6 @@ def _powered(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: 
     return min(1.0, chip.tdp_w / (peak_flops_per_s / 1e12) / need_watts_per_tflops)
 
 
-def _capability(chip: Chip) -> str:
+def capability(chip: Chip) -> str:
+    """The compute capability as the data file writes it, "9.0"; "" for other vendors' chips."""
     return "{}.{}".format(*chip.compute_capability) if chip.compute_capability else ""
