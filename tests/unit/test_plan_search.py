@@ -222,8 +222,20 @@ def test_a_short_job_here_is_not_called_slower_than_what_takes_longer():
     assert any("setting the machine up takes longer" in reason for reason in found.plans[1].reasons)
 
 
-def test_a_stale_price_is_said_so():
-    found = planned(Request(samples=10**6), offer(stale=True))
+def test_a_stale_price_is_left_out_and_counted():
+    found = planned(Request(samples=10**6), offer(stale=True), offer(instance="fresh", usd_per_hour=100.0))
+    assert [plan.offer.instance for plan in found.plans] == ["fresh"]
+    assert found.rejected["price over a year old; --stale ranks them too"].count == 1
+
+
+def test_nothing_but_stale_prices_is_said_so():
+    with pytest.raises(NoPlanError, match="price over a year old") as caught:
+        planned(Request(samples=10**6), offer(stale=True))
+    assert "--stale" in caught.value.ways_out[0]
+
+
+def test_a_stale_price_asked_for_is_said_so():
+    found = planned(Request(samples=10**6, stale=True), offer(stale=True))
     assert any(reason.startswith("stale price") for reason in found.best.reasons)
 
 

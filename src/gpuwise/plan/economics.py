@@ -209,7 +209,8 @@ def rental(offer_terms: str, provider: str, usd_per_hour: float, *, parameters: 
         per_day = interruptions_per_day
         if per_day is None:
             per_day = INTERRUPTIONS_PER_DAY.get(provider, DEFAULT_INTERRUPTIONS_PER_DAY)
-            assumed.append(f"assumed {per_day:g} interruptions a day of spot machines; --interruptions changes it")
+            times = "an interruption" if per_day == 1 else f"{per_day:g} interruptions"
+            assumed.append(f"assumed {times} a day of spot machines; --interruptions changes it")
         assumed.append(f"assumed checkpoints of {format_bytes(saved)} saved at {rate / 1e9:.3g} GB/s and "
                        f"{format_duration(RESTART_S)} until another spot machine trains")  # fmt: skip
         terms = replace(terms, interruptions_per_day=per_day)

@@ -89,7 +89,11 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
         raise _nothing(header.job, request, rejected.result())
     inside = _inside(found, request, rejected)
     if not inside:
-        raise NothingInside(request, found, rejected.result())
+        current = [plan for plan in found if request.stale or not plan.offer.stale]
+        if not current:
+            raise NoPlanError(f"{header.job}: every offer that would do has a price over a year old.",
+                              ["rank them all the same: --stale", "list what is offered: gpuwise offers"])  # fmt: skip
+        raise NothingInside(request, current, rejected.result())
     chosen = _choose(inside, request.limit, rejected)
     chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
     ranked = rank_reasons(chosen, chips, inside=len(inside), request=request)
@@ -160,6 +164,9 @@ def _inside(found: list[Plan], request: Request, rejected: _Rejections) -> list[
             rejected.add(reason, f"{what}: {format_duration(plan.hours * 3600)}", distance=plan.hours)
         elif request.budget_usd is not None and plan.usd.value > request.budget_usd:
             rejected.add("over budget", f"{what}: {format_usd(plan.usd.value)}", distance=plan.usd.value)
+        elif plan.offer.stale and not request.stale:
+            told = f"{what}: {format_usd(plan.usd.value)} at the price of {plan.offer.as_of}"
+            rejected.add("price over a year old; --stale ranks them too", told, distance=plan.usd.value)
         else:
             inside.append(plan)
     return sorted(inside, key=_by_cost)

@@ -38,6 +38,7 @@ class Request:
     One of samples, epochs (of samples_per_epoch) or tokens says how much to train. on: device specs ("rtx-4090",
     "h100-80gb-sxm:8") that alone are considered. own: (chip id, count) of machines at hand; here: this machine. spot:
     True for spot alone, False for none, None for both. precision, recompute, micro_batch: pinned, or None to search.
+    stale: rank offers whose price is over a year old, too.
     sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
     """
 
@@ -61,6 +62,7 @@ class Request:
     max_devices: int = 16
     usd_per_kwh: float = USD_PER_KWH
     interruptions_per_day: float | None = None
+    stale: bool = False
     job_argument: str = ""
     limit: int | None = 12
 

@@ -84,14 +84,14 @@ class SwiGlu(nn.Module):
 
 
 class Block(nn.Module):
-    """(n, seq, width) in and out; `rotary` as from `rotary_table`."""
+    """(n, seq, width) in and out; `rotary` as from `rotary_table`; mlp is what follows attention."""
 
-    def __init__(self, config: LlamaConfig):
+    def __init__(self, config: LlamaConfig, mlp: nn.Module):
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.attention = Attention(width=config.width, heads=config.heads, kv_heads=config.kv_heads)
         self.mlp_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.mlp = SwiGlu(width=config.width, hidden=config.hidden)
+        self.mlp = mlp
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary)
@@ -101,14 +101,19 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """Tokens (n, seq) -> logits (n, seq, vocabulary). The rotary table is computed for the length in use."""
 
+    config_class = LlamaConfig
+
     def __init__(self, config: LlamaConfig | None = None):
         super().__init__()
-        self.config = config = config or LlamaConfig()
+        self.config = config = config or self.config_class()
         self.words = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Block(config, self.make_mlp()) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.init_weights()
+
+    def make_mlp(self) -> nn.Module:
+        return SwiGlu(width=self.config.width, hidden=self.config.hidden)
 
     def init_weights(self) -> None:
         normal_init(self, 0.02)

@@ -8,25 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gpuwise.job.models.language import normal_init
-from gpuwise.job.models.llama import Attention, SwiGlu, rotary_table
+from gpuwise.job.models.llama import Llama, LlamaConfig, SwiGlu
 
 
 @dataclass(frozen=True)
-class MixtralConfig:
+class MixtralConfig(LlamaConfig):
     """Sizes; the default is Mixtral 8x7B. capacity_factor: room of an expert over an equal share of the tokens."""
 
     vocabulary: int = 32_000
-    width: int = 4096
-    layers: int = 32
-    heads: int = 32
-    kv_heads: int = 8
-    hidden: int = 14_336
+    rope_theta: float = 1_000_000.0
     experts: int = 8
     experts_per_token: int = 2
     capacity_factor: float = 1.0
-    rope_theta: float = 1_000_000.0
-    norm_eps: float = 1e-5
 
 
 class MixtureOfExperts(nn.Module):
@@ -63,41 +56,11 @@ class MixtureOfExperts(nn.Module):
         return torch.zeros_like(flat).index_add(0, token, (outputs * share).to(flat.dtype)).view_as(x)
 
 
-class Block(nn.Module):
-    """(n, seq, width) in and out; `rotary` as from `rotary_table`."""
-
-    def __init__(self, config: MixtralConfig):
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.attention = Attention(width=config.width, heads=config.heads, kv_heads=config.kv_heads)
-        self.mlp_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.mixture = MixtureOfExperts(config)
-
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotary)
-        return x + self.mixture(self.mlp_norm(x))
-
-
-class Mixtral(nn.Module):
+class Mixtral(Llama):
     """Tokens (n, seq) -> logits (n, seq, vocabulary)."""
 
-    def __init__(self, config: MixtralConfig | None = None):
-        super().__init__()
-        self.config = config = config or MixtralConfig()
-        self.words = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.init_weights()
+    config_class = MixtralConfig
+    config: MixtralConfig
 
-    def init_weights(self) -> None:
-        normal_init(self, 0.02)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        config = self.config
-        rotary = rotary_table(tokens.shape[1], config.width // config.heads, theta=config.rope_theta,
-                              device=tokens.device)  # fmt: skip
-        x = self.words(tokens)
-        for block in self.layers:
-            x = block(x, rotary)
-        return self.head(self.norm(x))
+    def make_mlp(self) -> nn.Module:
+        return MixtureOfExperts(self.config)
