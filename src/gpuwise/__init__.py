@@ -32,6 +32,7 @@ _HOME = {
     "compare": "gpuwise.api",
     "plan": "gpuwise.api",
     "train": "gpuwise.api",
+    "record": "gpuwise.api",
     "doctor": "gpuwise.api",
     "GpuwiseError": "gpuwise.errors",
     "InputError": "gpuwise.errors",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from gpuwise.api import fit as fit
     from gpuwise.api import forecast as forecast
     from gpuwise.api import plan as plan
+    from gpuwise.api import record as record
     from gpuwise.api import train as train
     from gpuwise.cost import Forecast as Forecast
     from gpuwise.cost import Interval as Interval

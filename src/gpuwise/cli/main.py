@@ -22,7 +22,7 @@ VERBS = {
     "chips": "The chips of the catalog.",
     "offers": "What can be rented, with prices and their dates.",
     "doctor": "Versions, devices, catalog dates and configuration of this installation.",
-    "record": "Record the shipped traces of the presets again.",
+    "record": "The step of a job into a file, or the shipped traces again.",
     "completion": "Print the completion script of a shell.",
 }
 EPILOG = "Start with `gpuwise plan llama3-8b --tokens 20B --budget 20000 --deadline 30d`."

@@ -1,30 +1,50 @@
-"""gpuwise record [PRESET...]"""
+"""gpuwise record JOB -o job.npz, and gpuwise record [PRESET...] for those that ship"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gpuwise.cli.options import complete_job
+from gpuwise.cli.options import complete_job, strategy_options
 
 
-@click.command("record", short_help="Record the shipped traces again.")
-@click.argument("presets", nargs=-1, metavar="[PRESET]...", shell_complete=complete_job)
-@click.option("--folder", type=click.Path(file_okay=False), help="Write here instead of into the package.")
-def command(presets: tuple[str, ...], folder: str | None) -> None:
-    """Record the shipped traces of the presets named, or of all, with the PyTorch installed here."""
+@click.command("record", short_help="A job's step into a file; the shipped ones again.")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_job)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the step of one JOB to this .npz file.")
+@click.option("--folder", type=click.Path(file_okay=False), help="Write shipped recordings here, not into the package.")
+@strategy_options(without=("micro_batch", "accumulate", "mesh"))
+def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **strategy: Any) -> None:
+    """Record the step of JOB to a file that stands for it afterwards, without its code and without PyTorch.
+
+    Without -o: record the traces that ship with gpuwise again, of the presets named or of all.
+    """
+    from gpuwise import api
+    from gpuwise.errors import InputError
+
+    if output is None:
+        if any(value is not None for value in strategy.values()):
+            raise InputError("shipped presets are recorded in every variant.", ["leave out the settings", "-o job.npz"])
+        return _shipped(jobs, folder)
+    if len(jobs) != 1:
+        raise InputError(f"-o takes one JOB, got {len(jobs)}.", ["gpuwise record path.py:job -o job.npz"])
+    api.record(jobs[0], output, **strategy)
+    _say(Path(output))
+
+
+def _shipped(names: tuple[str, ...], folder: str | None) -> None:
     from gpuwise.errors import unknown_name
     from gpuwise.job.dependencies import require
     from gpuwise.trace.presets.table import PRESETS
 
-    for name in presets:
+    for name in names:
         if name not in PRESETS:
             raise unknown_name("preset", name, list(PRESETS), listing="gpuwise doctor")
     require("torch", purpose="record traces")
     from gpuwise.tracing.presets import record_presets
 
-    record_presets(presets or None, folder=Path(folder) if folder else None, on_recorded=_say)
+    record_presets(names or None, folder=Path(folder) if folder else None, on_recorded=_say)
 
 
 def _say(path: Path) -> None:

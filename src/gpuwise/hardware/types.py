@@ -183,6 +183,10 @@ class Offer(_Sourced):
     hours_per_week: float | None = None
     stale: bool = False
 
+    def __post_init__(self) -> None:
+        if self.count == int(self.count):
+            object.__setattr__(self, "count", int(self.count))  # 8 devices, not 8.0
+
     @property
     def as_of(self) -> str:
         """The date of the price."""
@@ -191,7 +195,7 @@ class Offer(_Sourced):
     @property
     def devices(self) -> float:
         """Devices the price buys: `count`, and 1 for a CPU offer."""
-        return self.count or 1.0
+        return self.count or 1
 
     @property
     def usd_per_device_hour(self) -> float:

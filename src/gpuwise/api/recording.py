@@ -1,0 +1,41 @@
+"""record: a job's step written to a file, which then stands for the job where neither its code nor PyTorch is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwise.api.sources import source_of
+from gpuwise.errors import InputError
+from gpuwise.strategy import Strategy
+from gpuwise.trace import TraceFamily, save
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+
+
+def record(
+    job: str | Job,
+    path: str | os.PathLike[str],
+    *,
+    precision: str | None = None,
+    recompute: str | None = None,
+    optimizer: str | None = None,
+    mode: str | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+) -> TraceFamily:
+    """Writes the job's step, at any micro-batch, under one precision (fp32 where None), recompute, optimizer and mode.
+
+    Arguments:
+        path: ends in .npz; the file is a JOB of every other verb.
+
+    Raises InputError for another ending, and what `forecast` raises.
+    """
+    if Path(path).suffix != ".npz":
+        raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
+    strategy = Strategy(precision or "fp32", recompute=recompute or "none", optimizer=optimizer, mode=mode or "train")
+    family = source_of(job, seq_len=seq_len, image_size=image_size)(strategy)
+    save(family, path)
+    return family
