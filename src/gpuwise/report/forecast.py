@@ -69,11 +69,16 @@ def fits_words(forecast: Forecast) -> str:
 
 
 def price_words(forecast: Forecast) -> str:
-    """The price of the device, and of a million units of throughput."""
+    """The price of the device, and of as many units of throughput as cost cents or more."""
     if forecast.usd_per_hour is None:
         return UNKNOWN
     hour = f"{format_usd(forecast.usd_per_hour)}/h"
     if forecast.throughput <= 0:
         return hour
     unit = forecast.throughput_unit.removesuffix("/s")
-    return f"{hour}, {format_usd(1e6 * forecast.usd_per_hour / 3600 / forecast.throughput)} a million {unit}"
+    each = forecast.usd_per_hour / 3600 / forecast.throughput
+    many, word = next(((n, word) for n, word in _MANY if each * n >= 0.1), _MANY[-1])
+    return f"{hour}, {format_usd(each * many)} a {word} {unit}"
+
+
+_MANY = ((1e6, "million"), (1e9, "billion"), (1e12, "trillion"))
