@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import accuracy_checks, accuracy_memory, accuracy_text
 from benchmarks.check_published import forecast
-from benchmarks.published import Case, cases
-from benchmarks.reference import KEPT_OUT_DEVICES, kept_out_model
+from benchmarks.support import accuracy_checks, accuracy_memory, accuracy_text
+from benchmarks.support.published import Case, cases
+from benchmarks.support.reference import KEPT_OUT_DEVICES, kept_out_model
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
@@ -211,7 +211,7 @@ def _apex_rows(reference: Path, cache: Path) -> list[Point]:
     """The BERT rows in fp16 that benchmarks.published leaves out, priced as if they had been autocast."""
     import pandas as pd
 
-    from benchmarks.published import CHIPS
+    from benchmarks.support.published import CHIPS
     from gpuwise.strategy import Strategy
 
     rows = pd.read_csv(reference / "published" / "end_to_end.csv", low_memory=False)
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     options = parser.parse_args()
-    from benchmarks import accuracy_figures  # matplotlib
+    from benchmarks.support import accuracy_figures  # matplotlib
 
     found, refused = points(options.reference, options.cache)
     figures = DOCS / "figures"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import error_line
-from benchmarks.published import Case, cases, family_of
+from benchmarks.support.figures import error_line
+from benchmarks.support.published import Case, cases, family_of
 from gpuwise.cost import Forecast, price
 from gpuwise.cost.parameters import Parameters, parameters
 from gpuwise.errors import GpuwiseError

@@ -5,7 +5,7 @@
 FOLDER holds kernels/*.parquet and published/ (its README names origin and licence). Each piece fits a few figures of one
 table by least squares on the logarithm of the time, with a soft loss; devices kept out by
 benchmarks.reference.KEPT_OUT_DEVICES are never seen by the fit and their errors are printed apart. --end-to-end then
-fits what no kernel table holds on published steps (benchmarks.fit_end_to_end; it records their models into CACHE).
+fits what no kernel table holds on published steps (benchmarks.support.fit_end_to_end; it records their models into CACHE).
 --write changes the figures and their [evidence] in place.
 """
 
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from benchmarks import reference
-from benchmarks.figures import error_line, get, put, write_evidence, write_figures
-from benchmarks.reference import Rows
+from benchmarks.support import reference
+from benchmarks.support.figures import error_line, get, put, write_evidence, write_figures
+from benchmarks.support.reference import Rows
 from gpuwise.cost.kernels import arithmetic_s, outputs_of, roof_s, traffic_s
 from gpuwise.cost.parameters import Parameters, from_dict
 from gpuwise.cost.rates import sustained_share
@@ -187,7 +187,7 @@ def main() -> None:
             of = rows.device == index
             print(f"  {'kept out' if rows.kept_out[of].all() else 'seen    '} {chip.id:32} {error_line(errors[of])}")
     if options.end_to_end:
-        from benchmarks.fit_end_to_end import fit_published  # it imports this module, and PyTorch
+        from benchmarks.support.fit_end_to_end import fit_published  # it imports this module, and PyTorch
 
         text = fit_published(text, reference=options.reference, cache=options.end_to_end, catalog=catalog)
     if options.write:

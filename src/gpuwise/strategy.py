@@ -82,6 +82,11 @@ class Strategy:
         """Samples an optimizer step: micro_batch × accumulation × data-parallel ranks."""
         return self.micro_batch * self.accumulation * self.mesh.data_parallel
 
+    @property
+    def recorded_precision(self) -> str:
+        """The precision whose recording serves: tf32 runs the operations of fp32 at another speed."""
+        return "fp32" if self.precision == "tf32" else self.precision
+
     def but(self, **changes: Any) -> Strategy:
         """A copy with some fields changed."""
         return replace(self, **changes)

@@ -11,7 +11,7 @@ from test_plan_synthetic import synthetic_family, synthetic_trace
 from gpuwise.api.devices import cheapest_offer, device_of
 from gpuwise.api.sources import PresetSource, Source, source_of, usual_micro_batch
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
-from gpuwise.hardware import load_catalog
+from gpuwise.hardware import link_between, load_catalog
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import TraceFamily, save
 
@@ -138,7 +138,10 @@ def test_machines_need_a_known_network():
     device = device_of("h100-sxm:8x4", CATALOG)
     assert (device.count, device.machines, device.devices) == (8, 4, 32)
     assert device.link_between is not None
-    assert device.offer is None
+    assert device.offer is not None
+    assert link_between(device.offer, catalog=CATALOG) is not None
+    assert device.usd_per_hour == 4 * device.offer.usd_per_hour
+    assert any(line.startswith("price of 4 × ") for line in device.assumptions)
     assert any("assumed machines connected by" in line for line in device.assumptions)
     with pytest.raises(UnsupportedError, match="does not say how machines of gtx-580 are connected"):
         device_of("gtx-580:1x2", CATALOG)

@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 from test_plan_synthetic import synthetic_family
 
+import gpuwise
 from gpuwise import hardware
 from gpuwise.cli.main import main
+from gpuwise.errors import InputError
 from gpuwise.plan import load_plan
 from gpuwise.strategy import Strategy
 from gpuwise.trace import presets, save
@@ -306,7 +308,7 @@ BAD_INPUT = [
     (("forecast", JOB, "--on", "t4", "--micro-batch", "-3"), "micro-batch must be a whole number from 1"),
     (("forecast", JOB, "--on", "t4", "--micro-batch", "many"), "not a valid integer"),
     (("forecast", JOB, "--on", "t4", "--accumulate", "0"), "accumulation must be a whole number from 1"),
-    (("forecast", JOB, "--on", "t4", "--mode", "infer", "--accumulate", "2"), "accumulates no gradients"),
+    (("forecast", JOB, "--on", "t4", "--mode", "infer", "--accumulate", "2"), "no use for --accumulate"),
     (("forecast", JOB, "--on", "t4", "--precision", "fp31"), "fp31"),
     (("forecast", JOB, "--on", "t4", "--seq-len", "128"), "tabular-mlp has no sequence length"),
     (("forecast", "resnet50", "--on", "t4", "--image-size", "-1"), "--image-size must be a whole number from 1"),
@@ -415,3 +417,23 @@ def test_nothing_inside_the_budget_shows_the_cheapest_and_the_fastest(tmp_path: 
     assert error["error"]["code"] == "no-plan"
     assert error["cheapest"]["usd"] <= error["fastest"]["usd"]
     assert not (tmp_path / "p.toml").exists()
+
+
+@pytest.mark.parametrize("flags", [("--recompute", "full"), ("--optimizer", "sgd"), ("--accumulate", "4")])
+def test_a_forward_pass_refuses_what_only_training_does(flags: tuple[str, str]):
+    result = run("forecast", "gpt2", "--on", "t4", "--mode", "infer", *flags)
+    assert result.exit_code == 2
+    assert f"a forward pass has no use for {flags[0]}" in result.stderr
+
+
+def test_compile_is_taken_and_said_to_be_priced_as_eager():
+    result = run("forecast", "gpt2", "--on", "rtx-4090", "--compile", "--json")
+    assert json.loads(result.stdout)["strategy"]["compile"] is True
+    assert any("torch.compile" in warning for warning in json.loads(result.stdout)["warnings"])
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"job": 3, "on": "t4"}, "a name or a gpuwise.Job"), ({"job": "gpt2", "on": 3}, "devices are named")])  # fmt: skip
+def test_python_callers_get_input_errors_too(arguments: dict, said: str):
+    with pytest.raises(InputError, match=said):
+        gpuwise.compare(**arguments)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwise.cli.main import main
+from gpuwise.hardware import Catalog
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,6 +32,11 @@ def test_the_two_commands_stand_first() -> None:
     first, second = BLOCK.findall(text)[:2]
     assert "python -m pip install . && gpuwise plan llama3-8b --tokens 20B --budget 20000 --deadline 30d" in first
     assert 'python -m pip install -c constraints.txt ".[dev]" && python -m pytest' in second
+
+
+def test_the_numbers_of_the_catalog_are_todays() -> None:
+    text, catalog = (ROOT / "README.md").read_text(encoding="utf-8"), Catalog(user_files=())
+    assert f"{len(catalog.chips)} chips and {len(catalog.offers)} priced offers" in text
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c not in SLOW])

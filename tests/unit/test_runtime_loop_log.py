@@ -56,10 +56,12 @@ def test_paths_that_cannot_be(tmp_path):
         RunLog(tmp_path / "no" / "log.jsonl")
 
 
-def test_without_a_path_nothing_happens():
+def test_without_a_path_nothing_happens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with RunLog(None) as log:
         log.open({})
         log.write("step", {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_ends_the_log_not_the_run(tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+import torch
 from test_trace_family import assert_same
 from torch import Tensor, nn
 from tracing_samples import attention_job, batch_of, class_loss, mlp_job
@@ -36,13 +37,38 @@ def language_at(strategy: Strategy) -> object:
                          ids=["amp-bf16", "recomputed"])  # fmt: skip
 def test_batch_and_sequence_off_the_grid(strategy: Strategy) -> None:
     at = language_at(strategy)
-    family = record_family(at, (MICRO_BATCH, SEQUENCE), {"micro_batch": 1, "seq_len": 256})  # type: ignore[arg-type]
+    family = record_family(at, (MICRO_BATCH, SEQUENCE), {"micro_batch": 1, "seq_len": 256},
+                           {"micro_batch": 7, "seq_len": 192})  # type: ignore[arg-type]  # fmt: skip
     assert family is not None
     for sizes in ({"micro_batch": 5, "seq_len": 160}, {"micro_batch": 9, "seq_len": 416}):
         direct = at(sizes)  # type: ignore[operator]
         assert_same(family.at(**sizes), direct)
         assert live_bytes(family.at(**sizes)).peak_bytes == live_bytes(direct).peak_bytes
         assert disagreement(family.at(**sizes), direct) == 0
+
+
+def test_samples_that_meet_each_other_are_quadratic_in_the_batch() -> None:
+    def contrastive(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        z = model(batch["x"])
+        return (z @ z.T).logsumexp(1).mean()
+
+    job = Job(lambda: nn.Linear(8, 16), lambda n: {"x": torch.randn(n, 8)}, contrastive, name="contrastive")
+    family = trace_family(job, Strategy(micro_batch=4))
+    direct = record(job, Strategy(micro_batch=1000))
+    assert disagreement(family.at(micro_batch=1000), direct) == 0
+    assert live_bytes(direct).peak_bytes > 2 * 4 * 1000**2  # the scores of every pair, and their gradient
+
+
+def test_a_program_that_is_no_polynomial_is_known_at_one_batch_only() -> None:
+    def halves(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return model(batch["x"][: batch["x"].shape[0] // 2]).mean()
+
+    job = Job(lambda: nn.Linear(8, 16), lambda n: {"x": torch.randn(n, 8)}, halves, name="halves")
+    family = trace_family(job, Strategy(micro_batch=11))
+    assert family.axes == ()
+    assert family.at(micro_batch=11).header.sizes == {"micro_batch": 11}
+    with pytest.raises(InputError):
+        family.at(micro_batch=12)
 
 
 @pytest.mark.parametrize("job", [mlp_job(), attention_job()], ids=["mlp", "attention"])

@@ -36,6 +36,11 @@ class Device:
         return self.spec.machines
 
     @property
+    def usd_per_hour(self) -> float | None:
+        """Of all machines together; None where nobody offers one."""
+        return None if self.offer is None else self.offer.usd_per_hour * self.machines
+
+    @property
     def devices(self) -> int:
         return self.count * self.machines
 
@@ -62,21 +67,27 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     if spec.machines > 1:
         between = _network(spec, text, catalog)
         assumed.append(f"assumed machines connected by {between.name}, as its largest offer has")
-    elif spec.machine is None:
-        offer = cheapest_offer(catalog, spec.chip, count)
+    if spec.machine is None:
+        offer = cheapest_offer(catalog, spec.chip, count, networked=spec.machines > 1)
     if offer is not None:
-        where = f"{offer.provider} {offer.instance} ({offer.region})"
+        times = f"{spec.machines} × " if spec.machines > 1 else ""
+        where = f"{times}{offer.provider} {offer.instance} ({offer.region})"
         others = f"`gpuwise offers {spec.chip.id}` lists others"
         assumed.append(f"price of {where} as of {offer.as_of}, the cheapest on demand; {others}")
     link = link_inside(offer or spec.chip, count, catalog=catalog)
     return Device(spec, count, link, between, spec.memory_bytes, offer, tuple(assumed))
 
 
-def cheapest_offer(catalog: Catalog, chip: Chip, count: int) -> Offer | None:
-    """The cheapest on-demand offer of exactly `count` of a chip; a stale price only where there is no other."""
+def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:
+    """The cheapest on-demand offer of exactly `count` of a chip; a stale price only where there is no other.
+
+    networked: among machines whose network to others of their kind is known.
+    """
     if chip.kind == "cpu":  # an instance rents some of its cores, not the chip
         return None
     found = [o for o in catalog.offers if o.chip_id == chip.id and o.devices == count and o.terms == "on-demand"]
+    if networked:
+        found = [offer for offer in found if link_between(offer, catalog=catalog) is not None]
     return min(found, key=lambda offer: (offer.stale, offer.usd_per_hour), default=None)
 
 

@@ -18,7 +18,7 @@ from gpuwise.units import format_bytes
 
 def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
                   precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
-                  optimizer: str | None = None, mode: str | None = None) -> Forecast:  # fmt: skip
+                  optimizer: str | None = None, mode: str | None = None, compile: bool = False) -> Forecast:  # fmt: skip
     """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there."""
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
@@ -30,9 +30,9 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         micro_batch = usual_micro_batch(source.tokens_per_sample)
         assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
     strategy = Strategy(precision, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
-                        recompute=recompute or "none", optimizer=optimizer, mode=mode or "train")  # fmt: skip
-    if strategy.mode == "infer" and strategy.accumulation > 1:
-        raise InputError("a forward pass accumulates no gradients.", ["leave out --accumulate", "--mode train"])
+                        recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
+                        compile=compile)  # fmt: skip
+    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
     if mesh is not None:
         return _priced(source, device, strategy.but(mesh=mesh), assumed)
     result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed)
@@ -47,9 +47,18 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
     return replace(result, assumptions=(note, *result.assumptions))
 
 
+def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | None, optimizer: str | None) -> None:
+    """Raises InputError where a forward pass is asked for something that only training does."""
+    if mode != "infer":
+        return
+    train_only = {"accumulate": (accumulate or 1) > 1, "recompute": recompute not in (None, "none"), "optimizer": optimizer}
+    for flag in [name for name, asked in train_only.items() if asked]:
+        raise InputError(f"a forward pass has no use for --{flag}.", [f"leave out --{flag}", "--mode train"])
+
+
 def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str]) -> Forecast:
     trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=device.substrate), strategy)
     result = price(trace, communication, device.chip, count=device.count, machines=device.machines, link=device.link,
-                   link_between=device.link_between, offer=device.offer, capacity_bytes=device.capacity_bytes,
+                   link_between=device.link_between, usd_per_hour=device.usd_per_hour, capacity_bytes=device.capacity_bytes,
                    strategy=strategy)  # fmt: skip
     return replace(result, assumptions=(*assumed, *result.assumptions))

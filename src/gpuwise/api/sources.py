@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.strategy import PRECISIONS, Strategy
-from gpuwise.trace import Trace, TraceFamily, load
+from gpuwise.trace import Trace, TraceFamily, family_of_one, load
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
 
@@ -39,9 +39,8 @@ class Source:
 
         substrate: whose kernels are traced, "accelerator" or "cpu"; a recording keeps its own.
         """
-        # tf32 is fp32's operations at another speed
-        precision = "fp32" if strategy.precision == "tf32" else strategy.precision
-        variant = Strategy(precision, recompute=strategy.recompute, optimizer=strategy.optimizer, mode=strategy.mode)
+        asked = {field: getattr(strategy, field) for field in ("recompute", "optimizer", "mode")}
+        variant = Strategy(strategy.recorded_precision, **asked)
         key = (variant, substrate)
         if key not in self._families:
             given = {*self.sizes, *(["optimizer"] if strategy.optimizer else [])}
@@ -74,7 +73,7 @@ class SavedSource(Source):
 
     def __init__(self, path: str, sizes: dict[str, int]):
         saved = load(path)
-        self.family = saved if isinstance(saved, TraceFamily) else _family_of_one(saved)
+        self.family = saved if isinstance(saved, TraceFamily) else family_of_one(saved)
         super().__init__(self.family.header.job, path, sizes)
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
@@ -164,6 +163,7 @@ def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | N
     """
     sizes = _checked_sizes(seq_len=seq_len, image_size=image_size)
     if not isinstance(job, str):
+        job = _checked_job(job)
         return JobSource(job, "", _sizes_of_job(job, sizes))
     if job.endswith(TRACE_SUFFIX):
         return SavedSource(job, sizes)
@@ -185,10 +185,19 @@ def job_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None
 
     sizes = _checked_sizes(seq_len=seq_len, image_size=image_size)
     if not isinstance(job, str):
-        return job
+        return _checked_job(job)
     if job.endswith(TRACE_SUFFIX):
         raise InputError(f"{job} is a recorded trace: it can be priced, not trained.", ["name the job it is of"])
     return resolve(job, **sizes)
+
+
+def _checked_job(job: Job) -> Job:
+    """A Job object with a name to call it by. Raises InputError for anything else."""
+    from gpuwise.job import Job
+
+    if not isinstance(job, Job):
+        raise InputError(f"a job is a name or a gpuwise.Job, got {type(job).__name__}.", ["gpuwise.Job(model=..., ...)"])
+    return job if job.name else replace(job, name="job")
 
 
 def _traced(job: Job, strategy: Strategy, substrate: str) -> TraceFamily:
@@ -205,13 +214,6 @@ def _without_answered(family: TraceFamily, given: set[str]) -> TraceFamily:
     flags = [f"--{name.replace('_', '-')} " for name in given]
     kept = tuple(line for line in family.header.assumptions if not any(flag in f"{line} " for flag in flags))
     return replace(family, header=replace(family.header, assumptions=kept))
-
-
-def _family_of_one(trace: Trace) -> TraceFamily:
-    """A family without axes: it answers for its own sizes alone."""
-    return TraceFamily(trace.header, (), replace(trace.operations, values=trace.operations.values[..., None]),
-                       trace.sequence, replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None]),
-                       trace.modules)  # fmt: skip
 
 
 def _checked_sizes(**sizes: Any) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.devices import device_of
-from gpuwise.api.forecasting import forecast_step
+from gpuwise.api.forecasting import check_mode, forecast_step
 from gpuwise.api.installation import Installation, inspect_installation
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.cost import Forecast
@@ -44,6 +44,7 @@ def forecast(
     mesh: str | Mesh | None = None,
     optimizer: str | None = None,
     mode: str | None = None,
+    compile: bool = False,
 ) -> Forecast:
     """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
 
@@ -52,13 +53,14 @@ def forecast(
         on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
         micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
         mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
+        compile: the step under torch.compile; priced as eager so far, which a warning says.
 
     What is left None is chosen, and named in `assumptions` with the flag that changes it.
     Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
     """
     source = source_of(job, seq_len=seq_len, image_size=image_size)
     result = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
-                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode)  # fmt: skip
+                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile)  # fmt: skip
     return replace(result, assumptions=_of_a_step(result.assumptions))
 
 
@@ -79,6 +81,7 @@ def fit(
     Arguments: as for `forecast`; micro_batch is the one techniques are compared at, None for the largest that fits.
     Raises what `forecast` raises.
     """
+    check_mode(mode, accumulate=None, recompute=recompute, optimizer=optimizer)
     source = source_of(job, seq_len=seq_len, image_size=image_size)
     catalog = load_catalog()
     device = device_of(on, catalog)
@@ -111,6 +114,7 @@ def compare(
     Arguments: as for `forecast`; on: devices in a list or separated by commas. A device that cannot run the job stands
     there with the reason. Raises what `forecast` raises, UnsupportedError only where no device can run it.
     """
+    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
     catalog = load_catalog()
     devices = [parse_device(name, catalog=catalog) for name in _device_names(on)]
     source = source_of(job, seq_len=seq_len, image_size=image_size)
@@ -131,7 +135,7 @@ def plan(
     budget: float | str | None = None,
     deadline: float | str | None = None,
     on: str | Sequence[str] | None = None,
-    own: Sequence[str] = (),
+    own: str | Sequence[str] = (),
     spot: bool | None = None,
     global_batch: int | None = None,
     micro_batch: int | None = None,
@@ -165,7 +169,7 @@ def plan(
         budget_usd=None if budget is None else parse_usd(str(budget)),
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
         on=None if on is None else tuple(_one_machine(name, "--on") for name in _device_names(on)),
-        own=tuple(_owned(text) for text in own),
+        own=tuple(_owned(text) for text in (_device_names(own) if own else ())),
         spot=spot, global_batch=global_batch, precision=precision, recompute=recompute, micro_batch=micro_batch,
         optimizer=optimizer, interruptions_per_day=interruptions, stale=stale, limit=limit,
         usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
@@ -228,6 +232,8 @@ def _of_a_step(assumptions: Sequence[str]) -> tuple[str, ...]:
 
 
 def _device_names(on: str | Sequence[str]) -> list[str]:
+    if not isinstance(on, str) and not (isinstance(on, Sequence) and all(isinstance(name, str) for name in on)):
+        raise InputError(f"devices are named in a text or a list of texts, got {on!r}.", ['on="rtx-4090,h100-sxm:8"'])
     names = [name.strip() for name in (on.split(",") if isinstance(on, str) else on)]
     if not names or not all(names):
         raise InputError(f"cannot read the devices {on!r}.", ["write them like rtx-4090,h100-sxm:8"])

@@ -13,6 +13,7 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, h100-sxm:8, or `here`.")
 @strategy_options()
+@click.option("--compile", is_flag=True, help="The step under torch.compile (priced as eager so far).")
 @json_option
 def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
     """Time, memory, energy and money of one training step of JOB on a device."""

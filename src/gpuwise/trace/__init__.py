@@ -1,6 +1,6 @@
 """What one rank does in one step, on disk and in memory. No PyTorch here."""
 
-from gpuwise.trace.family import Axis, TraceFamily, build_family
+from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save
 from gpuwise.trace.memory import Live, live_bytes
 from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
@@ -34,6 +34,7 @@ __all__ = [
     "TraceFamily",
     "build_family",
     "data_parallel",
+    "family_of_one",
     "live_bytes",
     "load",
     "recorded_as",

@@ -118,6 +118,13 @@ def build_family(
                        replace(first.storages, size_bytes=sizes), first.modules)  # fmt: skip
 
 
+def family_of_one(trace: Trace) -> TraceFamily:
+    """A family without axes: it answers for the trace's own sizes alone."""
+    operations = replace(trace.operations, values=trace.operations.values[..., None])
+    storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
+    return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules)
+
+
 def _differences(values: np.ndarray, axes: int) -> np.ndarray:
     """Forward differences along each of the last `axes` axes: entry i becomes the i-th difference at the start."""
     values = values.astype(np.int64)

@@ -34,7 +34,7 @@ class Communication:
 def recorded_as(strategy: Strategy) -> Strategy:
     """The variant to record for a strategy. Sharded mixed precision computes on gathered bf16 parameters throughout
     (FSDP2's MixedPrecisionPolicy), which is the pure bf16 step; only its sharded state is kept in fp32."""
-    if strategy.mesh.dp_shard > 1 and strategy.precision.startswith("amp-"):
+    if strategy.mode == "train" and strategy.mesh.dp_shard > 1 and strategy.precision.startswith("amp-"):
         return strategy.but(precision="bf16")
     return strategy
 
@@ -48,9 +48,13 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
     Raises UnsupportedError for meshes other than data parallel.
     """
     mesh = strategy.mesh
-    if mesh.devices != mesh.data_parallel:
-        raise UnsupportedError("this version plans data parallelism only; tensor, pipeline and context parallel come later.",
-                               ["use --mesh dp=N or dp_shard=N"])  # fmt: skip
+    if max(mesh.tp, mesh.pp, mesh.cp, mesh.ep) > 1:
+        raise UnsupportedError(
+            "only data parallelism is forecast so far: no tensor, pipeline, context or expert parallelism.",
+            ["use --mesh dp=N or dp_shard=N"],
+        )
+    if strategy.mode == "infer" and mesh.dp_shard > 1:
+        raise UnsupportedError("a forward pass over sharded parameters is not forecast so far.", ["use --mesh dp=N"])
     trace = replace(trace, header=replace(trace.header, strategy=strategy))
     if strategy.mode == "infer" or mesh.devices == 1:
         return trace, Communication()

@@ -8,51 +8,56 @@ from itertools import product
 
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
-from gpuwise.trace import Axis, Trace, TraceFamily, build_family, live_bytes
+from gpuwise.trace import Axis, Trace, TraceFamily, build_family, family_of_one, live_bytes
 from gpuwise.tracing.record import record
 
 # From 2 on: a batch of one broadcasts, so PyTorch may take other paths there than at any other size.
 MICRO_BATCH = Axis("micro_batch", start=2, step=1, degree=1)
 
-TOLERANCE = 1e-3
+CHECKED_BATCH = 7  # off every grid
+TOLERANCE = 1e-3  # of the presets, whose sizes make kernels round dimensions up
 
 
 def trace_family(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> TraceFamily:
     """The job's step at any micro-batch; sequence length and image size are those of the job.
 
-    Where the program itself changes with the batch, the family holds the strategy's own micro-batch only.
+    Counts are linear in the batch, or quadratic where samples meet each other (a contrastive loss). Where neither is
+    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only.
     Raises JobError as `record` does.
     """
+    recorded: dict[int, Trace] = {}
 
     def at(sizes: Mapping[str, int]) -> Trace:
-        return record(job, strategy.but(**sizes), substrate=substrate)
+        micro_batch = sizes["micro_batch"]
+        if micro_batch not in recorded:
+            recorded[micro_batch] = record(job, strategy.but(micro_batch=micro_batch), substrate=substrate)
+        return recorded[micro_batch]
 
-    default = {"micro_batch": strategy.micro_batch}
-    return record_family(at, (MICRO_BATCH,), default) or fixed_family(at(default))
+    default, check_at = {"micro_batch": strategy.micro_batch}, {"micro_batch": CHECKED_BATCH}
+    for degree in (1, 2):
+        axis = replace(MICRO_BATCH, degree=degree)
+        # Exactly: what is a thousandth of a batch of seven may be all of a batch of seven thousand.
+        family = record_family(at, (axis,), default, check_at=check_at, tolerance=0)
+        if family is not None:
+            return family
+    return family_of_one(at(default))
 
 
 def record_family(at: Callable[[Mapping[str, int]], Trace], axes: tuple[Axis, ...], default: Mapping[str, int],
-                  check_at: Mapping[str, int] | None = None) -> TraceFamily | None:  # fmt: skip
+                  check_at: Mapping[str, int], tolerance: float = TOLERANCE) -> TraceFamily | None:  # fmt: skip
     """Records the grid of the axes and joins it; None where no polynomial holds.
 
     Arguments:
         at: records one step at given sizes.
         default: the sizes the family stands for when none are given.
-        check_at: sizes off the grid to record as well; the family must agree with that to TOLERANCE.
+        check_at: sizes off the grid to record as well; the family must agree with that to the tolerance.
     """
     names = [axis.name for axis in axes]
     grid = list(product(*(axis.points for axis in axes)))
     family = build_family({point: at(dict(zip(names, point, strict=True))) for point in grid}, axes, default)
-    if family is not None and check_at is not None and disagreement(family.at(**check_at), at(check_at)) > TOLERANCE:
+    if family is None or disagreement(family.at(**check_at), at(check_at)) > tolerance:
         return None
     return family
-
-
-def fixed_family(trace: Trace) -> TraceFamily:
-    """A family of one size."""
-    operations = replace(trace.operations, values=trace.operations.values[..., None])
-    storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
-    return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules)
 
 
 def disagreement(a: Trace, b: Trace) -> float:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import accuracy_text, published
 from benchmarks.check_published import forecast
 from benchmarks.fit_efficiency import DATA, PIECES, fit
+from benchmarks.support import accuracy_text, published
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.check_published import trace_of
-from benchmarks.figures import error_line, get, put, write_evidence, write_figures
-from benchmarks.published import Case, cases
+from benchmarks.support.figures import error_line, get, put, write_evidence, write_figures
+from benchmarks.support.published import Case, cases
 from gpuwise.cost.kernels import family, kernel_times
 from gpuwise.cost.parameters import Parameters, from_dict
 from gpuwise.cost.price import host_s

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import accuracy_text, published
 from benchmarks.check_published import forecast
+from benchmarks.support import accuracy_text, published
 from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog

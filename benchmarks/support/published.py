@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.reference import KEPT_OUT_DEVICES, kept_out_model
+from benchmarks.support.reference import KEPT_OUT_DEVICES, kept_out_model
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import TraceFamily, load, save
 
