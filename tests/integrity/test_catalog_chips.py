@@ -142,6 +142,12 @@ def test_other_traps():
     assert chips["rtx-4090"].link_id == "pcie4x16"
 
 
+def test_chips_that_nothing_trains_on():
+    for chip in CHIPS:
+        said = re.search(r"inference only|cannot train", chip.notes) is not None
+        assert chip.trains == (not said and chip.kind not in ("fpga", "neuromorphic") and "inferentia" not in chip.id), chip.id
+
+
 def test_boards_of_two_dies():
     die, board = CATALOG.chips["k80-die"], CATALOG.chips["k80-board"]
     for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count", "tdp_w"):

@@ -48,7 +48,7 @@ def test_a_comparison_and_its_opposite_split_the_known(sign, size):
         assert one.matches(chip) + other.matches(chip) == (chip.memory_bytes is not None)
 
 
-@given(st.sampled_from(sorted(CATALOG.chips)), st.integers(1, 999_999), st.integers(1, 999_999))
+@given(st.sampled_from(sorted(CATALOG.chips)), st.integers(1, 8), st.integers(1, 99_999))
 def test_device_texts_read_back(chip_id, count, machines):
     spec = parse_device(f"{chip_id}:{count}x{machines}", catalog=CATALOG)
     assert (spec.chip.id, spec.count_per_machine, spec.machines) == (chip_id, count, machines)
@@ -93,11 +93,11 @@ def test_a_user_file_is_valid_or_a_file_format_error(text):
         catalog = Catalog(user_files=[path])
         told = None
         try:
-            summary = catalog.summary()
+            chips, offers = catalog.chips, catalog.offers
         except FileFormatError as error:
             told = error.what
         if told is not None:
             assert "mine.toml" in told
             return
-        assert summary["chips"] >= len(CHIPS)
-        assert all(offer.usd_per_hour >= 0 for offer in catalog.offers)
+        assert len(chips) >= len(CHIPS)
+        assert all(offer.usd_per_hour >= 0 for offer in offers)

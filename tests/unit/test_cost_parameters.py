@@ -52,7 +52,6 @@ def test_evidence_names_figures_that_exist_and_what_they_rest_on(name):
 
 def test_named_chips_are_in_the_catalog():
     chips = Catalog().chips
-    assert set(parameters().inference_only) <= set(chips)
     assert set(parameters().context_bytes) - {"gpu", "cpu", "systolic"} <= set(chips)
     architectures = {chip.architecture for chip in chips.values()}
     assert set(parameters().architecture_efficiency) | set(parameters().matrix_fp32_per_vector) <= architectures

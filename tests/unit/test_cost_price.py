@@ -7,11 +7,12 @@ import pytest
 
 from gpuwise.cost import price
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import sustained_tensor_share
+from gpuwise.cost.rates import family, precisions_of, sustained_tensor_share, units_for
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.types import Chip, Link
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.hardware.types import Chip, Link, Source
+from gpuwise.plan.space import precisions_for
+from gpuwise.strategy import PRECISIONS, Mesh, Strategy
 from gpuwise.trace.trace import (
     BEFORE,
     CATEGORIES,
@@ -169,7 +170,8 @@ def test_convolutions_take_tf32_on_ampere_and_products_do_not():
 
     assert step("conv", A100) < step("gemm", A100) / 3
     assert step("gemm", A100, "tf32") < step("gemm", A100) / 3
-    assert step("gemm", V100, "tf32") == step("gemm", V100)
+    with pytest.raises(UnsupportedError, match="does not compute in tf32"):
+        step("gemm", V100, "tf32")
 
 
 def test_a_power_limited_card_sustains_less_of_its_peak():
@@ -179,7 +181,7 @@ def test_a_power_limited_card_sustains_less_of_its_peak():
 
 
 def test_bf16_on_turing_is_refused_and_fp16_named():
-    with pytest.raises(UnsupportedError, match="t4 has no bf16 peak") as caught:
+    with pytest.raises(UnsupportedError, match="t4 does not compute in amp-bf16") as caught:
         forecast(training(), chip=T4)
     assert caught.value.ways_out[0] == "--precision amp-fp16"
 
@@ -194,8 +196,17 @@ def test_fp16_on_pascal_is_priced_as_fp32_and_says_so():
 
 @pytest.mark.parametrize("name", ["intel-loihi2", "alveo-u250", "ibm-truenorth"])
 def test_a_chip_without_figures_is_refused_by_the_figure(name):
-    with pytest.raises(UnsupportedError, match=f"{name} has no known floating-point peak"):
+    with pytest.raises(UnsupportedError, match=f"{name} cannot train") as caught:
         forecast(training(), chip=CATALOG.chip(name))
+    assert not any("--mode infer" in way for way in caught.value.ways_out)  # it would be refused next
+    with pytest.raises(UnsupportedError, match=f"{name} has no known floating-point peak"):
+        forecast(training(mode="infer"), chip=CATALOG.chip(name))
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_a_chip_too_old_for_pytorch_is_refused(mode):
+    with pytest.raises(UnsupportedError, match=r"k80-die is too old for PyTorch: .* 3\.7"):
+        forecast(training(mode=mode), chip=CATALOG.chip("k80-die"))
 
 
 def test_an_inference_chip_infers_but_does_not_train():
@@ -227,6 +238,50 @@ def test_every_chip_of_the_catalog_is_priced_or_refused(dtype, precision):
     for result in results:
         assert 0 < result.step_time_s.low < result.step_time_s.value < result.step_time_s.high < 60
         assert 0 < result.mfu < 1
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precisions_of_a_chip_are_those_it_has_units_for(precision):
+    """One answer to two questions, for every chip: may it be asked, and are there units that run it."""
+    dtype = {"amp-bf16": "bfloat16", "bf16": "bfloat16", "amp-fp16": "float16"}.get(precision, "float32")
+    for chip in CATALOG.chips.values():
+        try:
+            units = units_for(chip, dtype=dtype, kind="gemm", precision=precision, parameters=parameters())
+        except UnsupportedError:
+            assert precision not in precisions_of(chip), chip.id
+            continue
+        if precision != "tf32":  # without tf32 units there are still those of fp32, under another name
+            assert precision in precisions_of(chip), chip.id
+        elif precision in precisions_of(chip) and family(chip) == "gpu":
+            assert units.figure == "tf32", chip.id
+
+
+@pytest.mark.parametrize("name", ["rtx-2080-ti", "gtx-1080-ti", "tpu-v5e", "xeon-8380", "mi300x"])
+def test_tf32_is_refused_where_no_unit_runs_it_and_fp32_named(name):
+    trace = make_trace([(gemm(1024, 1024, 1024, "float32"), "forward", "m")], precision="tf32")
+    with pytest.raises(UnsupportedError, match=f"{name} does not compute in tf32") as caught:
+        forecast(trace, chip=CATALOG.chip(name))
+    assert caught.value.ways_out == ("--precision fp32",)
+
+
+@pytest.mark.parametrize("name", ["tpu-v5e", "gaudi2"])
+def test_fp32_in_passes_of_bf16_is_priced_and_planned_alike(name):
+    chip = CATALOG.chip(name)
+    trace = make_trace([(gemm(1024, 1024, 1024, "float32"), "forward", "m")], precision="fp32")
+    assert any("3 bf16 passes" in text for text in forecast(trace, chip=chip).assumptions)
+    assert precisions_for(chip, "fp32") == ["fp32"]
+
+
+def test_unverified_figures_that_were_used_are_named_in_one_line():
+    def named(chip, **options):
+        found = forecast(training(**options), chip=chip, communication=Traffic(10**6), count=2, link=FAST).assumptions
+        (line,) = [text for text in found if text.startswith("unverified")]
+        return line.split(": ")[1].split(", ")
+
+    doubtful = replace(H100, sources={name: Source("memory", "2026", verified=False) for name in ("tdp_w", "bf16", "fp16")})
+    assert named(doubtful) == ["bf16", "tdp_w", "allreduce_busbw_bytes_per_s of fast link"]
+    alone = forecast(training(), chip=H100).assumptions
+    assert not any(text.startswith("unverified") for text in alone)
 
 
 def test_the_ring_formula_prices_an_all_reduce():

@@ -1,5 +1,8 @@
 """Reading the catalog: laziness, user files on top, errors with file and line."""
 
+import os
+from datetime import date
+
 import pytest
 
 from gpuwise.errors import FileFormatError, UnknownNameError
@@ -17,6 +20,10 @@ def own(tmp_path, monkeypatch):
         return load_catalog()
 
     return load
+
+
+def read_all(catalog):
+    return catalog.chips, catalog.links, catalog.offers
 
 
 def test_user_files_are_found_where_the_environment_says(tmp_path, monkeypatch):
@@ -88,6 +95,32 @@ owned_usd_per_hour = 0.1
     assert offer.source.text == "mine.toml"
 
 
+def test_a_row_with_a_date_alone_keeps_it(own):
+    source = own('[chip.rtx-4090]\ntdp_w = 350\nas_of = "2026-03-01"\n').chips["rtx-4090"].source_of("tdp_w")
+    assert (source.text, source.as_of) == ("mine.toml", "2026-03-01")
+
+
+def test_a_file_changed_in_the_future_is_of_today(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[chip.rtx-4090]\ntdp_w = 350\n")
+    os.utime(path, (4e9, 4e9))  # the year 2096
+    assert Catalog(user_files=[path]).chips["rtx-4090"].source_of("tdp_w").as_of == date.today().isoformat()
+
+
+def test_a_users_price_makes_no_shipped_price_stale(own):
+    row = '[[offer]]\nprovider = "lab"\ninstance = "rig"\nchip = "t4"\ncount = 1\non_demand_usd_per_hour = 1\n'
+    mine, shipped = own(row), Catalog()
+    assert mine.newest == shipped.newest
+    stale = {offer.instance for offer in shipped.offers if offer.stale}
+    assert {offer.instance for offer in mine.offers if offer.stale} == stale
+
+
+def test_a_users_row_may_say_that_a_chip_trains_or_does_not(own):
+    chips = own("[chip.rtx-4090]\ntrains = false\n[chip.inferentia2]\ntrains = true\n").chips
+    assert (chips["rtx-4090"].trains, chips["inferentia2"].trains, chips["t4"].trains) == (False, True, True)
+    assert "trains" not in chips["rtx-4090"].figures
+
+
 def test_override_of_one_price(own):
     text = '[[offer]]\nprovider = "aws"\ninstance = "p5.48xlarge"\nregion = "us-east-1"\nspot_usd_per_hour = 9.5\n'
     offers = {o.terms: o for o in own(text).offers if o.instance == "p5.48xlarge"}
@@ -109,6 +142,11 @@ BAD = [
     ('[chip.rtx-4090]\necc = "no"\n', 2, "true or false"),
     ('[chip.rtx-4090]\ncompute_capability = "8,9"\n', 2, 'look like "9.0"'),
     ('[chip.rtx-4090]\nsource = "x"\nas_of = "2026-02-30"\n', 3, "a date looks like"),
+    ('[chip.rtx-4090]\ntdp_w = 3\nas_of = "2099-01-01"\n', 3, "2099-01-01 lies in the future"),
+    ('[chip.rtx-4090]\ntdp_w = 3\nas_of = "2025..2099"\n', 3, "lies in the future"),
+    ('[chip.t4]\ntdp_w = 3\nsources = [{ figures = ["tdp_w"], source = "x", as_of = "2099-07" }]\n', 3, "lies in the future"),
+    ('[[offer]]\nprovider = "me"\ninstance = "a"\nsource = "x"\nas_of = "2099"\n', 5, "lies in the future"),
+    ('[chip.rtx-4090]\ntrains = "no"\n', 2, "true or false"),
     ('[chip.rtx-4090]\nlink = "nvlink99"\n', 2, "unknown link"),
     (
         '[chip.rtx-4090]\nsources = [{ figures = ["tdp_w"], source = "x", as_of = "2026" }]\n',
@@ -132,7 +170,7 @@ BAD = [
 @pytest.mark.parametrize(("text", "line", "message"), BAD)
 def test_errors_name_file_and_line(own, text, line, message):
     with pytest.raises(FileFormatError) as caught:
-        own(text).summary()
+        read_all(own(text))
     assert f"mine.toml, line {line}: " in str(caught.value)
     assert message in str(caught.value)
     assert caught.value.ways_out
@@ -142,13 +180,13 @@ def test_errors_name_file_and_line(own, text, line, message):
 def test_bytes_that_are_no_toml(tmp_path, data):
     (tmp_path / "bad.toml").write_bytes(data)
     with pytest.raises(FileFormatError, match=r"bad.toml, line 1"):
-        Catalog(user_files=[tmp_path / "bad.toml"]).summary()
+        read_all(Catalog(user_files=[tmp_path / "bad.toml"]))
 
 
 def test_unreadable_file(tmp_path):
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(FileFormatError, match="cannot be read"):
-        Catalog(user_files=[tmp_path / "folder.toml"]).summary()
+        read_all(Catalog(user_files=[tmp_path / "folder.toml"]))
 
 
 def test_duplicate_ids_among_the_data_files_are_refused(tmp_path):
@@ -196,4 +234,4 @@ def test_a_broken_link_is_told_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path))
     (tmp_path / "gone.toml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FileFormatError, match=r"gone\.toml: cannot be read"):
-        load_catalog().summary()
+        read_all(load_catalog())

@@ -63,6 +63,34 @@ def test_bad_counts(text):
     assert "h100-80gb-sxm:8x4" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("h100-sxm:1000", "h100-80gb-sxm:8x125 (125 machines of 8)"),
+        ("h100-sxm:9", "h100-80gb-sxm:8x2 (2 machines of 8, 16 devices)"),
+        ("h100-sxm:16x4", "h100-80gb-sxm:8x8"),
+        ("rtx-4090:100", "rtx-4090:16x7"),
+        ("rtx-3090:17", "rtx-3090:16x2"),  # its bridge joins pairs: the machine is a PCIe one
+        ("tpu-v5e:512", "tpu-v5e:256x2"),
+        ("xeon-8380:100", "xeon-8380:8x13"),
+    ],
+)
+def test_more_devices_than_a_machine_holds_are_named_as_several(text, told):
+    with pytest.raises(InputError, match="no machine holds") as caught:
+        parse_device(text, catalog=CATALOG)
+    assert told in caught.value.ways_out[0]
+
+
+@pytest.mark.parametrize("text", ["h100-sxm:8", "a100-40gb-sxm:16", "a100-80gb-pcie:8", "tpu-v5e:256", "gb200:72", "t4:16"])
+def test_a_machine_holds_its_domain_and_what_is_sold(text):
+    assert parse_device(text, catalog=CATALOG).machines == 1
+
+
+def test_a_slip_of_the_hand_is_no_cluster():
+    with pytest.raises(InputError, match="at most 1,000,000 make sense"):
+        parse_device("t4:8x999999", catalog=CATALOG)
+
+
 def offer(instance):
     return next(o for o in CATALOG.offers if o.instance == instance)
 

@@ -44,7 +44,18 @@ def test_techniques_are_compared_at_an_equal_micro_batch():
     assert row(found, "precision tf32").freed_bytes < 0
     assert "changes what is trained" in row(found, "precision bf16").note
     assert {2, 4, 8} <= {r.devices for r in found.rows}
+    assert "every second matrix product" in row(found, "selective recompute").note
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_accumulation_says_whether_it_keeps_a_copy_of_the_gradients():
+    one = row(fitted(micro_batch=64), "gradient accumulation")
+    assert one.freed_bytes < 0
+    assert "adds one copy of the gradients" in one.note
+    pair = fitted(micro_batch=64, count=2, link=link_inside(CATALOG.chip("rtx-4090"), 2, catalog=CATALOG))
+    kept = row(pair, "gradient accumulation")  # replicas keep their gradients in buckets anyway
+    assert kept.freed_bytes == 0
+    assert "copy of the gradients" not in kept.note
 
 
 def test_what_does_not_fit_names_what_would():
@@ -59,7 +70,8 @@ def test_what_does_not_fit_names_what_would():
 
 
 def test_variants_that_cannot_be_had_are_named_not_hidden():
-    found = fitted(source=synthetic_source(without=("bf16", "full"), **SMALL))
+    found = fitted(source=synthetic_source(without=("bf16", "full", "selective"), **SMALL))
+    assert "no trace" in row(found, "selective recompute").unavailable
     assert "no trace" in row(found, "full recompute").unavailable
     assert row(found, "full recompute").largest_micro_batch is None
     assert row(found, "sharded over 2 devices").unavailable  # composed from the pure bf16 step

@@ -129,7 +129,7 @@ def test_a_default_global_batch_is_named_and_moves_to_fit_the_devices():
     assert any("divides over 6 devices" in text for text in found.best.assumptions)
 
 
-def test_spot_is_planned_with_checkpoints_and_refused_without():
+def test_spot_is_planned_with_checkpoints():
     spot = offer(terms="spot", usd_per_hour=0.3)
     found = planned(Request(samples=10**10, spot=True), spot, offer(), width=2048)
     assert [p.offer.terms for p in found.plans] == ["spot"]
@@ -138,9 +138,9 @@ def test_spot_is_planned_with_checkpoints_and_refused_without():
     assert found.rejected["not spot"].count == 1
     without = planned(Request(samples=10**7, spot=False), spot, offer())
     assert [p.offer.terms for p in without.plans] == ["on-demand"]
-    assert planned(Request(samples=10**7, checkpoints=False), spot, offer()).rejected["needs checkpoints"].count == 1
-    with pytest.raises(InputError, match="spot without checkpoints is refused"):
-        Request(samples=1, spot=True, checkpoints=False)
+    needs = "your training must save checkpoints and resume"
+    assert any(needs in reason for reason in found.best.reasons)
+    assert not any(needs in reason for reason in without.best.reasons)
 
 
 def test_owned_machines_cost_electricity_and_one_of_them_may_do():
@@ -169,6 +169,9 @@ def test_a_free_tier_costs_nothing_and_takes_its_weeks():
     tier = next(p for p in found.plans if p.offer.terms == "free")
     assert tier.usd.value == 0.0
     assert tier.hours > tier.machine_hours > 60
+    assert any("must save checkpoints and resume" in reason for reason in tier.reasons)
+    one_session = planned(Request(samples=10**5), free).best
+    assert not any("must save checkpoints" in reason for reason in one_session.reasons)
     hurried = planned(Request(samples=2 * 10**9, deadline_s=tier.hours * 1800), free, offer("h100-80gb-sxm"), width=2048)
     assert [p.offer.terms for p in hurried.plans] == ["on-demand"]
     assert hurried.rejected["past the deadline"].count == 1
@@ -193,6 +196,22 @@ def test_on_names_chips_and_counts():
     assert {p.count for p in eight.plans} == {8}
     with pytest.raises(NoPlanError, match="None is in the catalog"):
         planned(Request(samples=10**6, on=("v100-sxm2-16gb",)), *offers)
+
+
+def test_on_cpu_is_any_cpu_and_this_machine():
+    offers = (offer("xeon-8480plus", count=0), offer("graviton4", count=0), offer("rtx-4090"))
+    cpu = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
+    found = planned(Request(samples=10**5, on=("cpu",), here=cpu, limit=None), *offers)
+    assert {p.device for p in found.plans} == {"xeon-8480plus", "graviton4", "xeon-8380"}
+    gpu = Machine(CATALOG.chip("rtx-4090"), 1, name="this machine")
+    found = planned(Request(samples=10**5, on=("cpu",), here=gpu, limit=None), *offers)
+    assert {p.device for p in found.plans} == {"xeon-8480plus", "graviton4"}
+
+
+def test_an_owned_cpu_is_the_nearest_of_the_catalog_and_says_so():
+    best = planned(Request(samples=10**5, own=(("cpu", 1),))).best
+    assert CATALOG.chip(best.device).kind == "cpu"
+    assert any(text.startswith("`cpu` is ") for text in best.assumptions)
 
 
 def test_nothing_inside_shows_the_cheapest_and_the_fastest():

@@ -46,7 +46,8 @@ def synthetic_trace(*, micro_batch: int, width: int = 1024, layers: int = 4, str
         for layer in range(kept):
             storages.append((8 * half * tokens * width, "activation", layer, start + layer, len(index) - 1 - layer))
         if micro_step == 0:
-            storages += [(4 * width * width, "gradient", i, start + layers, -2) for i in range(layers)]
+            backward = start + layers + recomputed
+            storages += [(4 * width * width, "gradient", i, backward + i, -2) for i in range(layers)]
     for layer in range(layers):
         index.append(2)
         phase.append(PHASES.index("optimizer"))

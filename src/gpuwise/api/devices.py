@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.hardware import Catalog, Chip, DeviceSpec, Link, Offer, link_between, link_inside, parse_device
+from gpuwise.hardware import Catalog, Chip, DeviceSpec, Link, Offer, check_inside, link_between, link_inside, parse_device
 from gpuwise.strategy import Mesh
-
-MAX_DEVICES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     """
     spec = parse_device(text, catalog=catalog)
     count = spec.count_per_machine if ":" in text or mesh is None else mesh.devices
-    if spec.machines * count > MAX_DEVICES:
-        raise InputError(f"{text!r} names {spec.machines * count:,} devices; at most {MAX_DEVICES:,} make sense.")
+    check_inside(spec.chip, count, machines=spec.machines, catalog=catalog)
     if mesh is not None and mesh.devices != count * spec.machines:
         raise InputError(f"the mesh is of {mesh.devices} devices, but {text!r} names {count * spec.machines}.",
                          [f"--on {text.partition(':')[0]}:{mesh.devices}"])  # fmt: skip

@@ -252,7 +252,7 @@ def _owned(text: str) -> tuple[str, int]:
     if name.strip().lower() == "here":
         raise InputError("this machine is always considered: --own is for others.",
                          ["leave out --own here", "--on here considers it alone"])  # fmt: skip
-    load_catalog().find_chip(name)  # an unknown chip is refused before any work
+    parse_device(text)  # an unknown chip, or more of it than a machine holds, is refused before any work
     return name, count or 1
 
 

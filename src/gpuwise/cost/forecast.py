@@ -7,8 +7,6 @@ from typing import Any
 
 from gpuwise.strategy import Strategy
 
-PROVENANCES = ("measured", "calibrated", "transferred", "datasheet")
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -47,8 +45,9 @@ class Forecast:
 
     throughput: units of `throughput_unit` a second over all devices. bound: share of the step by what limits it
     (compute, memory, launch, communication; they sum to 1). mfu: model operations against the device's dense peak in
-    the precision used. usd_per_hour: None without an offer. provenance: for step_time_s, memory and energy_j, one of
-    PROVENANCES. assumptions and warnings: each guess with the flag that changes it.
+    the precision used. usd_per_hour: None without an offer. provenance: of step_time_s and energy_j "datasheet": from the
+    chip's figures in the catalog; of memory "trace": counted in the recorded step. assumptions and warnings: each guess
+    with the flag that changes it.
     """
 
     job: str

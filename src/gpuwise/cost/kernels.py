@@ -12,7 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import CONTRACTIONS, Units, capability, sustained_share, sustained_tensor_share, units_for
+from gpuwise.cost.rates import (
+    CONTRACTIONS,
+    Units,
+    capability,
+    family,
+    sustained_share,
+    sustained_tensor_share,
+    units_for,
+)
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.trace import KINDS, Trace
 
@@ -23,7 +31,7 @@ class KernelTimes:
 
     device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids; ideal_s: a
     contraction's model operations (as MFU counts them) at the datasheet peak, 0 for other kinds.
-    notes: assumptions made about the chip's units.
+    notes: assumptions made about the chip's units; peaks: the catalog's rates that priced contractions.
     """
 
     device_s: np.ndarray
@@ -32,6 +40,7 @@ class KernelTimes:
     floor_s: np.ndarray
     ideal_s: np.ndarray
     notes: tuple[str, ...]
+    peaks: tuple[str, ...]
 
 
 def arithmetic_s(flops, outputs, units, *, peak_flops_per_s, efficiency, fill):
@@ -69,6 +78,7 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
     flops, model_flops = operations.column("flops").astype(float), operations.model_flops
     batch, m, n, k = (operations.column(name).astype(float) for name in ("batch", "m", "n", "k"))
     notes: dict[str, None] = {}
+    peaks: dict[str, None] = {}
     for (kind, dtype, backward), rows in _groups(trace).items():
         if kind not in CONTRACTIONS:
             continue
@@ -87,12 +97,13 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters) -> KernelTime
             fill=rate.fill,
         )
         ideal[rows] = model_flops[rows] / units.peak_flops_per_s
+        peaks[units.figure] = None
         if units.note:
             notes[units.note] = None
     memory = _memory_s(trace, chip, parameters)
     floor_s = operations.column("kernels") * floor
     device = floor_s + roof_s(compute, memory, parameters.roof_sharpness)
-    return KernelTimes(device, compute, memory, floor_s, ideal, tuple(notes))
+    return KernelTimes(device, compute, memory, floor_s, ideal, tuple(notes), tuple(peaks))
 
 
 def _memory_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
@@ -128,13 +139,6 @@ def _groups(trace: Trace) -> dict[tuple[str, str, bool], list[int]]:
     for row, (name, kind, dtype) in enumerate(zip(operations.name, operations.kind.tolist(), operations.dtype, strict=True)):
         groups.setdefault((KINDS[kind], dtype, "backward" in name), []).append(row)
     return groups
-
-
-def family(chip: Chip) -> str:
-    """gpu, cpu, or systolic (TPUs and other accelerators that run a compiled graph)."""
-    if chip.kind == "cpu":
-        return "cpu"
-    return "gpu" if chip.kind.startswith("gpu") or chip.compute_capability is not None else "systolic"
 
 
 def _by_family(table, chip: Chip):  # type: ignore[no-untyped-def]

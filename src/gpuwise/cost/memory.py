@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuwise.cost.forecast import MemoryForecast
-from gpuwise.cost.kernels import family
 from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.trace import KINDS, Trace

@@ -44,7 +44,6 @@ class Parameters:
     default_units: int
     fp32_passes_on_bf16: int
     fused_bytes_share: float
-    inference_only: tuple[str, ...]
     link_efficiency: float
     network_efficiency: float
     call_latency_s: float
@@ -68,7 +67,6 @@ def from_dict(data: Mapping[str, object]) -> Parameters:
     """Parameters from the tables of the data file (benchmarks/fit_efficiency.py changes some and tries again)."""
     table = {k: v for k, v in data.items() if k not in {"evidence", "rates"}}
     rates = {name: Rate({k: v for k, v in rate.items() if k != "fill"}, rate["fill"]) for name, rate in data["rates"].items()}  # type: ignore[attr-defined]
-    table["inference_only"] = tuple(table["inference_only"])  # type: ignore[arg-type]
     table["spread"] = {name: (low, high) for name, (low, high) in table["spread"].items()}  # type: ignore[attr-defined]
     return Parameters(rates=rates, **table)  # type: ignore[arg-type]
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from gpuwise.cost.collectives import Exchange, Traffic, exchange
 from gpuwise.cost.forecast import Forecast, Interval
-from gpuwise.cost.kernels import KernelTimes, family, kernel_times
+from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.memory import memory_forecast
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
-from gpuwise.cost.rates import check_can_run
+from gpuwise.cost.rates import check_can_run, family
 from gpuwise.errors import InputError
 from gpuwise.hardware.types import Chip, Link, Offer
 from gpuwise.strategy import Strategy
@@ -53,7 +53,7 @@ def price(
     if count < 1 or machines < 1:
         raise InputError(f"devices and machines must be at least 1, got {count} and {machines}.")
     devices = count * machines
-    check_can_run(chip, mode=strategy.mode, parameters=parameters)
+    check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
     times = kernel_times(trace, chip, parameters)
     device_s = {phase: float(trace.counts(phase) @ times.device_s) for phase in PHASES}
     busy_s = sum(device_s.values())
@@ -97,7 +97,11 @@ def price(
         energy_j=energy_j,
         provenance={"step_time_s": "datasheet", "memory": "trace"} | ({"energy_j": "datasheet"} if energy_j else {}),
         usd_per_hour=usd_per_hour,
-        assumptions=(*trace.header.assumptions, *_assumptions(times, exchanged, energy_j)),
+        assumptions=(
+            *trace.header.assumptions,
+            *_assumptions(times, exchanged, energy_j),
+            *_unverified(chip, times, exchanged),
+        ),
         warnings=tuple(warnings),
         top_modules=_top_modules(trace, times, busy_s),
     )
@@ -156,6 +160,15 @@ def _assumptions(times: KernelTimes, exchanged: Exchange, energy_j: float | None
     if energy_j is not None:
         notes.append("energy is the device's TDP times a share by what the step waits for; host and cooling not counted")
     return notes
+
+
+def _unverified(chip: Chip, times: KernelTimes, exchanged: Exchange) -> list[str]:
+    """One line that names the figures of chip and link that the forecast rests on and that have no verified source."""
+    used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
+    found = [name for name in used if name in chip.unverified]
+    found += [exchanged.unverified] if exchanged.unverified else []
+    where = f"unverified ({chip.source.text})" if chip.id == "here-cpu" else "unverified in the catalog"
+    return [f"{where}: {', '.join(found)}"] if found else []
 
 
 def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple[str, float], ...]:

@@ -1,4 +1,4 @@
-"""Which arithmetic units of a chip an operation runs on, and how fast they are by the datasheet."""
+"""What a chip computes in, which of its arithmetic units an operation runs on, and how fast they are by the datasheet."""
 
 from __future__ import annotations
 
@@ -7,38 +7,102 @@ from dataclasses import dataclass
 from gpuwise.cost.parameters import Parameters
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
+from gpuwise.strategy import PRECISIONS
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
 HALF = {"bfloat16": "bf16", "float16": "fp16"}
+# The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).
+OLDEST_CAPABILITY = (5, 0)
+CANNOT_TRAIN, TOO_OLD, NO_SPEED = "chip cannot train", "too old for PyTorch", "no speed known for the chip"
 
 
 @dataclass(frozen=True)
 class Units:
-    """A class of arithmetic units (a key of Parameters.rates) and its dense datasheet peak; note says what was assumed."""
+    """A class of arithmetic units (a key of Parameters.rates) and its dense datasheet peak.
+
+    figure: the rate of the catalog behind the peak; note says what was assumed.
+    """
 
     rate: str
     peak_flops_per_s: float
+    figure: str
     note: str = ""
 
 
-def check_can_run(chip: Chip, *, mode: str, parameters: Parameters) -> None:
-    """Raises UnsupportedError where a figure the model needs is unknown, or the chip cannot train."""
-    peaks = chip.peak_flops_per_s
-    if not any(peaks.get(name) for name in ("fp32", "tf32", "fp16", "bf16")):
+def family(chip: Chip) -> str:
+    """gpu, cpu, or systolic (TPUs and other accelerators that run a compiled graph)."""
+    if chip.kind == "cpu":
+        return "cpu"
+    return "gpu" if chip.kind.startswith("gpu") or chip.compute_capability is not None else "systolic"
+
+
+def precisions_of(chip: Chip) -> tuple[str, ...]:
+    """The precisions (of strategy.PRECISIONS) that units_for has units for on this chip.
+
+    TF32 on a GPU is NVIDIA's: PyTorch takes it on no other by default. fp32 on units that only know 16 bits is emulated
+    in several passes, fp16 on GPUs without fast units for it runs at their fp32 rate.
+    """
+    peaks, kind = chip.peak_flops_per_s, family(chip)
+    half = bool(peaks.get("bf16") or peaks.get("fp16"))
+    able = {
+        "fp32": bool(peaks.get("fp32")) or (kind == "systolic" and half),
+        "tf32": bool(peaks.get("tf32")) and (kind == "systolic" or (kind == "gpu" and chip.vendor == "NVIDIA")),
+        "amp-bf16": bool(peaks.get("bf16")),
+        "bf16": bool(peaks.get("bf16")),
+        "amp-fp16": bool(peaks.get("fp16")) or (kind == "gpu" and bool(peaks.get("fp32"))),
+    }
+    return tuple(precision for precision in PRECISIONS if able[precision])
+
+
+def fast_fp16(chip: Chip) -> bool:
+    """Whether fp16 is worth it: Pascal's GeForce chips run it at 1/64 of fp32."""
+    return chip.peak_flops_per_s.get("fp16", 0.0) > chip.peak_flops_per_s.get("fp32", 0.0)
+
+
+def why_not(chip: Chip, *, mode: str) -> str | None:
+    """In a few words why a chip cannot run a step (mode: train | infer) or cannot be priced; None where it can."""
+    if mode == "train" and not chip.trains:
+        return CANNOT_TRAIN
+    if chip.compute_capability is not None and chip.compute_capability < OLDEST_CAPABILITY:
+        return TOO_OLD
+    if not precisions_of(chip) or not chip.memory_bandwidth_bytes_per_s:
+        return NO_SPEED
+    return None
+
+
+def check_can_run(chip: Chip, *, mode: str, precision: str | None = None) -> None:
+    """Raises UnsupportedError where `why_not` has a reason, or the chip does not compute in the precision asked."""
+    reason = why_not(chip, mode=mode)
+    if reason == CANNOT_TRAIN:
+        ways = ["choose a chip that trains: `gpuwise chips`"]
+        if why_not(chip, mode="infer") is None:
+            ways = ["ask for inference: --mode infer", *ways]
+        raise UnsupportedError(f"{chip.id} cannot train: the catalog has it as a chip that nothing trains on.", ways)
+    if reason == TOO_OLD:
         raise UnsupportedError(
-            f"{chip.id} has no known floating-point peak rate (fp32, tf32, fp16, bf16): it cannot be priced.",
+            f"{chip.id} is too old for PyTorch: its compute capability is {capability(chip)}, and the 2.x releases have "
+            f"kernels from {OLDEST_CAPABILITY[0]}.{OLDEST_CAPABILITY[1]} on.",
+            ["choose a newer GPU: `gpuwise chips`"],
+        )
+    if reason == NO_SPEED:
+        known = precisions_of(chip)
+        missing = "memory bandwidth" if known else "floating-point peak rate (fp32, tf32, fp16, bf16)"
+        raise UnsupportedError(
+            f"{chip.id} has no known {missing}: it cannot be priced.",
             ["choose a GPU, TPU or CPU: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"],
         )
-    if not chip.memory_bandwidth_bytes_per_s:
+    if precision is not None and precision not in precisions_of(chip):
         raise UnsupportedError(
-            f"{chip.id} has no known memory bandwidth: it cannot be priced.",
-            ["choose another chip: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"],
+            f"{chip.id} does not compute in {precision}: the catalog has no rate of its units for it.",
+            _nearest(chip, precision),
         )
-    if mode == "train" and chip.id in parameters.inference_only:
-        raise UnsupportedError(
-            f"{chip.id} runs trained models only; it cannot train.",
-            ["ask for inference: --mode infer", "choose a chip that trains: `gpuwise chips`"],
-        )
+
+
+def _nearest(chip: Chip, precision: str) -> list[str]:
+    """The way out of a precision that a chip lacks: the one most like it that the chip computes in."""
+    half = ["amp-bf16", *(["amp-fp16"] if fast_fp16(chip) else [])]
+    order = [*half, "fp32"] if precision.endswith("16") else ["fp32", *half]
+    return [f"--precision {name}" for name in order if name in precisions_of(chip)][:1]
 
 
 def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: Parameters) -> Units:
@@ -49,72 +113,62 @@ def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: 
         PyTorch lets convolutions of float32 run in TF32 by default, matrix products not. precision: the strategy's.
     """
     if dtype in HALF:
-        return _half(chip, HALF[dtype], parameters)
+        return _half(chip, HALF[dtype])
     if dtype == "float64":
         return _double(chip)
     return _single(chip, kind, precision, parameters)
 
 
-def _half(chip: Chip, name: str, parameters: Parameters) -> Units:
-    peaks = chip.peak_flops_per_s
-    peak, single = peaks.get(name), peaks.get("fp32")
-    if chip.kind == "cpu":
-        if not peak:
-            raise _missing(chip, name)
-        return Units("cpu", peak)
-    if not _is_gpu(chip):
-        if not peak:
-            raise _missing(chip, name)
-        return Units("systolic", peak)
-    if name == "fp16" and single and (not peak or peak < single):
-        return Units("vector", single, f"{chip.id} has no fast fp16 arithmetic: fp16 is priced at its fp32 rate")
+def _half(chip: Chip, name: str) -> Units:
+    peak, single = chip.peak_flops_per_s.get(name), chip.peak_flops_per_s.get("fp32")
+    if family(chip) == "gpu" and name == "fp16" and single and (not peak or peak < single):
+        return Units("vector", single, "fp32", f"{chip.id} has no fast fp16 arithmetic: fp16 is priced at its fp32 rate")
     if not peak:
         raise _missing(chip, name)
-    return Units("tensor", peak)
+    return Units({"cpu": "cpu", "gpu": "tensor", "systolic": "systolic"}[family(chip)], peak, name)
 
 
 def _single(chip: Chip, kind: str, precision: str, parameters: Parameters) -> Units:
-    peaks = chip.peak_flops_per_s
-    single, tf32 = peaks.get("fp32"), peaks.get("tf32")
+    if family(chip) == "systolic":
+        return _emulated(chip, precision, parameters)
+    single = chip.peak_flops_per_s.get("fp32")
+    if "tf32" in precisions_of(chip) and (precision == "tf32" or kind == "conv"):
+        return Units("tf32", chip.peak_flops_per_s["tf32"], "tf32")
+    if not single:
+        raise _missing(chip, "fp32")
     if chip.kind == "cpu":
-        if not single:
-            raise _missing(chip, "fp32")
-        return Units("cpu", single)
-    if _is_gpu(chip):
-        if chip.vendor == "NVIDIA" and tf32 and (precision == "tf32" or kind == "conv"):
-            return Units("tf32", tf32)
-        if not single:
-            raise _missing(chip, "fp32")
-        # CDNA 1 and 2 have fp32 matrix units beside the vector ones the catalog's fp32 rate counts.
-        return Units("vector", single * parameters.matrix_fp32_per_vector.get(chip.architecture or "", 1.0))
-    passes = parameters.fp32_passes_on_bf16
-    candidates = [single or 0.0, tf32 or 0.0, (peaks.get("bf16") or peaks.get("fp16") or 0.0) / passes]
-    note = "" if max(candidates) > candidates[2] else f"fp32 on {chip.id} is priced as {passes} bf16 passes"
-    return Units("systolic", max(candidates), note)
+        return Units("cpu", single, "fp32")
+    # CDNA 1 and 2 have fp32 matrix units beside the vector ones the catalog's fp32 rate counts.
+    return Units("vector", single * parameters.matrix_fp32_per_vector.get(chip.architecture or "", 1.0), "fp32")
+
+
+def _emulated(chip: Chip, precision: str, parameters: Parameters) -> Units:
+    """float32 on a chip that compiles its graphs: the fastest of its own rates and of several 16-bit passes."""
+    peaks, passes = chip.peak_flops_per_s, parameters.fp32_passes_on_bf16
+    own = ("fp32", "tf32") if precision == "tf32" else ("fp32",)
+    found = {name: peaks[name] for name in own if peaks.get(name)}
+    half = "bf16" if peaks.get("bf16") else "fp16"
+    if peaks.get(half):
+        found[half] = peaks[half] / passes
+    if not found:
+        raise _missing(chip, "fp32")
+    figure = max(found, key=lambda name: found[name])
+    note = f"float32 products on {chip.id} are priced as {passes} {half} passes" if figure == half else ""
+    return Units("systolic", found[figure], figure, note)
 
 
 def _double(chip: Chip) -> Units:
-    peak = chip.peak_flops_per_s.get("fp64")
+    peak, figure = chip.peak_flops_per_s.get("fp64"), "fp64"
     if not peak and chip.kind == "cpu" and chip.peak_flops_per_s.get("fp32"):
-        peak = chip.peak_flops_per_s["fp32"] / 2  # half as many lanes of a vector register
+        peak, figure = chip.peak_flops_per_s["fp32"] / 2, "fp32"  # half as many lanes of a vector register
     if not peak:
         raise _missing(chip, "fp64")
-    return Units("cpu" if chip.kind == "cpu" else "vector", peak)
-
-
-def _is_gpu(chip: Chip) -> bool:
-    return chip.kind.startswith("gpu") or chip.compute_capability is not None
+    return Units("cpu" if chip.kind == "cpu" else "vector", peak, figure)
 
 
 def _missing(chip: Chip, name: str) -> UnsupportedError:
-    has = [p for p in ("bf16", "fp16", "fp32") if chip.peak_flops_per_s.get(p)]
-    options = {"bf16": "amp-bf16", "fp16": "amp-fp16", "fp32": "fp32"}
-    if name == "fp32" and has:
-        options["bf16"] = "bf16"
-    if not _is_gpu(chip) and chip.kind != "cpu" and "bf16" in has and "fp32" not in has:
-        has.append("fp32")  # emulated in passes of bf16
-    order = sorted(has, key=lambda p: (("fp16" in (name, p)) != ("bf16" in (name, p)), p == "fp32"))
-    ways = [f"--precision {options[order[0]]}"] if order else []
+    """For an operation of the model in another type than the strategy's precision."""
+    ways = [] if name == "fp64" else _nearest(chip, name)
     return UnsupportedError(f"{chip.id} has no {name} peak rate in the catalog, which {name} arithmetic needs.", ways)
 
 

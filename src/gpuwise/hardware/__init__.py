@@ -2,7 +2,7 @@
 
 from gpuwise.hardware.catalog import Catalog, load_catalog, user_files
 from gpuwise.hardware.detect import Cpu, Gpu, detect_cpu, detect_gpus, detect_machine
-from gpuwise.hardware.device import DeviceSpec, parse_device
+from gpuwise.hardware.device import DeviceSpec, check_inside, parse_device
 from gpuwise.hardware.filters import Filter, parse_filter
 from gpuwise.hardware.links import link_between, link_inside, machine_of
 from gpuwise.hardware.pricelist import OfferRow
@@ -10,6 +10,6 @@ from gpuwise.hardware.types import PEAKS, TERMS, Chip, Link, Machine, Offer, Sou
 
 __all__ = [
     "PEAKS", "TERMS", "Catalog", "Chip", "Cpu", "DeviceSpec", "Filter", "Gpu", "Link", "Machine", "Offer", "OfferRow",
-    "Source", "detect_cpu", "detect_gpus", "detect_machine", "link_between", "link_inside", "load_catalog",
+    "Source", "check_inside", "detect_cpu", "detect_gpus", "detect_machine", "link_between", "link_inside", "load_catalog",
     "machine_of", "parse_device", "parse_filter", "user_files",
 ]  # fmt: skip

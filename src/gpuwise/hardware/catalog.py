@@ -32,10 +32,10 @@ class Catalog:
         """By id."""
         chips: dict[str, Chip] = {}
         for path, raw, text in self._files("chips/*.toml"):
-            for id_, row, fail in _tables(path, raw, text, "chip", CHIP, own=path not in self.user_files, seen=chips):
+            for id_, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=path not in self.user_files, seen=chips):
                 chips[id_] = _chip(id_, row, chips.get(id_), path, fail)
         for path, raw, text in self._files():
-            for _, row, fail in _tables(path, raw, text, "chip", CHIP, own=False, seen={}):
+            for _, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=False, seen={}):
                 link = row.values.get("link_id")
                 if link is not None and link not in self.links:
                     raise fail("link", f"unknown link {link!r}")
@@ -46,7 +46,7 @@ class Catalog:
         """By id."""
         links: dict[str, Link] = {}
         for path, raw, text in self._files("links.toml"):
-            for id_, row, fail in _tables(path, raw, text, "link", LINK, own=path not in self.user_files, seen=links):
+            for id_, row, fail in _tables(path, raw, text, "link", LINK, shipped=path not in self.user_files, seen=links):
                 links[id_] = _build(Link, id_, row, links.get(id_), path, fail, ("name", "kind"))
         return links
 
@@ -59,6 +59,8 @@ class Catalog:
             for place, table in enumerate(_list(raw, "offer", path, text)):
                 fail = _failure(path, text, "offer", place)
                 row = read_row(table, OFFER, fail)
+                if path in self.user_files:
+                    _check_past(row, fail)
                 key = _offer_key(row, fail)
                 if key in seen:
                     raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
@@ -78,8 +80,9 @@ class Catalog:
 
     @cached_property
     def newest(self) -> str:
-        """The latest date of a price."""
-        return max((s.as_of for row in self.offer_rows for s in (row.source, *row.sources.values())), key=exact_day)
+        """The latest date of a price that gpuwise ships: a user's own row says nothing of the age of the others."""
+        rows = Catalog(data=self._data).offer_rows if self.user_files else self.offer_rows
+        return max((s.as_of for row in rows for s in (row.source, *row.sources.values())), key=exact_day, default="")
 
     @cached_property
     def offers(self) -> tuple[Offer, ...]:
@@ -106,15 +109,6 @@ class Catalog:
     def find_chip(self, text: str) -> Chip:
         """A chip by id or any unambiguous shorter form ("h100-sxm"). Raises UnknownNameError."""
         return names.find_chip(text, self.chips)
-
-    def summary(self) -> dict[str, Any]:
-        """What `doctor` prints; reads everything, so a damaged file shows here. Raises FileFormatError."""
-        unverified = sum(bool(chip.unverified) for chip in self.chips.values())
-        return {
-            "chips": len(self.chips), "chips_with_unverified_figures": unverified, "links": len(self.links),
-            "offer_rows": len(self.offer_rows), "priced_offers": len(self.offers), "newest_price": self.newest,
-            "stale_offers": sum(offer.stale for offer in self.offers), "user_files": [str(p) for p in self.user_files],
-        }  # fmt: skip
 
     def _files(self, pattern: str | None = None) -> Iterable[tuple[Path, dict[str, Any], str]]:
         own = sorted(self._data.glob(pattern)) if pattern else []
@@ -166,7 +160,7 @@ def _failure(path: Path, text: str, section: str, name: str | int) -> Callable[[
 
 
 def _tables(
-    path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, own: bool, seen: Any
+    path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, shipped: bool, seen: Any
 ) -> Iterable[tuple[str, Row, Callable[[str | None, str], FileFormatError]]]:
     tables = raw.get(section, {})
     if not isinstance(tables, dict):
@@ -177,9 +171,12 @@ def _tables(
             raise fail(None, f"{section}.{id_} must be a table")
         if not names.valid_id(id_):
             raise fail(None, f"{id_!r} is no id: lower-case letters, digits and hyphens")
-        if own and id_ in seen:
+        if shipped and id_ in seen:
             raise fail(None, f"duplicate id {id_!r}")
-        yield id_, read_row(table, columns, fail), fail
+        row = read_row(table, columns, fail)
+        if not shipped:
+            _check_past(row, fail)
+        yield id_, row, fail
 
 
 def _list(raw: dict[str, Any], section: str, path: Path, text: str) -> list[dict[str, Any]]:
@@ -189,12 +186,21 @@ def _list(raw: dict[str, Any], section: str, path: Path, text: str) -> list[dict
     return tables
 
 
+def _check_past(row: Row, fail: Callable[[str | None, str], FileFormatError]) -> None:
+    """A user's row cannot be of a day to come: it would be a slip, and never go stale."""
+    dated = [("as_of", row.source), *(("sources", source) for source in row.sources.values())]
+    for key, source in dated:
+        if source is not None and exact_day(source.as_of) > date.today().isoformat():
+            raise fail(key, f"the date {source.as_of} lies in the future")
+
+
 def _row_source(row: Row, path: Path) -> Source:
-    """Rows of a user's file may leave out the source: it is the file itself, as of its last change."""
-    if row.source is not None and row.source.as_of:
-        return row.source
-    day = date.fromtimestamp(path.stat().st_mtime).isoformat()
-    return replace(row.source, as_of=day) if row.source else Source(path.name, day)
+    """Rows of a user's file may leave out source and date: the file itself, as of its last change, at latest today."""
+    given = row.source or Source("", "")
+    if given.text and given.as_of:
+        return given
+    day = min(date.fromtimestamp(path.stat().st_mtime), date.today()).isoformat()
+    return replace(given, text=given.text or path.name, as_of=given.as_of or day)
 
 
 def _build(type_: Any, id_: str, row: Row, base: Any, path: Path, fail: Any, required: tuple[str, ...]) -> Any:

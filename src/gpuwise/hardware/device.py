@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.detect import detect_cpu, detect_machine, most_like_this
-from gpuwise.hardware.links import link_inside
+from gpuwise.hardware.links import link_inside, most_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Link, Machine
+
+MAX_DEVICES = 1_000_000  # more is a slip of the hand: the largest machines built have some hundred thousand
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class DeviceSpec:
 def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     """'rtx-4090', 'h100-sxm:8', 'h100-80gb-sxm:8x4' (4 machines of 8), 'cpu', 'here' -> DeviceSpec.
 
-    Raises InputError for an unreadable count and UnknownNameError for an unknown or ambiguous chip.
+    Raises InputError for an unreadable count or one that no machine holds, and UnknownNameError for an unknown or
+    ambiguous chip.
     """
     catalog = catalog or load_catalog()
     name, count, machines = split_device(text)
@@ -55,4 +59,19 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     else:
         chip = catalog.find_chip(name)
     count = count or 1
+    check_inside(chip, count, machines=machines, catalog=catalog)
     return DeviceSpec(chip, count, machines, link_inside(chip, count, catalog=catalog), machine, tuple(assumed))
+
+
+def check_inside(chip: Chip, count: int, *, machines: int = 1, catalog: Catalog) -> None:
+    """Raises InputError where one machine does not hold `count` of a chip, with the text that names as many in several."""
+    if count * machines > MAX_DEVICES:
+        raise InputError(f"{count * machines:,} devices are named; at most {MAX_DEVICES:,} make sense.")
+    if count <= (most := most_inside(chip, catalog=catalog)):
+        return
+    if any(offer.chip_id == chip.id and offer.devices >= count for offer in catalog.offers):
+        return  # e.g. 16 GPUs behind one NVSwitch, more than the usual domain
+    needed = -(-count * machines // most)
+    more = "" if most * needed == count * machines else f", {most * needed} devices"
+    raise InputError(f"no machine holds {count:,} × {chip.id}: at most {most:,}.",
+                     [f"write {chip.id}:{most}x{needed} ({needed:,} machines of {most}{more})"])  # fmt: skip

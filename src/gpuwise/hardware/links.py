@@ -11,6 +11,8 @@ _PCIE = {2: "pcie3x16", 3: "pcie3x16", 4: "pcie4x16", 5: "pcie5x16", 6: "pcie6x1
 # A slot of n lanes of generation g carries lanes × rate one way (PCIe line rate: 8 GT/s for 3.0, doubled each time).
 _PCIE_LANE_BYTES_PER_S = {2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _BRIDGED_PAIR = 2
+_MOST_ON_PCIE = 16  # GPUs of the largest PCIe machine that is sold (AWS p2.16xlarge; servers with two switch boards)
+_MOST_SOCKETS = 8  # CPUs a board joins without a switch of its own (Intel's Xeon Scalable family)
 
 
 def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link | None:
@@ -38,6 +40,17 @@ def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link |
     if own is None and (names_fabric or not (chip.interconnect or "PCIe").startswith(("PCIe", "NVLink"))):
         return _unnamed(chip, None) or pcie_link(chip, catalog=catalog)
     return pcie_link(chip, catalog=catalog)
+
+
+def most_inside(chip: Chip, *, catalog: Catalog) -> int:
+    """Devices of one machine at most: the domain of the chip's own link where that joins more than a pair (8 GPUs of an
+    NVSwitch board, a whole TPU pod), else what PCIe machines hold; of CPUs, sockets."""
+    if chip.kind == "cpu":
+        return _MOST_SOCKETS
+    own = catalog.links.get(chip.link_id or "")
+    if own is not None and own.kind == "scale-up" and own.domain_devices not in (None, _BRIDGED_PAIR):
+        return own.domain_devices or _MOST_ON_PCIE
+    return _MOST_ON_PCIE
 
 
 def _unnamed(chip: Chip, devices: int | None) -> Link | None:

@@ -64,6 +64,7 @@ CHIP = {
     "tdp_w": _number("tdp_w", 1, 0.01, 1e6),
     "msrp_usd": _number("msrp_usd", 1, 1, 1e7),
     "street_price_usd": _number("street_price_usd", 1, 1, 1e7),
+    "trains": Column("trains", flag=True),
     **_META,
 }
 
@@ -112,7 +113,8 @@ Fail = Callable[[str | None, str], Exception]  # (key, what is wrong) -> the err
 
 @dataclass(frozen=True)
 class Row:
-    """A row read: values by field name, sources by field name, the row's own source (None: not stated) and caveats."""
+    """A row read: values by field name, sources by field name, the row's own source (None: not stated; its text or date
+    may be empty) and caveats."""
 
     values: dict[str, Any]
     sources: dict[str, Source]
@@ -135,7 +137,7 @@ def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) 
         raise fail("unverified", "unverified must be true or false")
     if as_of is not None:
         _check_date("as_of", as_of, fail)
-    source = None if text is None else Source(text, as_of or "", not unverified)
+    source = None if text is None and as_of is None else Source(text or "", as_of or "", not unverified)
     caveats = raw.get("caveats", {})
     if not isinstance(caveats, dict) or not all(isinstance(reason, str) and reason for reason in caveats.values()):
         raise fail("caveats", "caveats must be a table of texts")

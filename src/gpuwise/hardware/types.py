@@ -57,7 +57,7 @@ class _Sourced:
     @property
     def figures(self) -> dict[str, Any]:
         """The known figures by name, peak rates spread out by precision."""
-        skip = {"source", "sources", "caveats", "notes", "id", "name"}
+        skip = {"source", "sources", "caveats", "notes", "id", "name", "trains"}
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
         known.update(known.pop("peak_flops_per_s", {}))
         return {name: value for name, value in known.items() if value not in (None, "")}
@@ -79,7 +79,8 @@ class Chip(_Sourced):
 
     peak_flops_per_s: DENSE rates with fp32 accumulate by precision (int8: operations); a missing key is unknown.
     link_bandwidth_bytes_per_s: one direction, whole device. memory_bytes: marketed; None for CPUs, whose memory is
-    the machine's. sm_count: multiprocessors, compute units or CPU cores. caveats: checks this chip fails, and why.
+    the machine's. sm_count: multiprocessors, compute units or CPU cores. trains: False where nothing trains on it, such
+    as chips sold for inference alone. caveats: checks this chip fails, and why.
     """
 
     id: str
@@ -107,6 +108,7 @@ class Chip(_Sourced):
     tdp_w: float | None = None
     msrp_usd: float | None = None
     street_price_usd: float | None = None
+    trains: bool = True
 
     @property
     def usable_memory_bytes(self) -> int | None:
@@ -162,7 +164,7 @@ class Offer(_Sourced):
 
     count: devices; below 1 a slice of one; 0 means that the host CPU (`chip_id`) is the device.
     usd_per_hour: of the whole row. max_session_hours, hours_per_week: None when unlimited.
-    stale: the price is over a year older than the newest price of the catalog.
+    stale: the price is over a year older than the newest price that gpuwise ships.
     caveats: why this price is out of line, by kind of terms; show it wherever the price is shown.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpuwise.cost.rates import why_not
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.device import parse_device
@@ -43,9 +44,7 @@ def candidates(
     request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
 ) -> list[Candidate | tuple[Offer, str]]:
     """Every offer and machine in question: a Candidate, or (offer, reason) where it is out before any pricing."""
-    specs = [spec for spec in request.on or () if spec.strip().lower() != "here"]
-    wanted = {(parse_device(spec, catalog=catalog).chip.id, split_device(spec)[1]) for spec in specs}
-    here_wanted = request.on is None or len(specs) < len(request.on)
+    wanted, here = _wanted(request, catalog)
     found: list[Candidate | tuple[Offer, str]] = []
     for offer in offers:
         chip = catalog.chips.get(offer.chip_id)
@@ -57,32 +56,51 @@ def candidates(
         else:
             found.append(_rented(request, offer, chip, catalog, parameters=parameters))
     for name, count in request.own:
-        chip = catalog.find_chip(name)
+        spec = parse_device(f"{name}:{count}", catalog=catalog)
+        chip = spec.chip
         for devices in sorted({1, count}):
             machine = Machine(chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}")
-            found.append(_owned(request, machine, provider="own"))
-    if request.here is not None and here_wanted:
-        found.append(_owned(request, request.here, provider="here"))
+            found.append(_owned(request, machine, provider="own", assumed=spec.assumed))
+    if here is not None:
+        found.append(_owned(request, here, provider="here"))
     return [_check_owned(item) for item in found]
+
+
+def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
+    """(chip id, count or None for any) of the offers that request.on names, and this machine where it is in question.
+
+    `cpu` is any CPU offer, and this machine where that has no GPU.
+    """
+    wanted: set[tuple[str, int | None]] = set()
+    here = request.here if request.on is None else None
+    for text in request.on or ():
+        name, count, _ = split_device(text)
+        if name.lower() == "here":
+            here = request.here
+        elif name.lower() == "cpu":
+            wanted |= {(chip.id, count) for chip in catalog.chips.values() if chip.kind == "cpu"}
+            if request.here is not None and request.here.chip.kind == "cpu":
+                here = request.here
+        else:
+            wanted.add((parse_device(text, catalog=catalog).chip.id, count))
+    return wanted, here
 
 
 def _check_owned(item: Candidate | tuple[Offer, str]) -> Candidate | tuple[Offer, str]:
     if not isinstance(item, Candidate) or item.offer.terms != "owned":
         return item
-    reason = space.why_not_trainable(item.chip)
+    reason = why_not(item.chip, mode="train")
     return item if reason is None else (item.offer, reason)
 
 
 def _reject(request: Request, offer: Offer, chip: Chip) -> str | None:
     if request.spot is not None and (offer.terms == "spot") != request.spot:
         return "spot is not wanted" if offer.terms == "spot" else "not spot"
-    if offer.terms in ("spot", "free") and not request.checkpoints:
-        return "needs checkpoints"
     if offer.devices > request.max_devices:
         return f"more than {request.max_devices} devices"
     if offer.devices > 1 and offer.devices != int(offer.devices):
         return "a broken number of devices"
-    return space.why_not_trainable(chip)
+    return why_not(chip, mode="train")
 
 
 def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, parameters: int) -> Candidate:
@@ -104,7 +122,7 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     return Candidate(offer, chip, Place(part, count, link, capacity), terms, tuple(assumed + more))
 
 
-def _owned(request: Request, machine: Machine, *, provider: str) -> Candidate:
+def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[str] = ()) -> Candidate:
     chip = machine.chip
     if machine.count != int(machine.count) or machine.count < 1:
         raise InputError(f"a machine of {machine.count:g} devices cannot be owned.", ["write it like rtx-4090:2"])
@@ -114,16 +132,16 @@ def _owned(request: Request, machine: Machine, *, provider: str) -> Candidate:
     tdp = f"{chip.tdp_w:g} W" if chip.tdp_w else f"{guess_w:g} W (a guess)"
     power = (f"electricity alone is counted: {tdp} a chip at {economics.UTILISATION:.0%}, {economics.HOST_W:g} W for "
              f"the host, {format_usd(request.usd_per_kwh)}/kWh; --electricity changes it")  # fmt: skip
-    assumed = [power]
+    assumptions = [*assumed, power]
     bought = chip.street_price_usd or chip.msrp_usd
     if bought and provider == "own":
-        assumed.append(f"buying {count} × {chip.id} costs about {format_usd(bought * count)}; not counted, it is owned")
+        assumptions.append(f"buying {count} × {chip.id} costs about {format_usd(bought * count)}; not counted, it is owned")
     name = machine.name or f"{provider} {chip.id}:{count}"
     offer = Offer(provider, name, "here", chip.id, 0 if chip.kind == "cpu" and count == 1 else count, "owned", rate,
                   host_memory_bytes=machine.host_memory_bytes, source=Source(power, ""))  # fmt: skip
     capacity = machine.host_memory_bytes if chip.kind == "cpu" else chip.usable_memory_bytes
     terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)
-    return Candidate(offer, chip, Place(chip, count, machine.link, capacity), terms, tuple(assumed))
+    return Candidate(offer, chip, Place(chip, count, machine.link, capacity), terms, tuple(assumptions))
 
 
 def doubled_interruptions(terms: Terms) -> Terms:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.plan import space
@@ -106,8 +107,7 @@ def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision
     chip, count = device.chip, device.count_per_machine
     if device.machines > 1:
         raise UnsupportedError(f"{chip.id} on {device.machines} machines is not compared yet.", ["ask for one machine"])
-    if wanted.mode == "train" and (reason := space.why_not_trainable(chip)):
-        raise UnsupportedError(f"{chip.id}: {reason}.", ["compare for inference: --mode infer"])
+    check_can_run(chip, mode=wanted.mode)
     choices = space.precisions_for(chip, precision)
     if not choices:
         choices = space.precisions_for(chip)

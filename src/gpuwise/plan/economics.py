@@ -74,8 +74,6 @@ class Outcome:
     bill: Bill
     usd_low: float
     usd_high: float
-    calendar_low_s: float
-    calendar_high_s: float
     finish_probability: float
 
 
@@ -174,7 +172,7 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
     expected = bill(work_s.value, terms)
     low, high = bill(work_s.low, terms), bill(work_s.high, terms)
     if not math.isfinite(expected.calendar_s):
-        return Outcome(expected, low.usd, high.usd, low.calendar_s, high.calendar_s, 0.0)
+        return Outcome(expected, low.usd, high.usd, 0.0)
     probability = 1.0
     if deadline_s is not None:
         sigma = math.log(high.calendar_s / low.calendar_s) / (2 * Z_90) if math.isfinite(high.calendar_s) else 1.0
@@ -183,7 +181,7 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
             square = lost_s**2 / 3 + lost_s * restart_s + restart_s**2
             sigma = math.sqrt(sigma**2 + math.log1p(expected.interruptions * square / expected.calendar_s**2))
         probability = _normal_cdf(math.log(deadline_s / expected.calendar_s) / max(sigma, 1e-9))
-    return Outcome(expected, low.usd, high.usd, low.calendar_s, high.calendar_s, probability)
+    return Outcome(expected, low.usd, high.usd, probability)
 
 
 def _normal_cdf(z: float) -> float:

@@ -1,4 +1,4 @@
-"""A Plan as a TOML file: what `train` and `launch` execute. Read back equal, or exactly one FileFormatError."""
+"""A Plan as a TOML file: what `gpuwise train --plan` runs. Read back equal, or exactly one FileFormatError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuwise.plan.types import Plan
 FORMAT = "gpuwise-plan"
 VERSION = 1
 _END = {"of": FORMAT}  # the last table: without it the file was cut short, even where what is left parses
-_HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it here, `gpuwise launch` elsewhere.\n\n"
+_HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:

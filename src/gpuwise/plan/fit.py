@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
+from gpuwise.cost.rates import check_can_run, why_not
 from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.links import link_inside
@@ -100,6 +101,7 @@ def fit(source: TraceSource, chip: Chip, *, catalog: Catalog, count: int = 1, li
     """
     pricer = Pricer(source, sizes=sizes or {}, optimizer=optimizer, mode=mode)
     capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
+    check_can_run(chip, mode=mode)
     asked_precision, assumptions = _precision(pricer, chip, precision)
     asked = Strategy(precision=asked_precision, recompute=recompute or "none", mesh=Mesh(dp_replicate=count),
                      optimizer=optimizer, mode=mode)  # fmt: skip
@@ -164,10 +166,12 @@ def _techniques(asked: Strategy, chip: Chip) -> Iterator[tuple[str, Strategy, st
         note = "changes what is trained: parameters are rounded every step" if precision == "bf16" else ""
         yield f"precision {precision}", asked.but(precision=precision), note
     if asked.mode == "train":
+        if asked.recompute == "none":
+            kept = "activations are computed again in backward, except attention and every second matrix product"
+            yield "selective recompute", asked.but(recompute="selective"), kept
         if asked.recompute != "full":
             yield "full recompute", asked.but(recompute="full"), "activations are computed again in backward"
-        yield ("gradient accumulation", asked.but(accumulation=2),
-               "any global batch at the memory of one micro-batch; an optimizer step serves more samples")  # fmt: skip
+        yield "gradient accumulation", asked.but(accumulation=2), "any global batch; an optimizer step serves more samples"
         for devices in _SHARDS:
             if devices > asked.mesh.devices:
                 sharded = asked.but(mesh=Mesh(dp_shard=devices))
@@ -188,6 +192,8 @@ def _row(pricer: Pricer, technique: str, strategy: Strategy, place: Place, base:
         largest = MOST_MICRO_BATCH
     ratio = (base.throughput / base.count) / (forecast.throughput / forecast.count)
     freed = base.memory.device_bytes - forecast.memory.device_bytes
+    if strategy.accumulation > base.strategy.accumulation and freed < 0:
+        note += "; adds one copy of the gradients, kept from one micro-batch to the next"
     return FitRow(technique, place.count, strategy, largest, forecast.memory, freed, ratio, note)
 
 
@@ -196,7 +202,7 @@ def _nearest_chips(pricer: Pricer, asked: Strategy, catalog: Catalog, *, count: 
     found: list[str] = []
     chips = [c for c in catalog.chips.values() if (c.usable_memory_bytes or 0) > (capacity or 0)]
     for chip in sorted(chips, key=lambda c: (c.usable_memory_bytes or 0, c.id)):
-        if (asked.mode == "train" and space.why_not_trainable(chip)) or not space.precisions_for(chip, asked.precision):
+        if why_not(chip, mode=asked.mode) or not space.precisions_for(chip, asked.precision):
             continue
         memory = pricer.memory(asked.but(micro_batch=1), Place(chip, count, None, chip.usable_memory_bytes))
         if memory.fits:

@@ -72,10 +72,11 @@ class Pricer:
     def family(self, strategy: Strategy) -> TraceFamily:
         """The family a strategy is composed from. Raises what the source raised, UnsupportedError above all."""
         variant = recorded_as(strategy)
-        recorded = "fp32" if variant.precision == "tf32" else variant.precision  # the same operations at another speed
-        key = (recorded, variant.recompute)
+        key = (variant.recorded_precision, variant.recompute)
         if key not in self._families:
-            wanted = Strategy(precision=recorded, recompute=variant.recompute, optimizer=self.optimizer, mode=self.mode)
+            wanted = Strategy(
+                precision=variant.recorded_precision, recompute=variant.recompute, optimizer=self.optimizer, mode=self.mode
+            )
             try:
                 self._families[key] = self.source(wanted)
             except (UnsupportedError, MissingDependencyError) as error:
@@ -139,8 +140,7 @@ class Pricer:
     def peak_bytes(self, strategy: Strategy) -> int:
         """Peak bytes of tensors on one device: what a device must have at the very least."""
         accumulates = strategy.accumulation > 1
-        precision = "fp32" if strategy.precision == "tf32" else strategy.precision
-        key = (precision, strategy.recompute, strategy.micro_batch, accumulates, strategy.mesh)
+        key = (strategy.recorded_precision, strategy.recompute, strategy.micro_batch, accumulates, strategy.mesh)
         if key not in self._peaks:
             self._peaks[key] = live_bytes(self.trace(strategy.but(accumulation=1 + accumulates))[0]).peak_bytes
         return self._peaks[key]

@@ -15,6 +15,7 @@ from gpuwise.units import format_bytes, format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16"}
 _CPU_IS_ENOUGH_S = 3600.0
+_NEEDS_CHECKPOINTS = "your training must save checkpoints and resume: gpuwise train does not do that yet"
 
 
 def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
@@ -61,9 +62,12 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
         found.append(f"spot: {bill.interruptions:.2g} interruptions expected, a checkpoint every "
                      f"{format_duration(bill.checkpoint_interval_s)}; with twice as many interruptions "
                      f"{format_duration(twice.calendar_s)} and {format_usd(twice.usd)}")  # fmt: skip
+    several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None
+    if offer.terms == "spot" or several_sessions:
+        found.append(_NEEDS_CHECKPOINTS)
     if offer.terms.startswith("reserved"):
         found.append(f"reserved: {format_usd(offer.usd_per_hour)}/h is paid for the whole term, used or not")
-    if offer.terms == "free" and bill.checkpoint_interval_s:
+    if several_sessions:
         session = f"{offer.max_session_hours or 12:g} h"
         found.append(f"free: {format_duration(bill.machine_s)} of work in sessions of at most {session} takes "
                      f"{format_duration(bill.calendar_s)}; resumed from a checkpoint each time")  # fmt: skip

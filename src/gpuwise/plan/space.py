@@ -1,4 +1,4 @@
-"""The legal space: which chips train, in which precision, with which batches and meshes."""
+"""The legal space: which precisions, batches and meshes are worth trying on a chip."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpuwise.cost.rates import fast_fp16, precisions_of
 from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Mesh
 from gpuwise.trace.trace import Header
 from gpuwise.units import format_count
 
-# The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).
-OLDEST_CAPABILITY = (5, 0)
 # Where state that every replica repeats takes more of a device than this, a sharded strategy is tried as well.
 CROWDED = 0.3
 
@@ -23,41 +22,17 @@ _DEFAULT_SAMPLES = 256
 _FEWEST_STEPS = 100  # a default batch never leaves fewer optimizer steps than this
 
 
-def why_not_trainable(chip: Chip) -> str | None:
-    """The reason a chip cannot train with PyTorch, or None where it can."""
-    if chip.kind in ("fpga", "neuromorphic"):
-        return "chip cannot train"
-    if "inference only" in chip.notes.lower() or chip.id.startswith("inferentia"):
-        return "chip cannot train"
-    if chip.kind == "npu" and chip.compute_capability is None:
-        return "chip cannot train"
-    if chip.compute_capability is not None and chip.compute_capability < OLDEST_CAPABILITY:
-        return "too old for PyTorch"
-    if not precisions_for(chip) or chip.memory_bandwidth_bytes_per_s is None:
-        return "no speed known for the chip"
-    return None
-
-
 def precisions_for(chip: Chip, pinned: str | None = None) -> list[str]:
-    """Precisions worth trying, by the chip's own rates; the pinned one alone where it is supported.
+    """Precisions worth trying of those the chip computes in, fastest first; the pinned one alone where it is among them.
 
     Pure bf16 is never chosen here: it changes what is trained, so the user has to pin it.
     """
-    peaks = chip.peak_flops_per_s
-    fp32 = peaks.get("fp32", 0.0)
+    able = precisions_of(chip)
     if pinned is not None:
-        needs = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "amp-fp16": "fp16", "bf16": "bf16"}[pinned]
-        return [pinned] if needs in peaks else []
-    found = []
-    if "bf16" in peaks:
-        found.append("amp-bf16")
-    elif peaks.get("fp16", 0.0) > fp32:  # Pascal's GeForce chips run fp16 at 1/64 of fp32
-        found.append("amp-fp16")
-    if "tf32" in peaks:
-        found.append("tf32")
-    elif "fp32" in peaks:
-        found.append("fp32")
-    return found
+        return [pinned] if pinned in able else []
+    half = "amp-bf16" if "amp-bf16" in able or not fast_fp16(chip) else "amp-fp16"
+    single = "tf32" if "tf32" in able else "fp32"
+    return [precision for precision in (half, single) if precision in able]
 
 
 def recomputes_for(pinned: str | None) -> list[str]:

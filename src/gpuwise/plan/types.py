@@ -36,7 +36,8 @@ class Request:
     """What is wanted of a plan.
 
     One of samples, epochs (of samples_per_epoch) or tokens says how much to train. on: device specs ("rtx-4090",
-    "h100-80gb-sxm:8") that alone are considered. own: (chip id, count) of machines at hand; here: this machine. spot:
+    "h100-80gb-sxm:8", "cpu" for any CPU, "here") that alone are considered. own: (chip, count) of machines at hand, where
+    "cpu" is the catalog's nearest to this machine's; here: this machine. spot:
     True for spot alone, False for none, None for both. precision, recompute, micro_batch: pinned, or None to search.
     stale: rank offers whose price is over a year old, too.
     sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
@@ -52,7 +53,6 @@ class Request:
     own: tuple[tuple[str, int], ...] = ()
     here: Machine | None = None
     spot: bool | None = None
-    checkpoints: bool = True
     global_batch: int | None = None
     precision: str | None = None
     recompute: str | None = None
@@ -83,10 +83,6 @@ class Request:
         for name, allowed in (("precision", PRECISIONS), ("recompute", RECOMPUTES)):
             if getattr(self, name) not in (None, *allowed):
                 raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
-        if self.spot and not self.checkpoints:
-            raise InputError("spot without checkpoints is refused: after an interruption all work is lost, and a run "
-                             "longer than the time between two never ends.",
-                             ["keep checkpoints on", "plan with --no-spot"])  # fmt: skip
 
     def total_samples(self, header: Header) -> tuple[int, list[str]]:
         """Samples to train on, and what was assumed. Raises InputError where the request does not say."""
@@ -139,7 +135,10 @@ class Plan:
     assumptions: tuple[str, ...] = ()
 
     def check_job(self, fingerprint: str) -> None:
-        """Raises JobError where the plan was made for another job (its model, batch or sizes changed since)."""
+        """Raises JobError where the plan was made for another job.
+
+        The fingerprint covers the job's name and the names, shapes and types of its parameters, nothing else.
+        """
         if self.job_fingerprint != fingerprint:
             raise JobError(f"this plan is for another job: it was made for {self.job} with fingerprint "
                            f"{self.job_fingerprint[:12]}, this job has {fingerprint[:12]}.",

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.plan.fit import FitResult, FitRow
+from gpuwise.plan.pricing import MOST_MICRO_BATCH
 from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration
 
@@ -40,7 +41,10 @@ def _headline(result: FitResult) -> str:
         return f"{result.job} on {device}: its memory is not known"
     of = format_bytes(result.capacity_bytes)
     if result.fits:
-        return f"{result.job} fits {device} ({of}) up to micro-batch {result.largest_micro_batch:,}"
+        most = f"up to micro-batch {result.largest_micro_batch:,}"
+        if result.largest_micro_batch == MOST_MICRO_BATCH:
+            most = f"at micro-batch {MOST_MICRO_BATCH:,}, the largest tried"
+        return f"{result.job} fits {device} ({of}) {most}"
     return f"{result.job} DOES NOT FIT {device} ({of}): not even one sample"
 
 

@@ -135,7 +135,7 @@ def _check_strategy(strategy: Strategy) -> None:
         accumulation = strategy.accumulation * strategy.mesh.data_parallel
         raise UnsupportedError(f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",
                                [f"the same global batch on one device: --accumulate {accumulation}",
-                                "make a plan for this machine: gpuwise plan JOB --on cpu"])  # fmt: skip
+                                "make a plan for this machine: gpuwise plan JOB --on here"])  # fmt: skip
 
 
 def _count_steps(

@@ -130,9 +130,10 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         reduce_scatter_bytes=int(unit_bytes.sum() / recorded * REDUCE_BYTES * trace.accumulation),
         calls=(3 * len(blocks) + 2) * trace.accumulation,
     )
-    if strategy.mesh.dp_replicate > 1:  # hybrid: shards are reduced once more, between the replicas
-        communication = replace(communication, all_reduce_bytes=int(unit_bytes.sum() / recorded * REDUCE_BYTES / ranks),
-                                calls=communication.calls + len(blocks) + 1)  # fmt: skip
+    if strategy.mesh.dp_replicate > 1:  # hybrid: after every micro-batch shards are reduced between the replicas, too
+        shard_bytes = int(unit_bytes.sum() / recorded * REDUCE_BYTES / ranks)
+        communication = replace(communication, all_reduce_bytes=shard_bytes * trace.accumulation,
+                                calls=communication.calls + (len(blocks) + 1) * trace.accumulation)  # fmt: skip
     shard = Storages(
         size_bytes=np.concatenate([np.ceil(size), np.ceil(added[:, 0])]).astype(np.int64),
         category=np.concatenate([storages.category, added[:, 1].astype(np.int8)]),
