@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ LONG_SAMPLE_TOKENS = 512
 SHORT_SAMPLES = 32
 
 
-class Source:
+class Source(ABC):
     """The traces of one job: called with a Strategy, gives the family of its precision, recompute, optimizer and mode.
 
     name: of the job. argument: what the user typed, "" for a Job object. sizes: seq_len and image_size where the user
@@ -47,9 +48,9 @@ class Source:
             self._families[key] = _without_answered(self.find(variant, substrate), given)
         return self._families[key]
 
+    @abstractmethod
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
         """The family, not yet kept."""
-        raise NotImplementedError
 
     def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
         """The Trace of this strategy at the user's sizes."""
