@@ -28,6 +28,7 @@ def test_the_file_forecasts_as_the_job_does(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(("arguments", "said"), [
     ((JOB, "-o", "digits.trace"), ".npz"),
+    (("tabular-mlp", "-o", "no/folder/job.npz"), "cannot write"),
     (("-o", "digits.npz"), "one JOB"),
     (("gpt2", "bert-base", "-o", "two.npz"), "one JOB"),
     (("gpt2", "--precision", "fp32"), "every variant"),

@@ -25,7 +25,7 @@ _SMALL = {"kind": np.int8, "operation": np.int32, "module": np.int32, "phase": n
 
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
-    """Writes aside and renames, so that the file is complete or absent."""
+    """Writes aside and renames, so that the file is complete or absent. Raises FileFormatError where it cannot write."""
     header: dict[str, Any] = {
         "format": FORMAT, "version": VERSION, "columns": COLUMNS, **trace.header.to_dict(),
         "modules": trace.modules, "names": trace.operations.name, "dtypes": trace.operations.dtype,
@@ -42,7 +42,12 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     try:
         with open(aside, "wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(aside, target)
+    except OSError as error:
+        raise FileFormatError(f"cannot write {path}: {error.strerror or error}.",
+                              ["name a folder that exists and can be written to"]) from None  # fmt: skip
     finally:
         aside.unlink(missing_ok=True)
 
