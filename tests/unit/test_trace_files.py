@@ -92,7 +92,7 @@ def test_an_earlier_file_survives_a_save_that_fails(tmp_path: Path, monkeypatch:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full_disk)
-    with pytest.raises(FileFormatError, match="cannot write .*no space"):
+    with pytest.raises(FileFormatError, match=r"cannot write .*no space"):
         save(small_trace(micro_batch=9), path)
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
     assert_equal(load(path), small_trace())
