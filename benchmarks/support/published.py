@@ -238,9 +238,9 @@ def _load(path: Path) -> TraceFamily:
 
 def job_of(name: str, sizes: dict[str, int]):  # type: ignore[no-untyped-def]
     """A gpuwise Job: a preset, a timm model, or one of the published models that are neither."""
-    from gpuwise.job import Job, resolve
+    from gpuwise.job import resolve
     from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
-    from gpuwise.job.models.language import next_token_batch, token_loss
+    from gpuwise.job.models.language import token_loss
 
     # hidden, layers, heads of MPT (mosaicml/llm-foundry)
     mpt = {
@@ -258,15 +258,7 @@ def job_of(name: str, sizes: dict[str, int]):  # type: ignore[no-untyped-def]
     if name.startswith("mpt-"):
         width, layers, heads = mpt[name.removeprefix("mpt-")]
         config = Gpt2Config(vocabulary=50_368, positions=seq_len, width=width, layers=layers, heads=heads, dropout=0.0)
-        return Job(
-            partial(Gpt2, config),
-            partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len),
-            token_loss,
-            name=name,
-            sample_unit="token",
-            tokens_per_sample=seq_len,
-            seq_len=seq_len,
-        )
+        return _token_job(name, partial(Gpt2, config), token_loss, vocabulary=config.vocabulary, seq_len=seq_len)
     if name.startswith("hf-") or name == "bert-large-qa":
         return _transformers_job(name, seq_len)
     return resolve(name, image_size=sizes.get("image_size"))
@@ -275,13 +267,11 @@ def job_of(name: str, sizes: dict[str, int]):  # type: ignore[no-untyped-def]
 def _transformers_job(name: str, seq_len: int):  # type: ignore[no-untyped-def]
     import torch.nn.functional as F
 
-    from gpuwise.job import Job
     from gpuwise.job.torchvision_cpu import make_importable
 
     make_importable()  # transformers imports torchvision where it is installed
     import transformers as tf
 
-    from gpuwise.job.models.language import next_token_batch
 
     if name == "bert-large-qa":
         config = tf.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
@@ -305,12 +295,12 @@ def _transformers_job(name: str, seq_len: int):  # type: ignore[no-untyped-def]
         logits = module(batch["tokens"]).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())
 
-    return Job(
-        model,
-        partial(next_token_batch, vocabulary=config.vocab_size, seq_len=seq_len),
-        loss,
-        name=name,
-        sample_unit="token",
-        tokens_per_sample=seq_len,
-        seq_len=seq_len,
-    )
+    return _token_job(name, model, loss, vocabulary=config.vocab_size, seq_len=seq_len)
+
+
+def _token_job(name, model, loss, *, vocabulary: int, seq_len: int):  # type: ignore[no-untyped-def]
+    from gpuwise.job import Job
+    from gpuwise.job.models.language import next_token_batch
+
+    batch = partial(next_token_batch, vocabulary=vocabulary, seq_len=seq_len)
+    return Job(model, batch, loss, name=name, sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len)
