@@ -11,6 +11,7 @@ from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
 from gpuwise.tracing import record
+from gpuwise.tracing.answers import Answers
 
 
 def with_loss(loss: object) -> Job:
@@ -79,3 +80,11 @@ def test_an_operator_without_a_shape_rule_is_named() -> None:
     library.impl("opaque", lambda x: x.clone(), "CPU")
     with pytest.raises(JobError, match=r"gpuwise_test\.opaque"):
         record(with_loss(lambda m, b: m(torch.ops.gpuwise_test.opaque(b["x"])).sum()), Strategy(micro_batch=2))
+
+
+def test_what_lay_in_memory_before_does_not_answer_for_what_lies_there_now() -> None:
+    answers, value, asks = Answers(), torch.zeros(()), torch.ops.aten._local_scalar_dense.default
+    answers.remember(torch.ops.aten.any.default, value)
+    assert answers.answer(asks, (value,)) is False
+    answers.remember(torch.ops.aten.add.Tensor, value)  # the same address, as after a free
+    assert answers.answer(asks, (value,)) == 1.0

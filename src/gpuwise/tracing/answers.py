@@ -23,8 +23,13 @@ class Answers:
 
     def remember(self, func: Any, out: Any) -> None:
         name = func._overloadpacket.__name__
-        if name in _KNOWN and isinstance(out, torch.Tensor):
-            self._made_by[out.untyped_storage()._cdata] = name
+        if not isinstance(out, torch.Tensor) or not (self._made_by or name in _KNOWN):
+            return
+        key = out.untyped_storage()._cdata
+        if name in _KNOWN:
+            self._made_by[key] = name
+        elif not func.is_view:
+            self._made_by.pop(key, None)  # another result where a known one lay before
 
     def answer(self, func: Any, args: Any) -> Any:
         if func in _COMPARED:
