@@ -13,35 +13,24 @@ from gpuwise.api.sources import PresetSource, Source, source_of, usual_micro_bat
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware import link_between, load_catalog
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace import TraceFamily, save
+from gpuwise.trace import TraceFamily, live_bytes, save
 
 CATALOG = load_catalog()
+DIGITS = f"{Path(__file__).parents[2] / 'examples' / 'digits.py'}:job"
 
 
 class Counted(Source):
     """Gives synthetic families and counts how often it is asked."""
 
-    def __init__(self, fixed: bool = False, **sizes: int):
+    def __init__(self, **sizes: int):
         super().__init__("counted", "", dict(sizes))
         self.asked: list[tuple[Strategy, str]] = []
-        self.fixed = fixed
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
         self.asked.append((strategy, substrate))
         family = synthetic_family(strategy)
         said = ("assumed a size; --seq-len changes it", "assumed adamw; --optimizer changes it", "kept")
-        family = replace(family, header=replace(family.header, assumptions=said))
-        if self.fixed:
-            one = family.at(micro_batch=strategy.micro_batch)
-            values, sizes = one.operations.values[..., None], one.storages.size_bytes[..., None]
-            family = replace(
-                family,
-                header=one.header,
-                axes=(),
-                operations=replace(one.operations, values=values),
-                storages=replace(one.storages, size_bytes=sizes),
-            )
-        return family
+        return replace(family, header=replace(family.header, assumptions=said))
 
 
 def test_a_family_is_found_once_for_what_it_depends_on():
@@ -63,10 +52,17 @@ def test_assumptions_that_the_user_answered_are_dropped():
     assert Counted(seq_len=64)(Strategy(optimizer="sgd")).header.assumptions == ("kept",)
 
 
-def test_a_program_that_changes_with_its_batch_is_found_at_each_batch():
-    source = Counted(fixed=True)
-    assert source.trace(Strategy(micro_batch=5, accumulation=2)).samples == 10
-    assert source.asked[-1][0].micro_batch == 5
+def test_one_step_of_a_job_is_recorded_once_and_at_its_own_batch(monkeypatch: pytest.MonkeyPatch):
+    import gpuwise.tracing as tracing
+
+    asked, record = [], tracing.record
+    monkeypatch.setattr(tracing, "record", lambda job, strategy, **k: asked.append(strategy) or record(job, strategy, **k))
+    source = source_of(DIGITS)
+    trace = source.trace(Strategy("tf32", micro_batch=5, accumulation=2, mesh=Mesh(dp_replicate=4)))
+    assert trace.samples == 10
+    assert [(strategy.micro_batch, strategy.mesh) for strategy in asked] == [(5, Mesh())]
+    family = source(Strategy())
+    assert live_bytes(family.at(micro_batch=5, accumulation=2)).peak_bytes == live_bytes(trace).peak_bytes
 
 
 def test_a_saved_trace_answers_for_its_own_sizes_alone(tmp_path: Path):

@@ -15,7 +15,7 @@ from gpuwise.hardware import Catalog
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SLOW = {"gpuwise record"}  # half an hour; its parts are tested elsewhere
+SLOW = {"gpuwise record"}  # about an hour; its parts are tested elsewhere
 
 
 def commands() -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.strategy import PRECISIONS, Strategy
-from gpuwise.trace import Trace, TraceFamily, family_of_one, load
+from gpuwise.strategy import PRECISIONS, Mesh, Strategy
+from gpuwise.trace import Header, Trace, TraceFamily, family_of_one, load
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
 
@@ -44,8 +44,8 @@ class Source(ABC):
         variant = Strategy(strategy.recorded_precision, **asked)
         key = (variant, substrate)
         if key not in self._families:
-            given = {*self.sizes, *(["optimizer"] if strategy.optimizer else [])}
-            self._families[key] = _without_answered(self.find(variant, substrate), given)
+            family = self.find(variant, substrate)
+            self._families[key] = replace(family, header=self.unanswered(family.header, strategy))
         return self._families[key]
 
     @abstractmethod
@@ -54,10 +54,15 @@ class Source(ABC):
 
     def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
         """The Trace of this strategy at the user's sizes."""
-        family, wanted = self(strategy, substrate=substrate), {"micro_batch": strategy.micro_batch, **self.sizes}
-        if not family.covers(wanted):  # a program that changes with its batch is known at one batch only
-            family = self.find(strategy.but(accumulation=1), substrate)
-        return family.at(accumulation=strategy.accumulation, **wanted)
+        family = self(strategy, substrate=substrate)
+        return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
+
+    def unanswered(self, header: Header, strategy: Strategy) -> Header:
+        """The header without the guesses that the user has answered: those that name the flag of what was given."""
+        given = {*self.sizes, *(["optimizer"] if strategy.optimizer else [])}
+        flags = [f"--{name.replace('_', '-')} " for name in given]
+        kept = tuple(line for line in header.assumptions if not any(flag in f"{line} " for flag in flags))
+        return replace(header, assumptions=kept)
 
     def default_precision(self, best: str) -> str:
         """The precision where the user names none: the device's best."""
@@ -103,7 +108,23 @@ class JobSource(Source):
         self.samples_per_epoch = job.samples
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        return _traced(self.job, strategy, substrate)
+        self._require_torch()
+        from gpuwise.tracing import trace_family
+
+        return trace_family(self.job, strategy, substrate=substrate)
+
+    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
+        """Recorded at this very micro-batch: one recording, where a family takes several."""
+        self._require_torch()
+        from gpuwise.tracing import record
+
+        trace = record(self.job, strategy.but(mesh=Mesh()), substrate=substrate).with_accumulation(strategy.accumulation)
+        return replace(trace, header=self.unanswered(trace.header, strategy))
+
+    def _require_torch(self) -> None:
+        from gpuwise.job.dependencies import require
+
+        require("torch", purpose=f"trace {self.name or 'the job'}")
 
     @property
     def tokens_per_sample(self) -> int:
@@ -141,8 +162,15 @@ class PresetSource(Source):
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
         family = self.recorded(strategy)
-        if family is not None:
-            return family
+        return self._live(strategy).find(strategy, substrate) if family is None else family
+
+    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
+        if self.recorded(strategy) is not None:
+            return super().trace(strategy, substrate=substrate)
+        return self._live(strategy).trace(strategy, substrate=substrate)
+
+    def _live(self, strategy: Strategy) -> JobSource:
+        """The preset as a job to trace. Raises MissingDependencyError without PyTorch, UnsupportedError in a search."""
         variant = f"{self.name} in {strategy.precision}, recompute {strategy.recompute}, mode {strategy.mode}"
         if self.recorded_only:
             raise UnsupportedError(f"there is no recorded trace of {variant}.")
@@ -150,7 +178,7 @@ class PresetSource(Source):
         from gpuwise.job.dependencies import require
 
         require("torch", purpose=f"trace {variant} (the recordings shipped with gpuwise do not cover it)")
-        return _traced(resolve(self.name, **self.sizes), strategy, substrate)
+        return JobSource(resolve(self.name, **self.sizes), self.argument, self.sizes)
 
     @property
     def tokens_per_sample(self) -> int:
@@ -199,22 +227,6 @@ def _checked_job(job: Job) -> Job:
     if not isinstance(job, Job):
         raise InputError(f"a job is a name or a gpuwise.Job, got {type(job).__name__}.", ["gpuwise.Job(model=..., ...)"])
     return job if job.name else replace(job, name="job")
-
-
-def _traced(job: Job, strategy: Strategy, substrate: str) -> TraceFamily:
-    from gpuwise.job.dependencies import require
-
-    require("torch", purpose=f"trace {job.name or 'the job'}")
-    from gpuwise.tracing import trace_family
-
-    return trace_family(job, strategy, substrate=substrate)
-
-
-def _without_answered(family: TraceFamily, given: set[str]) -> TraceFamily:
-    """The family without the guesses that the user has answered: those that name the flag of a size that was given."""
-    flags = [f"--{name.replace('_', '-')} " for name in given]
-    kept = tuple(line for line in family.header.assumptions if not any(flag in f"{line} " for flag in flags))
-    return replace(family, header=replace(family.header, assumptions=kept))
 
 
 def _checked_sizes(**sizes: Any) -> dict[str, int]:
