@@ -7,10 +7,15 @@ from typing import Any
 
 from gpuwise.errors import InputError
 
-PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16")
+PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")
 RECOMPUTES = ("none", "selective", "full")
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor", "muon", "adamw-8bit", "adamw-4bit")
+OPTIMIZER_KERNELS = ("for-loop", "foreach", "fused")
+OFFLOADS = ("none", "optimizer", "parameters")
+ADAPTERS = ("none", "lora", "qlora")
 MODES = ("train", "infer")
+# Fields that only a training step has.
+TECHNIQUES = ("optimizer_kernels", "optimizer_in_backward", "keep_gradients", "offload", "adapter", "adapter_rank")
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,15 @@ class Mesh:
 class Strategy:
     """How one rank trains.
 
-    precision: fp32 | tf32 | amp-bf16 | amp-fp16 | bf16 (pure). micro_batch: samples a forward pass of one rank.
-    accumulation: micro-batches before an optimizer step. recompute: which activations are computed again in backward.
-    optimizer: None takes the job's own.
+    precision: fp32 | tf32 | amp-bf16 | amp-fp16 | bf16 (pure) | fp8 (linear layers, the rest as amp-bf16).
+    micro_batch: samples a forward pass of one rank. accumulation: micro-batches before an optimizer step. recompute:
+    which activations are computed again in backward. optimizer: None takes the job's own. optimizer_kernels: a loop over
+    tensors, many tensors a kernel (foreach), or one kernel for the whole update (fused); None takes fused where PyTorch
+    has it. optimizer_in_backward: each parameter is updated as soon as its gradient is there, which is then freed.
+    keep_gradients: gradients are set to zero after a step, not freed. offload: what lives in host memory and visits the
+    device: optimizer (its state, and gradients on their way there), or parameters too. adapter: lora freezes the
+    model's weights and trains low-rank additions of adapter_rank to its linear layers; qlora holds the frozen weights
+    in 4 bits, too.
     """
 
     precision: str = "fp32"
@@ -65,6 +76,12 @@ class Strategy:
     recompute: str = "none"
     mesh: Mesh = field(default_factory=Mesh)
     optimizer: str | None = None
+    optimizer_kernels: str | None = None
+    optimizer_in_backward: bool = False
+    keep_gradients: bool = False
+    offload: str = "none"
+    adapter: str = "none"
+    adapter_rank: int = 16
     compile: bool = False
     mode: str = "train"
 
@@ -74,6 +91,16 @@ class Strategy:
         _choice("mode", self.mode, MODES)
         if self.optimizer is not None:
             _choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer_in_backward and self.accumulation > 1:
+            raise InputError("an optimizer in backward updates after every micro-batch, so nothing can be accumulated.",
+                             ["--accumulate 1", "leave out --optimizer-in-backward"])  # fmt: skip
+        if self.optimizer_kernels is not None:
+            _choice("optimizer kernels", self.optimizer_kernels, OPTIMIZER_KERNELS)
+        _choice("offload", self.offload, OFFLOADS)
+        _choice("adapter", self.adapter, ADAPTERS)
+        for name in ("optimizer_in_backward", "keep_gradients", "compile"):
+            _choice(name.replace("_", " "), getattr(self, name), (False, True))
+        _whole("adapter rank", self.adapter_rank, 1, 65_536)
         _whole("micro-batch", self.micro_batch, 1, 10_000_000)
         _whole("accumulation", self.accumulation, 1, 10_000_000)
 
@@ -86,6 +113,11 @@ class Strategy:
     def recorded_precision(self) -> str:
         """The precision whose recording serves: tf32 runs the operations of fp32 at another speed."""
         return "fp32" if self.precision == "tf32" else self.precision
+
+    @property
+    def variant(self) -> Strategy:
+        """What tells one recording from another: everything but the batch and the mesh."""
+        return replace(self, precision=self.recorded_precision, micro_batch=1, accumulation=1, mesh=Mesh())
 
     def but(self, **changes: Any) -> Strategy:
         """A copy with some fields changed."""
@@ -108,9 +140,9 @@ class Strategy:
         return cls(mesh=Mesh(**mesh), **data)
 
 
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise InputError(f"unknown {name} {value!r}.", [f"one of: {', '.join(allowed)}"])
+        raise InputError(f"unknown {name} {value!r}.", [f"one of: {', '.join(map(str, allowed))}"])
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.sources import Source, usual_micro_batch
@@ -11,14 +12,15 @@ from gpuwise.cost import Forecast, price
 from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.space import precisions_for
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import TECHNIQUES, Mesh, Strategy
 from gpuwise.trace.sharded import data_parallel, recorded_as
 from gpuwise.units import format_bytes
 
 
 def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
                   precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
-                  optimizer: str | None = None, mode: str | None = None, compile: bool = False) -> Forecast:  # fmt: skip
+                  optimizer: str | None = None, mode: str | None = None, compile: bool = False,
+                  **techniques: Any) -> Forecast:  # fmt: skip
     """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there."""
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
@@ -31,8 +33,8 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
     strategy = Strategy(precision, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
                         recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
-                        compile=compile)  # fmt: skip
-    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
+                        compile=compile, **checked_techniques(techniques))  # fmt: skip
+    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
     if mesh is not None:
         return _priced(source, device, strategy.but(mesh=mesh), assumed)
     result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed)
@@ -47,12 +49,24 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
     return replace(result, assumptions=(note, *result.assumptions))
 
 
-def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | None, optimizer: str | None) -> None:
+def checked_techniques(techniques: Mapping[str, Any]) -> dict[str, Any]:
+    """Those given (not None), by the names of Strategy's fields. Raises InputError for an unknown one."""
+    unknown = sorted(set(techniques) - set(TECHNIQUES))
+    if unknown:
+        raise InputError(f"unknown technique {unknown[0]!r}.", [f"one of: {', '.join(TECHNIQUES)}"])
+    return {name: value for name, value in techniques.items() if value is not None}
+
+
+def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | None, optimizer: str | None,
+               **techniques: Any) -> None:  # fmt: skip
     """Raises InputError where a forward pass is asked for something that only training does."""
     if mode != "infer":
         return
-    train_only = {"accumulate": (accumulate or 1) > 1, "recompute": recompute not in (None, "none"), "optimizer": optimizer}
-    for flag in [name for name, asked in train_only.items() if asked]:
+    train_only = {"accumulate": (accumulate or 1) > 1, "recompute": recompute not in (None, "none"),
+                  "optimizer": optimizer, **{name: value not in (None, False, "none")
+                                             for name, value in techniques.items()}}  # fmt: skip
+    for name in [name for name, asked in train_only.items() if asked]:
+        flag = name.replace("_", "-")
         raise InputError(f"a forward pass has no use for --{flag}.", [f"leave out --{flag}", "--mode train"])
 
 

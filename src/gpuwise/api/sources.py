@@ -40,8 +40,7 @@ class Source(ABC):
 
         substrate: whose kernels are traced, "accelerator" or "cpu"; a recording keeps its own.
         """
-        asked = {field: getattr(strategy, field) for field in ("recompute", "optimizer", "mode")}
-        variant = Strategy(strategy.recorded_precision, **asked)
+        variant = strategy.variant
         key = (variant, substrate)
         if key not in self._families:
             family = self.find(variant, substrate)

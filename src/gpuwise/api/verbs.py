@@ -45,6 +45,7 @@ def forecast(
     optimizer: str | None = None,
     mode: str | None = None,
     compile: bool = False,
+    **techniques: Any,
 ) -> Forecast:
     """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
 
@@ -54,13 +55,15 @@ def forecast(
         micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
         mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
         compile: the step under torch.compile; priced as eager so far, which a warning says.
+        techniques: optimizer_kernels, optimizer_in_backward, keep_gradients, offload, adapter and adapter_rank, as
+            gpuwise.strategy.Strategy has them.
 
     What is left None is chosen, and named in `assumptions` with the flag that changes it.
     Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
     """
     source = source_of(job, seq_len=seq_len, image_size=image_size)
     result = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
-                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile)  # fmt: skip
+                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile, **techniques)  # fmt: skip
     return replace(result, assumptions=_of_a_step(result.assumptions))
 
 

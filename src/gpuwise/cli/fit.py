@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
+from gpuwise.strategy import TECHNIQUES
 
 
 @click.command("fit", cls=JobCommand, short_help="The largest micro-batch on a device.")
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, rtx-4090:2, or `here`.")
-@strategy_options(without=("accumulate", "mesh"))
+@strategy_options(without=("accumulate", "mesh", *TECHNIQUES))
 @json_option
 def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
     """The largest micro-batch of JOB on a device, and what each memory technique would free and cost."""

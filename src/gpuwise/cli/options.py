@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from gpuwise.strategy import MODES, OPTIMIZERS, PRECISIONS, RECOMPUTES
+from gpuwise.strategy import ADAPTERS, MODES, OFFLOADS, OPTIMIZER_KERNELS, OPTIMIZERS, PRECISIONS, RECOMPUTES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -61,8 +61,18 @@ _STRATEGY: dict[str, Decorator] = {
     "precision": click.option("--precision", type=click.Choice(PRECISIONS), help="Number formats of the arithmetic."),
     "recompute": click.option("--recompute", type=click.Choice(RECOMPUTES), help="Activations made again in backward."),
     "optimizer": click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Instead of the job's own."),
+    "optimizer_kernels": click.option("--optimizer-kernels", type=click.Choice(OPTIMIZER_KERNELS),
+                                      help="How the update is launched (fused where PyTorch has it)."),
+    "optimizer_in_backward": click.option("--optimizer-in-backward", is_flag=True, default=None,
+                                          help="Update each parameter as soon as its gradient is there."),
+    "keep_gradients": click.option("--keep-gradients", is_flag=True, default=None,
+                                   help="Set gradients to zero after a step instead of freeing them."),
+    "offload": click.option("--offload", type=click.Choice(OFFLOADS), help="What lives in host memory."),
+    "adapter": click.option("--adapter", type=click.Choice(ADAPTERS),
+                            help="Train low-rank additions to frozen weights; qlora holds those in 4 bits."),
+    "adapter_rank": click.option("--adapter-rank", type=int, metavar="N", help="Rank of the additions (16)."),
     "mode": click.option("--mode", type=click.Choice(MODES), help="A training step (default) or a forward pass."),
-}
+}  # fmt: skip
 
 
 def strategy_options(*, without: Sequence[str] = ()) -> Decorator:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
+from gpuwise.strategy import TECHNIQUES
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
@@ -23,7 +24,7 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option
 @click.option("--global-batch", type=int, metavar="N", help="Samples an optimizer step, over all devices.")
 @click.option("--interruptions", type=float, metavar="N", help="Interruptions of a spot machine, a day.")
 @click.option("--electricity", type=float, metavar="USD", help="Dollars a kWh, for your own machines.")
-@strategy_options(without=("accumulate", "mesh", "mode"))
+@strategy_options(without=("accumulate", "mesh", "mode", *TECHNIQUES))
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
 @json_option
 def command(job: str, output: str | None, as_json: bool, **request: Any) -> None:
