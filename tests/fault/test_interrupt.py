@@ -23,6 +23,17 @@ JOB = Job(model=lambda: nn.Linear(3, 1), batch=lambda n: torch.randn(n, 3),
           evaluate=lambda model: {"asked": 1.0})  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _signals_arrive():
+    """A shell starts background commands with SIGINT ignored, which a run rightly respects."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def signal_at(step, *numbers):
     def on_progress(update):
         if update.step == step:
