@@ -24,8 +24,13 @@ class Interval:
 class MemoryForecast:
     """Bytes on one device. by_category sums exactly to peak_allocated_bytes.
 
-    peak_reserved_bytes: what the caching allocator holds; device_bytes: with the device context, as nvidia-smi shows;
-    capacity_bytes: what the device offers, None where unknown (a CPU without a machine).
+    peak_allocated_bytes, peak_reserved_bytes: what torch.cuda.max_memory_allocated and max_memory_reserved show;
+    device_bytes: with the device context, as nvidia-smi shows; capacity_bytes: what the device offers, None where unknown
+    (a CPU without a machine). by_category: at the allocated peak, by trace.CATEGORIES and "workspace" (cuBLAS).
+    fits: whether every request is served, if need be after cached blocks were given back to the driver, which then happens
+    cache_releases times; None where capacity is unknown. peak_reserved_expandable_bytes: reserved under
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. counted_only: live bytes were counted and reserved was estimated; the
+    allocator did not run.
     """
 
     peak_allocated_bytes: int
@@ -33,10 +38,10 @@ class MemoryForecast:
     device_bytes: int
     capacity_bytes: int | None
     by_category: dict[str, int]
-
-    @property
-    def fits(self) -> bool | None:
-        return None if self.capacity_bytes is None else self.device_bytes <= self.capacity_bytes
+    fits: bool | None = None
+    peak_reserved_expandable_bytes: int | None = None
+    cache_releases: int = 0
+    counted_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,6 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise forecast --json`."""
-        memory = asdict(self.memory) | {"fits": self.memory.fits}
         return {
             "job": self.job,
             "device": self.device,
@@ -78,7 +82,7 @@ class Forecast:
             "strategy": self.strategy.to_dict(),
             "step_time_s": asdict(self.step_time_s),
             "throughput": {"value": self.throughput, "unit": self.throughput_unit},
-            "memory": memory,
+            "memory": asdict(self.memory),
             "flops_per_step": self.flops_per_step,
             "mfu": self.mfu,
             "bound": dict(self.bound),

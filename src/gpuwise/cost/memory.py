@@ -1,7 +1,11 @@
-"""Bytes on one device: the trace's own live bytes, and by name what the trace cannot see."""
+"""Bytes on one device: the step's allocations replayed, and by name what the trace cannot see."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from gpuwise.cost.allocator import replay as replayed
+from gpuwise.cost.events import CATEGORY_NAMES, WORKSPACE, step_events
 from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
@@ -10,34 +14,104 @@ from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.trace import KINDS, Trace
 
 SEGMENT_BYTES = 2 * 2**20  # the allocator asks the driver for multiples of this (c10/cuda/CUDACachingAllocator.cpp)
-
-
-def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> int:
-    """cuBLAS keeps one workspace for each thread that calls it: the main one, and autograd's when there is a backward."""
-    if family(chip) != "gpu" or not (trace.operations.kind == KINDS.index("gemm")).any():
-        return 0
-    major = (chip.compute_capability or (0, 0))[0]
-    one = parameters.blas_workspace_sm90_bytes if major >= 9 else parameters.blas_workspace_bytes
-    return one * (2 if trace.header.strategy.mode == "train" else 1)
+_BIG_BLAS_WORKSPACE = (9, 10, 12)  # major compute capabilities: Hopper and Blackwell
 
 
 def memory_forecast(
-    trace: Trace, chip: Chip, *, devices: int, capacity_bytes: int | None, parameters: Parameters
+    trace: Trace,
+    chip: Chip,
+    *,
+    devices: int,
+    capacity_bytes: int | None,
+    parameters: Parameters,
+    replay: bool = True,
+    expandable: bool = True,
 ) -> MemoryForecast:
-    """Peak bytes of one device. capacity_bytes: None takes the chip's own usable memory."""
-    live = live_bytes(trace)
-    workspace = blas_workspace_bytes(trace, chip, parameters)
-    by_category = {**live.by_category, "temporary": live.by_category.get("temporary", 0) + workspace}
-    allocated = live.peak_bytes + workspace
+    """Peak bytes of one device, and whether they fit.
+
+    Arguments:
+        capacity_bytes: what the device offers; None takes the chip's own usable memory.
+        replay: run the allocator over the step (GPUs; some 2 µs an allocation). Without it live bytes are only counted and
+            what the allocator holds besides is estimated: for searches that price thousands.
+        expandable: replay it with expandable segments, too; it takes as long again.
+    """
+    capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
+    outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if devices > 1 else 0)
     if family(chip) == "cpu":
-        return MemoryForecast(allocated, allocated, allocated, capacity_bytes, by_category)
+        return _on_cpu(trace, capacity)
+    if replay and family(chip) == "gpu":
+        workspace = blas_workspace_bytes(trace, chip, parameters)
+        return _replayed(trace, workspace, outside=outside, capacity=capacity, expandable=expandable)
+    return _counted(trace, chip, parameters, outside=outside, capacity=capacity)
+
+
+def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> int:
+    """What cuBLAS holds for one thread that calls it; 0 where none does.
+
+    getChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp of PyTorch 2.13. cuBLASLt, which takes a product with
+    bias, uses the same workspace there (older versions add 1 MiB).
+    """
+    if family(chip) != "gpu" or not (trace.operations.kind == KINDS.index("gemm")).any():
+        return 0
+    major = (chip.compute_capability or (0, 0))[0]
+    return parameters.blas_workspace_sm90_bytes if major in _BIG_BLAS_WORKSPACE else parameters.blas_workspace_bytes
+
+
+def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | None, expandable: bool) -> MemoryForecast:
+    events = step_events(trace, blas_workspace_bytes=workspace)
+    sizes, order = events.size_bytes.tolist(), events.order.tolist()
+    free = replayed(sizes, order)
+    held, fits = free, None
+    if capacity is not None:
+        fits = free.peak_reserved_bytes + outside <= capacity
+        if not fits and free.peak_allocated_bytes + outside <= capacity:
+            limited = replayed(sizes, order, limit_bytes=capacity - outside)
+            fits = limited.out_of_memory is None
+            held = limited if fits else free
+    return MemoryForecast(
+        peak_allocated_bytes=held.peak_allocated_bytes,
+        peak_reserved_bytes=held.peak_reserved_bytes,
+        device_bytes=held.peak_reserved_bytes + outside,
+        capacity_bytes=capacity,
+        by_category=events.by_category(np.array(held.block_bytes), held.peak_event),
+        fits=fits,
+        peak_reserved_expandable_bytes=replayed(sizes, order, expandable=True).peak_reserved_bytes if expandable else None,
+        cache_releases=held.cache_releases,
+    )
+
+
+def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, capacity: int | None) -> MemoryForecast:
+    live = live_bytes(trace)
+    threads = 2 if trace.header.strategy.mode == "train" else 1
+    workspace = threads * blas_workspace_bytes(trace, chip, parameters)
+    allocated = live.peak_bytes + workspace
     # Blocks that come and go with the layers fragment; parameters, gradients and optimizer state lie packed.
-    moving = live.by_category.get("activation", 0) + live.by_category.get("temporary", 0)
+    moving = live.by_category["activation"] + live.by_category["temporary"] + workspace
     reserved = int(allocated + moving * (parameters.reserved_per_moving_byte - 1))
     reserved = -(-reserved // SEGMENT_BYTES) * SEGMENT_BYTES
-    outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if devices > 1 else 0)
-    capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
-    return MemoryForecast(allocated, reserved, reserved + outside, capacity, by_category)
+    return MemoryForecast(
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        device_bytes=reserved + outside,
+        capacity_bytes=capacity,
+        by_category={**live.by_category, WORKSPACE: workspace},
+        fits=None if capacity is None else reserved + outside <= capacity,
+        counted_only=True,
+    )
+
+
+def _on_cpu(trace: Trace, capacity: int | None) -> MemoryForecast:
+    """The C library's allocator: nothing is rounded, cached or held for a context."""
+    live = live_bytes(trace, granule_bytes=1)
+    return MemoryForecast(
+        peak_allocated_bytes=live.peak_bytes,
+        peak_reserved_bytes=live.peak_bytes,
+        device_bytes=live.peak_bytes,
+        capacity_bytes=capacity,
+        by_category=dict.fromkeys(CATEGORY_NAMES, 0) | live.by_category,
+        fits=None if capacity is None else live.peak_bytes <= capacity,
+        counted_only=True,
+    )
 
 
 def _context_bytes(chip: Chip, parameters: Parameters) -> int:

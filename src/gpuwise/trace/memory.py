@@ -26,13 +26,17 @@ class Live:
     persistent_bytes: int
 
 
-def rounded(size_bytes: np.ndarray) -> np.ndarray:
+def rounded(size_bytes: np.ndarray, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> np.ndarray:
     """Sizes as the allocator counts them."""
-    return -(-size_bytes // ALLOCATION_GRANULE_BYTES) * ALLOCATION_GRANULE_BYTES
+    return -(-size_bytes // granule_bytes) * granule_bytes
 
 
-def live_bytes(trace: Trace) -> Live:
-    """Replays the storages of a trace (the second micro-batch only where accumulation uses it)."""
+def live_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> Live:
+    """Counts the storages of a trace (the second micro-batch only where accumulation uses it).
+
+    Arguments:
+        granule_bytes: what sizes are rounded up to; 1: nothing is rounded (a CPU's allocator).
+    """
     sequence, storages = trace.sequence, trace.storages
     length = len(sequence)
     runs = np.ones(length + 1, dtype=bool)
@@ -40,12 +44,12 @@ def live_bytes(trace: Trace) -> Live:
         runs[:length] = sequence.micro_step != 1
     alive = (storages.born < 0) | runs[np.maximum(storages.born, 0)]
     born, died = storages.born[alive], storages.died[alive]
-    size = rounded(storages.size_bytes[alive])
+    size = rounded(storages.size_bytes[alive], granule_bytes)
     delta = np.zeros(length + 2, dtype=np.int64)
     np.add.at(delta, np.maximum(born, 0), size)
     np.add.at(delta, died + 1, -size)
     live = np.cumsum(delta)[:length]
-    workspace = rounded(trace.operations.column("workspace_bytes")[sequence.operation])
+    workspace = rounded(trace.operations.column("workspace_bytes")[sequence.operation], granule_bytes)
     total = np.where(runs[:length], live + workspace, 0)
     peak = int(total.argmax()) if length else 0
     at_peak = (born <= peak) & (died >= peak)

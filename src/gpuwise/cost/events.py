@@ -1,0 +1,125 @@
+"""Trace -> the allocations and frees of a process that runs it: the model, a first step, then a steady one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.trace.trace import BEFORE, CATEGORIES, KINDS, PHASES, Trace
+
+WORKSPACE = "workspace"  # what cuBLAS holds, beside the categories of storages
+CATEGORY_NAMES = (*CATEGORIES, WORKSPACE)
+_GEMM = KINDS.index("gemm")
+_STATE, _TEMPORARY = CATEGORIES.index("optimizer_state"), CATEGORIES.index("temporary")
+# The order of what happens at one position: an operation allocates its outputs, its library's handle where that is new and
+# what its kernel needs besides; then values die that it was the last to use. _AGAIN: between two steps.
+_BIRTH, _HANDLE, _SCRATCH, _SCRATCH_END, _DEATH, _AGAIN = range(6)
+_MOMENTS = _AGAIN + 1
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Events:
+    """Allocations, and the order in which they are made and freed.
+
+    size_bytes, category (index into CATEGORY_NAMES) and position (of the trace, BEFORE for what is there before a step):
+    shape (allocations,). order: one number an event: `k` makes allocation k, `~k` frees it. moment: when each event is, the
+    position of the trace plus `duration` in the second step (with at most two micro-batches), shape (events,).
+    """
+
+    size_bytes: np.ndarray
+    category: np.ndarray
+    position: np.ndarray
+    order: np.ndarray
+    moment: np.ndarray
+    duration: int
+
+    def by_category(self, block_bytes: np.ndarray, event: int) -> dict[str, int]:
+        """Bytes of the blocks that are there once an event has happened, by name; block_bytes: of each allocation."""
+        done = self.order[: event + 1]
+        alive = np.zeros(len(self.size_bytes), dtype=bool)
+        alive[done[done >= 0]] = True
+        alive[~done[done < 0]] = False
+        bytes_of = [int(block_bytes[alive & (self.category == index)].sum()) for index in range(len(CATEGORY_NAMES))]
+        return dict(zip(CATEGORY_NAMES, bytes_of, strict=True))
+
+
+def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batches: int = 2) -> Events:
+    """The events of two optimizer steps in a process that has just built its model.
+
+    What the trace has before its step comes first, in the order it was made; optimizer state only when the optimizer first
+    runs. Each thread that calls cuBLAS (the main one, and autograd's in backward) makes a workspace with its first product,
+    which stays. What a step leaves behind is freed before the next.
+
+    Arguments:
+        blas_workspace_bytes: of one thread; 0 where there is none.
+        most_micro_batches: how many of an accumulated step to run. A third only does again what the second did.
+    """
+    sequence, storages, length = trace.sequence, trace.storages, len(trace.sequence)
+    seconds = min(trace.accumulation, most_micro_batches) - 1  # how often the second micro-batch runs
+    second = sequence.micro_step == 1
+    slots = _slots(second, max(1, seconds))
+    duration = int(slots[0][length]) + 1
+    made = _Allocations()
+
+    before = np.flatnonzero(storages.born == BEFORE)
+    stays = storages.died[before] >= length
+    updates = np.flatnonzero(sequence.phase == PHASES.index("optimizer"))
+    update = int(updates[0]) if len(updates) else -1
+    late = (storages.category[before] == _STATE) & (storages.died[before] >= update) & (update >= 0)
+    birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
+    death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
+    made.add(storages.size_bytes[before], storages.category[before], BEFORE, birth, np.where(stays, _NEVER, death))
+    gone = before[~stays]  # replaced in the step; there again before the next
+    made.add(storages.size_bytes[gone], storages.category[gone], BEFORE,
+             np.full(len(gone), (duration - 1) * _MOMENTS + _AGAIN), death[~stays] + duration * _MOMENTS)  # fmt: skip
+
+    scratch = trace.operations.column("workspace_bytes")[sequence.operation]
+    for step in range(2):
+        for repeat, slot in enumerate(slots):
+            now = (slot + step * duration) * _MOMENTS
+            runs = (~second if repeat == 0 else np.zeros(length, dtype=bool)) | (second & (repeat < seconds))
+            born = np.flatnonzero((storages.born >= 0) & np.append(runs, False)[storages.born])
+            birth, death = now[storages.born[born]] + _BIRTH, now[storages.died[born]] + _DEATH
+            made.add(storages.size_bytes[born], storages.category[born], storages.born[born], birth, death)
+            used = np.flatnonzero(runs & (scratch > 0))
+            made.add(scratch[used], _TEMPORARY, used, now[used] + _SCRATCH, now[used] + _SCRATCH_END)
+    if blas_workspace_bytes:
+        gemm = trace.operations.kind[sequence.operation] == _GEMM
+        backward = np.isin(sequence.phase, [PHASES.index("backward"), PHASES.index("recompute")])
+        for thread in (gemm & ~backward, gemm & backward):
+            first = np.flatnonzero(thread)[:1]
+            made.add(np.full(len(first), blas_workspace_bytes), len(CATEGORIES), first, slots[0][first] * _MOMENTS + _HANDLE,
+                     np.full(len(first), _NEVER))  # fmt: skip
+    return made.in_order(duration)
+
+
+def _slots(second: np.ndarray, repeats: int) -> list[np.ndarray]:
+    """When each position runs, for each time the second micro-batch does. Shape of each: (positions + 1,), the last the end."""
+    length, pause = len(second), int(second.sum())
+    later = np.arange(length + 1) > (np.flatnonzero(second)[-1] if pause else length)
+    inside = np.append(second, False)
+    return [np.arange(length + 1) + pause * np.where(inside, repeat, (repeats - 1) * later) for repeat in range(repeats)]
+
+
+class _Allocations:
+    """Columns of allocations as they are found, and when each is made and freed."""
+
+    def __init__(self) -> None:
+        self.columns: list[tuple[np.ndarray, ...]] = []
+
+    def add(self, size: np.ndarray, category: np.ndarray | int, position: np.ndarray | int,
+            birth: np.ndarray, death: np.ndarray) -> None:  # fmt: skip
+        full = np.broadcast_arrays(size, category, position, birth, death)
+        self.columns.append(tuple(column[size > 0] for column in full))
+
+    def in_order(self, duration: int) -> Events:
+        size, category, position, birth, death = (np.concatenate(c) for c in zip(*self.columns, strict=True))
+        index = np.arange(len(size))
+        ends = np.flatnonzero(death < _NEVER)
+        when = np.concatenate([birth, death[ends]])
+        sort = np.argsort(when, kind="stable")
+        order, moment = np.concatenate([index, ~ends])[sort], when[sort] // _MOMENTS
+        return Events(size.astype(np.int64), category.astype(np.int64), position.astype(np.int64), order.astype(np.int64),
+                      moment.astype(np.int64), duration)  # fmt: skip
