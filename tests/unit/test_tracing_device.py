@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from tracing_samples import WIDTH, attention_job, batch_of, class_loss, cnn_job, mlp_job, operators
+from tracing_samples import WIDTH, attention_job, batch_of, class_loss, mlp_job, operators
 
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
-from gpuwise.tracing import accelerator, autocast, record
+from gpuwise.tracing import accelerator, record
+from gpuwise.tracing.kernels import autocast
 
 FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"
 
@@ -52,12 +53,6 @@ def test_inference_takes_the_same_kernel_and_keeps_nothing_for_backward() -> Non
     trace = record(attention_job(), Strategy(precision="fp32", mode="infer", micro_batch=2))
     assert operators(trace).count(EFFICIENT) == 2
     assert set(trace.sequence.phase) == {0}
-
-
-def test_batch_norm_is_cudnns_in_training_only() -> None:
-    assert operators(record(cnn_job(), Strategy(micro_batch=2)), "forward").count("cudnn_batch_norm") == 2
-    assert operators(record(cnn_job(), Strategy(micro_batch=2)), "backward").count("cudnn_batch_norm_backward") == 2
-    assert "cudnn_batch_norm" not in operators(record(cnn_job(), Strategy(micro_batch=2, mode="infer")))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ from math import prod
 import numpy as np
 
 from gpuwise.errors import InputError
-from gpuwise.trace.trace import Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.stepped import stepped_bytes
+from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages, Trace
+
+_WORKSPACE = COLUMNS.index("workspace_bytes")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class TraceFamily:
         for axis in self.axes:
             weights = np.outer(weights, axis.basis(sizes[axis.name])).ravel()
         values = np.rint(self.operations.values @ weights).astype(np.int64)
+        values[:, _WORKSPACE] += _stepped(self.header, self.operations, values)
         size_bytes = np.rint(self.storages.size_bytes @ weights).astype(np.int64)
         units = self.header.units_per_sample
         if self.header.sample_unit == "token" and "seq_len" in sizes:
@@ -99,7 +103,7 @@ def build_family(
             return None
     shape = tuple(axis.degree + 1 for axis in axes)
     by_position = np.stack(
-        [traces[point].operations.values[traces[point].sequence.operation] for point in grid], axis=-1
+        [_without_steps(traces[point])[traces[point].sequence.operation] for point in grid], axis=-1
     )
     identity = np.column_stack([first.sequence.operation, by_position.reshape(len(first.sequence), -1)])
     _, chosen, operation = np.unique(identity, axis=0, return_index=True, return_inverse=True)
@@ -120,9 +124,23 @@ def build_family(
 
 def family_of_one(trace: Trace) -> TraceFamily:
     """A family without axes: it answers for the trace's own sizes alone."""
-    operations = replace(trace.operations, values=trace.operations.values[..., None])
+    operations = replace(trace.operations, values=_without_steps(trace)[..., None])
     storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
     return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules)
+
+
+def _stepped(header: Header, operations: Operations, values: np.ndarray) -> np.ndarray:
+    """Workspace bytes that are no polynomial of the sizes (see gpuwise.trace.stepped). Shape (operations,)."""
+    if header.substrate == "cpu":
+        return np.zeros(len(operations), dtype=np.int64)
+    return stepped_bytes(operations.name, operations.dtype, values)
+
+
+def _without_steps(trace: Trace) -> np.ndarray:
+    """The numbers of a recording's operations, less what `TraceFamily.at` adds."""
+    values = trace.operations.values.copy()
+    values[:, _WORKSPACE] -= _stepped(trace.header, trace.operations, values)
+    return values
 
 
 def _differences(values: np.ndarray, axes: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from gpuwise.tracing import autocast, kernels
+from gpuwise.tracing.kernels import autocast, cpu_rnn, registered
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode, make_device
 
 
@@ -14,8 +14,9 @@ from gpuwise.tracing.virtual_device import DEVICE, VirtualMode, make_device
 def register() -> None:
     """Makes `torch.device("virt")` exist."""
     make_device()
-    kernels.register()
+    registered.register()
     autocast.register()
+    cpu_rnn.register()
 
 
 @cache

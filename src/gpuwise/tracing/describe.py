@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gpuwise.tracing.kinds import Kind, kind_of, launches_of_many
+from gpuwise.trace.stepped import STEPPED
+from gpuwise.trace.update import launches_of_many
+from gpuwise.tracing.kernels import cpu_temporaries, temporaries
+from gpuwise.tracing.kinds import Kind, kind_of
 
 aten = torch.ops.aten
 Numbers = tuple[int, int, int, int, int, int, int, int, int, int]
@@ -65,16 +68,33 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
         kernels = launches_of_many([t.numel() for t in mutated or outputs])
     elif kind == "embedding":  # reads the rows it gathers, not the table
         read = written + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
+    elif kind == "scatter" and func._overloadpacket is aten.embedding_dense_backward:
+        m, n, k = args[1].numel(), args[2], args[0].shape[-1]
+    elif kind == "norm" and func._overloadpacket in _NORMS_BACKWARD:
+        batch, m, k = _norm_dims(args)
+    elif kind == "rnn" and func._overloadpacket in (aten._cudnn_rnn, aten._cudnn_rnn_backward):
+        flops, kernels = _recurrent(func, args)
     elif kind == "sort":
         kernels = 4
+        if func._overloadpacket is aten.sort and inputs[0].dim():
+            m = inputs[0].shape[args[1] if len(args) > 1 else kwargs.get("dim", -1)]
+            batch = inputs[0].numel() // max(1, m)
     elif func._overloadpacket in _ALLOCATIONS:
         read = written = kernels = 0
     floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
     dtype = floating[0] if floating else (outputs or inputs)[0].dtype
-    workspace = _workspace(func, args, inputs)
-    return kind, str(dtype).removeprefix("torch."), (flops, read, written, workspace, kernels, batch, m, n, k, causal)
+    name = str(dtype).removeprefix("torch.")
+    if device_type((outputs or inputs)[0]) == "cpu":
+        workspace = cpu_temporaries.workspace_bytes(func, args, outputs)
+    else:
+        workspace = temporaries.workspace_bytes(func, args, outputs)
+        if func in _STEPPED:
+            workspace += _STEPPED[func](name, batch, m, n, k)
+    return kind, name, (flops, read, written, workspace, kernels, batch, m, n, k, causal)
 
 
+_STEPPED = {getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]): rule for name, rule in STEPPED.items()}
+_NORMS_BACKWARD = {aten.native_layer_norm_backward, aten._fused_rms_norm_backward}
 _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 
 
@@ -125,14 +145,17 @@ def _attention(
     return flops // 2 if causal else flops, (batch * heads, queries, keys, size), causal, 3 if backward else 1
 
 
-def _workspace(func: Any, args: tuple[Any, ...], inputs: list[torch.Tensor]) -> int:
-    """Memory a kernel takes and gives back inside one call, which no dispatch mode sees."""
-    packet = func._overloadpacket
-    if packet is aten._softmax_backward_data:
-        return size_bytes(args[0])  # grad × output, SoftMax.cu
-    if packet is aten._scaled_dot_product_flash_attention_backward:
-        q, k = args[1], args[2]
-        accumulator = 4 * q.numel()  # dq in fp32, flash_api.cpp
-        grouped = 2 * q.element_size() * (q.numel() // q.shape[2] * k.shape[2]) if k.shape[1] != q.shape[1] else 0
-        return accumulator + grouped  # and dk, dv of every query head where heads are grouped
-    return 0
+def _norm_dims(args: tuple[Any, ...]) -> tuple[int, int, int]:
+    """Gradients of weights that are asked for, rows, and numbers in a row of a norm's backward."""
+    width = prod(args[2])
+    return sum(map(bool, args[-1][1:])), args[1].numel() // width, width
+
+
+def _recurrent(func: Any, args: tuple[Any, ...]) -> tuple[int, int]:
+    """Flops and launches of a whole recurrent layer: every row meets every matrix, one launch a time step at least."""
+    x, weight = args[:2]
+    backward = func._overloadpacket is aten._cudnn_rnn_backward
+    rows = x.numel() // x.shape[-1]
+    flops = 2 * rows * sum(w.numel() for w in weight if w.dim() == 2)
+    steps = -(-rows // args[4].shape[1])
+    return (2 * flops, 2 * steps) if backward else (flops, steps)

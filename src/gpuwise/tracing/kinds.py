@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -27,7 +26,7 @@ _BY_NAME: dict[Kind, str] = {
     "pool": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
             "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices avg_pool3d upsample_nearest2d "
             "upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward adaptive_max_pool2d",
-    "copy": "_to_copy copy_ copy clone cat stack constant_pad_nd zeros zeros_like zero_ fill_ full full_like ones "
+    "copy": "_to_copy copy_ copy clone contiguous cat stack constant_pad_nd zeros zeros_like zero_ fill_ full full_like ones "
             "ones_like repeat roll flip pixel_shuffle pixel_unshuffle split_with_sizes_copy im2col col2im "
             "new_zeros new_full new_ones arange scalar_tensor",
     "random": "native_dropout native_dropout_backward bernoulli bernoulli_ rand randn rand_like randn_like randint "
@@ -57,14 +56,3 @@ def kind_of(func: Any) -> Kind:
     if torch.Tag.pointwise in func.tags or name.rstrip("_").endswith("_backward") or name.endswith("_"):
         return "elementwise"
     return "other"
-
-
-# Tensors and 65,536-element chunks that one launch of a many-tensor kernel takes, for four tensor lists
-# (aten/src/ATen/native/cuda/MultiTensorApply.cuh: depth_to_max_tensors, depth_to_max_blocks, kChunkSize).
-_TENSORS_A_LAUNCH, _CHUNKS_A_LAUNCH, _CHUNK = 36, 320, 65536
-
-
-def launches_of_many(sizes: Sequence[int]) -> int:
-    """Launches of a foreach or fused optimizer kernel over tensors of these element counts."""
-    chunks = sum(-(-size // _CHUNK) for size in sizes)
-    return max(1, -(-len(sizes) // _TENSORS_A_LAUNCH), -(-chunks // _CHUNKS_A_LAUNCH))

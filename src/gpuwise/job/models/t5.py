@@ -94,7 +94,8 @@ class Stack(nn.Module):
     def bias(self, seq_len: int, device: torch.device) -> Tensor:
         """(1, heads, seq_len, seq_len), minus infinity where a decoder would look ahead."""
         buckets = position_buckets(seq_len, both_ways=not self.decoder, config=self.config, device=device)
-        bias = self.position_bias(buckets).permute(2, 0, 1)[None]
+        # Contiguous: attention's fused kernels take no bias whose rows are strided.
+        bias = self.position_bias(buckets).permute(2, 0, 1)[None].contiguous()
         if self.decoder:
             ahead = torch.ones(seq_len, seq_len, dtype=torch.bool, device=device).triu(1)
             bias = bias.masked_fill(ahead, float("-inf"))

@@ -6,7 +6,8 @@ _FP32, _FP32_SET_OPT_DTYPE, _PROMOTE).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -60,7 +61,29 @@ def register() -> None:
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             library.impl(f"aten::{name}", make(operator), "AutocastPrivateUse1")
     _libraries.extend([everything, library])
+    library.impl("aten::norm.Scalar", _norm, "AutocastPrivateUse1")
+    library.impl("aten::norm.ScalarOpt_dim", _norm_over, "AutocastPrivateUse1")
+    library.impl("aten::_cudnn_rnn", _recurrent, "AutocastPrivateUse1")
+    library.impl("aten::binary_cross_entropy", _unsafe, "AutocastPrivateUse1")
     torch.clear_autocast_cache = _clear_cache
+
+
+@contextmanager
+def of_cuda() -> Iterator[None]:
+    """Inside, torch.autocast("cuda"), which a job may enter by itself, is autocast of the virtual device."""
+    kind = torch.amp.autocast_mode.autocast
+    original = kind.__init__
+
+    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = DEVICE, dtype or torch.get_autocast_dtype("cuda")
+        original(self, device_type, dtype, *args, **kwargs)
+
+    setattr(kind, "__init__", init)  # noqa: B010 (typed as read-only)
+    try:
+        yield
+    finally:
+        setattr(kind, "__init__", original)  # noqa: B010
 
 
 def _clear_cache() -> None:
@@ -86,6 +109,34 @@ def _full_result(operator: Any) -> Callable[..., Any]:
             return operator(*args, **kwargs)
 
     return kernel
+
+
+def _norm(x: torch.Tensor, p: float = 2) -> torch.Tensor:
+    """The overload that takes a dtype, with fp32 (fp32_append_dtype in aten/src/ATen/autocast_mode.cpp)."""
+    with torch._C._ExcludeDispatchKeyGuard(_below):
+        return torch.ops.aten.norm.ScalarOpt_dtype(x, p, dtype=torch.float32)
+
+
+def _norm_over(x: torch.Tensor, p: float | None, dim: list[int], keepdim: bool = False) -> torch.Tensor:
+    """As `_norm`, over some dimensions."""
+    with torch._C._ExcludeDispatchKeyGuard(_below):
+        return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, p, dim, keepdim, dtype=torch.float32)
+
+
+def _recurrent(x: torch.Tensor, weight: list[torch.Tensor], stride: int, weight_buf: Any, hx: torch.Tensor,
+               cx: torch.Tensor | None, *args: Any) -> Any:  # fmt: skip
+    """cuDNN's recurrent layers run in fp16 whatever autocast's type, their weights cast at every call into one buffer
+    (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
+    half = torch.float16
+    with torch._C._ExcludeDispatchKeyGuard(_below):
+        weight = [w.to(half) if w.dtype != torch.float64 else w for w in weight]
+        x, hx, cx = (_cast(t, half) for t in (x, hx, cx))
+        return torch.ops.aten._cudnn_rnn(x, weight, stride, weight_buf, hx, cx, *args)
+
+
+def _unsafe(*args: Any, **kwargs: Any) -> Any:
+    """CUDA's autocast refuses it (binary_cross_entropy_banned in aten/src/ATen/autocast_mode.cpp)."""
+    raise RuntimeError("binary_cross_entropy does not run under autocast: use binary_cross_entropy_with_logits")
 
 
 def _promote(operator: Any) -> Callable[..., Any]:
