@@ -11,6 +11,14 @@ PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")
 RECOMPUTES = ("none", "selective", "full")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor", "muon", "adamw-8bit", "adamw-4bit")
 OPTIMIZER_KERNELS = ("for-loop", "foreach", "fused")
+# What each optimizer's update can run in; the first is taken unless another is asked for. Adafactor's own default is the
+# loop, because foreach holds intermediates of all tensors at once. torchao compiles its update into fused kernels.
+KERNELS_OF = {
+    **dict.fromkeys(("sgd", "momentum", "adam", "adamw"), ("fused", "foreach", "for-loop")),
+    "adafactor": ("for-loop", "foreach"),
+    "muon": ("for-loop",),
+    **dict.fromkeys(("adamw-8bit", "adamw-4bit"), ("fused",)),
+}
 OFFLOADS = ("none", "optimizer", "parameters")
 ADAPTERS = ("none", "lora", "qlora")
 MODES = ("train", "infer")
@@ -138,6 +146,14 @@ class Strategy:
         if not isinstance(mesh, dict) or set(mesh) - {f.name for f in fields(Mesh)}:
             raise InputError(f"unknown mesh {mesh!r}.", ["axes are dp_replicate, dp_shard, tp, pp, cp, ep"])
         return cls(mesh=Mesh(**mesh), **data)
+
+
+def kernels_of(optimizer: str, kernels: str | None) -> str:
+    """The kernels an optimizer's update runs in, where these are asked for. Raises InputError for those it lacks."""
+    _choice("optimizer", optimizer, OPTIMIZERS)
+    if kernels is not None and kernels not in KERNELS_OF[optimizer]:
+        raise InputError(f"{optimizer} has no {kernels} kernels.", [f"it has: {', '.join(KERNELS_OF[optimizer])}"])
+    return kernels or KERNELS_OF[optimizer][0]
 
 
 def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

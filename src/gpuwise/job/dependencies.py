@@ -7,14 +7,15 @@ from types import ModuleType
 
 from gpuwise.errors import MissingDependencyError
 
-_EXTRAS = {"torch": "torch", "transformers": "hf", "timm": "timm"}
+_EXTRAS = {"torch": "torch", "transformers": "hf", "timm": "timm",
+           "torchao": "lowbit", "bitsandbytes": "lowbit", "peft": "lowbit"}  # fmt: skip
 
 
 def require(package: str, *, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Arguments:
-        package: "torch", "transformers" or "timm".
+        package: one of those of the extras: "torch", "transformers", "timm", "torchao", "bitsandbytes", "peft".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

@@ -1,32 +1,128 @@
-"""Optimizers by name. Fused where PyTorch has a fused kernel: no copy of the parameters, one launch for many tensors."""
+"""Optimizers by name, by the kernels their update runs in, and made to update while backward runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
-from gpuwise.errors import InputError
-from gpuwise.strategy import OPTIMIZERS
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.job import repeated_blocks
+from gpuwise.job.dependencies import require
+from gpuwise.strategy import kernels_of
 
-OptimizerChoice = str | Callable[[Iterable[Parameter]], torch.optim.Optimizer]
+OptimizerChoice = str | Callable[[Iterable[Parameter]], Optimizer]
 
 
-def make_optimizer(
-    choice: OptimizerChoice, parameters: Iterable[Parameter], learning_rate: float
-) -> torch.optim.Optimizer:
-    """The optimizer named, or made by the job's own function. Raises InputError for an unknown name."""
+def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], learning_rate: float, *,
+                   kernels: str | None = None, hidden: Collection[Parameter] = ()) -> Optimizer:  # fmt: skip
+    """The optimizer named, or made by the job's own function.
+
+    Arguments:
+        kernels: for-loop | foreach | fused; None takes the first of strategy.KERNELS_OF.
+        hidden: what muon updates by itself (see hidden_matrices); everything else it leaves to AdamW.
+
+    Raises InputError for an unknown name or kernels it does not have; MissingDependencyError without torchao for those
+    with 8- and 4-bit state.
+    """
     if callable(choice):
+        if kernels is not None:
+            raise InputError("the job makes its own optimizer, so its kernels cannot be chosen here.",
+                             ["choose them in the job's own function", "name the optimizer: --optimizer adamw"])  # fmt: skip
         return choice(parameters)
-    if choice == "sgd":
-        return torch.optim.SGD(parameters, lr=learning_rate, fused=True)
-    if choice == "momentum":
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, fused=True)
-    if choice == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
-    if choice == "adamw":
-        return torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+    kernels = kernels_of(choice, kernels)
+    parameters = list(parameters)
     if choice == "adafactor":
-        return torch.optim.Adafactor(parameters, lr=learning_rate)
-    raise InputError(f"unknown optimizer {choice!r}.", [f"one of: {', '.join(OPTIMIZERS)}"])
+        return torch.optim.Adafactor(parameters, lr=learning_rate, foreach=kernels == "foreach")
+    if choice == "muon":
+        return _muon(parameters, {id(p) for p in hidden}, learning_rate)
+    if choice in ("adamw-8bit", "adamw-4bit"):
+        require("torchao", purpose=f"hold the state of {choice}")
+        low_bit: Any = import_module("torchao.optim")
+        return (low_bit.AdamW8bit if choice == "adamw-8bit" else low_bit.AdamW4bit)(parameters, lr=learning_rate)
+    run_in: dict[str, Any] = {"foreach": kernels == "foreach", "fused": kernels == "fused"}
+    if choice in ("sgd", "momentum"):
+        return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if choice == "momentum" else 0.0, **run_in)
+    return (torch.optim.Adam if choice == "adam" else torch.optim.AdamW)(parameters, lr=learning_rate, **run_in)
+
+
+def hidden_matrices(model: nn.Module) -> list[Parameter]:
+    """The parameters Muon is for: matrices of the repeated blocks. Embeddings, heads, norms and biases are not.
+
+    Source: Keller Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
+    Raises UnsupportedError for a model without any.
+    """
+    found = {p: None for block in repeated_blocks(model) for p in block.parameters() if p.dim() == 2 and p.requires_grad}
+    if not found:
+        raise UnsupportedError(f"{type(model).__name__} has no matrices in repeated blocks for muon to update.",
+                               ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"])  # fmt: skip
+    return list(found)
+
+
+def _muon(parameters: Sequence[Parameter], hidden: set[int], learning_rate: float) -> Optimizer:
+    matrices = [p for p in parameters if id(p) in hidden]
+    others = [p for p in parameters if id(p) not in hidden]
+    parts: list[Optimizer] = []
+    if matrices:
+        parts.append(torch.optim.Muon(matrices, lr=learning_rate))
+    if others:
+        parts.append(torch.optim.AdamW(others, lr=learning_rate, fused=True))
+    return parts[0] if len(parts) == 1 else Together(parts)
+
+
+class Together(Optimizer):
+    """Several optimizers behind the interface of one: it holds their parameter groups and one common state.
+
+    on_gradient: called with a parameter whose gradient has come, where that is used and freed at once (InBackward and
+    HostOptimizer do so).
+    """
+
+    on_gradient: Callable[[torch.Tensor], None] | None = None
+
+    def __init__(self, parts: Sequence[Optimizer]):
+        self.parts = list(parts)
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+        self._share()
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+
+
+class InBackward(Together):
+    """Updates each parameter as soon as backward has its gradient, and frees that at once; `step` has nothing left to do.
+
+    Arguments:
+        make: an optimizer of the parameters it is given; it is called for one parameter at a time.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], make: Callable[[list[Parameter]], Optimizer]):
+        parameters = list(parameters)
+        super().__init__([make([p]) for p in parameters])
+        for parameter, part in zip(parameters, self.parts, strict=True):
+            parameter.register_post_accumulate_grad_hook(partial(self._update, part))
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        pass
+
+    def _update(self, part: Optimizer, parameter: torch.Tensor) -> None:
+        if self.on_gradient is not None:
+            self.on_gradient(parameter)
+        part.step()
+        parameter.grad = None

@@ -10,20 +10,28 @@ from torch import nn
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from gpuwise.runtime.adapters import awaits_packing, own_scales, packed
 
-def make_model(factory: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None) -> nn.Module:
+
+def make_model(
+    factory: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None, *, on_host: bool = False
+) -> nn.Module:
     """Calls the factory on the device and casts floating parameters and buffers to dtype (None: as they are).
+
+    on_host: the factory runs in host memory, for weights that take less once they are on the device.
 
     Under fake tensors the factory runs on `meta`, outside the fake mode, where constructors that compute with small
     real tensors (stochastic depth rates, say) still work; every tensor is then replaced by an empty one on the device.
     """
     if active_fake_mode() is None:
-        with device:
+        with torch.device("cpu") if on_host else device:
             model = factory()
     else:
         with unset_fake_temporarily(), torch.device("meta"):
             model = factory()
-    _replace_tensors(model, lambda tensor: _moved(tensor, device, dtype))
+    _replace_tensors(model, device, lambda tensor: _moved(tensor, device, dtype))
+    if active_fake_mode() is not None:
+        own_scales(model)
     return model
 
 
@@ -36,7 +44,7 @@ def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None
     return tensor.to(device, wanted)
 
 
-def _replace_tensors(model: nn.Module, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _replace_tensors(model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Replaces parameters, buffers and plain tensor attributes; what was shared stays shared.
 
     `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.
@@ -44,6 +52,8 @@ def _replace_tensors(model: nn.Module, move: Callable[[torch.Tensor], torch.Tens
     done: dict[int, torch.Tensor] = {}
 
     def replaced(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in done and awaits_packing(tensor):
+            done[id(tensor)] = packed(tensor, device)
         if id(tensor) not in done:
             moved = move(tensor.detach()) if isinstance(tensor, nn.Parameter) else move(tensor)
             if isinstance(tensor, nn.Parameter):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from gpuwise.errors import JobError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job
-from gpuwise.runtime.optimizers import make_optimizer
+from gpuwise.runtime.adapters import adapted
+from gpuwise.runtime.compiling import apply_compile
+from gpuwise.runtime.offload import HostCopies, HostOptimizer, VisitingBlocks, refuse_host
+from gpuwise.runtime.optimizers import InBackward, hidden_matrices, make_optimizer
 from gpuwise.runtime.placement import make_model
-from gpuwise.runtime.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision
+from gpuwise.runtime.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision, with_fp8_products
 from gpuwise.runtime.recompute import apply_recompute
 from gpuwise.strategy import Strategy
 
@@ -36,8 +40,10 @@ class Program:
         if self.trains and not trainable:
             raise JobError(f"{job.name or 'the model'} has no parameter that requires a gradient.",
                            ["set requires_grad on what should be trained", "use --mode infer"])  # fmt: skip
-        choice = strategy.optimizer or job.optimizer
-        self.optimizer = make_optimizer(choice, trainable, job.learning_rate) if self.trains else None
+        _check_techniques(strategy, device)
+        copies = None if strategy.offload == "none" else HostCopies(model.parameters())
+        visiting = VisitingBlocks(model, copies) if copies and strategy.offload == "parameters" else None
+        self.optimizer = self._make_optimizer(trainable, copies, visiting) if self.trains else None
         self.scaler = make_scaler(strategy.precision, device.type)
         model.train(self.trains)
 
@@ -52,11 +58,11 @@ class Program:
         return loss.detach()
 
     def update(self) -> None:
-        """The optimizer step, and gradients set to None."""
+        """The optimizer step; then gradients are freed, or set to zero where the strategy keeps them."""
         assert self.optimizer is not None
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.strategy.keep_gradients)
 
     def step(self, batches: Sequence[Any]) -> torch.Tensor:
         """One optimizer step over all micro-batches. Returns the mean loss, detached, on the device."""
@@ -83,6 +89,19 @@ class Program:
             hook.remove()
         return answer[0] if answer else None
 
+    def _make_optimizer(self, trainable: list[nn.Parameter], copies: HostCopies | None,
+                        visiting: VisitingBlocks | None) -> torch.optim.Optimizer:  # fmt: skip
+        """The optimizer of the trainable parameters, or of their copies in host memory."""
+        choice = self.strategy.optimizer or self.job.optimizer
+        hidden = hidden_matrices(self.model) if choice == "muon" else []
+        if copies is not None:
+            hidden = [copies[p] for p in hidden]
+        make = partial(make_optimizer, choice, learning_rate=self.job.learning_rate,
+                       kernels=self.strategy.optimizer_kernels, hidden=hidden)  # fmt: skip
+        if copies is not None:
+            return HostOptimizer(copies, make, visiting)
+        return InBackward(trainable, make) if self.strategy.optimizer_in_backward else make(trainable)
+
     def _to_device(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
@@ -101,7 +120,12 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
                                ["use a mesh of one device"])  # fmt: skip
     set_matmul_precision(strategy.precision)
     try:
-        model = make_model(job.model, device, parameter_dtype(strategy.precision))
+        model = make_model(lambda: adapted(job.model(), strategy), device, parameter_dtype(strategy.precision),
+                           on_host=strategy.adapter == "qlora")  # fmt: skip
+        if strategy.precision == "fp8":
+            model = with_fp8_products(model, device)
+    except GpuwiseError:
+        raise
     except Exception as error:  # the user's own code may raise anything
         raise JobError(
             f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {error}."
@@ -109,8 +133,26 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
     apply_recompute(model, strategy.recompute)
     program = Program(job, strategy, device, model)
     if strategy.compile:
-        model.compile()
+        apply_compile(model)
     return program
+
+
+def _check_techniques(strategy: Strategy, device: torch.device) -> None:
+    """Raises InputError for techniques that exclude each other, or that this device or mode has no use for."""
+    if strategy.offload != "none":
+        refuse_host(device)
+    if strategy.mode != "train":
+        return
+    frees = strategy.optimizer_in_backward or strategy.offload != "none"
+    if strategy.optimizer_in_backward and strategy.precision == "amp-fp16":
+        raise InputError("an optimizer in backward cannot scale fp16 gradients: whether to skip a step is known only once "
+                         "all of them are there.", ["--precision amp-bf16", "leave out --optimizer-in-backward"])  # fmt: skip
+    if strategy.optimizer_in_backward and strategy.offload != "none":
+        raise InputError("offload frees each gradient as soon as it is there, so an optimizer in backward adds nothing.",
+                         ["leave out --optimizer-in-backward", "--offload none"])  # fmt: skip
+    if strategy.keep_gradients and frees:
+        raise InputError("gradients cannot be kept where each is freed as soon as it was used.",
+                         ["leave out --keep-gradients"])  # fmt: skip
 
 
 def _check_loss(loss: Any) -> None:
