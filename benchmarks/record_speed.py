@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import statistics
 import sys
 import time
 
@@ -17,7 +18,7 @@ from gpuwise.job import resolve
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 from gpuwise.tracing import record
 
-AIM_S, AIM_BYTES = 5.0, 1e9
+AIM_S, AIM_BYTES = 2.5, 0.7e9
 
 
 def resident_bytes() -> int:
@@ -44,9 +45,10 @@ def main() -> None:
         seconds.append(used)
         print(f"{len(trace.sequence):,} positions, {len(trace.operations):,} distinct operations, "
               f"{len(trace.storages):,} storages: {elapsed:.2f} s elapsed, {used:.2f} s of processor")  # fmt: skip
-    met = "met" if max(seconds) <= AIM_S and resident_bytes() <= AIM_BYTES else "missed"
-    print(f"largest: {max(seconds):.2f} s of processor and {resident_bytes() / 1e6:,.0f} MB resident "
-          f"(aims {AIM_S:.0f} s and {AIM_BYTES / 1e6:,.0f} MB: {met})")  # fmt: skip
+    median = statistics.median(seconds)  # the first one also loads what PyTorch loads late
+    met = "met" if median <= AIM_S and resident_bytes() <= AIM_BYTES else "missed"
+    print(f"median: {median:.2f} s of processor and {resident_bytes() / 1e6:,.0f} MB resident "
+          f"(aims {AIM_S:.1f} s and {AIM_BYTES / 1e6:,.0f} MB: {met})")  # fmt: skip
 
 
 if __name__ == "__main__":

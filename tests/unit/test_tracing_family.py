@@ -19,6 +19,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import Axis, Trace, live_bytes
 from gpuwise.tracing import record, trace_family
 from gpuwise.tracing.family import MICRO_BATCH, disagreement, record_family
+from gpuwise.tracing.record import record_many
 
 CONFIG = Gpt2Config(vocabulary=100, positions=512, width=32, layers=2, heads=2)
 SEQUENCE = Axis("seq_len", start=64, step=32, degree=2, exact_every=32)
@@ -101,6 +102,18 @@ def test_a_program_that_changes_with_the_batch_has_one_size() -> None:
     assert_same(family.at(micro_batch=3), record(job, Strategy(micro_batch=3)))
     with pytest.raises(InputError, match="micro_batch 3"):
         family.at(micro_batch=4)
+
+
+@pytest.mark.parametrize("strategy", [Strategy("amp-fp16"), Strategy("bf16", recompute="full"), Strategy(keep_gradients=True)],
+                         ids=["amp-fp16", "recomputed", "kept gradients"])  # fmt: skip
+def test_a_step_recorded_once_is_the_first_of_two_micro_batches(strategy: Strategy) -> None:
+    job = Job(lambda: Gpt2(CONFIG), lambda n: next_token_batch(n, vocabulary=100, seq_len=64), token_loss)
+    both, alone = (record_many(job, strategy, [3, 7], once=once)[1] for once in ((), (7,)))
+    assert (both.sequence.micro_step == 1).any()
+    assert not (alone.sequence.micro_step == 1).any()
+    assert disagreement(both, alone) == 0
+    assert live_bytes(both).by_category == live_bytes(alone).by_category
+    assert disagreement(record_many(job, strategy, [2, 6])[1], alone) > 0
 
 
 def test_disagreement_sees_what_differs() -> None:

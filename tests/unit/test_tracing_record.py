@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from tracing_samples import attention_job, batch_of, class_loss, cnn_job, mlp_job, operators, rows
+from tracing_samples import WIDTH, attention_job, batch_of, class_loss, cnn_job, mlp_job, operators, rows
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
+from gpuwise.job.models.bert import Bert, BertConfig
+from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
+from gpuwise.job.models.language import next_token_batch, token_loss
+from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, PHASES, Trace, live_bytes
 from gpuwise.tracing import record
+from gpuwise.tracing.record import record_many
 
 
 def bytes_of(trace: Trace, category: str) -> int:
@@ -62,7 +71,8 @@ def test_the_second_micro_batch_adds_to_the_gradients_of_the_first() -> None:
     assert trace.accumulation == 1
 
 
-PER_PARAMETER = {"fp32": (4, 4, 8), "tf32": (4, 4, 8), "amp-bf16": (4, 4, 8), "amp-fp16": (4, 4, 8), "bf16": (2, 2, 4)}
+PER_PARAMETER = {"fp32": (4, 4, 8), "tf32": (4, 4, 8), "amp-bf16": (4, 4, 8), "amp-fp16": (4, 4, 8), "bf16": (2, 2, 4),
+                 "fp8": (4, 4, 8)}  # fmt: skip
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -196,3 +206,128 @@ def test_two_recordings_are_equal() -> None:
     assert rows(a) == rows(b)
     assert a.storages.size_bytes.tolist() == b.storages.size_bytes.tolist()
     assert a.storages.died.tolist() == b.storages.died.tolist()
+
+
+def equal(a: Trace, b: Trace) -> bool:
+    columns = [(part, name) for part, names in (("operations", ("values", "kind")),
+                                                ("sequence", ("operation", "module", "phase", "micro_step")),
+                                                ("storages", ("size_bytes", "category", "module", "born", "died")))
+               for name in names]  # fmt: skip
+    return (a.header, a.modules, a.operations.name) == (b.header, b.modules, b.operations.name) and all(
+        np.array_equal(getattr(getattr(a, part), name), getattr(getattr(b, part), name)) for part, name in columns)  # fmt: skip
+
+
+def language_job(model: Callable[[], nn.Module]) -> Job:
+    return Job(model, lambda n: next_token_batch(n, vocabulary=64, seq_len=16), token_loss)
+
+
+SMALL = {"vocabulary": 64, "width": 32, "layers": 2, "heads": 2}
+LANGUAGE = {
+    "gpt": lambda: Gpt2(Gpt2Config(positions=16, **SMALL)),
+    "bert": lambda: Bert(BertConfig(positions=16, hidden=48, **SMALL)),
+    "llama": lambda: Llama(LlamaConfig(kv_heads=1, hidden=48, **SMALL)),
+}
+
+
+@pytest.mark.parametrize("precision", ["amp-fp16", "bf16"])
+@pytest.mark.parametrize("job", [*map(language_job, LANGUAGE.values()), cnn_job()], ids=[*LANGUAGE, "cnn"])
+def test_many_recordings_of_one_program_are_those_of_many_programs(job: Job, precision: str) -> None:
+    strategy = Strategy(precision=precision, optimizer="adamw", optimizer_kernels="foreach")
+    many = record_many(job, strategy, [2, 3, 7])
+    assert all(equal(trace, record(job, strategy.but(micro_batch=n))) for trace, n in zip(many, [2, 3, 7], strict=True))
+
+
+def test_a_cache_that_grows_with_the_batch_is_recorded_apart() -> None:
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.cache = nn.Linear(WIDTH, 5), torch.zeros(0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(self.cache) < len(x):
+                self.cache = x.new_ones(len(x), 5)
+            return self.linear(x) * self.cache[: len(x)]
+
+    job = Job(Caching, batch_of(WIDTH), class_loss)
+    for order in ([2, 7], [7, 2]):
+        many = record_many(job, Strategy(), order)
+        assert all(equal(trace, record(job, Strategy(micro_batch=n))) for trace, n in zip(many, order, strict=True))
+
+
+def test_an_update_inside_backward_is_of_the_optimizer_and_ends_its_gradient() -> None:
+    strategy = Strategy(micro_batch=2, optimizer="adamw", optimizer_in_backward=True)
+    trace = record(attention_job(), strategy)
+    where = [phase for _, phase, _, _ in rows(trace)]
+    assert where.index("optimizer") < len(where) - 1 - where[::-1].index("backward")
+    assert where.count("optimizer") == 2 * len(list(attention_job().model().parameters()))  # the counter and the update
+    plain = record(attention_job(), strategy.but(optimizer_in_backward=False))
+    assert bytes_of(trace, "gradient") == bytes_of(plain, "gradient") == 4 * trace.header.trainable_parameters
+    assert live_bytes(trace).peak_bytes < live_bytes(plain).peak_bytes
+    assert trace.header.strategy.variant == strategy.variant
+
+
+def test_gradients_come_last_in_the_order_of_the_parameters_with_their_shapes_and_modules() -> None:
+    job = attention_job()
+    trace = record(job, Strategy(micro_batch=2))
+    named = list(job.model().named_parameters())
+    assert trace.header.gradient_shapes == tuple(tuple(p.shape) for _, p in named)
+    owners = [trace.modules[m] for m in trace.storages.module[-len(named) :]]
+    assert owners == [name.rpartition(".")[0] for name, _ in named]
+
+
+def test_kept_gradients_live_through_the_step() -> None:
+    trace = record(mlp_job(), Strategy(micro_batch=2, keep_gradients=True))
+    gradients = trace.storages.category == CATEGORIES.index("gradient")
+    assert (trace.storages.born[gradients] == BEFORE).all()
+    assert (trace.storages.died[gradients] == len(trace.sequence)).all()
+
+
+@pytest.mark.parametrize("kernels", ["fused", "foreach", "for-loop"])
+def test_fp16_steps_with_every_kind_of_kernels(kernels: str) -> None:
+    """The scaler asks whether a gradient is infinite; were the answer yes, nothing would be updated."""
+    trace = record(mlp_job(), Strategy(precision="amp-fp16", optimizer="adamw", optimizer_kernels=kernels, micro_batch=2))
+    assert bytes_of(trace, "optimizer_state") >= 8 * trace.header.parameters
+    assert not trace.header.assumptions
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+def test_low_bit_state_is_counted_by_what_it_holds_and_torchao_stays_usable() -> None:
+    job = Job(lambda: nn.Linear(512, 512, bias=False), batch_of(512), class_loss)
+    elements = 512 * 512
+    for bits, blocks, table in ((8, 256, 256), (4, 128, 16)):
+        trace = record(job, Strategy(optimizer=f"adamw-{bits}bit", micro_batch=2))
+        assert bytes_of(trace, "optimizer_state") == 2 * (elements * bits // 8 + 4 * elements // blocks + 4 * table)
+        assert operators(trace, "optimizer") == ["_fused_low_bit_adamw_"]
+    state = importlib.import_module("torchao.optim.subclass_8bit")
+    assert state.get_qmap_signed()[0] < 0 < state.get_qmap_signed()[-1] == 1.0
+    assert importlib.import_module("torchao.optim.adam").single_param_adam.__module__ == "torchao.optim.adam"
+
+
+class Partial(nn.Module):
+    """Uses one of its two layers, and makes a table in its first forward pass."""
+
+    def __init__(self, *, unused: bool, late: bool) -> None:
+        super().__init__()
+        self.used = nn.Linear(WIDTH, 4)
+        self.unused = nn.Linear(WIDTH, 4) if unused else None
+        self.late, self.table = late, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.late and self.table is None:
+            self.table = torch.ones(WIDTH, device=x.device)
+        return self.used(x if self.table is None else x * self.table)
+
+
+@pytest.mark.parametrize(("unused", "late"), [(False, False), (True, False), (False, True)],
+                         ids=["plain", "unused parameters", "made in the first pass"])  # fmt: skip
+def test_a_spared_first_step_changes_nothing(unused: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(lambda: Partial(unused=unused, late=late), batch_of(WIDTH), class_loss)
+    strategy = Strategy(micro_batch=3)
+    spared = record(job, strategy)
+    monkeypatch.setattr(importlib.import_module("gpuwise.tracing.record"), "_needs_no_first_step", lambda strategy: False)
+    real = record(job, strategy)
+    assert rows(spared) == rows(real)
+    for category in CATEGORIES:
+        assert bytes_of(spared, category) == bytes_of(real, category)
+    np.testing.assert_array_equal(spared.storages.born, real.storages.born)
+    np.testing.assert_array_equal(spared.storages.died, real.storages.died)

@@ -6,8 +6,12 @@ from typing import Any
 
 import torch
 
+from gpuwise.tracing.refusals import called_by_job, place_of_caller
+
 aten = torch.ops.aten
 _COMPARED = {aten.equal.default: True, aten.is_nonzero.default: True}
+# Writes whether a gradient is infinite into its second argument; in a steady state none is, and the optimizer steps.
+_FINDS_INFINITE = aten._amp_foreach_non_finite_check_and_unscale_.default
 _KNOWN = {"all": True, "any": False, "isnan": False, "isinf": False}
 
 
@@ -21,7 +25,10 @@ class Answers:
     def covers(self, func: Any) -> bool:
         return func is aten._local_scalar_dense.default or func in _COMPARED
 
-    def remember(self, func: Any, out: Any) -> None:
+    def remember(self, func: Any, out: Any, args: Any = ()) -> None:
+        if func is _FINDS_INFINITE:
+            self._made_by[args[1].untyped_storage()._cdata] = _FINDS_INFINITE.__name__
+            return
         name = func._overloadpacket.__name__
         if not isinstance(out, torch.Tensor) or not (self._made_by or name in _KNOWN):
             return
@@ -31,23 +38,35 @@ class Answers:
         elif not func.is_view:
             self._made_by.pop(key, None)  # another result where a known one lay before
 
-    def answer(self, func: Any, args: Any) -> Any:
+    def answer(self, func: Any, args: Any, *, noted: bool = True) -> Any:
+        """noted: whether the user should hear of it; an optimizer that reads its own counters is no guess."""
         if func in _COMPARED:
             answer: Any = _COMPARED[func]
-            self._note(func._overloadpacket.__name__, answer)
+            if noted:
+                self._note(func._overloadpacket.__name__, answer)
             return answer
         tensor = args[0]
         constant = getattr(tensor, "constant", None)
         if constant is not None:
             return constant.item()
         maker = self._made_by.get(tensor.untyped_storage()._cdata)
+        if maker == _FINDS_INFINITE.__name__:
+            return 0.0
         if maker is not None:
             answer = _KNOWN[maker]
         else:
             answer = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
-        self._note(f"{maker}()" if maker else "a tensor's value (.item())", answer)
+        if noted:
+            self._note(f"{maker}()" if maker else "a tensor's value (.item(), .tolist(), if)", answer)
         return answer
 
+    def leaves_device(self) -> None:
+        """The job itself copies a tensor from the device to the CPU (gpuwise does so where memory is offloaded)."""
+        if called_by_job():
+            text = f"a tensor is copied to the CPU at {place_of_caller()}; what is done with it there is not priced"
+            self.given[text] = self.given.get(text, 0) + 1
+
     def _note(self, question: str, answer: Any) -> None:
-        text = f"{question} is data the forecast does not have; taken as {answer}"
+        where = place_of_caller()
+        text = f"{question}{f' at {where}' if where else ''} is data the forecast does not have; taken as {answer}"
         self.given[text] = self.given.get(text, 0) + 1

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
+
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Axis, Trace, TraceFamily, build_family, family_of_one, live_bytes
-from gpuwise.tracing.record import record
+from gpuwise.tracing.record import record, record_many
 
 # From 2 on: a batch of one broadcasts, so PyTorch may take other paths there than at any other size.
 MICRO_BATCH = Axis("micro_batch", start=2, step=1, degree=1)
@@ -22,10 +24,15 @@ def trace_family(job: Job, strategy: Strategy, *, substrate: str = "accelerator"
     """The job's step at any micro-batch; sequence length and image size are those of the job.
 
     Counts are linear in the batch, or quadratic where samples meet each other (a contrastive loss). Where neither is
-    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only.
+    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only. So it does
+    for a compiled step: each size is traced and partitioned on its own, which takes seconds.
     Raises JobError as `record` does.
     """
-    recorded: dict[int, Trace] = {}
+    if strategy.compile:
+        return family_of_one(record(job, strategy, substrate=substrate))
+    first = [*MICRO_BATCH.points, CHECKED_BATCH]
+    made = record_many(job, strategy, first, substrate=substrate, once=(CHECKED_BATCH,))
+    recorded = dict(zip(first, made, strict=True))
 
     def at(sizes: Mapping[str, int]) -> Trace:
         micro_batch = sizes["micro_batch"]
@@ -62,9 +69,20 @@ def record_family(at: Callable[[Mapping[str, int]], Trace], axes: tuple[Axis, ..
 
 def disagreement(a: Trace, b: Trace) -> float:
     """The largest relative difference in operations, bytes moved, launches and peak memory; infinite where the two
-    run different operations. Zero for an exact family; a kernel that rounds a dimension up may leave 0.001."""
-    a, b = a.with_accumulation(2), b.with_accumulation(2)
-    if len(a.sequence) != len(b.sequence) or len(a.storages) != len(b.storages):
+    run different operations. Zero for an exact family; a kernel that rounds a dimension up may leave 0.001.
+
+    Over two micro-batches where both have recorded a second, else over one.
+    """
+    micro_batches = 1 + all((trace.sequence.micro_step == 1).any() for trace in (a, b))
+    a, b = a.with_accumulation(micro_batches), b.with_accumulation(micro_batches)
+    if _length(a) != _length(b):
         return float("inf")
     totals = [[*(t.counts() @ t.operations.values)[:5].tolist(), live_bytes(t).peak_bytes] for t in (a, b)]
     return max(abs(x - y) / max(x, y, 1) for x, y in zip(*totals, strict=True))
+
+
+def _length(trace: Trace) -> tuple[int, int]:
+    """Operations that run in a step, and storages it knows; those of a second micro-batch only where that runs."""
+    runs = np.append(trace.repeats > 0, False)
+    born = trace.storages.born
+    return int(runs.sum()), int(((born < 0) | runs[born]).sum())

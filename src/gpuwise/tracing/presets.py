@@ -13,7 +13,7 @@ from gpuwise.trace import Axis, Trace, TraceFamily, save
 from gpuwise.trace.presets import preset_path
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
 from gpuwise.tracing.family import MICRO_BATCH, record_family
-from gpuwise.tracing.record import record
+from gpuwise.tracing.record import record_many
 
 PRECISIONS = ("fp32", "amp-bf16", "amp-fp16", "bf16")  # tf32 runs the operations of fp32
 # Bytes and operations grow with the square of a sequence (attention). Images: with the square of the edge for
@@ -28,18 +28,19 @@ IMAGES = {
 
 
 LARGE = 5_000_000_000  # parameters from which nobody trains in fp32
+GIANT = 20_000_000_000
+LARGE_PRECISIONS = ("bf16", "amp-bf16")
 
 
 def variants(info: PresetInfo) -> list[Strategy]:
-    """Every variant of a preset that ships."""
-    if info.parameters >= LARGE:
-        train = [Strategy(precision=p, recompute=r) for p in ("bf16", "amp-bf16") for r in ("none", "full")]
-        return [*train, Strategy(precision="bf16", mode="infer")]
+    """Every variant of a preset that ships: selective recomputation in bf16 alone and not of the giants, to save time."""
     blocks = bool(repeated_blocks(meta_model(resolve(info.name))))
-    train = [
-        Strategy(precision=p, recompute=r) for p in PRECISIONS for r in (("none", "full") if blocks else ("none",))
-    ]
-    return train + [Strategy(precision=p, mode="infer") for p in PRECISIONS]
+    precisions = LARGE_PRECISIONS if info.parameters >= LARGE else PRECISIONS
+    train = [Strategy(precision=p, recompute=r) for p in precisions for r in (("none", "full") if blocks else ("none",))]
+    if blocks and info.parameters < GIANT:
+        train += [Strategy(precision=p, recompute="selective") for p in LARGE_PRECISIONS]
+    infer = ("bf16",) if info.parameters >= LARGE else PRECISIONS
+    return train + [Strategy(precision=p, mode="infer") for p in infer]
 
 
 def axes_of(info: PresetInfo) -> tuple[Axis, ...]:
@@ -54,12 +55,18 @@ def default_sizes(info: PresetInfo) -> dict[str, int]:
 
 
 def recorder_of(info: PresetInfo, strategy: Strategy) -> Callable[[Mapping[str, int]], Trace]:
-    """Records the preset at given sizes."""
+    """Records the preset at given sizes; the micro-batches of the grid together, which is faster."""
+    recorded: dict[tuple[int | None, int | None, int], Trace] = {}
 
     def at(sizes: Mapping[str, int]) -> Trace:
-        job = resolve(info.name, seq_len=sizes.get("seq_len"), image_size=sizes.get("image_size"))
-        # What the sizes are is the user's to say later; a shipped trace assumes none.
-        return record(replace(job, assumptions=()), strategy.but(micro_batch=sizes["micro_batch"]))
+        seq_len, image_size, asked = sizes.get("seq_len"), sizes.get("image_size"), sizes["micro_batch"]
+        if (seq_len, image_size, asked) not in recorded:
+            # What the sizes are is the user's to say later; a shipped trace assumes none.
+            job = replace(resolve(info.name, seq_len=seq_len, image_size=image_size), assumptions=())
+            together = MICRO_BATCH.points if asked in MICRO_BATCH.points else [asked]
+            for micro_batch, trace in zip(together, record_many(job, strategy, together), strict=True):
+                recorded[seq_len, image_size, micro_batch] = trace
+        return recorded[seq_len, image_size, asked]
 
     return at
 

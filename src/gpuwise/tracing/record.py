@@ -4,92 +4,183 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gpuwise.errors import GpuwiseError, JobError
-from gpuwise.job import Job, checked_batch, fingerprint, repeated_blocks
+from gpuwise.job import Job, checked_batch, fingerprint
+from gpuwise.runtime.optimizers import Together
 from gpuwise.runtime.program import Program, build
 from gpuwise.strategy import Strategy
-from gpuwise.trace import CATEGORIES, COLUMNS, PHASES, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace import Trace
 from gpuwise.tracing import accelerator
-from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
+from gpuwise.tracing.assemble import to_trace
+from gpuwise.tracing.kernels import autocast, libraries, quantized
+from gpuwise.tracing.kernels.low_bit import inner_tensors, low_bit_updates
+from gpuwise.tracing.kernels.target import targeting
+from gpuwise.tracing.recorder import Recorder, StorageRow
+from gpuwise.tracing.refusals import explained
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 
-DEVICES = {"accelerator": DEVICE, "cpu": "cpu"}
+DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
 
 
 def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
     """Records one steady-state step: the second, when optimizer state exists.
 
     Arguments:
-        strategy: precision, micro_batch, recompute, optimizer, mode. Its accumulation does not matter: two micro-batches
-            are recorded and any number follows from them (see gpuwise.trace.trace).
-        substrate: whose kernels are taken, "accelerator" (CUDA's) or "cpu".
+        strategy: precision, micro_batch, recompute, optimizer, mode and techniques. Its accumulation does not matter:
+            two micro-batches are recorded and any number follows from them (see gpuwise.trace.trace); one where the
+            optimizer steps inside backward.
+        substrate: whose kernels are taken, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
 
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data.
     """
+    return record_many(job, strategy, [strategy.micro_batch], substrate=substrate)[0]
+
+
+def record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str = "accelerator",
+                once: Collection[int] = ()) -> list[Trace]:  # fmt: skip
+    """`record` at each of these micro-batches, with the program built and its optimizer state created once.
+
+    Arguments:
+        once: those to record without a second micro-batch: half the time, for a trace of accumulation 1 alone.
+
+    A program whose steps leave another state behind than they found (a cache that grows with the batch) is built anew
+    for each.
+    """
+    if _needs_no_first_step(strategy):
+        traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=False)
+        if traces is not None:
+            return traces
+    traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=True)
+    return traces or [record(job, strategy.but(micro_batch=n), substrate=substrate) for n in micro_batches]
+
+
+def _needs_no_first_step(strategy: Strategy) -> bool:
+    """Whether made-up gradients serve to create optimizer state, which spares the pass that would make real ones."""
+    special = (strategy.optimizer_in_backward, strategy.keep_gradients, strategy.compile, strategy.offload != "none")
+    return strategy.mode == "train" and strategy.precision != "amp-fp16" and not any(special)
+
+
+def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str, once: Collection[int],
+              first_step: bool) -> list[Trace] | None:  # fmt: skip
+    """The traces, or None where steps leave another state behind than they found: of several micro-batches those after
+    the first are then wrong, and without a real first step the only one is."""
     if not accelerator.works():  # on a PyTorch that changed underneath: the trace says whose kernels it has
         substrate = "cpu"
     device = DEVICES[substrate]
-    identity = fingerprint(job)
-    strategy = strategy.but(accumulation=2 if strategy.mode == "train" else 1)
+    try:
+        identity = fingerprint(job)
+    except Exception as error:
+        raise explained(error, job.name) from error
+    twice = strategy.mode == "train" and not strategy.optimizer_in_backward
+    strategy = strategy.but(accumulation=2 if twice else 1)
+    traces: dict[int, Trace] = {}
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is said in the assumptions
         stack.enter_context(_quiet_log())
         stack.enter_context(_quiet_matmul_precision())
         stack.enter_context(VirtualMode())
+        stack.enter_context(targeting(substrate))
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(autocast.of_cuda() if substrate != "cpu" else nullcontext())
+        stack.enter_context(libraries.answering_as_on_a_gpu(device))
         recorder = stack.enter_context(Recorder(device))
+        stack.enter_context(_noticing_updates(recorder))
         try:
-            program = build(job, strategy, device)
+            program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
+            stack.enter_context(low_bit_updates())
+            quantized.register()
             recorder.name_modules(program.model)
-            kept = _first_step(program, recorder, strategy)
-            recorder.start()
-            categories = _step(program, recorder, strategy)
-        except GpuwiseError:
-            raise
+            if strategy.compile:
+                from gpuwise.tracing.compile.install import install  # imports the compiler: a second or two
+
+                install(program.model, recorder)
+            _first_step(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
+            found, unchanged = _sizes_kept(recorder), True
+            for micro_batch in sorted(micro_batches):  # upwards: what grows with the batch is seen to grow
+                at_this = strategy.but(micro_batch=micro_batch)
+                if micro_batch in once:
+                    at_this = at_this.but(accumulation=1)
+                recorder.start()
+                trained = _step(program, recorder, at_this)
+                traces[micro_batch] = to_trace(job, at_this, program, recorder, substrate=substrate, identity=identity)
+                unchanged = _sizes_kept(recorder) == found and (trained or first_step)
+                if not unchanged:
+                    break
         except Exception as error:  # the user's model and loss may raise anything
-            raise JobError(f"a step of {job.name or 'the job'} fails: {type(error).__name__}: {_first_line(error)}.",
-                           ["run the loss on one example batch yourself to see the full trace"]) from error  # fmt: skip
-        trace = _to_trace(job, strategy, program, recorder, {**kept, **categories}, substrate, identity)
+            raise explained(error, job.name) from error
         del program
-    return trace
+    if unchanged or (first_step and len(micro_batches) == 1):
+        return [traces[micro_batch] for micro_batch in micro_batches]
+    return None
 
 
-def _first_step(program: Program, recorder: Recorder, strategy: Strategy) -> dict[int, str]:
-    """Runs the step that creates optimizer state; returns the category of every storage that stays."""
-    _step(program, recorder, strategy.but(accumulation=1))
-    for path, parameter in program.model.named_parameters():
-        recorder.owns(path.rpartition(".")[0], parameter)
-    kept = {t.untyped_storage()._cdata: "parameter" for t in [*program.model.parameters(), *program.model.buffers()]}
-    if program.optimizer is not None:
-        for state in program.optimizer.state.values():
-            kept |= {
-                t.untyped_storage()._cdata: "optimizer_state" for t in state.values() if isinstance(t, torch.Tensor)
-            }
-    return {id(recorder.live[key]): category for key, category in kept.items() if key in recorder.live}
+def _first_step(program: Program, recorder: Recorder, strategy: Strategy, *, really: bool) -> None:
+    """Creates optimizer state, by a step or (not really) by gradients out of nothing, and says what every storage that
+    stays is for."""
+    optimizer = program.optimizer
+    if isinstance(optimizer, Together):
+        optimizer.on_gradient = lambda parameter: _is_gradient(recorder, parameter)
+    if really:
+        _step(program, recorder, strategy.but(accumulation=1))
+    else:
+        for parameter in program.model.parameters():
+            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+        program.update()
+    for path, held in [*program.model.named_parameters(), *program.model.named_buffers()]:
+        for tensor in inner_tensors(held):
+            recorder.owns(path.rpartition(".")[0], tensor)
+    for tensor in [*program.model.parameters(), *program.model.buffers()]:
+        _is_for(recorder, "parameter", tensor)
+    for state in optimizer.state.values() if optimizer is not None else ():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                _is_for(recorder, "optimizer_state", value)
 
 
-def _step(program: Program, recorder: Recorder, strategy: Strategy) -> dict[int, str]:
-    """One step in its parts; returns which storages hold gradients, by identity of their row."""
+def _step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
+    """One step in its parts. Returns whether every parameter that is trained got a gradient."""
     micro_batch = strategy.micro_batch
+    recorder.micro_step = 0
     if not program.trains:
         program.infer(_batch(program.job, recorder, micro_batch))
-        return {}
+        return True
     for recorder.micro_step in range(strategy.accumulation):
         program.forward_backward(_batch(program.job, recorder, micro_batch))
-    gradients = [p.grad.untyped_storage()._cdata for p in program.model.parameters() if p.grad is not None]
-    rows = {id(recorder.live[key]): "gradient" for key in gradients if key in recorder.live}
+    for parameter in program.model.parameters():
+        _is_gradient(recorder, parameter)
+    trained = all(p.grad is not None for p in program.model.parameters() if p.requires_grad)
     recorder.micro_step = 2
     program.update()
+    return trained
+
+
+def _is_gradient(recorder: Recorder, parameter: torch.Tensor) -> None:
+    """Says what the parameter's gradient, if it has one, is for; to be called before it is freed."""
+    if parameter.grad is None:
+        return
+    order, path = recorder.owners[id(parameter)]
+    for row in _is_for(recorder, "gradient", parameter.grad):
+        row["shape"], row["order"], row["module"] = tuple(parameter.shape), order, recorder.module_index(path)
+
+
+def _is_for(recorder: Recorder, category: str, tensor: torch.Tensor) -> list[StorageRow]:
+    keys = {inner.untyped_storage()._cdata for inner in inner_tensors(tensor)}
+    rows = [recorder.live[key] for key in keys if key in recorder.live]
+    for row in rows:
+        row["category"] = category
     return rows
+
+
+def _sizes_kept(recorder: Recorder) -> list[int]:
+    return sorted(row["size_bytes"] for row in recorder.live.values())
 
 
 def _batch(job: Job, recorder: Recorder, micro_batch: int) -> Any:
@@ -103,67 +194,22 @@ def _batch(job: Job, recorder: Recorder, micro_batch: int) -> Any:
     return batch
 
 
-def _category(row: StorageRow, known: dict[int, str], phase_of: np.ndarray, length: int) -> str:
-    """What a storage is for, by who holds it, else by when it is born and dies."""
-    if id(row) in known:
-        return known[id(row)]
-    if row["from_host"]:
-        return "input"
-    died = phase_of[row["died"]] if row["died"] is not None and row["died"] < length else None
-    if row["phase"] in (FORWARD, RECOMPUTE) and (died is None or died in (BACKWARD, RECOMPUTE)):
-        return "activation"
-    return "temporary"
+@contextmanager
+def _noticing_updates(recorder: Recorder) -> Iterator[None]:
+    """Tells the recorder when an optimizer steps, be it inside backward."""
 
+    def begins(*_: Any) -> None:
+        recorder.updating = True
 
-def _to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, known: dict[int, str],
-              substrate: str, identity: str) -> Trace:  # fmt: skip
-    length = len(recorder.rows)
-    operation, module, phase, micro_step = np.array(recorder.rows, dtype=np.int32).reshape(-1, 4).T
-    names = list(recorder.operations)
-    rows = [row for row in recorder.storages if row["size_bytes"]]
-    categories = [CATEGORIES.index(_category(row, known, phase, length)) for row in rows]
-    parameters = list(program.model.parameters())
-    sizes = {"micro_batch": strategy.micro_batch}
-    sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
-    header = Header(
-        job=job.name, fingerprint=identity, sizes=sizes,
-        strategy=strategy.but(accumulation=1, optimizer=_optimizer_name(job, strategy)),
-        parameters=sum(p.numel() for p in parameters),
-        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-        sample_unit=job.sample_unit, units_per_sample=job.tokens_per_sample or 1,
-        substrate=substrate, torch_version=torch.__version__.split("+")[0],
-        blocks=_block_paths(program), assumptions=(*job.assumptions, *recorder.answers.given),
-    )  # fmt: skip
-    return Trace(
-        header=header,
-        operations=Operations(
-            name=tuple(key[0] for key in names), kind=np.array([key[1] for key in names], dtype=np.int8),
-            dtype=tuple(key[2] for key in names),
-            values=np.array([key[3] for key in names], dtype=np.int64).reshape(-1, len(COLUMNS)),
-        ),
-        sequence=Sequence(operation, module, phase.astype(np.int8), micro_step.astype(np.int8)),
-        storages=Storages(
-            size_bytes=np.array([row["size_bytes"] for row in rows], dtype=np.int64),
-            category=np.array(categories, dtype=np.int8),
-            module=np.array([row["module"] for row in rows], dtype=np.int32),
-            born=np.array([row["born"] for row in rows], dtype=np.int32),
-            died=np.array([length if row["died"] is None else row["died"] for row in rows], dtype=np.int32),
-        ),
-        modules=tuple(recorder.modules),
-    ).check()  # fmt: skip
+    def ends(*_: Any) -> None:
+        recorder.updating = False
 
-
-def _block_paths(program: Program) -> tuple[str, ...]:
-    blocks = {id(block) for block in repeated_blocks(program.model)}
-    return tuple(path for path, module in program.model.named_modules() if id(module) in blocks)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["(no message)"])[0].rstrip(".")
-
-
-def _optimizer_name(job: Job, strategy: Strategy) -> str | None:
-    return strategy.optimizer or (job.optimizer if isinstance(job.optimizer, str) else None)
+    hooks = register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager
@@ -185,6 +231,3 @@ def _quiet_matmul_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-assert PHASES[FORWARD] == "forward"

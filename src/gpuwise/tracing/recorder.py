@@ -15,19 +15,19 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
-from gpuwise.errors import JobError
 from gpuwise.trace import BEFORE, KINDS, PHASES
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.describe import Numbers, describe, device_type, tensors_in
+from gpuwise.tracing.refusals import asks_for_cuda, dynamic_shape, no_shape_rule
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
 assert PHASES == ("forward", "backward", "recompute", "optimizer")
 
 _ASKS_DEVICE = torch.ops.prim.device.default
+_COPIES = torch.ops.aten._to_copy.default
 
 StorageRow = dict[str, Any]
 
@@ -39,7 +39,8 @@ class Recorder(TorchDispatchMode):
         device_type: operations and storages of this device are recorded, others (a CPU scalar, say) are not.
 
     `name_modules` tells which modules to attribute rows to; `start` begins the step (what is alive then was there
-    before); `micro_step` is set by the caller (0, 1; 2 while the optimizer runs). `rows` hold
+    before); `micro_step` is set by the caller (0, 1; 2 once backward is done), and `updating` while an optimizer steps,
+    which may be inside backward. `rows` hold
     (operation, module, phase, micro_step).
     """
 
@@ -56,8 +57,11 @@ class Recorder(TorchDispatchMode):
         self.live: dict[int, StorageRow] = {}
         self.modules: dict[str, int] = {"": 0}
         self.micro_step = 0
+        self.updating = False
         self.paused = False
+        self.place: tuple[int, int] | None = None  # phase and module, where the caller knows them better
         self.answers = Answers()
+        self.owners: dict[int, tuple[int, str]] = {}  # of each parameter: its order in the model, and its module
         self._paths: dict[int, str] = {}
         self._stack = threading.local()
         self._module_of_node: dict[int, int] = {}
@@ -65,12 +69,14 @@ class Recorder(TorchDispatchMode):
 
     def name_modules(self, model: nn.Module) -> None:
         self._paths = {id(module): name for name, module in model.named_modules()}
+        names = [(parameter, name.rpartition(".")[0]) for name, parameter in model.named_parameters()]
+        self.owners = {id(parameter): (order, path) for order, (parameter, path) in enumerate(names)}
 
     def owns(self, path: str, tensor: torch.Tensor) -> None:
         """Says which module a storage that stays belongs to."""
         row = self.live.get(tensor.untyped_storage()._cdata)
         if row is not None:
-            row["module"] = self._module_index(path)
+            row["module"] = self.module_index(path)
 
     def receive(self, batch: Any) -> None:
         """Takes note of tensors that come from outside the step."""
@@ -101,7 +107,7 @@ class Recorder(TorchDispatchMode):
             if path is None:
                 return original_call(module, *args, **kwargs)
             stack = recorder._module_stack()
-            stack.append(recorder._module_index(path))
+            stack.append(recorder.module_index(path))
             try:
                 return original_call(module, *args, **kwargs)
             finally:
@@ -119,25 +125,29 @@ class Recorder(TorchDispatchMode):
         return super().__exit__(*args)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(t, DTensor) for t in types):
-            return NotImplemented  # let DTensor come back with the local operation
+        if any(is_traceable_wrapper_subclass_type(t) for t in types):
+            return NotImplemented  # let a DTensor or a quantized tensor come back with the operations on what it holds
         if func is _ASKS_DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches are this question
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
         if self.answers.covers(func):
-            return self.answers.answer(func, args)
+            return self.answers.answer(func, args, noted=not self.updating)
         try:
             out = func(*args, **kwargs)
         except DynamicOutputShapeException:
-            raise JobError(f"{func} gives a result whose shape depends on the data, so its memory cannot be forecast.",
-                           ["replace it by an operation of fixed shape (masks instead of nonzero)"]) from None  # fmt: skip
+            raise dynamic_shape(func) from None
         except (DataDependentOutputException, UnsupportedOperatorException):
-            raise JobError(f"{func} has no shape rule for fake tensors, so the model cannot be traced.",
-                           ["register one with torch.library.register_fake", "replace the operator"]) from None  # fmt: skip
-        outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and device_type(t) == self.device_type]
-        self.answers.remember(func, out)
+            raise no_shape_rule(str(func)) from None
+        made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        outputs = [t for t in made if device_type(t) == self.device_type]
+        if len(outputs) < len(made):
+            if any(device_type(t) == "cuda" for t in made):
+                raise asks_for_cuda()
+            if func is _COPIES and device_type(args[0]) == self.device_type:
+                self.answers.leaves_device()
+        self.answers.remember(func, out, args)
         if outputs or any(device_type(t) == self.device_type for t in tensors_in(args)):
             self._record(func, args, kwargs, outputs)
         return out
@@ -155,9 +165,29 @@ class Recorder(TorchDispatchMode):
         for tensor in fresh:
             self._born(tensor.untyped_storage(), module, phase, from_host=from_host)
 
+    def record_kernel(self, name: str, kind: str, dtype: str, numbers: Numbers,
+                      make: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:  # fmt: skip
+        """One kernel that no operator stands for: it is a row, and what `make` returns are its results."""
+        paused, self.paused = self.paused, True
+        try:
+            results = make()
+        finally:
+            self.paused = paused
+        if not paused:
+            phase, module = self._where()
+            index = self.operations.setdefault((name, KINDS.index(kind), dtype, numbers), len(self.operations))
+            self.rows.append((index, module, phase, 2 if phase == OPTIMIZER else self.micro_step))
+            for tensor in results:
+                self._born(tensor.untyped_storage(), module, phase, from_host=False)
+        return results
+
     def _where(self) -> tuple[int, int]:
         """Phase and module of the operation being dispatched."""
+        if self.place is not None:
+            return self.place
         stack = self._module_stack()
+        if self.updating:
+            return OPTIMIZER, stack[-1] if stack else 0
         node = torch._C._current_autograd_node()
         if node is None:
             module = stack[-1] if stack else 0
@@ -206,5 +236,5 @@ class Recorder(TorchDispatchMode):
             self._stack.modules = []
         return self._stack.modules
 
-    def _module_index(self, path: str) -> int:
+    def module_index(self, path: str) -> int:
         return self.modules.setdefault(path, len(self.modules))

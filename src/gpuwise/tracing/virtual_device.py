@@ -23,6 +23,8 @@ class VirtualMode(FakeTensorMode):
     def __init__(self) -> None:
         # No fallback kernels: an operator without a shape rule is named instead of being run on made-up values.
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+        # A kernel that PyTorch's dispatcher does not see is told, instead of being handed a null pointer.
+        self._allow_unsafe_data_ptr_access = False
 
 
 class _Event:

@@ -1,0 +1,81 @@
+"""What a Recorder has seen, put together as a Trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpuwise.job import Job, repeated_blocks
+from gpuwise.runtime.adapters import parameter_count
+from gpuwise.runtime.program import Program
+from gpuwise.strategy import Strategy
+from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.tracing.kernels import temporaries
+from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
+
+
+def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *,
+             substrate: str, identity: str) -> Trace:  # fmt: skip
+    """The step recorded last. identity: the job's fingerprint."""
+    length = len(recorder.rows)
+    operation, module, phase, micro_step = np.array(recorder.rows, dtype=np.int32).reshape(-1, 4).T
+    names = list(recorder.operations)
+    rows = sorted((row for row in recorder.storages if row["size_bytes"]), key=_order_of_gradients)
+    categories = [_category(row, phase, length) for row in rows]
+    parameters = list(program.model.parameters())
+    sizes = {"micro_batch": strategy.micro_batch}
+    sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
+    said = temporaries.notes(key[0] for key in names) if substrate != "cpu" else ()
+    header = Header(
+        job=job.name, fingerprint=identity, sizes=sizes,
+        strategy=strategy.but(accumulation=1, optimizer=_optimizer_name(job, strategy)),
+        parameters=sum(parameter_count(p) for p in parameters),
+        trainable_parameters=sum(parameter_count(p) for p in parameters if p.requires_grad),
+        sample_unit=job.sample_unit, units_per_sample=job.tokens_per_sample or 1,
+        substrate=substrate, torch_version=torch.__version__.split("+")[0],
+        blocks=_block_paths(program), assumptions=(*job.assumptions, *recorder.answers.given, *said),
+        gradient_shapes=tuple(row["shape"] for row, name in zip(rows, categories, strict=True) if name == "gradient"),
+    )  # fmt: skip
+    return Trace(
+        header=header,
+        operations=Operations(
+            name=tuple(key[0] for key in names), kind=np.array([key[1] for key in names], dtype=np.int8),
+            dtype=tuple(key[2] for key in names),
+            values=np.array([key[3] for key in names], dtype=np.int64).reshape(-1, len(COLUMNS)),
+        ),
+        sequence=Sequence(operation, module, phase.astype(np.int8), micro_step.astype(np.int8)),
+        storages=Storages(
+            size_bytes=np.array([row["size_bytes"] for row in rows], dtype=np.int64),
+            category=np.array([CATEGORIES.index(name) for name in categories], dtype=np.int8),
+            module=np.array([row["module"] for row in rows], dtype=np.int32),
+            born=np.array([row["born"] for row in rows], dtype=np.int32),
+            died=np.array([length if row["died"] is None else row["died"] for row in rows], dtype=np.int32),
+        ),
+        modules=tuple(recorder.modules),
+    ).check()  # fmt: skip
+
+
+def _order_of_gradients(row: StorageRow) -> int:
+    """Gradients come last, in the order of the parameters they belong to."""
+    return int(row["order"]) + 1 if row.get("category") == "gradient" else 0
+
+
+def _category(row: StorageRow, phase_of: np.ndarray, length: int) -> str:
+    """What a storage is for, by who holds it, else by when it is born and dies."""
+    if "category" in row:
+        return str(row["category"])
+    if row["from_host"]:
+        return "input"
+    died = phase_of[row["died"]] if row["died"] is not None and row["died"] < length else None
+    if row["phase"] in (FORWARD, RECOMPUTE) and (died is None or died in (BACKWARD, RECOMPUTE)):
+        return "activation"
+    return "temporary"
+
+
+def _block_paths(program: Program) -> tuple[str, ...]:
+    blocks = {id(block) for block in repeated_blocks(program.model)}
+    return tuple(path for path, module in program.model.named_modules() if id(module) in blocks)
+
+
+def _optimizer_name(job: Job, strategy: Strategy) -> str | None:
+    return strategy.optimizer or (job.optimizer if isinstance(job.optimizer, str) else None)

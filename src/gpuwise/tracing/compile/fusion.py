@@ -1,0 +1,183 @@
+"""The kernels Inductor makes of a graph, and what is stored between them: a simulation of its rules.
+
+Stored values whose loops run over the same sizes are fused into one kernel (torch/_inductor/scheduler.py can_fuse,
+torch/_inductor/codegen/simd.py can_fuse); what only its own kernel reads is never allocated.
+
+What is left out: loops that are turned around to fit, reductions split in two, and templates that fuse a product's epilogue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from gpuwise.tracing.compile.lowering import Kernel, Value, lower, may_overwrite
+from gpuwise.tracing.compile.reordering import reordered
+
+KERNEL_AT_MOST = 64  # values a kernel makes: max_fusion_size in torch/_inductor/config.py
+FUSION_WINDOW = 64  # kernels further apart are not fused (Scheduler.are_long_distant_nodes)
+LIVES_FOR_LOADS = 32  # of Scheduler.can_fusion_increase_peak_memory
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """kernels in the order they run; stores: what each of them allocates; donors: the dying inputs whose memory some of
+    that takes over; value_of: what each tensor of the graph is, or is a view of; last_use: the position in kernels after
+    which a value is dead (absent where it is returned)."""
+
+    kernels: tuple[Kernel, ...]
+    stores: tuple[tuple[Value, ...], ...]
+    donors: tuple[tuple[Value, ...], ...]
+    value_of: dict[fx.Node, Value]
+    last_use: dict[Value, int]
+
+
+def schedule(graph: fx.Graph, *, on_cpu: bool) -> Schedule:
+    """The kernels of a graph of aten and prims operators whose nodes hold fake tensors in meta["val"]."""
+    made, value_of, outputs = lower(graph, on_cpu=on_cpu)
+    kernels = reordered(_Fusion(outputs).fused(made), outputs)
+    readers: dict[Value, set[int]] = {value: set() for kernel in kernels for value in kernel.values}
+    for position, kernel in enumerate(kernels):
+        for value in kernel.reads:
+            readers.setdefault(value, set()).add(position)
+    stores = [[v for v in kernel.values if kernel.library is not None or v in outputs or readers[v] - {position}]
+              for position, kernel in enumerate(kernels)]  # fmt: skip
+    last_use = {value: max(positions, default=0) for value, positions in readers.items()}
+    for position, kernel in enumerate(kernels):
+        last_use |= {value: max(last_use[value], position) for value in kernel.values}
+    for value in outputs:
+        last_use.pop(value, None)
+    donors = [_donors(kernel, stored, {v for v in kernel.reads if v not in kernel.values and last_use.get(v) == position})
+              for position, (kernel, stored) in enumerate(zip(kernels, stores, strict=True))]  # fmt: skip
+    return Schedule(tuple(kernels), tuple(map(tuple, stores)), tuple(map(tuple, donors)), value_of, last_use)
+
+
+def _donors(kernel: Kernel, stored: Iterable[Value], dying: set[Value]) -> list[Value]:
+    """Inputs of a generated kernel that its results overwrite: of equal size, and read by nothing in it but that result
+    and what that is computed from (SchedulerNode.decide_inplace_update)."""
+    if not kernel.fuses:
+        return []
+    found: list[Value] = []
+    for value in stored:
+        before = {value}
+        for earlier in reversed(kernel.values):
+            if any(earlier in later.reads for later in before):
+                before.add(earlier)
+        donor = next((source for source in value.reads if source in dying and source not in found
+                      and may_overwrite(source, value)
+                      and all(reader in before for reader in kernel.values if source in reader.reads)), None)  # fmt: skip
+        if donor is not None:
+            found.append(donor)
+    return found
+
+
+class _Fusion:
+    """Joins kernels with those whose values they read or that read the same, most bytes in common first."""
+
+    def __init__(self, outputs: Iterable[Value]):
+        self.uses = Counter(list(outputs))
+        self.kernel_of: dict[Value, Kernel] = {}
+        self.readers: dict[Value, list[Kernel]] = {}
+        self.first_position: dict[Kernel, int] = {}
+        self._merged: dict[Kernel, Kernel] = {}
+
+    def fused(self, made: Sequence[Kernel]) -> list[Kernel]:
+        self.uses.update(value for kernel in made for value in kernel.reads)
+        for position, kernel in enumerate(made):
+            kernel.position = self.first_position[kernel] = position
+            self.kernel_of |= dict.fromkeys(kernel.values, kernel)
+            if kernel.fuses:
+                self._place(kernel)
+            for value in kernel.reads:
+                self.readers.setdefault(value, []).append(kernel)
+        alive = [kernel for kernel in made if kernel not in self._merged]
+        return _in_order(sorted(alive, key=self.first_position.__getitem__), self._sources)
+
+    def _place(self, kernel: Kernel) -> None:
+        """Joins the kernel, the last one so far, with all that fit."""
+        near = [k for v in kernel.reads for k in [self.kernel_of.get(v), *self.readers.get(v, [])[-FUSION_WINDOW:]] if k]
+        others = dict.fromkeys(self._now(k) for k in near)
+        current = kernel
+        for other in sorted(others, key=lambda k: -_common(k, kernel)):
+            if self._now(other) is current or not self._may_join(self._now(other), current):
+                continue
+            other, joined = self._now(other), current
+            self._merged[joined], current = other, other
+            _join(other, joined)
+            self.first_position[other] = min(self.first_position[other], self.first_position[joined])
+
+    def _may_join(self, a: Kernel, b: Kernel) -> bool:
+        return (a.fuses and b.fuses and b.position - self.first_position[a] <= FUSION_WINDOW and _fits(a, b)
+                and not self._lengthens_lives(a, b) and not self._depends(b, a) and not self._depends(a, b))  # fmt: skip
+
+    def _lengthens_lives(self, a: Kernel, b: Kernel) -> bool:
+        """Whether fusion keeps much more alive than it saves (Scheduler.can_fusion_increase_peak_memory): both have
+        inputs of one size that nobody else reads, so that one's could have been the other's memory."""
+        alone = [{size for value, size in kernel.reads.items() if self.uses[value] == 1} for kernel in (a, b)]
+        return sum(alone[0] & alone[1]) > LIVES_FOR_LOADS * _common(a, b)
+
+    def _now(self, kernel: Kernel) -> Kernel:
+        while kernel in self._merged:
+            kernel = self._merged[kernel]
+        return kernel
+
+    def _sources(self, kernel: Kernel) -> set[Kernel]:
+        return {self._now(self.kernel_of[v]) for v in kernel.reads if v in self.kernel_of} - {kernel}
+
+    def _depends(self, kernel: Kernel, on: Kernel) -> bool:
+        """Whether kernel needs `on` by way of a third."""
+        seen: set[Kernel] = set()
+        waiting = list(self._sources(kernel) - {on})
+        while waiting:
+            found = waiting.pop()
+            if found is on:
+                return True
+            if found not in seen and found.position >= self.first_position[on]:
+                seen.add(found)
+                waiting += self._sources(found)
+        return False
+
+
+def _join(kernel: Kernel, other: Kernel) -> None:
+    kernel.values += other.values
+    kernel.reads = {**kernel.reads, **other.reads}
+    kernel.position = max(kernel.position, other.position)
+    if other.reduced > 1:
+        kernel.size, kernel.reduced, kernel.trailing = other.size, other.reduced, other.trailing
+
+
+def _fits(a: Kernel, b: Kernel) -> bool:
+    """Whether their loops run over the same sizes, or one reduces what the other runs over."""
+    if len(a.values) + len(b.values) > KERNEL_AT_MOST:
+        return False
+    if a.reduced > 1 and b.reduced > 1:
+        return (a.size, a.reduced, a.trailing) == (b.size, b.reduced, b.trailing)
+    if a.reduced == b.reduced:
+        return a.size == b.size
+    reduction, pointwise = (a, b) if a.reduced > 1 else (b, a)
+    whole = reduction.size * reduction.reduced if reduction.trailing else reduction.size
+    return pointwise.size in (reduction.size, whole)
+
+
+def _common(a: Kernel, b: Kernel) -> int:
+    """Bytes that one kernel in place of two does not load (Scheduler.score_fusion_memory)."""
+    made = {*a.values, *b.values}
+    shared = sum(size for value, size in b.reads.items() if value in a.reads or value in made)
+    return shared + sum(size for value, size in a.reads.items() if value in made)
+
+
+def _in_order(kernels: list[Kernel], sources: Callable[[Kernel], Iterable[Kernel]]) -> list[Kernel]:
+    """Each kernel after those it needs, else as in the graph (Scheduler.topological_sort_schedule)."""
+    done: dict[Kernel, None] = {}
+    for kernel in kernels:
+        waiting = [kernel]
+        while waiting:
+            missing = [] if waiting[-1] in done else [k for k in sources(waiting[-1]) if k not in done]
+            if missing:
+                waiting += sorted(missing, key=lambda k: -k.position)
+            else:
+                done[waiting.pop()] = None
+    return list(done)

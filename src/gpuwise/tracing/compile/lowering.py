@@ -1,0 +1,252 @@
+"""What Inductor stores of a graph: a simulation of its rules.
+
+A value that is computed element by element is not stored: whoever reads it computes it again inside its own loop, until
+one of Inductor's reasons to store it applies (torch/_inductor/graph.py GraphLowering.run_node, torch/_inductor/ir.py
+StorageBox). Reductions are stored. Matrix products, convolutions, attention and everything unknown run as kernels of a
+library, which read and write stored values.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+# From torch/_inductor/config.py: realize_reads_threshold; then, for a GPU and for a CPU,
+# _realize_acc_reads_threshold_default and realize_cpu_acc_reads_threshold, _realize_opcount_threshold_default and
+# realize_cpu_opcount_threshold.
+READS_ON_REUSE = 4
+READS_AT_MOST = {False: 8, True: 12}
+OPERATORS_AT_MOST = {False: 30, True: 50}
+
+# A graph's operator is about two of a loop's: it and the constant, conversion or load beside it.
+OPERATORS_A_NODE = 2
+# Functions that a CPU does not compute twice (StorageBox.should_realize_on_reuse).
+_HEAVY = frozenset("exp log log10 log1p log2 sigmoid tanh".split())
+
+_REDUCTIONS = frozenset("sum mean amax amin prod any all argmax argmin var var_mean std linalg_vector_norm xor_sum".split())
+_POINTWISE = frozenset(
+    "full full_like zeros zeros_like ones ones_like scalar_tensor arange iota clone copy _to_copy convert_element_type "
+    "rand randn embedding index index_select gather cat stack constant_pad_nd select_scatter slice_scatter repeat roll "
+    "flip tril triu _unsafe_index _unsafe_masked_index where inductor_random inductor_randint inductor_lookup_seed fma "
+    "avg_pool2d avg_pool2d_backward upsample_nearest2d _low_memory_max_pool_with_offsets "
+    "_low_memory_max_pool_offsets_to_indices max_pool2d_with_indices_backward split_with_sizes_copy empty "
+    "lift_fresh_copy empty_like new_zeros new_ones new_full new_empty bitwise_not logical_not".split())  # fmt: skip
+_SCATTERS = frozenset("index_put _unsafe_index_put _unsafe_masked_index_put_accumulate scatter scatter_add scatter_reduce "
+                      "index_add embedding_dense_backward".split())  # fmt: skip
+_GATHERS = frozenset("embedding index index_select gather _unsafe_index _unsafe_masked_index".split())
+_MOVES = frozenset("cat stack clone flip roll repeat constant_pad_nd".split())  # write elsewhere than they read
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the graph with storage of its own, or one that would have it if it were stored.
+
+    size: elements. reduced: elements that each of them reduces (1: none). trailing: whether those are the innermost.
+    reads: the stored values its loop loads. operators: in that loop. donor: a value whose memory it takes over.
+    """
+
+    node: fx.Node
+    stored: bool
+    size: int = 0
+    reduced: int = 1
+    trailing: bool = True
+    reads: dict[Value, int] = field(default_factory=dict)  # with the bytes loaded
+    operators: int = 0
+    heavy: bool = False
+    scatters: bool = False
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One launch. library: the node it runs, for a kernel that is not generated; else `values` are what its loop makes."""
+
+    values: list[Value]
+    library: fx.Node | None = None
+    reads: dict[Value, int] = field(default_factory=dict)
+    position: int = 0
+    size: int = 0
+    reduced: int = 1
+    trailing: bool = True
+
+    @property
+    def fuses(self) -> bool:
+        return self.library is None and not self.values[0].scatters
+
+
+def lower(graph: fx.Graph, *, on_cpu: bool) -> tuple[list[Kernel], dict[fx.Node, Value], list[Value]]:
+    """The kernels of a graph before any are fused, in order; what each of its tensors is, or is a view of; and the
+    values it returns. Nodes hold fake tensors in meta["val"]."""
+    lowering = _Lowering(on_cpu)
+    outputs: dict[Value, None] = {}
+    for node in graph.nodes:
+        if node.op == "output":
+            outputs = dict.fromkeys(lowering.store(value) for value in lowering.values_in(node))
+        else:
+            lowering.add(node)
+    return lowering.made, lowering.value_of, list(outputs)
+
+
+def is_view(node: fx.Node) -> bool:
+    target = node.target
+    if target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
+    return isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)
+
+
+def may_overwrite(source: Value, result: Value) -> bool:
+    """Whether a result may take its input's memory: equal in size, and read where it is written. What is handed to the
+    graph is its caller's, but for what the forward saved (donated buffers)."""
+    given = source.node.op == "placeholder" and str(source.node.target).startswith(("primals", "tangents"))
+    a, b = source.node.meta["val"], result.node.meta["val"]
+    return not given and a.numel() == b.numel() and a.dtype == b.dtype and _name(result.node) not in _MOVES
+
+
+def _name(node: fx.Node) -> str:
+    packet = getattr(node.target, "_overloadpacket", None)
+    return packet.__name__ if packet is not None else ""
+
+
+def _is_pointwise(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.pointwise in target.tags or _name(node) in _POINTWISE
+
+
+class _Lowering:
+    """Walks the graph in order and decides what is stored, and when (GraphLowering.run_node)."""
+
+    def __init__(self, on_cpu: bool):
+        self.on_cpu = on_cpu
+        self.value_of: dict[fx.Node, Value] = {}
+        self.made: list[Kernel] = []
+
+    def add(self, node: fx.Node) -> None:
+        if node.op != "call_function":
+            self.value_of[node] = Value(node, stored=True)
+        elif is_view(node):
+            self.value_of[node] = self.value_of[_first_node(node)]
+            self._consider(node)
+        elif node.target is operator.getitem:
+            self._add_item(node)
+        elif not isinstance(node.meta.get("val"), torch.Tensor):
+            if not (_is_pointwise(node) or _name(node) in _REDUCTIONS):
+                self._run_library(node)
+        elif _name(node) in _SCATTERS:
+            self._scatter(node)
+        elif _name(node) in _REDUCTIONS or _is_pointwise(node):
+            self._compute(node, node)
+        else:
+            self._run_library(node)
+
+    def store(self, value: Value) -> Value:
+        if not value.stored:
+            value.stored = True
+            self.made.append(Kernel([value], reads=value.reads, size=value.size, reduced=value.reduced,
+                                    trailing=value.trailing))  # fmt: skip
+        return value
+
+    def values_in(self, node: fx.Node) -> list[Value]:
+        return [self.value_of[n] for n in node.all_input_nodes if n in self.value_of]
+
+    def _add_item(self, node: fx.Node) -> None:
+        """One of several results: of a loop, which makes each on its own, or of a library's kernel."""
+        whole = _first_node(node)
+        if _is_pointwise(whole) or _name(whole) in _REDUCTIONS:
+            self._compute(node, whole)
+        elif isinstance(node.meta.get("val"), torch.Tensor):
+            self.value_of[node] = Value(node, stored=True)
+            kernel = next(k for k in reversed(self.made) if k.library is whole)
+            kernel.values.append(self.value_of[node])
+
+    def _run_library(self, node: fx.Node) -> None:
+        reads = {self.store(value): 0 for value in self.values_in(node)}
+        kernel = Kernel([], library=node, reads=reads)
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            self.value_of[node] = Value(node, stored=True)
+            kernel.values.append(self.value_of[node])
+        self.made.append(kernel)
+
+    def _compute(self, node: fx.Node, call: fx.Node) -> None:
+        """A value of a loop: it loads what is stored and computes what is not (call: the node of the operator)."""
+        value = Value(node, stored=False, size=prod(node.meta["val"].shape))
+        if _name(call) in _REDUCTIONS:
+            source = _first_node(call).meta["val"]
+            value.reduced = max(1, source.numel() // max(value.size, 1))
+            value.trailing = _reduces_trailing(call, source)
+        self._load(value, call)
+        value.heavy = value.heavy or _name(call) in _HEAVY
+        self.value_of[node] = value
+        if value.reduced > 1:
+            self.store(value)
+        self._consider(node)
+
+    def _scatter(self, node: fx.Node) -> None:
+        """Adds into a copy of its first argument: a stored one that dies here, or one that is made for this."""
+        value = Value(node, stored=False, scatters=True, size=prod(node.meta["val"].shape))
+        self._load(value, node)
+        self.value_of[node] = self.store(value)
+
+    def _load(self, value: Value, call: fx.Node) -> None:
+        value.operators += OPERATORS_A_NODE
+        gathered = _first_node(call) if _name(call) in _GATHERS and call.all_input_nodes else None
+        for source in call.all_input_nodes:
+            of = self.value_of.get(source)
+            if of is None:
+                continue
+            if of.stored:
+                loaded = min(_bytes(source), _bytes(of.node))  # an expanded view is read once
+                if source is gathered:  # reads the rows it takes, not the table
+                    loaded = min(loaded, _bytes(call))
+                value.reads[of] = max(value.reads.get(of, 0), loaded)
+            else:
+                value.reads |= of.reads
+                value.operators += of.operators
+                value.heavy |= of.heavy
+
+    def _consider(self, node: fx.Node) -> None:
+        """Stores a value that several read and that is not cheap to compute again, or whose loop has grown too long."""
+        value = self.value_of[node]
+        if value.stored:
+            return
+        reads, too_long = len(value.reads), value.operators > OPERATORS_AT_MOST[self.on_cpu]
+        if len(node.users) > 1:
+            for_library = any(_runs_in_library(user) for user in node.users) and reads > 1
+            for_output = any(user.op == "output" for user in node.users) and reads > 0
+            dear = too_long or reads > READS_ON_REUSE or (self.on_cpu and value.heavy)
+            if for_library or for_output or dear:
+                self.store(value)
+        if is_view(node) and any(user.op == "output" for user in node.users):
+            self.store(value)
+        if (reads > READS_AT_MOST[self.on_cpu] or too_long) and reads > 1:
+            self.store(value)
+
+
+def _runs_in_library(node: fx.Node) -> bool:
+    return _name(node) in ("mm", "bmm", "convolution", "convolution_backward", "_int_mm", "as_strided")
+
+
+def _first_node(node: fx.Node) -> fx.Node:
+    return node.all_input_nodes[0]
+
+
+def _reduces_trailing(call: fx.Node, source: torch.Tensor) -> bool:
+    dims = call.args[1] if len(call.args) > 1 else None
+    if isinstance(dims, int):
+        dims = [dims]
+    if not isinstance(dims, (list, tuple)) or not dims:
+        return True
+    kept = {d % max(source.dim(), 1) for d in dims if isinstance(d, int)}
+    rest = [d for d in range(source.dim()) if d not in kept and source.shape[d] != 1]
+    return not rest or max(rest) < min(d for d in kept)
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta["val"]
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0

@@ -1,0 +1,98 @@
+"""The order in which Inductor runs a graph's kernels: the one that its estimate says takes least memory.
+
+Of the orders it tries (torch/_inductor/memory.py reorder_for_peak_memory), the one as in the graph and
+topological_sort_lpmf ("least peak memory first"); breadth first and depth first are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import torch
+
+from gpuwise.tracing.compile.lowering import Kernel, Value
+
+_NEVER_FREED = ("primals_", "arg", "fwd_rng_state", "bwd_rng_state", "tangents")  # is_nonfreeable_buffers
+
+
+def reordered(kernels: Sequence[Kernel], outputs: Collection[Value]) -> list[Kernel]:
+    """The kernels, given in an order that may run, in that or the better one.
+
+    Arguments:
+        outputs: values that are never freed here.
+    """
+    lives = _Lives(kernels, outputs)
+    found = lives.least_first()
+    return found if lives.peak_bytes(found) < lives.peak_bytes(kernels) else list(kernels)
+
+
+class _Lives:
+    """What each kernel allocates and which kernels still need it."""
+
+    def __init__(self, kernels: Sequence[Kernel], outputs: Collection[Value]):
+        self.kernels, self.outputs = kernels, set(outputs)
+        maker = {value: kernel for kernel in kernels for value in kernel.values}
+        self.reads = {k: [v for v in k.reads if maker.get(v) is not k and _may_be_freed(v)] for k in kernels}
+        self.made_bytes = {k: sum(map(_bytes, k.values)) for k in kernels}
+        self.needs = {k: {maker[v] for v in self.reads[k] if v in maker} for k in kernels}
+        self.readers = Counter(v for reads in self.reads.values() for v in reads)
+        self.readers.update(self.outputs)
+        self.given_bytes = sum(_bytes(v) for v in self.readers if v not in maker)
+
+    def peak_bytes(self, order: Sequence[Kernel]) -> int:
+        """Largest sum of live values, what is never freed not counted (estimate_peak_memory)."""
+        left, live_bytes, peak_bytes = self.readers.copy(), self.given_bytes, 0
+        for kernel in order:
+            live_bytes += self.made_bytes[kernel]
+            peak_bytes = max(peak_bytes, live_bytes)
+            live_bytes -= self._freed_bytes(kernel, left)
+            left.subtract(self.reads[kernel])
+        return peak_bytes
+
+    def least_first(self) -> list[Kernel]:
+        """Of the kernels that may run, always the one after which least is alive, among those that do not raise the peak
+        so far; where all raise it, the smallest."""
+        left, live_bytes = self.readers.copy(), self.given_bytes
+        peak_bytes = max(live_bytes, sum(map(_bytes, self.outputs)))
+        place = {kernel: number for number, kernel in enumerate(self.kernels)}
+        missing = {kernel: len(needs) for kernel, needs in self.needs.items()}
+        needed_by: dict[Kernel, list[Kernel]] = {kernel: [] for kernel in self.kernels}
+        for kernel, needs in self.needs.items():
+            for other in needs:
+                needed_by[other].append(kernel)
+        ready, order = [kernel for kernel in self.kernels if not missing[kernel]], []
+        while ready:
+            room_bytes = peak_bytes - live_bytes
+
+            def cost(kernel: Kernel, room_bytes: int = room_bytes) -> tuple[int, int, int]:
+                made_bytes = self.made_bytes[kernel]
+                raises = made_bytes if made_bytes > room_bytes else 0
+                return raises, made_bytes - self._freed_bytes(kernel, left), place[kernel]
+
+            chosen = min(ready, key=cost)
+            ready.remove(chosen)
+            order.append(chosen)
+            live_bytes += self.made_bytes[chosen]
+            peak_bytes = max(peak_bytes, live_bytes)
+            live_bytes -= self._freed_bytes(chosen, left)
+            left.subtract(self.reads[chosen])
+            for kernel in needed_by[chosen]:
+                missing[kernel] -= 1
+                if not missing[kernel]:
+                    ready.append(kernel)
+        return order
+
+    def _freed_bytes(self, kernel: Kernel, left: Counter[Value]) -> int:
+        """Of what it reads, that which nobody else will; of what it makes, that which nobody reads."""
+        last = sum(_bytes(v) for v in self.reads[kernel] if left[v] == 1 and v not in self.outputs)
+        return last + sum(_bytes(v) for v in kernel.values if not self.readers[v])
+
+
+def _may_be_freed(value: Value) -> bool:
+    return not (value.node.op == "placeholder" and str(value.node.target).startswith(_NEVER_FREED))
+
+
+def _bytes(value: Value) -> int:
+    tensor = value.node.meta.get("val")
+    return tensor.numel() * tensor.element_size() if isinstance(tensor, torch.Tensor) else 0

@@ -1,0 +1,175 @@
+"""Why a job cannot be recorded, in words that say what to write instead, with the line of the user's code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from itertools import takewhile
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from gpuwise.errors import GpuwiseError, JobError
+
+_RECORD = os.path.join(os.path.dirname(__file__), "record.py")  # what is called from here is the user's
+_STATIC = {
+    "nonzero": "give the most there can be: torch.nonzero_static(mask, size=N)",
+    "index": "keep the shape: torch.where(mask, x, 0), or x * mask, instead of x[mask]",
+    "masked_select": "keep the shape: torch.where(mask, x, 0), or x * mask",
+    "repeat_interleave": "give the length of the result: repeat_interleave(..., output_size=N)",
+    "bincount": "count into a known number of bins: x.new_zeros(N).scatter_add_(0, index, ones)",
+}
+_ANY_STATIC = "use an operation whose result has a known size, or pad to the most there can be"
+
+
+def dynamic_shape(func: Any) -> JobError:
+    """For an operator whose result has as many elements as the data say."""
+    way = _STATIC.get(func._overloadpacket.__name__, _ANY_STATIC)
+    return JobError(f"{func} gives a result whose shape depends on the data, so its memory cannot be forecast.", [way])
+
+
+def no_shape_rule(operator: str) -> JobError:
+    """For an operator that cannot say what it returns without being run. operator: namespace::name or namespace.name."""
+    what = f"{operator} has no shape rule for fake tensors, so the model cannot be traced."
+    namespace, name, *_ = re.split(r"::|\.", operator)
+    if namespace in ("aten", "prims"):
+        return JobError(what, ["leave it out, or write it with other operators"])
+    known = getattr(getattr(torch.ops, namespace), name, None)
+    overload = getattr(known, "default", None)
+    arguments = ", ".join(argument.name for argument in overload._schema.arguments) if overload else "..."
+    rule = f'@torch.library.register_fake("{namespace}::{name}") before def _({arguments}): return x.new_empty(...)'
+    return JobError(what, [f"say the shape of its result: {rule}", "replace the operator"])
+
+
+def asks_for_cuda() -> JobError:
+    return JobError("the job asks for a CUDA device itself, but a forecast runs on a virtual device.",
+                    ["make tensors where an input is: x.new_zeros(...), device=x.device; constants: register_buffer",
+                     'leave .cuda() and device="cuda" out of model, batch and loss: gpuwise moves them'])  # fmt: skip
+
+
+def _foreign_kernel(kind: str) -> JobError:
+    return JobError(f"the job calls {kind}, which needs real memory; a forecast has none.",
+                    ['wrap the call: @torch.library.custom_op("mylib::my_op", mutates_args=()), then '
+                     "@my_op.register_fake on a function that returns an empty tensor of the same shape",
+                     "forecast with a PyTorch implementation of the same operation"])  # fmt: skip
+
+
+def _numpy() -> JobError:
+    return JobError("the job turns a tensor into a NumPy array, whose values a forecast does not have.",
+                    ["write it with PyTorch's operations", "do it outside of model and loss, where data are made"])  # fmt: skip
+
+
+def _mixed_devices() -> JobError:
+    return JobError("a tensor on the CPU meets one on the device, which fails on a GPU too.",
+                    ["make it where an input is: x.new_zeros(...), device=x.device; constants: register_buffer"])  # fmt: skip
+
+
+def _needs_values() -> JobError:
+    return JobError("the model reads values of tensors while it is built; a forecast builds it without any.",
+                    ['make those tensors on the CPU: torch.linspace(..., device="cpu")',
+                     "compute such numbers with Python or NumPy"])  # fmt: skip
+
+
+# What PyTorch and extensions say, first match counts; a group is the operator's name.
+_MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
+    (r"no fake impl registered for <CustomOpDef\(([\w.]+::\w+)\)>", no_shape_rule),
+    (r"Could not run '([\w.]+::\w+)", no_shape_rule),
+    (r"NYI: ([\w.]+)", no_shape_rule),
+    (r"cannot be called on meta tensors|Cannot copy out of meta tensor", _needs_values),
+    (r"Cannot access data pointer|__cuda_array_interface__|active drivers",
+     lambda: _foreign_kernel("a kernel from outside PyTorch (a compiled extension, Triton)")),
+    (r"(?i)(?:must be|expected|is not|not) an? (?:cuda|gpu) tensor|must be on (?:cuda|a gpu)",
+     lambda: _foreign_kernel("a kernel of a CUDA extension")),
+    (r"not compiled with CUDA|not linked with support for cuda|requires CUDA|NVIDIA driver|torch\.cuda\.\w+ not available",
+     asks_for_cuda),
+    (r"at least two devices.* cuda", asks_for_cuda),
+    (r"at least two devices.* cpu", _mixed_devices),
+    (r"\.numpy\(\) is not supported|device type tensor to numpy", _numpy),
+]  # fmt: skip
+
+
+def explained(error: Exception, name: str) -> GpuwiseError:
+    """The error to raise for what came out of building or running a job: in our words where the cause is known, else in
+    its own, each with the place in the user's code where there is one.
+
+    Arguments:
+        name: the job's.
+    """
+    if isinstance(error, GpuwiseError) and not isinstance(error, JobError):
+        return error
+    cause = error.__cause__ if isinstance(error, JobError) and isinstance(error.__cause__, Exception) else error
+    found = error if isinstance(error, JobError) else None
+    if not isinstance(cause, GpuwiseError):
+        found = _known(cause) or found
+    if found is None:
+        found = JobError(f"a step of {name or 'the job'} fails: {type(error).__name__}: {_first_line(error)}.",
+                         ["run the loss on one example batch yourself to see the full trace"])  # fmt: skip
+    where = place_of(cause.__traceback__)
+    if where:
+        return JobError(f"{found.what.removesuffix('.')} (at {where}).", found.ways_out)
+    return found
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """file:line of the deepest call in the user's own code, else in a library's model; "" where there is none."""
+    return _place([(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)])
+
+
+def place_of_caller() -> str:
+    """As `place_of`, of the code that runs now inside a recording."""
+    return _place(_calls_of_job()[::-1])
+
+
+def called_by_job() -> bool:
+    """Whether it is the job's code (its model's, its libraries') that calls PyTorch now, and not gpuwise's."""
+    passing = (os.path.dirname(torch.__file__), os.path.dirname(__file__), "<")
+    caller = next((path for path, _ in _calls_of_job() if not path.startswith(passing)), _RECORD)
+    return not caller.startswith(os.path.dirname(os.path.dirname(__file__)))
+
+
+def _calls_of_job() -> list[tuple[str, int]]:
+    """File and line of every call since the recording began, the last call first."""
+    calls = traceback.walk_stack(sys._getframe())
+    found = ((frame.f_code.co_filename, line) for frame, line in calls)
+    return list(takewhile(lambda call: call[0] != _RECORD, found))
+
+
+def _place(calls: list[tuple[str, int]]) -> str:
+    outside = [call for call in calls if not call[0].startswith(("<", *_not_the_users()))]
+    own = [call for call in outside if "site-packages" not in call[0]]
+    if not outside:
+        return ""
+    path, line = (own or outside)[-1]
+    if not own:
+        return f"{path.rpartition(f'site-packages{os.sep}')[2]}:{line}"
+    with suppress(OSError, ValueError):  # the current folder is gone, or on another drive
+        path = min(path, os.path.relpath(path), key=len)
+    return f"{path}:{line}"
+
+
+@cache
+def _not_the_users() -> tuple[str, ...]:
+    """Folders of PyTorch, gpuwise and Python's own library. The standard library may hold site-packages: not those."""
+    standard = sysconfig.get_path("stdlib")
+    inside = [os.path.join(standard, name) for name in os.listdir(standard) if name != "site-packages"]
+    return (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), *inside)
+
+
+def _known(error: BaseException) -> JobError | None:
+    text = str(error)
+    for pattern, make in _MESSAGES:
+        match = re.search(pattern, text)
+        if match:
+            return make(*match.groups())
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["(no message)"])[0].rstrip(".")
