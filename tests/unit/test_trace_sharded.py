@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from gpuwise.job import Job, repeated_blocks
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.runtime.adapters import adapted
 from gpuwise.runtime.optimizers import make_optimizer
 from gpuwise.runtime.recompute import apply_recompute
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace import CATEGORIES, Trace, data_parallel, live_bytes, recorded_as
+from gpuwise.trace import CATEGORIES, COLUMNS, Trace, data_parallel, live_bytes, recorded_as
 from gpuwise.trace.memory import rounded
 from gpuwise.tracing import accelerator, record, virtual_device
 from gpuwise.tracing.recorder import Recorder
@@ -93,7 +95,7 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
     with warnings.catch_warnings(), fake_world(ranks) as mesh:
         warnings.simplefilter("ignore")
         with unset_fake_temporarily(), torch.device("meta"):
-            model = job.model()
+            model = adapted(job.model(), strategy)
         if strategy.precision == "bf16":
             model.to(torch.bfloat16)
         apply_recompute(model, strategy.recompute)
@@ -105,7 +107,9 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
                 fully_shard(block, mesh=mesh, mp_policy=policy)
             fully_shard(model, mesh=mesh, mp_policy=policy)
             model.to_empty(device="virt")
-            optimizer = make_optimizer(strategy.optimizer or job.optimizer, model.parameters(), job.learning_rate)
+            trained = [p for p in model.parameters() if p.requires_grad]
+            optimizer = make_optimizer(strategy.optimizer or job.optimizer, trained, job.learning_rate,
+                                       kernels=strategy.optimizer_kernels)  # fmt: skip
             _step(job, strategy, model, optimizer, recorder)
             recorder.start()
             with collectives:
@@ -129,7 +133,7 @@ def _step(job: Job, strategy: Strategy, model: Any, optimizer: Any, recorder: Re
         loss = loss.detach()
     recorder.micro_step = 2
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=not strategy.keep_gradients)
 
 
 def _peak_bytes(recorder: Recorder) -> int:
@@ -139,7 +143,9 @@ def _peak_bytes(recorder: Recorder) -> int:
         size = int(rounded(np.int64(row["size_bytes"])))
         change[max(row["born"], 0)] += size
         change[(length if row["died"] is None else row["died"]) + 1] -= size
-    return int(np.cumsum(change)[:length].max())
+    numbers = [key[3] for key in recorder.operations]
+    inside = np.array([numbers[row[0]][COLUMNS.index("workspace_bytes")] for row in recorder.rows])
+    return int((np.cumsum(change)[:length] + rounded(inside)).max())
 
 
 def composed(job: Job, strategy: Strategy) -> tuple[Trace, Any]:
@@ -159,6 +165,17 @@ CASES = {
     "llama, bf16, accumulated": (llama_job(), Strategy(precision="bf16", accumulation=2)),
     "llama, amp-bf16, recomputed": (llama_job(seq_len=128), Strategy(precision="amp-bf16", recompute="full", micro_batch=2)),
     "llama, large vocabulary": (llama_job(vocabulary=32_000), Strategy(precision="amp-bf16", recompute="full")),
+    "llama, selective": (llama_job(), Strategy(precision="amp-bf16", recompute="selective", micro_batch=4)),
+    "llama, adam in foreach kernels": (llama_job(), Strategy(precision="amp-bf16", optimizer="adam",
+                                                             optimizer_kernels="foreach")),
+    "llama, momentum in bf16": (llama_job(), Strategy(precision="bf16", optimizer="momentum", optimizer_kernels="for-loop")),
+    "llama, lora": (llama_job(seq_len=128), Strategy(precision="amp-bf16", adapter="lora", micro_batch=4)),
+    "llama, lora in fp32": (llama_job(), Strategy(adapter="lora", micro_batch=8)),
+    "llama, lora in bf16, recomputed": (llama_job(), Strategy(precision="bf16", adapter="lora", recompute="full",
+                                                              accumulation=2, micro_batch=4)),
+    "llama, momentum in a loop": (llama_job(), Strategy(precision="amp-bf16", optimizer="momentum",
+                                                        optimizer_kernels="for-loop")),
+    "llama, gradients kept": (llama_job(), Strategy(precision="amp-bf16", keep_gradients=True)),
     "gpt2, tied": (gpt_job(), Strategy(precision="amp-bf16", micro_batch=2)),
 }  # fmt: skip
 
@@ -175,6 +192,57 @@ def test_a_sharded_rank_is_what_fsdp_does(case: str) -> None:
     assert communication.reduce_scatter_bytes == truth.reduce_scatter_bytes
     assert communication.calls == truth.calls
     assert communication.all_reduce_bytes == 0
+
+
+def optimizer_state_bytes(job: Job, strategy: Strategy) -> int:
+    storages = composed(job, strategy.but(mesh=Mesh(dp_shard=RANKS)))[0].storages
+    return int(storages.size_bytes[storages.category == CATEGORIES.index("optimizer_state")].sum())
+
+
+def test_state_in_8_bits_is_as_large_in_fp32_shards_as_in_bf16_shards() -> None:
+    """Codes, scales and tables depend on how many numbers there are; shards of under 4,096 keep plain state."""
+    job = llama_job()
+    shards = [math.prod(shape) // RANKS for shape in record(job, Strategy()).header.gradient_shapes]
+    assert all(numel % 256 == 0 for numel in shards if numel >= 4096)
+    for optimizer, code_bytes, block, values in (("adamw-8bit", 1, 256, 256), ("adamw-4bit", 0.5, 128, 16)):
+        coded = sum(2 * int(n * code_bytes + n // block * 4 + values * 4) for n in shards if n >= 4096)
+        plain = sum(2 * n for n in shards if n < 4096)
+        assert optimizer_state_bytes(job, Strategy("amp-bf16", optimizer=optimizer)) == coded + 4 * plain
+        assert optimizer_state_bytes(job, Strategy("bf16", optimizer=optimizer)) == coded + 2 * plain
+
+
+def test_the_jobs_own_optimizer_keeps_and_does_its_share() -> None:
+    job = replace(llama_job(), optimizer=lambda parameters: torch.optim.RMSprop(parameters, foreach=True))
+    whole = record(job, Strategy())
+    share, _ = composed(job, Strategy(mesh=Mesh(dp_shard=RANKS)))
+    state = [int(t.storages.size_bytes[t.storages.category == CATEGORIES.index("optimizer_state")].sum())
+             for t in (whole, share)]  # fmt: skip
+    assert state[0] / RANKS == pytest.approx(state[1], rel=0.001)
+    moved = [int(t.counts("optimizer") @ t.operations.column("bytes_read")) for t in (whole, share)]
+    assert moved[0] / RANKS == pytest.approx(moved[1], rel=0.001)
+    for phase in ("forward", "backward"):
+        assert share.flops(phase) == whole.flops(phase)
+
+
+SHARDED, REPLICATED = Mesh(dp_shard=RANKS), Mesh(dp_replicate=2)
+REFUSED = [
+    (Strategy("bf16", optimizer="adafactor", mesh=SHARDED), "adafactor"),
+    (Strategy("bf16", optimizer="muon", mesh=SHARDED), "muon"),
+    (Strategy("bf16", optimizer="momentum", optimizer_kernels="fused", mesh=SHARDED), "no fused kernels"),
+    (Strategy("bf16", compile=True, mesh=SHARDED), "compiled step"),
+    (Strategy("bf16", adapter="qlora", mesh=SHARDED), "QLoRA"),
+    (Strategy("fp8", mesh=SHARDED), "fp8"),
+    (Strategy("bf16", offload="optimizer", mesh=REPLICATED), "offloading"),
+    (Strategy("bf16", offload="parameters", mesh=SHARDED), "offloading"),
+    (Strategy("bf16", optimizer_in_backward=True, mesh=REPLICATED), "optimizer in backward"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "words"), REFUSED)
+def test_what_several_devices_do_otherwise_is_refused(strategy: Strategy, words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words) as refusal:
+        data_parallel(record(gpt_job(), Strategy("bf16")), strategy)
+    assert refusal.value.ways_out
 
 
 def test_more_shards_need_less_memory_down_to_what_is_gathered() -> None:

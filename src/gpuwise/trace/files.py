@@ -8,11 +8,11 @@ import os
 import zipfile
 from dataclasses import asdict
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError
 from gpuwise.trace.family import Axis, TraceFamily
 from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages, Trace
@@ -37,19 +37,12 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     arrays |= {name: getattr(trace.storages, name) for name in ("size_bytes", "category", "born", "died")}
     arrays |= {"module": trace.sequence.module, "storage_module": trace.storages.module}
     arrays = {name: array.astype(_SMALL.get(name, array.dtype)) for name, array in arrays.items()}
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(aside, "wb") as file:
+        with written_whole(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, target)
     except OSError as error:
         raise FileFormatError(f"cannot write {path}: {error.strerror or error}.",
                               ["name a folder that exists and can be written to"]) from None  # fmt: skip
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
@@ -131,6 +124,8 @@ def _checked_header(header: Header) -> Header:
     texts = [header.job, header.fingerprint, header.sample_unit, header.substrate, header.torch_version, *header.sizes]
     if not all(map(_is_count, counts)) or "micro_batch" not in header.sizes:
         raise FileFormatError("the trace is damaged: a size or a count of its header is no whole number.")
+    if not all(_is_count(number) for shape in header.gradient_shapes for number in shape):
+        raise FileFormatError("the trace is damaged: a shape in its header is no list of whole numbers.")
     _texts([*texts, *header.blocks, *header.assumptions])
     return header
 

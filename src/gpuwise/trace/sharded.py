@@ -7,18 +7,21 @@ run on the virtual accelerator.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, Storages, Trace
+from gpuwise.trace.sharded_update import check_update, with_scaled_update, with_sharded_update
+from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Storages, Trace
 
-_PARAMETER, _GRADIENT, _STATE, _TEMPORARY, _BUFFER = (
-    CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state", "temporary", "communication_buffer")
+_PARAMETER, _GRADIENT, _TEMPORARY, _BUFFER = (
+    CATEGORIES.index(name) for name in ("parameter", "gradient", "temporary", "communication_buffer")
 )
 _BYTES = {"bf16": 2, "amp-bf16": 2, "amp-fp16": 2}  # of a parameter as sharded ranks gather it; others: 4
 REDUCE_BYTES = 4  # gradients are reduced in fp32
+_WHOLE_GRAPH = "assumed that the compiled graph is not cut at the buckets of gradients (torch._dynamo.config.optimize_ddp)"
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,18 @@ class Communication:
 
 def recorded_as(strategy: Strategy) -> Strategy:
     """The variant to record for a strategy. Sharded mixed precision computes on gathered bf16 parameters throughout
-    (FSDP2's MixedPrecisionPolicy), which is the pure bf16 step; only its sharded state is kept in fp32."""
-    if strategy.mode == "train" and strategy.mesh.dp_shard > 1 and strategy.precision.startswith("amp-"):
-        return strategy.but(precision="bf16")
-    return strategy
+    (FSDP2's MixedPrecisionPolicy), which is the pure bf16 step; only its sharded state is kept in fp32. Gradients that
+    are kept are shards too: full ones come and go as they do where they are freed.
+
+    Raises UnsupportedError for techniques that are not composed with the mesh.
+    """
+    if strategy.mode == "infer" or strategy.mesh.data_parallel == 1:
+        return strategy
+    _check_techniques(strategy)
+    if strategy.mesh.dp_shard == 1:
+        return strategy
+    half = strategy.precision.startswith("amp-")
+    return strategy.but(precision="bf16" if half else strategy.precision, keep_gradients=False)
 
 
 def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
@@ -45,7 +56,7 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
     Arguments:
         trace: of `recorded_as(strategy)` on one device, at strategy's micro_batch and accumulation.
 
-    Raises UnsupportedError for meshes other than data parallel.
+    Raises UnsupportedError for meshes other than data parallel, and for techniques that are not composed with one.
     """
     mesh = strategy.mesh
     if max(mesh.tp, mesh.pp, mesh.cp, mesh.ep) > 1:
@@ -55,12 +66,42 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
         )
     if strategy.mode == "infer" and mesh.dp_shard > 1:
         raise UnsupportedError("a forward pass over sharded parameters is not forecast so far.", ["use --mesh dp=N"])
-    trace = replace(trace, header=replace(trace.header, strategy=strategy))
     if strategy.mode == "infer" or mesh.devices == 1:
-        return trace, Communication()
+        return _called(trace, strategy), Communication()
+    _check_techniques(strategy)
     if mesh.dp_shard == 1:
-        return _replicated(trace)
+        trace = _called(trace, strategy)
+        return _replicated(_with_assumption(trace, _WHOLE_GRAPH) if strategy.compile else trace)
     return _sharded(trace, strategy)
+
+
+def _called(trace: Trace, strategy: Strategy) -> Trace:
+    return replace(trace, header=replace(trace.header, strategy=strategy))
+
+
+def _with_assumption(trace: Trace, text: str) -> Trace:
+    return replace(trace, header=replace(trace.header, assumptions=(*trace.header.assumptions, text)))
+
+
+def _check_techniques(strategy: Strategy) -> None:
+    """Raises UnsupportedError for what one device does and several do otherwise."""
+    sharded = strategy.mesh.dp_shard > 1
+    replicas = ["--mesh dp=N, which keeps a copy on each device"]
+    alone = ["one device: --on CHIP:1"]
+    refused = [
+        (strategy.offload != "none", "offloading", "on one device", ["--offload none", *alone]),
+        (strategy.optimizer_in_backward, "an optimizer in backward", "on one device: several exchange gradients before "
+         "they are used", ["leave out --optimizer-in-backward", *alone]),
+        (sharded and strategy.compile, "a compiled step", "with whole parameters: sharding cuts its graph at every block",
+         ["leave out --compile", *replicas]),
+        (sharded and strategy.adapter == "qlora", "QLoRA", "with whole parameters", ["--adapter lora", *replicas]),
+        (sharded and strategy.precision == "fp8", "fp8", "with whole parameters", ["--precision amp-bf16", *replicas]),
+    ]  # fmt: skip
+    for asked, what, where, ways in refused:
+        if asked:
+            raise UnsupportedError(f"{what} is so far forecast only {where}.", ways)
+    if sharded and strategy.optimizer is not None:
+        check_update(strategy.optimizer, strategy.optimizer_kernels)
 
 
 def _replicated(trace: Trace) -> tuple[Trace, Communication]:
@@ -76,18 +117,25 @@ def _replicated(trace: Trace) -> tuple[Trace, Communication]:
 
 def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     """FSDP2, one unit a block and one for the rest; parameters are freed after each block and gathered again."""
-    ranks, storages, length = strategy.mesh.dp_shard, trace.storages, len(trace.sequence)
+    ranks = strategy.mesh.dp_shard
     recorded = _BYTES.get(recorded_as(strategy).precision, 4)
-    state_scale = (4 if strategy.precision.startswith("amp-") else recorded) / recorded
-    block_of = _block_of_modules(trace)
+    widened = (4 if strategy.precision.startswith("amp-") else recorded) / recorded
+    optimizer = strategy.optimizer or trace.header.strategy.optimizer
+    if optimizer is None:
+        trace = with_scaled_update(trace, widened / ranks)
+    else:
+        trace = with_sharded_update(trace, strategy, optimizer, widened=widened)
+    trace = _called(trace, strategy)
+    storages, length = trace.storages, len(trace.sequence)
+    block_of = _block_of_modules(trace.modules, trace.header.blocks)
     parameter, gradient = storages.category == _PARAMETER, storages.category == _GRADIENT
-    state = parameter | (storages.category == _STATE)
 
     size = storages.size_bytes.astype(np.float64)
-    size[state] *= state_scale / ranks
+    size[parameter] *= widened / ranks
     blocks = range(block_of.max() + 1)
-    unit_bytes = np.bincount(block_of[storages.module[parameter]] + 1, weights=storages.size_bytes[parameter],
-                             minlength=len(blocks) + 1)  # fmt: skip
+    unit_bytes, trained = (np.bincount(block_of[storages.module[kind]] + 1, weights=storages.size_bytes[kind],
+                                       minlength=len(blocks) + 1) for kind in (parameter, gradient))  # fmt: skip
+    reduced_bytes = trained / recorded * REDUCE_BYTES
     extra: list[tuple[float, int, int, int]] = []  # bytes, category, born, died
     died, reduced_at = storages.died.copy(), storages.died.copy()
     for micro_step in range(2):
@@ -95,8 +143,13 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         backward = _spans(trace, block_of, micro_step, ("backward", "recompute"))
         begin, end = forward[-1][0], backward[-1][1]
         order = sorted((b for b in blocks if backward[b][1] >= 0), key=lambda b: forward[b][0])
+        before = 0.0
         for block in order:  # forward keeps the collective's buffer beside the parameters copied out of it
             extra.append((2 * unit_bytes[block + 1], _BUFFER, *forward[block]))
+            # While a block is copied out, the buffer of the one before it is still there, and what was cast to be sent.
+            sent = unit_bytes[block + 1] / ranks if widened > 1 else 0.0
+            extra.append((before + sent, _BUFFER, forward[block][0], forward[block][0]))
+            before = unit_bytes[block + 1]
         full = _full_gradients(trace, micro_step)
         unit = block_of[storages.module[full]]
         gathered_from, reduction = _first_in_a_module(trace, micro_step), 0.0
@@ -107,7 +160,7 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
             extra.append((unit_bytes[block + 1], _BUFFER, min(gathered_from, first), last))
             mine = full[unit == block]
             died[mine], reduced_at[mine] = np.maximum(last, storages.born[mine]), min(last + 1, end)
-            reduction = unit_bytes[block + 1] / recorded * REDUCE_BYTES
+            reduction = reduced_bytes[block + 1]
             extra.append((reduction, _BUFFER, last + 1, backward[order[index - 1]][1] if index else end))
             gathered_from = first
         # What is in no block stays gathered throughout and is reduced after the last operation of backward. That
@@ -116,24 +169,29 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         rest = full[unit == -1]
         freed = reduction + size[died == end].sum() - size[rest[died[rest] == end]].sum()
         died[rest] = reduced_at[rest] = end
-        shards = storages.size_bytes[rest[gradient[rest]]].sum() * state_scale / ranks
-        buffer = max(unit_bytes[0], unit_bytes[0] / recorded * REDUCE_BYTES - freed)
+        shards = storages.size_bytes[rest[gradient[rest]]].sum() * widened / ranks
+        buffer = max(unit_bytes[0], reduced_bytes[0] - freed)
         extra.append((max(0.0, buffer - shards), _BUFFER, end, end))
     for row in np.flatnonzero(gradient):
-        extra.append((storages.size_bytes[row] * state_scale / ranks, _GRADIENT, int(reduced_at[row]), int(storages.died[row])))
+        shard_bytes, arrived = storages.size_bytes[row] * widened / ranks, int(reduced_at[row])
+        if strategy.keep_gradients:  # what arrives is added to them
+            extra.append((shard_bytes, _TEMPORARY, arrived, arrived))
+            extra.append((shard_bytes, _GRADIENT, BEFORE, length))
+        else:
+            extra.append((shard_bytes, _GRADIENT, arrived, int(storages.died[row])))
 
     added = np.array(extra, dtype=np.float64).reshape(-1, 4)
     added = added[added[:, 3] >= added[:, 2]]
     gathered_units = unit_bytes[0] + 2 * unit_bytes[1:].sum()
     communication = Communication(
         all_gather_bytes=int(gathered_units * trace.accumulation),
-        reduce_scatter_bytes=int(unit_bytes.sum() / recorded * REDUCE_BYTES * trace.accumulation),
-        calls=(3 * len(blocks) + 2) * trace.accumulation,
+        reduce_scatter_bytes=int(reduced_bytes.sum() * trace.accumulation),
+        calls=(2 * len(blocks) + 1 + int(np.count_nonzero(reduced_bytes))) * trace.accumulation,
     )
     if strategy.mesh.dp_replicate > 1:  # hybrid: after every micro-batch shards are reduced between the replicas, too
-        shard_bytes = int(unit_bytes.sum() / recorded * REDUCE_BYTES / ranks)
-        communication = replace(communication, all_reduce_bytes=shard_bytes * trace.accumulation,
-                                calls=communication.calls + (len(blocks) + 1) * trace.accumulation)  # fmt: skip
+        more = int(np.count_nonzero(reduced_bytes)) * trace.accumulation
+        communication = replace(communication, all_reduce_bytes=int(reduced_bytes.sum() / ranks) * trace.accumulation,
+                                calls=communication.calls + more)  # fmt: skip
     shard = Storages(
         size_bytes=np.concatenate([np.ceil(size), np.ceil(added[:, 0])]).astype(np.int64),
         category=np.concatenate([storages.category, added[:, 1].astype(np.int8)]),
@@ -142,27 +200,16 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
         died=np.concatenate([died, added[:, 3].astype(np.int32)]),
     )
     assert shard.died.max() <= length
-    return replace(
-        trace, storages=shard, operations=_sharded_operations(trace, strategy, state_scale / ranks)
-    ), communication
+    operations = trace.operations.in_fp16() if strategy.precision == "amp-fp16" else trace.operations
+    return replace(trace, storages=shard, operations=operations), communication
 
 
-def _sharded_operations(trace: Trace, strategy: Strategy, scale: float) -> Operations:
-    """The optimizer works on its shard; fp16 runs where bf16 was recorded."""
-    operations = trace.operations
-    values = operations.values.copy()
-    rows = operations.kind == KINDS.index("optimizer")
-    columns = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written")]
-    values[np.ix_(rows, columns)] = np.ceil(values[np.ix_(rows, columns)] * scale).astype(np.int64)
-    shard = replace(operations, values=values)
-    return shard.in_fp16() if strategy.precision == "amp-fp16" else shard
-
-
-def _block_of_modules(trace: Trace) -> np.ndarray:
+@lru_cache(maxsize=32)  # the same at every micro-batch
+def _block_of_modules(modules: tuple[str, ...], paths: tuple[str, ...]) -> np.ndarray:
     """The block each module belongs to, -1 for none. Shape (modules,)."""
-    blocks = {path: index for index, path in enumerate(trace.header.blocks)}
+    blocks = {path: index for index, path in enumerate(paths)}
     found = []
-    for module in trace.modules:
+    for module in modules:
         path = module
         while path and path not in blocks:
             path = path.rpartition(".")[0]

@@ -36,8 +36,9 @@ class Header:
     job: name; fingerprint: of the job's code and shapes; sizes: e.g. {"micro_batch": 4, "seq_len": 2048};
     strategy: precision, recompute, optimizer and mode it was recorded under; parameters and trainable_parameters:
     counts; sample_unit: "sample", "image" or "token"; units_per_sample: tokens a sample, else 1; substrate:
-    "accelerator" or "cpu", whose kernels were taken; blocks: paths of the repeated blocks;
-    assumptions: guesses, each with the flag that changes it.
+    "accelerator", "pre-ampere" or "cpu", whose kernels were taken; blocks: paths of the repeated blocks;
+    assumptions: guesses, each with the flag that changes it; gradient_shapes: shape of the parameter behind each storage
+    of category gradient, in their order, which is that of the model's parameters (empty in older files).
     """
 
     job: str
@@ -52,6 +53,7 @@ class Header:
     torch_version: str = ""
     blocks: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    gradient_shapes: tuple[tuple[int, ...], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -62,7 +64,8 @@ class Header:
     def from_dict(cls, data: dict[str, Any]) -> Header:
         strategy = Strategy.from_dict(data["strategy"])
         return cls(**{**data, "strategy": strategy, "blocks": tuple(data["blocks"]),
-                      "assumptions": tuple(data["assumptions"])})  # fmt: skip
+                      "assumptions": tuple(data["assumptions"]),
+                      "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ())))})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""composed: the step of a strategy, from a recording without its techniques of the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from gpuwise.errors import GpuwiseError, UnsupportedError
+from gpuwise.strategy import Strategy
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.trace import Trace
+
+Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
+
+# Fields that change nothing but the update, and where its state lives.
+_UPDATE = ("optimizer", "optimizer_kernels", "optimizer_in_backward", "keep_gradients", "offload")
+PLAIN_UPDATE: dict[str, Any] = {f.name: f.default for f in fields(Strategy) if f.name in _UPDATE}
+
+
+def composed(find: Callable[[Strategy], Recorded], strategy: Strategy) -> Recorded:
+    """The step of a strategy: the job's own update as recorded, another in its place (gpuwise.trace.optimizers).
+
+    Arguments:
+        find: gives the recording of a strategy. It is asked for the strategy itself only where that cannot be composed.
+    Raises what find raises, and InputError for techniques of the update that exclude each other.
+    """
+    plain = strategy.but(**PLAIN_UPDATE)
+    if strategy == plain:
+        return find(plain)
+    try:
+        base = find(plain)
+    except GpuwiseError:  # the job's own optimizer may be what cannot be recorded
+        return find(strategy)
+    own = base.header.strategy.optimizer
+    optimizer = strategy.optimizer or own
+    if optimizer is None:
+        return find(strategy)
+    if strategy.but(optimizer=optimizer) != plain.but(optimizer=own):
+        from gpuwise.trace.optimizers import with_optimizer
+
+        try:
+            base = with_optimizer(base, optimizer, strategy.optimizer_kernels,
+                                  in_backward=strategy.optimizer_in_backward, offload=strategy.offload,
+                                  keep_gradients=strategy.keep_gradients)  # fmt: skip
+        except UnsupportedError:
+            return find(strategy)
+    told = tuple(line for line in base.header.assumptions if not (strategy.optimizer and "--optimizer " in line))
+    return replace(base, header=replace(base.header, assumptions=told))

@@ -1,0 +1,104 @@
+"""Update: what one optimizer step launches and allocates, written down row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from gpuwise.trace.trace import COLUMNS, KINDS
+
+# Tensors and 65,536-element chunks that one launch of a many-tensor kernel takes, for four tensor lists
+# (aten/src/ATen/native/cuda/MultiTensorApply.cuh: depth_to_max_tensors, depth_to_max_blocks, kChunkSize).
+_TENSORS_A_LAUNCH, _CHUNKS_A_LAUNCH, _CHUNK = 36, 320, 65536
+
+
+def launches_of_many(sizes: Sequence[int]) -> int:
+    """Launches of a foreach or fused optimizer kernel over tensors of these element counts."""
+    chunks = sum(-(-size // _CHUNK) for size in sizes)
+    return max(1, -(-len(sizes) // _TENSORS_A_LAUNCH), -(-chunks // _CHUNKS_A_LAUNCH))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A trainable parameter. hidden: a matrix of a repeated block, which muon takes."""
+
+    shape: tuple[int, ...]
+    element_bytes: int
+    hidden: bool = False
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * self.element_bytes
+
+    @property
+    def dtype(self) -> str:
+        return {2: "bfloat16", 4: "float32", 8: "float64"}.get(self.element_bytes, "float32")
+
+
+@dataclass
+class Temporary:
+    """Memory an update takes: rows of the update between which it lives."""
+
+    size_bytes: int
+    born: int
+    died: int = -1
+
+
+Row = tuple[str, int, str, tuple[int, ...]]  # operation, kind, dtype, COLUMNS
+
+
+class Update:
+    """Rows and temporaries of an optimizer step as they are written down.
+
+    `hold` is an assignment to a local variable: what the name held before is freed after the new value was made, and
+    all names are forgotten when the function ends.
+    """
+
+    def __init__(self, *, on_host: bool = False) -> None:
+        self.on_host = on_host  # step counters count as memory of the device, which is the host
+        self.rows: list[Row] = []
+        self.temporaries: list[Temporary] = []
+        self._held: dict[str, list[Temporary]] = {}
+
+    def run(self, name: str, dtype: str, read: float, written: float, *, kind: str = "elementwise", kernels: int = 1,
+            dims: tuple[int, int, int, int] | None = None, new: Iterable[int] = ()) -> list[Temporary]:  # fmt: skip
+        """One operation; what it allocates. dims: batch, m, n, k of a product."""
+        values = dict.fromkeys(COLUMNS, 0) | {"bytes_read": int(read), "bytes_written": int(written), "kernels": kernels}
+        if dims is not None:
+            kind = "gemm"
+            values |= {**dict(zip(("batch", "m", "n", "k"), dims, strict=True)), "flops": 2 * prod(dims)}
+        self.rows.append((name, KINDS.index(kind), dtype, tuple(values.values())))
+        made = [Temporary(size, len(self.rows) - 1) for size in new]
+        self.temporaries += made
+        return made
+
+    def many(self, name: str, parameters: Sequence[Parameter], read: int, written: int = 1, *, new: bool = False,
+             more_read: int = 0) -> list[Temporary]:  # fmt: skip
+        """One foreach or fused kernel over all tensors; read and written in sizes of the parameters, more_read in bytes."""
+        size = sum(p.size_bytes for p in parameters)
+        launches = launches_of_many([p.elements for p in parameters] * written)
+        return self.run(name, parameters[0].dtype, read * size + more_read, written * size, kind="optimizer", kernels=launches,
+                        new=[p.size_bytes for p in parameters] if new else ())  # fmt: skip
+
+    def hold(self, name: str, value: list[Temporary]) -> None:
+        before, self._held[name] = self._held.get(name, []), value
+        self._free(before)
+
+    def drop(self, value: list[Temporary]) -> None:
+        self._free(value)
+
+    def end(self) -> None:
+        before = [t for value in self._held.values() for t in value]
+        self._held.clear()
+        self._free(before)
+
+    def _free(self, value: list[Temporary]) -> None:
+        still = {id(t) for held in self._held.values() for t in held}
+        for temporary in value:
+            if id(temporary) not in still:
+                temporary.died = len(self.rows) - 1
