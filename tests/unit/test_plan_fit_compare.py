@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 from test_plan_synthetic import synthetic_source
 
+from gpuwise import api
+from gpuwise.api.source import Source
+from gpuwise.cost.offload import host_link, lengthened, offload
+from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware import link_inside, load_catalog, parse_device
 from gpuwise.plan.compare import compare
 from gpuwise.plan.fit import fit
+from gpuwise.plan.fitted import LEAST_TIME
+from gpuwise.plan.micro_batch import largest_counted, serves
+from gpuwise.plan.techniques import techniques
+from gpuwise.plan.traces import Place, Traces
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.presets import load_preset
+from gpuwise.trace.presets.table import PRESETS
 
 CATALOG = load_catalog()
 SMALL = {"width": 2048, "layers": 4}
 BIG = {"width": 8192, "layers": 40}  # 2.7 G parameters: 43 GB of state
 
 
-def fitted(chip="rtx-4090", *, source=None, shape=None, **options):
-    return fit(source or synthetic_source(**(shape or SMALL)), CATALOG.chip(chip), catalog=CATALOG, **options)
+def fitted(chip="rtx-4090", *, source=None, shape=None, asked=None, **options):
+    return fit(source or synthetic_source(**(shape or SMALL)), CATALOG.chip(chip), catalog=CATALOG,
+               asked=asked or Strategy(optimizer="adamw"), **options)  # fmt: skip
+
+
+@cache
+def preset(name, on="h100-80gb-sxm", *, precision=None, micro_batch=None, **asked):
+    """A shipped recording on a device; what is not recorded is not traced."""
+
+    def source(strategy):
+        plain = Strategy(strategy.precision, recompute=strategy.recompute, mode=strategy.mode)
+        family = load_preset(name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode)
+        if family is None or strategy not in (plain, plain.but(optimizer=PRESETS[name].optimizer)):
+            raise UnsupportedError(f"no recording of {strategy}")
+        return family
+
+    return fit(source, CATALOG.chip(on), catalog=CATALOG, asked=Strategy(**asked), precision=precision,
+               micro_batch=micro_batch)  # fmt: skip
 
 
 def row(result, technique):
@@ -34,6 +62,15 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not():
     assert over.rows[0].memory.fits is False
 
 
+def test_the_largest_micro_batch_is_the_allocators_not_that_of_counted_bytes():
+    found = fitted()
+    traces = Traces(synthetic_source(**SMALL), optimizer="adamw")
+    asked, place = found.rows[0].strategy, Place(CATALOG.chip("rtx-4090"), 1, None, found.capacity_bytes)
+    assert found.largest_micro_batch < largest_counted(traces, asked, place)
+    assert serves(traces, asked, place)
+    assert not serves(traces, asked.but(micro_batch=found.largest_micro_batch + 1), place)
+
+
 def test_techniques_are_compared_at_an_equal_micro_batch():
     found = fitted()
     recompute = row(found, "full recompute")
@@ -41,21 +78,92 @@ def test_techniques_are_compared_at_an_equal_micro_batch():
     assert recompute.step_time_ratio > 1
     assert recompute.largest_micro_batch > found.largest_micro_batch
     assert recompute.strategy.micro_batch == found.micro_batch
+    assert not recompute.changes_training
     assert row(found, "precision tf32").freed_bytes < 0
-    assert "changes what is trained" in row(found, "precision bf16").note
+    assert "more" in row(found, "precision tf32").note
+    assert row(found, "precision bf16").changes_training
     assert {2, 4, 8} <= {r.devices for r in found.rows}
-    assert "every second matrix product" in row(found, "selective recompute").note
+    notes = {t.name: t.note for t in techniques(Strategy(), CATALOG.chip("rtx-4090"))}
+    assert "every second matrix product" in notes["selective recompute"]
+    assert all(r.memory is None or r.memory.counted_only for r in found.rows[1:] if r.kind != "allocator")
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_accumulation_says_whether_it_keeps_a_copy_of_the_gradients():
-    one = row(fitted(micro_batch=64), "gradient accumulation")
+def test_rows_stand_in_order_of_best_trade():
+    rows = preset("gpt2", "rtx-4090", precision="amp-bf16").rows
+    assert rows[0].technique == "as asked"
+    trades = [r.trade for r in rows[1:]]
+    assert trades == sorted(trades)
+    frees = [r for r in rows[1:] if r.frees]
+    places = {r.technique: place for place, r in enumerate(frees)}
+    kept = [r for r in frees if not r.changes_training and r.kind != "sharding"]
+    changed = [r for r in frees if r.changes_training]
+    assert kept
+    assert changed
+    assert max(places[r.technique] for r in kept) < min(places[r.technique] for r in changed)
+    costs = [r for r in kept if r.step_time_ratio > 1 + LEAST_TIME]
+    per_time = [r.freed_bytes / (r.step_time_ratio - 1) for r in costs]
+    assert per_time == sorted(per_time, reverse=True)
+    free = [r.freed_bytes for r in kept if r not in costs]
+    assert free == sorted(free, reverse=True)
+    assert all(places[r.technique] < places[costs[0].technique] for r in kept if r not in costs)
+    assert not any(r.frees for r in rows[1 + len(frees) :])
+
+
+def test_accumulation_takes_the_place_of_a_larger_batch():
+    found = fitted(micro_batch=64)
+    half, many = row(found, "accumulation of 2 x 32"), row(found, "accumulation of 16 x 4")
+    for technique, parts in ((half, 2), (many, 16)):
+        assert technique.strategy.global_batch == 64
+        assert technique.strategy.accumulation == parts
+    wide = fitted(micro_batch=4096)
+    assert row(wide, "accumulation of 2 x 2,048").freed_bytes > 0
+    assert not any(r.kind == "accumulation" for r in fitted(micro_batch=1).rows)
+
+
+def test_accumulation_says_where_a_copy_of_the_gradients_takes_more_than_it_frees():
+    one = row(fitted(micro_batch=2), "accumulation of 2 x 1")
     assert one.freed_bytes < 0
     assert "adds one copy of the gradients" in one.note
-    pair = fitted(micro_batch=64, count=2, link=link_inside(CATALOG.chip("rtx-4090"), 2, catalog=CATALOG))
-    kept = row(pair, "gradient accumulation")  # replicas keep their gradients in buckets anyway
-    assert kept.freed_bytes == 0
-    assert "copy of the gradients" not in kept.note
+
+
+def test_other_optimizers_and_their_kernels_are_composed_without_recording():
+    found = preset("gpt2", "rtx-4090", precision="amp-bf16", recompute="full", micro_batch=1)
+    parameters = 124_439_808
+    small, tiny = row(found, "8-bit Adam"), row(found, "4-bit Adam")
+    assert small.freed_bytes == pytest.approx(6 * parameters, rel=0.03)
+    assert tiny.freed_bytes == pytest.approx(7 * parameters, rel=0.03)
+    assert row(found, "SGD").freed_bytes == pytest.approx(8 * parameters, rel=0.03)
+    assert row(found, "SGD with momentum").freed_bytes == pytest.approx(4 * parameters, rel=0.03)
+    assert all(row(found, name).changes_training for name in ("8-bit Adam", "4-bit Adam", "SGD"))
+    offload = row(found, "offload of the optimizer")
+    assert offload.freed_bytes > 8 * parameters * 0.97
+    assert offload.step_time_ratio > 1.5
+    assert not offload.changes_training
+    assert found.rows[0].strategy.optimizer is None
+
+
+def test_what_frees_nothing_says_where_the_peak_is():
+    found = preset("llama3-8b", "h200-141gb-sxm", precision="bf16", recompute="full", optimizer_kernels="foreach",
+                   micro_batch=1)  # fmt: skip
+    assert found.peak.where == "optimizer"
+    assert "the optimizer step" in found.peak.sentence
+    assert found.to_dict()["peak"]["where"] == "optimizer"
+    assert row(found, "fused optimizer kernels").frees
+    none = preset("llama3-8b", "h200-141gb-sxm", precision="bf16", optimizer_kernels="foreach", micro_batch=1)
+    assert none.peak.where == "loss"
+    assert row(none, "full recompute").frees
+    in_backward = row(none, "optimizer in backward")
+    assert not in_backward.frees
+    assert "the peak is the loss" in in_backward.note
+
+
+def test_expandable_segments_free_what_fragments_take_for_no_time():
+    found = preset("llama3-8b", precision="bf16", recompute="full")
+    memory, technique = found.rows[0].memory, row(found, "expandable segments")
+    assert technique.freed_bytes == memory.peak_reserved_bytes - memory.peak_reserved_expandable_bytes > 2**30
+    assert technique.step_time_ratio == 1.0
+    assert technique.largest_micro_batch >= found.largest_micro_batch
 
 
 def test_what_does_not_fit_names_what_would():
@@ -67,6 +175,25 @@ def test_what_does_not_fit_names_what_would():
     assert sizes == sorted(sizes)
     assert sizes[0] > found.capacity_bytes
     assert fitted(found.nearest_chips[0], shape=BIG, precision="amp-bf16").fits
+    devices = found.nearest_devices
+    assert devices is not None
+    link = link_inside(CATALOG.chip("rtx-4090"), devices, catalog=CATALOG)
+    asked = Strategy(optimizer="adamw", mesh=Mesh(dp_shard=devices))
+    assert fitted(shape=BIG, asked=asked, count=devices, link=link, precision="amp-bf16").fits
+
+
+def test_the_nearest_combination_fits_and_needs_each_of_its_parts():
+    found = preset("llama3-8b", "a100-40gb-sxm", precision="bf16")
+    combination = found.nearest_combination
+    assert combination is not None
+    assert len(combination.techniques) > 1
+    again = preset("llama3-8b", "a100-40gb-sxm", precision=combination.strategy.precision, micro_batch=1,
+                   **{name: getattr(combination.strategy, name) for name in ("recompute", "optimizer", "offload",
+                                                                             "optimizer_in_backward")})  # fmt: skip
+    assert again.fits
+    kinds = {r.technique: r for r in found.rows}
+    assert all(not kinds[name].largest_micro_batch for name in combination.techniques)
+    assert found.to_dict()["nearest_combination"]["techniques"] == list(combination.techniques)
 
 
 def test_variants_that_cannot_be_had_are_named_not_hidden():
@@ -78,10 +205,44 @@ def test_variants_that_cannot_be_had_are_named_not_hidden():
     assert found.fits
 
 
+def test_what_is_not_at_hand_is_not_asked_of_the_source():
+    asked_for = []
+
+    def source(strategy):
+        asked_for.append(strategy)
+        return synthetic_source(**SMALL)(strategy)
+
+    found = fitted(source=source, precision="fp32", at_hand=lambda variant, asked: variant == asked.but(recompute="full"))
+    assert asked_for == [Strategy(), Strategy(recompute="full")]
+    assert "--every-technique" in row(found, "selective recompute").unavailable
+    assert row(found, "8-bit Adam").memory is not None
+    assert row(found, "sharded over 2 devices").memory is not None
+
+
+class Given(Source):
+    """A job of which every variant can be traced."""
+
+    def __init__(self):
+        super().__init__("given", "", {})
+
+    def find(self, strategy, substrate):
+        return synthetic_source(**SMALL)(strategy)
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_a_large_job_is_traced_for_what_is_asked_alone(looked_at: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gpuwise.api.verbs._TRACED_AGAIN", 10_000 if looked_at else 10)
+    monkeypatch.setattr("gpuwise.api.verbs.source_of", lambda job, **sizes: Given())
+    found = api.fit("a job", on="t4", precision="fp32")
+    assert (row(found, "full recompute").unavailable is None) is looked_at
+    assert "--every-technique" in row(found, "selective recompute").unavailable
+    assert row(found, "8-bit Adam").memory is not None
+    assert row(api.fit("a job", on="t4", precision="fp32", every_technique=True), "selective recompute").memory is not None
+
+
 def test_inference_has_neither_recompute_nor_shards():
-    names = [r.technique for r in fitted(mode="infer").rows]
-    assert names[0] == "as asked"
-    assert all(name == "as asked" or name.startswith("precision") for name in names)
+    kinds = {r.kind for r in fitted(asked=Strategy(mode="infer")).rows}
+    assert kinds == {"asked", "precision", "compile", "allocator"}
 
 
 def test_more_devices_than_the_shards_offered_are_fine():
@@ -127,3 +288,37 @@ def test_a_device_that_cannot_be_priced_says_why_beside_the_others():
         compare(synthetic_source(**SMALL), devices("alveo-u250"))
     with pytest.raises(InputError):
         compare(synthetic_source(**SMALL), [])
+
+
+def test_every_flag_of_a_strategy_is_asked_through_the_api():
+    asked = {"optimizer": "adamw-8bit", "recompute": "full", "offload": "none", "precision": "amp-bf16"}
+    found = api.fit("gpt2", on="rtx-4090", micro_batch=2, **asked)
+    strategy = found.rows[0].strategy
+    assert {name: getattr(strategy, name) for name in asked} == asked
+    assert 2 <= found.rows[0].memory.by_category["optimizer_state"] / 124_439_808 < 2.5  # AdamW keeps 8 bytes each
+    assert not any("--optimizer " in line for line in found.assumptions)
+    in_backward = api.fit("gpt2", on="rtx-4090", micro_batch=2, precision="bf16", optimizer_in_backward=True)
+    assert in_backward.rows[0].strategy.optimizer_in_backward
+    assert not any(r.kind == "accumulation" for r in in_backward.rows)
+    with pytest.raises(InputError, match="no use for --offload"):
+        api.fit("gpt2", on="rtx-4090", mode="infer", offload="optimizer")
+    with pytest.raises(InputError, match="unknown technique"):
+        api.fit("gpt2", on="rtx-4090", magic=True)
+
+
+def test_offloading_is_priced_over_the_host_link():
+    trace = load_preset("gpt2", precision="amp-bf16").at(micro_batch=8)
+    chip, parameters = CATALOG.chip("rtx-4090"), shipped_parameters()
+    link = host_link(chip, CATALOG)
+    one = offload(trace, Strategy(offload="optimizer"), link, parameters)
+    assert one.link_bytes == pytest.approx(2 * 4 * 124_439_808, rel=0.01)  # fp32 gradients down, parameters up
+    assert one.seconds > one.link_bytes / link.per_direction_bytes_per_s
+    assert link.name in one.note
+    all_of_it = offload(trace, Strategy(offload="parameters"), link, parameters)
+    assert all_of_it.link_bytes > one.link_bytes
+    assert offload(trace, Strategy(), link, parameters).seconds == 0
+    forecast = api.forecast("gpt2", on="rtx-4090", micro_batch=8, precision="amp-bf16")
+    longer = lengthened(forecast, one)
+    assert longer.step_time_s.value == pytest.approx(forecast.step_time_s.value + one.seconds)
+    assert sum(longer.bound.values()) == pytest.approx(1.0)
+    assert "offloading" in longer.assumptions[-1]

@@ -8,13 +8,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-from test_plan_synthetic import offer, synthetic_source, synthetic_trace
+from test_plan_synthetic import offer, synthetic_family, synthetic_source, synthetic_trace
 
 from gpuwise.errors import DoesNotFitError, InputError, NoPlanError, UnsupportedError
 from gpuwise.hardware import Machine, load_catalog
-from gpuwise.plan import NothingInside, Request
+from gpuwise.plan import NothingInside, Request, pricing, space
+from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.search import plan
-from gpuwise.trace import Axis, build_family
+from gpuwise.trace import CATEGORIES, Axis, build_family
 
 CATALOG = load_catalog()
 SMALL = {"width": 256, "layers": 2}
@@ -289,3 +290,70 @@ def test_the_table_shows_variety_within_its_limit():
 def test_planning_needs_no_pytorch():
     code = "import sys, gpuwise.plan.search, gpuwise.plan.fit, gpuwise.plan.compare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_shown_has_its_memory_replayed_once_for_a_strategy_and_chip(monkeypatch):
+    replays = []
+    counted = pricing.memory_forecast
+
+    def watched(trace, chip, **arguments):
+        replays.append((trace.header.strategy, chip.id)) if arguments.get("replay", True) else None
+        return counted(trace, chip, **arguments)
+
+    monkeypatch.setattr(pricing, "memory_forecast", watched)
+    offers = [offer(usd_per_hour=1 + i / 10) for i in range(6)]
+    found = planned(Request(samples=10**9), *offers, offer("h100-80gb-sxm", 3.0), width=2048)
+    assert not any(p.forecast.memory.counted_only for p in found.plans)
+    shown = {(p.strategy, p.device) for p in found.plans}
+    assert sorted(replays, key=str) == sorted(shown, key=str)
+
+
+def test_a_finalist_that_the_allocator_cannot_serve_gives_its_place_to_the_next(monkeypatch):
+    replayed = Pricer.replayed
+
+    def none_on_the_4090(self, strategy, place):
+        memory = replayed(self, strategy, place)
+        return replace(memory, device_bytes=2 * memory.capacity_bytes, fits=False) if place.chip.id == "rtx-4090" else memory
+
+    offers = [offer(usd_per_hour=0.1), offer("h100-80gb-sxm", 3.0)]
+    assert planned(Request(samples=10**9), *offers, width=2048).best.device == "rtx-4090"
+    monkeypatch.setattr(Pricer, "replayed", none_on_the_4090)
+    found = planned(Request(samples=10**9), *offers, width=2048)
+    assert [p.device for p in found.plans] == ["h100-80gb-sxm"]
+    assert found.rejected["does not fit in memory"].count == 1
+    assert "the only offer" in found.best.reasons[0]
+    with pytest.raises(DoesNotFitError, match="lost to fragments"):
+        planned(Request(samples=10**9), offers[0], width=2048)
+
+
+def test_a_finalist_takes_a_smaller_micro_batch_where_the_allocator_leaves_little(monkeypatch):
+    counted = planned(Request(samples=10**6, global_batch=4096, limit=None), offer(), width=2048).best
+    replayed = Pricer.replayed
+
+    def a_third_more(self, strategy, place):
+        memory = replayed(self, strategy, place)
+        needed = memory.device_bytes * 4 // 3
+        return replace(memory, device_bytes=needed, fits=needed <= memory.capacity_bytes)
+
+    monkeypatch.setattr(Pricer, "replayed", a_third_more)
+    best = planned(Request(samples=10**6, global_batch=4096, limit=None), offer(), width=2048).best
+    assert best.strategy != counted.strategy
+    assert best.forecast.memory.device_bytes <= 0.95 * best.forecast.memory.capacity_bytes
+
+
+def test_selective_recomputation_is_tried_where_it_is_recorded():
+    def layers_kept(strategy):
+        """Half of the activations are kept under selective recomputation, which takes a little of the time."""
+        family = synthetic_family(strategy, **BIG)
+        if strategy.recompute == "selective":
+            size = family.storages.size_bytes.copy()
+            size[family.storages.category == CATEGORIES.index("activation")] //= 4
+            family = replace(family, storages=replace(family.storages, size_bytes=size))
+        return family
+
+    assert space.recomputes_for(None) == ["none", "selective", "full"]
+    assert space.recomputes_for("full") == ["full"]
+    request = Request(samples=10**6, global_batch=1024)
+    assert plan(layers_kept, request, [offer("h100-80gb-sxm")], CATALOG).best.strategy.recompute == "selective"
+    without = synthetic_source(without=("selective",), **BIG)
+    assert plan(without, request, [offer("h100-80gb-sxm")], CATALOG).best.strategy.recompute != "selective"

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from gpuwise.cost import Forecast, Interval, MemoryForecast
+from gpuwise.cost.peak import Peak
 from gpuwise.hardware import Chip, Offer, Source
 from gpuwise.plan import CompareRow, Comparison, FitResult, FitRow, Plan, PlanResult, Rejection
 from gpuwise.report import parts
@@ -28,7 +29,7 @@ HEARSAY = Source("memory", "2026-01-01", verified=False)
 
 MEMORY = MemoryForecast(
     peak_allocated_bytes=12 * GIB, peak_reserved_bytes=13 * GIB, device_bytes=14 * GIB, capacity_bytes=24 * GIB,
-    by_category={"parameter": 4 * GIB, "activation": 8 * GIB, "gradient": 0},
+    by_category={"parameter": 4 * GIB, "activation": 8 * GIB, "gradient": 0}, fits=True,
 )  # fmt: skip
 FORECAST = Forecast(
     job="net", device="rtx-4090", count=1, strategy=Strategy("amp-bf16", micro_batch=8, accumulation=4),
@@ -75,12 +76,12 @@ def test_forecast_shows_every_figure_with_its_unit_and_origin():
 
 
 def test_forecast_says_when_it_does_not_fit_and_what_is_unknown():
-    memory = replace(MEMORY, capacity_bytes=10 * GIB)
+    memory = replace(MEMORY, capacity_bytes=10 * GIB, fits=False)
     small = text(forecast_report(replace(FORECAST, memory=memory, mfu=None, energy_j=None, usd_per_hour=None)))
     assert "DOES NOT FIT" in small
     for label in ("mfu", "energy", "price"):
         assert line(small, f"  {label} ").split()[1] == parts.UNKNOWN
-    unknown = text(forecast_report(replace(FORECAST, memory=replace(MEMORY, capacity_bytes=None))))
+    unknown = text(forecast_report(replace(FORECAST, memory=replace(MEMORY, capacity_bytes=None, fits=None))))
     assert "fits" not in unknown.lower().replace("does not fit", "")
 
 
@@ -168,6 +169,9 @@ def test_plan_ticks_the_best_and_shows_why_what_was_rejected_and_what_was_assume
     assert "assumption of 1" in shown
 
 
+PEAK = Peak(0, 9 * GIB, "loss", "head", "log_softmax", {"activation": 9 * GIB}, sentence="it is the loss", advice="lower it")
+
+
 def test_fit_shows_the_largest_micro_batch_and_each_technique():
     strategy = Strategy("amp-bf16", micro_batch=8)
     rows = (
@@ -175,13 +179,14 @@ def test_fit_shows_the_largest_micro_batch_and_each_technique():
         FitRow("full recompute", 1, strategy.but(recompute="full"), 40, MEMORY, 3 * GIB, 1.33, "computed again"),
         FitRow("precision bf16", 1, strategy.but(precision="bf16"), unavailable="there is no trace"),
     )
-    fits = FitResult("net", "rtx-4090", 1, 24 * GIB, 8, rows, FORECAST, assumptions=("assumed it",))
+    fits = FitResult("net", "rtx-4090", 1, 24 * GIB, 8, rows, FORECAST, PEAK, assumptions=("assumed it",))
     shown = text(fit_report(fits))
     assert "net fits rtx-4090 (24 GiB) up to micro-batch 12" in shown
     full = line(shown, "full recompute")
     for figure in ("40", "14 GiB", "3 GiB", "1.33x", "computed again"):
         assert figure in full
     assert "there is no trace" in line(shown, "precision bf16")
+    assert shown.index("it is the loss") < shown.index("lower it") < shown.index("full recompute")
     none = (replace(rows[0], largest_micro_batch=None), *rows[1:])
     tight = replace(fits, rows=none, forecast=None, nearest_chips=("a6000",), nearest_techniques=("full recompute",))
     shown = text(fit_report(tight))

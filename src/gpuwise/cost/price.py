@@ -36,6 +36,7 @@ def price(
     usd_per_hour: float | None = None,
     strategy: Strategy,
     parameters: Parameters | None = None,
+    replay: bool = True,
 ) -> Forecast:
     """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
 
@@ -46,6 +47,7 @@ def price(
         offer: sets usd_per_hour where that is None. capacity_bytes: a CPU's memory, or another limit than the chip's.
         strategy: what is reported; its precision and mode must be the trace's.
         parameters: the shipped figures where None.
+        replay: run the allocator over the step; without, its memory is counted (see cost.memory.memory_forecast).
     Raises UnsupportedError where the chip cannot run the trace or a figure the model needs is unknown, and InputError
     where counts make no sense. The cost of a call depends on distinct operations, hardly on layers, not on devices.
     """
@@ -75,7 +77,8 @@ def price(
     low, high = parameters.spread[_spread_key(chip, parameters)]
     warnings = []
     if strategy.compile:
-        warnings.append("torch.compile is not modelled yet: the step is priced as eager")
+        warnings.append("torch.compile: fused kernels are priced and launched like eager ones; "
+                        "no figure was fitted to compiled runs")  # fmt: skip
     if trace.header.substrate == "cpu" and family(chip) != "cpu":
         warnings.append("the trace was recorded with CPU kernels; a GPU takes others")
     ideal_s = float((trace.counts("forward") + trace.counts("backward")) @ times.ideal_s)
@@ -90,7 +93,9 @@ def price(
         step_time_s=Interval(step_s, step_s * low, step_s * high),
         throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
-        memory=memory_forecast(trace, chip, devices=devices, capacity_bytes=capacity_bytes, parameters=parameters),
+        memory=memory_forecast(
+            trace, chip, devices=devices, capacity_bytes=capacity_bytes, parameters=parameters, replay=replay
+        ),
         flops_per_step=trace.model_flops * devices,
         mfu=ideal_s / step_s if ideal_s else None,
         bound=bound,

@@ -11,6 +11,7 @@ from gpuwise.strategy import PRECISIONS
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
 HALF = {"bfloat16": "bf16", "float16": "fp16"}
+FP8 = ("float8_e4m3fn", "float8_e5m2")
 # The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).
 OLDEST_CAPABILITY = (5, 0)
 CANNOT_TRAIN, TOO_OLD, NO_SPEED = "chip cannot train", "too old for PyTorch", "no speed known for the chip"
@@ -102,7 +103,7 @@ def check_can_run(chip: Chip, *, mode: str, precision: str | None = None) -> Non
 def _nearest(chip: Chip, precision: str) -> list[str]:
     """The way out of a precision that a chip lacks: the one most like it that the chip computes in."""
     half = ["amp-bf16", *(["amp-fp16"] if fast_fp16(chip) else [])]
-    order = [*half, "fp32"] if precision.endswith("16") else ["fp32", *half]
+    order = [*half, "fp32"] if precision.endswith("16") or precision == "fp8" else ["fp32", *half]
     return [f"--precision {name}" for name in order if name in precisions_of(chip)][:1]
 
 
@@ -113,11 +114,19 @@ def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: 
         dtype: what the operation computes in, as the trace has it. kind: of operation; on NVIDIA GPUs since Ampere
         PyTorch lets convolutions of float32 run in TF32 by default, matrix products not. precision: the strategy's.
     """
+    if dtype in FP8:
+        return _fp8(chip)
     if dtype in HALF:
         return _half(chip, HALF[dtype])
     if dtype == "float64":
         return _double(chip)
     return _single(chip, kind, precision, parameters)
+
+
+def _fp8(chip: Chip) -> Units:
+    if "fp8" not in precisions_of(chip):
+        raise _missing(chip, "fp8")
+    return Units("tensor", chip.peak_flops_per_s["fp8"], "fp8")
 
 
 def _half(chip: Chip, name: str) -> Units:

@@ -3,10 +3,21 @@
 The verbs are `gpuwise.plan.search.plan`, `gpuwise.plan.fit.fit` and `gpuwise.plan.compare.compare`.
 """
 
-from gpuwise.plan.compare import CompareRow, Comparison
-from gpuwise.plan.file import load_plan, save_plan
-from gpuwise.plan.fit import FitResult, FitRow
-from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
+from typing import TYPE_CHECKING
 
+from gpuwise.lazy import lazily
+
+if TYPE_CHECKING:
+    from gpuwise.plan.compare import CompareRow, Comparison
+    from gpuwise.plan.file import load_plan, save_plan
+    from gpuwise.plan.fitted import FitResult, FitRow
+    from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
+
+__getattr__ = lazily(__name__, {
+    "compare": ("CompareRow", "Comparison"),
+    "file": ("load_plan", "save_plan"),
+    "fitted": ("FitResult", "FitRow"),
+    "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request", "TraceSource"),
+})  # fmt: skip
 __all__ = ["CompareRow", "Comparison", "FitResult", "FitRow", "NothingInside", "Plan", "PlanResult", "Rejection",
            "Request", "TraceSource", "load_plan", "save_plan"]  # fmt: skip

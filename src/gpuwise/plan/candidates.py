@@ -18,6 +18,8 @@ from gpuwise.plan.pricing import Place
 from gpuwise.plan.types import Request
 from gpuwise.units import format_usd
 
+Key = tuple[str, float, str | None, int | None]  # of what runs a strategy: chip, devices, link, memory
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -30,7 +32,7 @@ class Candidate:
     assumptions: tuple[str, ...] = ()
 
     @property
-    def key(self) -> tuple[str, float, str | None, int | None]:
+    def key(self) -> Key:
         """Candidates of equal key run a strategy alike, so that it is priced once for all of them."""
         link = self.place.link.id if self.place.link else None
         return self.chip.id, self.offer.devices, link, self.place.capacity_bytes

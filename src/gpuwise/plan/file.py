@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
+from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.plan.types import Plan
 
@@ -25,19 +26,12 @@ _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes aside, syncs and renames, so that the file is complete or as it was before. Raises InputError."""
     text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **to_plain(plan), "end": _END})
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(aside, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, target)
+        with written_whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise InputError(f"cannot write the plan to {path}: {error.strerror or error}.",
                          ["name a file in a folder that exists and can be written"]) from None  # fmt: skip
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

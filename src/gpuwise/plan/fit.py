@@ -1,145 +1,200 @@
-"""fit: the largest micro-batch on a device, and what each memory technique would free and cost."""
+"""fit: the largest micro-batch on a device, where its memory peaks, and what each technique would free and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpuwise.cost.forecast import Forecast, MemoryForecast
-from gpuwise.cost.rates import check_can_run, why_not
-from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.offload import host_link, lengthened, offload
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.peak import MOSTLY_STATE, peak_of
+from gpuwise.cost.price import price
+from gpuwise.cost.rates import check_can_run
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.types import Chip, Link
-from gpuwise.plan import space
-from gpuwise.plan.pricing import MOST_MICRO_BATCH, Place, Pricer
-from gpuwise.plan.types import TraceSource
+from gpuwise.plan import nearest, space
+from gpuwise.plan.fitted import LEAST_FREED, FitResult, FitRow
+from gpuwise.plan.micro_batch import MOST_MICRO_BATCH, largest_counted, largest_micro_batch, needed_bytes, remember
+from gpuwise.plan.techniques import techniques
+from gpuwise.plan.traces import Place, Traces
 from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.composed import PLAIN_UPDATE
+from gpuwise.units import format_bytes
 
-_SHARDS = (2, 4, 8)
-_NEAREST = 3
+if TYPE_CHECKING:
+    from gpuwise.plan.types import TraceSource
 
-
-@dataclass(frozen=True)
-class FitRow:
-    """One memory technique on the device.
-
-    strategy: at the micro-batch all rows share; devices: how many it takes. largest_micro_batch: None where not even
-    one sample fits. memory: at the shared micro-batch. freed_bytes: against the first row, on each device.
-    step_time_ratio: time of a sample and device against the first row (above 1: slower). unavailable: why there are no
-    numbers.
-    """
-
-    technique: str
-    devices: int
-    strategy: Strategy
-    largest_micro_batch: int | None = None
-    memory: MemoryForecast | None = None
-    freed_bytes: int | None = None
-    step_time_ratio: float | None = None
-    note: str = ""
-    unavailable: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        memory = None if self.memory is None else asdict(self.memory) | {"fits": self.memory.fits}
-        return {"technique": self.technique, "devices": self.devices, "strategy": self.strategy.to_dict(),
-                "largest_micro_batch": self.largest_micro_batch, "memory": memory, "freed_bytes": self.freed_bytes,
-                "step_time_ratio": self.step_time_ratio, "note": self.note,
-                "unavailable": self.unavailable}  # fmt: skip
+# The share of a device that tensors take where nothing is known of a step's fragments (see SURE_SHARE).
+_USUAL_SHARE = 0.9
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """rows[0] is what was asked. micro_batch: the one all rows are compared at.
-
-    nearest_chips: the smallest chips that hold what was asked, where the device does not; nearest_techniques: what
-    makes it fit on the device. forecast: at the largest micro-batch, None where it does not fit.
-    """
-
-    job: str
-    device: str
-    count: int
-    capacity_bytes: int | None
-    micro_batch: int
-    rows: tuple[FitRow, ...]
-    forecast: Forecast | None
-    nearest_chips: tuple[str, ...] = ()
-    nearest_techniques: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = field(default=())
-
-    @property
-    def fits(self) -> bool:
-        return self.rows[0].largest_micro_batch is not None
-
-    @property
-    def largest_micro_batch(self) -> int | None:
-        return self.rows[0].largest_micro_batch
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `gpuwise fit --json`."""
-        return {"job": self.job, "device": self.device, "count": self.count, "capacity_bytes": self.capacity_bytes,
-                "fits": self.fits, "largest_micro_batch": self.largest_micro_batch, "micro_batch": self.micro_batch,
-                "techniques": [row.to_dict() for row in self.rows],
-                "forecast": None if self.forecast is None else self.forecast.to_dict(),
-                "nearest_chips": list(self.nearest_chips), "nearest_techniques": list(self.nearest_techniques),
-                "assumptions": list(self.assumptions)}  # fmt: skip
-
-
-def fit(source: TraceSource, chip: Chip, *, catalog: Catalog, count: int = 1, link: Link | None = None,
-        capacity_bytes: int | None = None, precision: str | None = None, recompute: str | None = None,
-        micro_batch: int | None = None, optimizer: str | None = None, mode: str = "train",
-        sizes: Mapping[str, int] | None = None) -> FitResult:  # fmt: skip
+def fit(source: TraceSource, chip: Chip, *, catalog: Catalog, asked: Strategy, precision: str | None = None,
+        count: int = 1, link: Link | None = None, capacity_bytes: int | None = None, micro_batch: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        at_hand: Callable[[Strategy, Strategy], bool] | None = None) -> FitResult:  # fmt: skip
     """What fits a device, and what each memory technique changes.
 
     Arguments:
-        chip, count, link: the device; each of count devices holds a full copy. capacity_bytes: memory of one, where it
+        chip, count, link: the device; each of count devices holds a full copy where
+            the mesh of what is asked is not theirs. capacity_bytes: memory of one, where it
             is not the chip's own (a CPU's). catalog: where nearer chips and the links of sharded rows come from.
-        precision, recompute: what is asked; the chip's best precision and none where not given. micro_batch: the one to
-            compare techniques at; the largest that fits where not given.
+        asked: everything but the micro-batch and the precision. precision: the chip's best where None.
+        micro_batch: the one to compare techniques at; the largest that fits where None.
+        at_hand: whether a variant may be asked of the source, given it and the one of what is asked; None: any may.
     Raises UnsupportedError where the chip cannot run the job in that precision, and what the source raises.
     """
-    pricer = Pricer(source, sizes=sizes or {}, optimizer=optimizer, mode=mode)
+    traces = Traces(source, sizes or {}, asked.optimizer, asked.mode)
     capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
-    check_can_run(chip, mode=mode)
-    asked_precision, assumptions = _precision(pricer, chip, precision)
-    asked = Strategy(precision=asked_precision, recompute=recompute or "none", mesh=Mesh(dp_replicate=count),
-                     optimizer=optimizer, mode=mode)  # fmt: skip
+    check_can_run(chip, mode=asked.mode)
+    chosen, assumptions = _precision(traces, asked, chip, precision)
+    if at_hand is not None:
+        mine = asked.but(precision=chosen).variant
+        plain = mine.but(**PLAIN_UPDATE)
+        traces.at_hand = lambda variant: variant in (mine, plain) or at_hand(variant, plain)
+    asked = asked.but(precision=chosen, mesh=asked.mesh if asked.mesh.devices == count else Mesh(dp_replicate=count))
     place = Place(chip, count, link, capacity)
-    largest = pricer.largest_micro_batch(asked, place)
+    largest = largest_micro_batch(traces, asked, place)
     equal = micro_batch or largest or 1
     if capacity is None:
         equal = micro_batch or 1
         assumptions.append("the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it")
-    base = pricer.forecast(asked.but(micro_batch=equal), place)
-    rows = [FitRow("as asked", count, asked.but(micro_batch=equal), largest, base.memory, 0, 1.0)]
-    for technique, strategy, note in _techniques(asked, chip):
-        devices = strategy.mesh.devices
-        inside = link if devices == count else link_inside(chip, devices, catalog=catalog)
-        rows.append(
-            _row(
-                pricer,
-                technique,
-                strategy.but(micro_batch=equal),
-                Place(chip, devices, inside, capacity),
-                base,
-                note=note,
-            )
-        )
-    header = pricer.family(asked).at(micro_batch=equal, **pricer.sizes).header
+    asked = asked.but(micro_batch=equal)
+    table = _Table(traces, catalog, place, asked, largest)
+    rows = [table.first(), *sorted(table.rows(), key=lambda row: row.trade)]
+    header = table.base_header
     best = None
     if largest is not None:
-        best = base if largest == equal or capacity is None else pricer.forecast(asked.but(micro_batch=largest), place)
-    chips: tuple[str, ...] = ()
-    techniques: tuple[str, ...] = ()
-    if largest is None:
-        chips = _nearest_chips(pricer, asked, catalog, count=count, capacity=capacity)
-        techniques = tuple(row.technique for row in rows[1:] if row.largest_micro_batch)
-    return FitResult(header.job, chip.id, count, capacity, equal, tuple(rows), best, chips, techniques,
-                     (*header.assumptions, *assumptions))  # fmt: skip
+        best = table.base if largest == equal or capacity is None else table.priced(asked.but(micro_batch=largest), place)
+    result = FitResult(header.job, chip.id, count, capacity, equal, tuple(rows), best, table.peak,
+                       assumptions=(*header.assumptions, *assumptions))  # fmt: skip
+    return result if largest is not None else _with_ways_out(result, table, catalog)
 
 
-def _precision(pricer: Pricer, chip: Chip, pinned: str | None) -> tuple[str, list[str]]:
+class _Table:
+    """The rows of one answer, each priced against what is asked.
+
+    base: its forecast; peak: where its memory peaks.
+    """
+
+    def __init__(self, traces: Traces, catalog: Catalog, place: Place, asked: Strategy, largest: int | None):
+        self.traces, self.catalog, self.place, self.asked, self.largest = traces, catalog, place, asked, largest
+        self.base = self.priced(asked, place, exact=True)
+        remember(traces, asked, place.chip, self.base.memory)
+        trace = traces.trace(asked)[0]
+        self.base_header = trace.header
+        self.peak = peak_of(trace)
+        self._needed_bytes = needed_bytes(traces, asked, place)
+        self._holds_bytes = self._tensors_it_holds()
+        named = asked.but(optimizer=asked.optimizer or traces.family(asked).header.strategy.optimizer)
+        self.techniques = techniques(named, place.chip)
+
+    def priced(self, strategy: Strategy, place: Place, *, exact: bool = True) -> Forecast:
+        """A forecast with what offloading adds. exact: the allocator is replayed."""
+        trace, communication = self.traces.trace(strategy)
+        forecast = price(trace, communication, place.chip, count=place.count, link=place.link,
+                         capacity_bytes=place.capacity_bytes, strategy=strategy, replay=exact)  # fmt: skip
+        if strategy.offload == "none":
+            return forecast
+        plain = self.traces.trace(strategy.but(offload="none"))[0]
+        return lengthened(forecast, offload(plain, strategy, host_link(place.chip, self.catalog), parameters()))
+
+    def first(self) -> FitRow:
+        return FitRow("as asked", self.place.count, self.asked, self.largest, self.base.memory, 0, 1.0)
+
+    def rows(self) -> Iterator[FitRow]:
+        for technique in self.techniques:
+            strategy = technique.of(self.asked)
+            if strategy is None:
+                continue
+            row = FitRow(technique.name, strategy.mesh.devices, strategy, kind=technique.kind, note=technique.note,
+                         changes_training=technique.changes_training)  # fmt: skip
+            if technique.kind == "allocator":
+                yield self._with_expandable_segments(row)
+            else:
+                yield self._row(row)
+
+    def _row(self, row: FitRow) -> FitRow:
+        place = self.place_of(row.strategy)
+        try:
+            largest = self._near_largest(row.strategy, place)
+            forecast = self.priced(row.strategy, place, exact=False)
+        except (UnsupportedError, MissingDependencyError, InputError) as error:
+            return replace(row, unavailable=error.what)
+        ratio = (self.base.throughput / self.base.count) / (forecast.throughput / forecast.count)
+        freed = self._needed_bytes - needed_bytes(self.traces, row.strategy, place)
+        row = replace(row, largest_micro_batch=MOST_MICRO_BATCH if place.capacity_bytes is None else largest,
+                      memory=forecast.memory, freed_bytes=freed, step_time_ratio=ratio)  # fmt: skip
+        return row if row.frees else replace(row, note=self._why_nothing(row, freed))
+
+    def _tensors_it_holds(self) -> int | None:
+        """Bytes that the device holds beside what fragments take: learned from where the step as asked stops to fit."""
+        capacity, asked = self.place.capacity_bytes, self.asked
+        if capacity is None:
+            return None
+        if self.largest is None:
+            return int(capacity * _USUAL_SHARE)
+        more = self.largest + 1
+        if not self.traces.family(asked).covers({"micro_batch": more}):
+            return capacity
+        return min(capacity, needed_bytes(self.traces, asked.but(micro_batch=more), self.place) - 1)
+
+    def _near_largest(self, strategy: Strategy, place: Place) -> int | None:
+        """The largest micro-batch by counted bytes; whether one sample fits is decided by a replay where it is close."""
+        near = largest_counted(self.traces, strategy, replace(place, capacity_bytes=self._holds_bytes))
+        if self.largest is not None or place.capacity_bytes is None:
+            return near
+        return max(1, near or 1) if nearest.holds(self.traces, strategy, place) else None
+
+    def _with_expandable_segments(self, row: FitRow) -> FitRow:
+        memory = self.base.memory
+        reserved = memory.peak_reserved_expandable_bytes
+        if reserved is None:
+            return replace(row, unavailable="the allocator was not replayed")
+        freed = memory.peak_reserved_bytes - reserved
+        largest = largest_micro_batch(self.traces, row.strategy, self.place, expandable=True)
+        memory = replace(memory, peak_reserved_bytes=reserved, device_bytes=memory.device_bytes - freed)
+        row = replace(row, largest_micro_batch=largest, memory=memory, freed_bytes=freed, step_time_ratio=1.0)
+        return row if row.frees else replace(row, note=f"{row.note}; little is lost to fragments here")
+
+    def _why_nothing(self, row: FitRow, freed: int) -> str:
+        if row.kind == "accumulation" and freed < 0:
+            return "adds one copy of the gradients, kept from one micro-batch to the next"
+        if freed < -LEAST_FREED * self._needed_bytes:
+            return f"takes {format_bytes(-freed)} more"
+        if freed > 0:
+            return f"frees only {format_bytes(freed)}"
+        where = {"loss": "the loss", "optimizer": "the optimizer step"}.get(self.peak.where, f"in {self.peak.where}")
+        made_of = ", made of parameters, gradients and optimizer state" if self.peak.state_share > MOSTLY_STATE else ""
+        return f"the peak is {where}{made_of}: this leaves it as it is"
+
+    def place_of(self, strategy: Strategy) -> Place:
+        """The device, or as many of it as the strategy's mesh has."""
+        devices, place = strategy.mesh.devices, self.place
+        if devices == place.count:
+            return place
+        return replace(place, count=devices, link=link_inside(place.chip, devices, catalog=self.catalog))
+
+
+def _with_ways_out(result: FitResult, table: _Table, catalog: Catalog) -> FitResult:
+    """With what would make it fit."""
+    traces, asked, place, rows = table.traces, table.asked, table.place, result.rows[1:]
+    order = [row.technique for row in rows if row.frees and row.devices == place.count and row.kind != "allocator"]
+    known = {technique.name: technique for technique in table.techniques}
+    best = [known[name] for name in order if known[name].kind not in ("combination", "accumulation")]
+    return replace(
+        result,
+        nearest_chips=nearest.nearest_chips(traces, asked, catalog, place),
+        nearest_techniques=tuple(row.technique for row in rows if row.largest_micro_batch),
+        nearest_combination=nearest.nearest_combination(traces, asked, best, place),
+        nearest_devices=nearest.nearest_devices(traces, asked, catalog, place),
+    )
+
+
+def _precision(traces: Traces, asked: Strategy, chip: Chip, pinned: str | None) -> tuple[str, list[str]]:
     choices = space.precisions_for(chip, pinned)
     if not choices:
         what = f"in {pinned}" if pinned else "in any known precision"
@@ -148,65 +203,10 @@ def _precision(pricer: Pricer, chip: Chip, pinned: str | None) -> tuple[str, lis
     problem: GpuwiseError | None = None
     for precision in choices:
         try:
-            pricer.family(Strategy(precision=precision, mode=pricer.mode))
+            traces.family(asked.but(precision=precision))
         except (UnsupportedError, MissingDependencyError) as error:
             problem = problem or error
         else:
             return precision, [] if pinned else [f"assumed precision {precision}; --precision changes it"]
     assert problem is not None
     raise problem
-
-
-def _techniques(asked: Strategy, chip: Chip) -> Iterator[tuple[str, Strategy, str]]:
-    """(name, strategy, note) of each technique that differs from what is asked."""
-    others = [p for p in space.precisions_for(chip) if p != asked.precision]
-    if asked.precision != "bf16" and space.precisions_for(chip, "bf16") and chip.kind != "cpu":
-        others.append("bf16")
-    for precision in others:
-        note = "changes what is trained: parameters are rounded every step" if precision == "bf16" else ""
-        yield f"precision {precision}", asked.but(precision=precision), note
-    if asked.mode == "train":
-        if asked.recompute == "none":
-            kept = "activations are computed again in backward, except attention and every second matrix product"
-            yield "selective recompute", asked.but(recompute="selective"), kept
-        if asked.recompute != "full":
-            yield "full recompute", asked.but(recompute="full"), "activations are computed again in backward"
-        yield "gradient accumulation", asked.but(accumulation=2), "any global batch; an optimizer step serves more samples"
-        for devices in _SHARDS:
-            if devices > asked.mesh.devices:
-                sharded = asked.but(mesh=Mesh(dp_shard=devices))
-                yield f"sharded over {devices} devices", sharded, "parameters, gradients and optimizer state are split"
-        most = _SHARDS[-1]
-        if asked.recompute != "full" and most > asked.mesh.devices:
-            both = asked.but(mesh=Mesh(dp_shard=most), recompute="full")
-            yield f"sharded over {most} devices and full recompute", both, "both techniques together"
-
-
-def _row(pricer: Pricer, technique: str, strategy: Strategy, place: Place, base: Forecast, *, note: str) -> FitRow:
-    try:
-        largest = pricer.largest_micro_batch(strategy, place)
-        forecast = pricer.forecast(strategy, place)
-    except (UnsupportedError, MissingDependencyError) as error:
-        return FitRow(technique, place.count, strategy, note=note, unavailable=error.what)
-    if place.capacity_bytes is None:
-        largest = MOST_MICRO_BATCH
-    ratio = (base.throughput / base.count) / (forecast.throughput / forecast.count)
-    freed = base.memory.device_bytes - forecast.memory.device_bytes
-    if strategy.accumulation > base.strategy.accumulation and freed < 0:
-        note += "; adds one copy of the gradients, kept from one micro-batch to the next"
-    return FitRow(technique, place.count, strategy, largest, forecast.memory, freed, ratio, note)
-
-
-def _nearest_chips(pricer: Pricer, asked: Strategy, catalog: Catalog, *, count: int, capacity: int | None) -> tuple[str, ...]:
-    """The smallest chips that hold one sample as asked."""
-    found: list[str] = []
-    chips = [c for c in catalog.chips.values() if (c.usable_memory_bytes or 0) > (capacity or 0)]
-    for chip in sorted(chips, key=lambda c: (c.usable_memory_bytes or 0, c.id)):
-        if why_not(chip, mode=asked.mode) or not space.precisions_for(chip, asked.precision):
-            continue
-        memory = pricer.memory(asked.but(micro_batch=1), Place(chip, count, None, chip.usable_memory_bytes))
-        if memory.fits:
-            found.append(chip.id)
-        if len(found) == _NEAREST:
-            break
-    return tuple(found)

@@ -1,39 +1,28 @@
-"""Strategies of one job priced on chips: memory first, time only for what can fit, each trace made once."""
+"""Strategies of one job priced on chips: memory first, time only for what can fit."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.memory import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price
 from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
-from gpuwise.hardware.types import Chip, Link
 from gpuwise.plan import space
+from gpuwise.plan.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
+from gpuwise.plan.traces import Place, Traces
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.memory import live_bytes
-from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
-from gpuwise.trace.trace import Header, Trace
+from gpuwise.trace.trace import Header
 
-MOST_MICRO_BATCH = 2**16
 # Below this share of launches a step gains from a faster precision, so the slower ones need no pricing.
 LAUNCH_BOUND = 0.2
 HEADROOM = 0.95
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a strategy would run: a chip (or its slice), how many, their link and the memory each offers."""
-
-    chip: Chip
-    count: int
-    link: Link | None
-    capacity_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -58,99 +47,73 @@ class NoStrategy:
 
 @dataclass
 class Pricer:
-    """Traces of one job, made once and kept. priced: forecasts made."""
+    """Strategies of one job priced on places. Arguments and `traces` as gpuwise.plan.traces.Traces has them.
 
-    source: TraceSource
+    replay: forecasts run the allocator; what only decides how large a micro-batch may be counts. replays: places whose
+    forecasts do so in any case. priced: forecasts made.
+    """
+
+    source: InitVar[TraceSource]
     sizes: Mapping[str, int] = field(default_factory=dict)
     optimizer: str | None = None
     mode: str = "train"
+    replay: bool = True
     priced: int = 0
-    _families: dict[tuple[str, str], TraceFamily | GpuwiseError] = field(default_factory=dict)
-    _traces: dict[tuple[str, str, int, int, Mesh], tuple[Trace, Communication]] = field(default_factory=dict)
-    _peaks: dict[tuple[str, str, int, bool, Mesh], int] = field(default_factory=dict)
+    replays: set[Place] = field(default_factory=set)
+    traces: Traces = field(init=False)
+    _peaks: dict[Strategy, int] = field(default_factory=dict)
+    _ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = field(default_factory=dict)
+    _replayed: dict[tuple[Strategy, Place], MemoryForecast] = field(default_factory=dict)
+
+    def __post_init__(self, source: TraceSource) -> None:
+        self.traces = Traces(source, self.sizes, self.optimizer, self.mode)
 
     def family(self, strategy: Strategy) -> TraceFamily:
         """The family a strategy is composed from. Raises what the source raised, UnsupportedError above all."""
-        variant = recorded_as(strategy)
-        key = (variant.recorded_precision, variant.recompute)
-        if key not in self._families:
-            wanted = Strategy(
-                precision=variant.recorded_precision, recompute=variant.recompute, optimizer=self.optimizer, mode=self.mode
-            )
-            try:
-                self._families[key] = self.source(wanted)
-            except (UnsupportedError, MissingDependencyError) as error:
-                self._families[key] = error
-        found = self._families[key]
-        if isinstance(found, GpuwiseError):
-            raise found
-        return found
+        return self.traces.family(strategy)
 
     def header(self, precisions: Iterable[str]) -> Header:
-        """The header of the first variant that can be had, at the sizes asked for. Raises the source's last error."""
-        problem: GpuwiseError | None = None
-        for precision in precisions:
-            for recompute in ("none", "full"):
-                try:
-                    wanted = Strategy(precision=precision, recompute=recompute, mode=self.mode)
-                    return self.family(wanted).at(**self.sizes).header
-                except (UnsupportedError, MissingDependencyError) as error:
-                    problem = problem or error
-        raise problem or UnsupportedError("the job has no trace in any precision.")
-
-    def trace(self, strategy: Strategy) -> tuple[Trace, Communication]:
-        """What one rank does under a strategy, and what the ranks exchange."""
-        key = (strategy.precision, strategy.recompute, strategy.micro_batch, strategy.accumulation, strategy.mesh)
-        if key not in self._traces:
-            self._traces[key] = self._make(strategy)
-        return self._traces[key]
-
-    def _make(self, strategy: Strategy) -> tuple[Trace, Communication]:
-        family = self.family(strategy)
-        trace = family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
-        return data_parallel(trace, strategy)
+        """The header of the first variant that can be had, at the sizes asked for. Raises the source's first error."""
+        return self.traces.header(precisions)
 
     def memory(self, strategy: Strategy, place: Place) -> MemoryForecast:
-        """Memory alone, without pricing time. Its trace is not kept: `largest_micro_batch` asks for many."""
-        return memory_forecast(self._make(strategy)[0], place.chip, devices=place.count,
-                               capacity_bytes=place.capacity_bytes, parameters=parameters())  # fmt: skip
+        """What `forecast` says of memory, without pricing time."""
+        if place in self.replays:
+            return self.replayed(strategy, place)
+        trace, _ = self.traces.trace(strategy)
+        return memory_forecast(trace, place.chip, devices=place.count, capacity_bytes=place.capacity_bytes,
+                               parameters=parameters(), replay=self.replay)  # fmt: skip
+
+    def replayed(self, strategy: Strategy, place: Place) -> MemoryForecast:
+        """Memory as the place's allocator serves the step; run once for a strategy on a place."""
+        if (strategy, place) not in self._replayed:
+            trace, _ = self.traces.trace(strategy)
+            self._replayed[strategy, place] = memory_forecast(
+                trace, place.chip, devices=place.count, capacity_bytes=place.capacity_bytes, parameters=parameters(),
+                expandable=False,
+            )  # fmt: skip
+        return self._replayed[strategy, place]
 
     def largest_micro_batch(self, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH) -> int | None:
-        """The largest micro-batch that fits a place, at most `most`; None where one sample does not fit.
-
-        Live bytes at each position are linear in the batch, so their peak is convex: the line through two small
-        batches lies below it, and where that line meets the capacity is an upper bound.
-        """
-        one = self.memory(strategy.but(micro_batch=1), place)
-        if one.capacity_bytes is None:
-            return most
-        if not one.fits:
-            return None
-        if not self.family(strategy).covers({"micro_batch": 2}):
-            return 1  # the program changes with the batch: it was recorded for one sample alone
-        two = self.memory(strategy.but(micro_batch=2), place)
-        slope = max(1, two.peak_allocated_bytes - one.peak_allocated_bytes)
-        high = min(most, 2 + (one.capacity_bytes - one.peak_allocated_bytes) // slope) + 1
-        low = 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.memory(strategy.but(micro_batch=middle), place).fits else (low, middle)
-        return low
+        """The largest micro-batch that fits a place, at most `most`; None where one sample does not fit."""
+        return largest_micro_batch(self.traces, strategy, place, most=most)
 
     def peak_bytes(self, strategy: Strategy) -> int:
         """Peak bytes of tensors on one device: what a device must have at the very least."""
-        accumulates = strategy.accumulation > 1
-        key = (strategy.recorded_precision, strategy.recompute, strategy.micro_batch, accumulates, strategy.mesh)
-        if key not in self._peaks:
-            self._peaks[key] = live_bytes(self.trace(strategy.but(accumulation=1 + accumulates))[0]).peak_bytes
-        return self._peaks[key]
+        if strategy not in self._peaks:
+            key = strategy.but(precision=strategy.recorded_precision, accumulation=1 + (strategy.accumulation > 1))
+            if key not in self._peaks:
+                self._peaks[key] = live_bytes(self.traces.trace(strategy.but(accumulation=key.accumulation))[0]).peak_bytes
+            self._peaks[strategy] = self._peaks[key]
+        return self._peaks[strategy]
 
     def forecast(self, strategy: Strategy, place: Place) -> Forecast:
         """One strategy priced on one place."""
         self.priced += 1
-        trace, communication = self.trace(strategy)
-        return price(trace, communication, place.chip, count=place.count, link=place.link,
-                     capacity_bytes=place.capacity_bytes, strategy=strategy)  # fmt: skip
+        trace, communication = self.traces.trace(strategy)
+        found = price(trace, communication, place.chip, count=place.count, link=place.link,
+                      capacity_bytes=place.capacity_bytes, strategy=strategy, replay=self.replay)  # fmt: skip
+        return replace(found, memory=self.replayed(strategy, place)) if place in self.replays else found
 
     def largest(self, strategies: Sequence[Strategy], place: Place) -> Forecast | None:
         """The forecast of the last of `strategies` (ascending in memory) that fits the place; None where none does.
@@ -161,14 +124,13 @@ class Pricer:
         if place.capacity_bytes is not None and self.peak_bytes(strategies[-1]) > place.capacity_bytes:
             fit = bisect_right(strategies, place.capacity_bytes, key=self.peak_bytes)
         tight = None
-        while fit > 0:
-            forecast = self.forecast(strategies[fit - 1], place)
-            if place.capacity_bytes is None or forecast.memory.device_bytes <= HEADROOM * place.capacity_bytes:
-                return forecast
-            if forecast.memory.fits:
-                tight = forecast  # the smallest of those that only just fit: better than none
-            fit -= 1
-        return tight
+        for strategy in reversed(strategies[:fit]):
+            memory = self.memory(strategy, place)
+            if has_headroom(memory):
+                return self.forecast(strategy, place)
+            if memory.fits:
+                tight = strategy  # the smallest of those that only just fit: better than none
+        return None if tight is None else self.forecast(tight, place)
 
     def best(self, place: Place, wish: Wish) -> Forecast | NoStrategy:
         """The fastest strategy that fits a place, or why there is none."""
@@ -224,6 +186,18 @@ class Pricer:
 
     def ladder(self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]) -> list[Strategy]:
         """Strategies of exactly the global batch, ascending in micro-batch, as far as the family knows them."""
+        key = precision, recompute, mesh, wish, tuple(micro_batches)
+        if key not in self._ladders:
+            try:
+                self._ladders[key] = self._ladder(precision, recompute, mesh, wish, micro_batches)
+            except (UnsupportedError, MissingDependencyError) as error:
+                self._ladders[key] = error
+        found = self._ladders[key]
+        if isinstance(found, GpuwiseError):
+            raise found
+        return found
+
+    def _ladder(self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]) -> list[Strategy]:
         each = wish.global_batch // mesh.data_parallel
         whole = Strategy(precision=precision, recompute=recompute, mesh=mesh, optimizer=wish.optimizer, mode=self.mode)
         family = self.family(whole)
@@ -236,16 +210,25 @@ class Pricer:
 
     def _shortfall(self, precisions: list[str], place: Place, wish: Wish, micro_batch: int) -> NoStrategy:
         least = None
-        for precision in precisions:
-            for recompute in space.recomputes_for(wish.recompute):
-                mesh = space.meshes(place.count)[-1]
-                try:
-                    peak = self.peak_bytes(self.ladder(precision, recompute, mesh, wish, [micro_batch])[0])
-                except (UnsupportedError, MissingDependencyError):
-                    continue
-                least = peak if least is None else min(least, peak)
-        missing = max(0.0, float((least or 0) - (place.capacity_bytes or 0)))
-        return NoStrategy("does not fit in memory", f"needs {(least or 0) / 2**30:.1f} GiB a device", missing)
+        for mesh in reversed(space.meshes(place.count)):  # sharded needs least, where it can be had
+            for precision in precisions:
+                for recompute in space.recomputes_for(wish.recompute):
+                    try:
+                        peak = self.peak_bytes(self.ladder(precision, recompute, mesh, wish, [micro_batch])[0])
+                    except (UnsupportedError, MissingDependencyError):
+                        continue
+                    least = peak if least is None else min(least, peak)
+            if least is not None:
+                break
+        missing = (least or 0) - (place.capacity_bytes or 0)
+        more = " and more that is lost to fragments" if missing < 0 else ""
+        needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
+        return NoStrategy("does not fit in memory", needs, max(0.0, float(missing)))
+
+
+def has_headroom(memory: MemoryForecast) -> bool:
+    """Whether some of the device is left: a forecast of memory is a forecast. True where its memory is unknown."""
+    return memory.capacity_bytes is None or memory.device_bytes <= HEADROOM * memory.capacity_bytes
 
 
 def _crowded(forecast: Forecast, largest: int) -> bool:

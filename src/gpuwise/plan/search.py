@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import gpuwise
 from gpuwise.cost.forecast import Forecast, Interval
@@ -11,8 +12,8 @@ from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Offer
 from gpuwise.plan import economics, space
-from gpuwise.plan.candidates import Candidate, candidates
-from gpuwise.plan.pricing import NoStrategy, Pricer, Wish
+from gpuwise.plan.candidates import Candidate, Key, candidates
+from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, money_times_time, offer_reasons, rank_reasons
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
 from gpuwise.trace.trace import Header
@@ -49,7 +50,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
     """
-    pricer = Pricer(source, sizes=request.sizes, optimizer=request.optimizer)
+    pricer = Pricer(source, sizes=request.sizes, optimizer=request.optimizer, replay=False)
     header = pricer.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"])
     samples, assumptions = request.total_samples(header)
     global_batch, exact = request.global_batch, True
@@ -59,46 +60,75 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
         assumptions.append(assumed)
     if request.deadline_s is None:
         assumptions.append("no deadline given: what takes over a year is left out; --deadline changes it")
-    rejected = _Rejections()
-    found: list[Plan] = []
     considered = candidates(request, offers, catalog, parameters=header.trainable_parameters)
-    best: dict[object, Forecast | NoStrategy] = {}
-    for item in considered:
-        if not isinstance(item, Candidate):
-            out, reason = item
-            what = f"{out.devices:g} × {out.chip_id} at {out.provider} ({out.instance})"
-            rejected.add(reason, what, distance=out.devices)
-            continue
-        if item.key not in best:
-            best[item.key] = _best(pricer, item, request, global_batch, exact=exact)
-        forecast = best[item.key]
-        if isinstance(forecast, NoStrategy):
-            detail = f": {forecast.detail.rstrip('.')}" if forecast.detail else ""
-            rejected.add(forecast.reason, f"{item}{detail}", distance=forecast.shortfall_bytes)
-        else:
-            default_batch = None if exact else global_batch
-            made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch)
-            if math.isfinite(made.hours) and math.isfinite(made.usd.high):
-                found.append(made)
-            else:
-                rejected.add("never ends under its interruptions or session limits", str(item))
+    places = {item.key: item for item in considered if isinstance(item, Candidate)}
+    key_of = {item.offer: item.key for item in considered if isinstance(item, Candidate)}
+
+    def search(item: Candidate) -> Forecast | NoStrategy:
+        return _best(pricer, item, request, global_batch, exact=exact)
+
+    best = {key: search(item) for key, item in places.items()}
+    settled: set[Key] = set()
+    while True:  # until the memory of all that would be shown is what the allocator makes of it
+        rejected = _Rejections()
+        found = _plans(considered, best, request, header, rejected, samples=samples,
+                       default_batch=None if exact else global_batch)  # fmt: skip
+        inside = _inside(found, request, rejected)
+        chosen = _choose(inside, request.limit, rejected)
+        unsettled = {key_of[plan.offer] for plan in chosen} - settled
+        if not unsettled:
+            break
+        best |= {key: _settled(pricer, places[key], best[key], search) for key in unsettled}
+        settled |= unsettled
     if request.on is None:
         for row in catalog.incomplete_offers:
             rejected.add("no price", f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})")
     if not found:
         raise _nothing(header.job, request, rejected.result())
-    inside = _inside(found, request, rejected)
     if not inside:
         current = [plan for plan in found if request.stale or not plan.offer.stale]
         if not current:
             raise NoPlanError(f"{header.job}: every offer that would do has a price over a year old.",
                               ["rank them all the same: --stale", "list what is offered: gpuwise offers"])  # fmt: skip
         raise NothingInside(request, current, rejected.result())
-    chosen = _choose(inside, request.limit, rejected)
     chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
     ranked = rank_reasons(chosen, chips, inside=len(inside), request=request)
     total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
     return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced)
+
+
+def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Key, Forecast | NoStrategy], request: Request,
+           header: Header, rejected: _Rejections, *, samples: int, default_batch: int | None) -> list[Plan]:  # fmt: skip
+    """A plan for each candidate that has a strategy and an end; the others are counted."""
+    found = []
+    for item in considered:
+        if not isinstance(item, Candidate):
+            out, reason = item
+            what = f"{out.devices:g} × {out.chip_id} at {out.provider} ({out.instance})"
+            rejected.add(reason, what, distance=out.devices)
+            continue
+        forecast = best[item.key]
+        if isinstance(forecast, NoStrategy):
+            detail = f": {forecast.detail.rstrip('.')}" if forecast.detail else ""
+            rejected.add(forecast.reason, f"{item}{detail}", distance=forecast.shortfall_bytes)
+            continue
+        made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch)
+        if math.isfinite(made.hours) and math.isfinite(made.usd.high):
+            found.append(made)
+        else:
+            rejected.add("never ends under its interruptions or session limits", str(item))
+    return found
+
+
+def _settled(pricer: Pricer, item: Candidate, found: Forecast | NoStrategy,
+             search: Callable[[Candidate], Forecast | NoStrategy]) -> Forecast | NoStrategy:  # fmt: skip
+    """What was found on a place with its memory replayed; found again, by replays, where little or nothing is left."""
+    assert isinstance(found, Forecast)  # it was to be shown
+    memory = pricer.replayed(found.strategy, item.place)
+    if has_headroom(memory):
+        return replace(found, memory=memory)
+    pricer.replays.add(item.place)
+    return search(item)
 
 
 def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
@@ -179,7 +209,7 @@ def _by_cost(plan: Plan) -> tuple[float, float, float]:
 
 def _choose(inside: list[Plan], limit: int | None, rejected: _Rejections) -> list[Plan]:
     """The cheapest, no chip and count more than twice, and always the fastest and the best value."""
-    if limit is None:
+    if limit is None or not inside:
         return inside
     must = [
         min(inside, key=lambda plan: (plan.hours, plan.usd.value)),
@@ -188,9 +218,9 @@ def _choose(inside: list[Plan], limit: int | None, rejected: _Rejections) -> lis
     chosen: list[Plan] = []
     seen: dict[tuple[str, float], int] = {}
     for plan in inside:
-        left = limit - len(chosen) - sum(1 for m in must if m not in chosen and m is not plan)
+        left = limit - len(chosen) - sum(1 for m in must if m is not plan and not any(m is c for c in chosen))
         same = seen.get((plan.device, plan.count), 0)
-        if plan in must or (same < _SAME_DEVICES and left > 0) or not chosen:
+        if any(plan is m for m in must) or (same < _SAME_DEVICES and left > 0) or not chosen:
             chosen.append(plan)
             seen[plan.device, plan.count] = same + 1
         else:

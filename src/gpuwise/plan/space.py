@@ -36,8 +36,8 @@ def precisions_for(chip: Chip, pinned: str | None = None) -> list[str]:
 
 
 def recomputes_for(pinned: str | None) -> list[str]:
-    """Cheapest in time first: full recomputation is only tried where memory limits the batch."""
-    return ["none", "full"] if pinned is None else [pinned]
+    """Cheapest in time first: recomputation is only tried where memory limits the batch, and where it can be traced."""
+    return ["none", "selective", "full"] if pinned is None else [pinned]
 
 
 def slice_of(chip: Chip, share: float) -> Chip:

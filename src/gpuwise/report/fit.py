@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwise.plan.fit import FitResult, FitRow
-from gpuwise.plan.pricing import MOST_MICRO_BATCH
+from gpuwise.plan.fitted import FitResult, FitRow
+from gpuwise.plan.micro_batch import MOST_MICRO_BATCH
 from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration
 
-_COLUMNS = ("technique", "devices", "largest micro-batch", "memory", "frees", "time a sample", "remark")
-_NARROW = (("technique", "remark"), ("largest micro-batch", "devices"), ("memory", "frees"), ("time a sample",))
-_RIGHT = ("devices", "largest micro-batch", "memory", "frees", "time a sample")
+_COLUMNS = ("technique", "devices", "frees", "time a sample", "memory", "largest micro-batch", "remark")
+_NARROW = (("technique", "remark"), ("frees", "devices"), ("time a sample", "memory"), ("largest micro-batch",))
+_RIGHT = ("devices", "frees", "time a sample", "memory", "largest micro-batch")
+_CHANGES, _COUNTED = "*", "~"
 
 
 def fit_report(result: FitResult) -> Group:
-    """The largest micro-batch first, then what each memory technique changes."""
+    """The largest micro-batch first, where memory peaks, then what each technique changes, the best trade first."""
     parts: list[RenderableType] = [Text(_headline(result), style="bold")]
     if result.forecast is not None:
         forecast = result.forecast
@@ -24,13 +28,21 @@ def fit_report(result: FitResult) -> Group:
                           f"{rate(forecast.throughput, forecast.throughput_unit)}"))  # fmt: skip
     asked = result.rows[0].memory
     if asked is not None:
-        parts += [heading(f"memory at micro-batch {result.micro_batch:,}"), bars(asked.by_category, format_bytes)]
-    parts += [heading(f"memory techniques at micro-batch {result.micro_batch:,}, to the first row"),
-              columns(_COLUMNS, map(_row, result.rows), right=_RIGHT, wide="remark", narrow=_NARROW)]  # fmt: skip
-    if result.nearest_techniques:
-        parts += notes("it would fit here with", result.nearest_techniques)
-    if result.nearest_chips:
-        parts += notes("it would fit as asked on", result.nearest_chips)
+        held = "" if asked.counted_only else f", {format_bytes(asked.peak_reserved_bytes)} reserved"
+        parts += [heading(f"memory at micro-batch {result.micro_batch:,}: "
+                          f"{format_bytes(asked.peak_allocated_bytes)} allocated{held}"),
+                  bars(asked.by_category, format_bytes)]  # fmt: skip
+    parts += notes("where it peaks", [text for text in (result.peak.sentence, result.peak.advice) if text])
+    frees = [row for row in result.rows[1:] if row.frees]
+    first = result.rows[0]
+    rows = [_row(row, first, known=result.capacity_bytes is not None) for row in (first, *frees)]
+    parts += [heading("techniques, best trade first: what they free on each device, and the time they cost"),
+              columns(_COLUMNS, rows, right=_RIGHT, wide="remark", narrow=_NARROW)]  # fmt: skip
+    parts += _legend(frees)
+    parts += notes("free nothing here", [f"{row.technique}: {row.note}" for row in result.rows[1:]
+                                         if row.unavailable is None and not row.frees])  # fmt: skip
+    parts += notes("not looked at", _not_looked_at(result.rows))
+    parts += _ways_out(result)
     parts += notes("assumed", result.assumptions)
     return Group(*parts)
 
@@ -48,16 +60,49 @@ def _headline(result: FitResult) -> str:
     return f"{result.job} DOES NOT FIT {device} ({of}): not even one sample"
 
 
-def _row(row: FitRow) -> list[str]:
-    if row.unavailable is not None:
-        return [row.technique, str(row.devices), *[UNKNOWN] * 4, row.unavailable]
-    freed = "" if not row.freed_bytes else format_bytes(row.freed_bytes)
+def _row(row: FitRow, first: FitRow, *, known: bool) -> list[str]:
+    about = _COUNTED if row is not first and row.memory is not None and row.memory.counted_only else ""
+    held = row.memory
+    if about and first.memory is not None:
+        held = replace(first.memory, device_bytes=first.memory.device_bytes - (row.freed_bytes or 0))
     return [
-        row.technique,
+        row.technique + (_CHANGES if row.changes_training else ""),
         str(row.devices),
-        "none" if row.largest_micro_batch is None else f"{row.largest_micro_batch:,}",
-        UNKNOWN if row.memory is None else format_bytes(row.memory.device_bytes),
-        freed,
+        "" if not row.freed_bytes else format_bytes(row.freed_bytes),
         UNKNOWN if row.step_time_ratio is None else f"{row.step_time_ratio:.2f}x",
+        UNKNOWN if held is None else about + format_bytes(held.device_bytes),
+        UNKNOWN if not known else "none" if row.largest_micro_batch is None else f"{about}{row.largest_micro_batch:,}",
         row.note,
     ]
+
+
+def _not_looked_at(rows: Sequence[FitRow]) -> list[str]:
+    """One line a reason."""
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        if row.unavailable is not None:
+            by_reason.setdefault(row.unavailable, []).append(row.technique)
+    return [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+
+
+def _legend(rows: list[FitRow]) -> list[RenderableType]:
+    lines = [f"{_CHANGES} changes what is trained, or how it converges"] if any(r.changes_training for r in rows) else []
+    if any(row.memory is not None and row.memory.counted_only for row in rows):
+        lines.append(
+            f"{_COUNTED} near: tensors are counted, fragments taken as in the first row; ask with its flag to replay it"
+        )
+    return [Text(line, style="dim") for line in lines]
+
+
+def _ways_out(result: FitResult) -> list[RenderableType]:
+    """Where it does not fit: what would."""
+    parts: list[RenderableType] = []
+    if result.nearest_combination is not None and len(result.nearest_combination.techniques) > 1:
+        parts += notes("it would fit here with, together", [result.nearest_combination.words])
+    if result.nearest_techniques:
+        parts += notes("it would fit with one of", result.nearest_techniques)
+    if result.nearest_devices is not None:
+        parts += notes("the fewest devices that hold it sharded", [f"{result.nearest_devices} of {result.device}"])
+    if result.nearest_chips:
+        parts += notes("it would fit as asked on", result.nearest_chips)
+    return parts

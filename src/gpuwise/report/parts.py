@@ -181,5 +181,18 @@ def strategy_words(strategy: Strategy) -> str:
         batch += f" x {strategy.accumulation:,}"
     recompute = f"recompute {strategy.recompute}" if strategy.recompute != "none" else ""
     mode = "inference" if strategy.mode == "infer" else ""
-    parts = [strategy.precision, batch, recompute, mesh_words(strategy.mesh), strategy.optimizer or "", mode]
+    parts = [strategy.precision, batch, recompute, mesh_words(strategy.mesh), strategy.optimizer or "",
+             *technique_words(strategy), mode]  # fmt: skip
     return ", ".join(part for part in parts if part)
+
+
+def technique_words(strategy: Strategy) -> list[str]:
+    """'foreach kernels', 'offload of the optimizer', 'qlora of rank 16': what is not as usual."""
+    return [words for words, said in (
+        (f"{strategy.optimizer_kernels} kernels", strategy.optimizer_kernels),
+        ("optimizer in backward", strategy.optimizer_in_backward),
+        ("gradients kept", strategy.keep_gradients),
+        (f"offload of {'the optimizer' if strategy.offload == 'optimizer' else strategy.offload}", strategy.offload != "none"),
+        (f"{strategy.adapter} of rank {strategy.adapter_rank}", strategy.adapter != "none"),
+        ("compiled", strategy.compile),
+    ) if said]  # fmt: skip

@@ -1,0 +1,90 @@
+"""What offloading costs in time: bytes over the host link, and the update in host memory.
+
+The copies run on the stream that computes (gpuwise/runtime/offload.py), so nothing of them is hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.parameters import Parameters
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.links import pcie_link
+from gpuwise.hardware.types import Chip, Link
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
+from gpuwise.units import format_bytes
+
+# The host is not known: what two channels of DDR5-5600 carry (2 × 44.8 GB/s), as a desktop has.
+HOST_MEMORY_BYTES_PER_S = 89.6e9
+_PARAMETER, _GRADIENT = CATEGORIES.index("parameter"), CATEGORIES.index("gradient")
+
+
+@dataclass(frozen=True)
+class Offload:
+    """What offloading adds to one optimizer step of a device. seconds: in all; link_bytes: over the host link."""
+
+    seconds: float = 0.0
+    link_bytes: int = 0
+    note: str = ""
+
+
+def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Parameters) -> Offload:
+    """The time that strategy.offload adds.
+
+    Arguments:
+        trace: of the same step without offloading. link: to the host, None where unknown.
+    """
+    if strategy.offload == "none" or link is None or not link.per_direction_bytes_per_s:
+        return Offload(note="" if strategy.offload == "none" else "its host link is not known: copies are not priced")
+    storages = trace.storages
+    size = storages.size_bytes
+    gradients = int(size[storages.category == _GRADIENT].sum())
+    moved = gradients * (trace.accumulation + 1)  # each micro-batch's gradients down, parameters of as many bytes back up
+    if strategy.offload == "parameters":  # the blocks visit for forward and for backward; they are not sent back
+        inside = _in_blocks(trace)
+        visiting = int(size[(storages.category == _PARAMETER) & inside[storages.module]].sum())
+        moved += visiting * (2 * trace.accumulation - 1)
+    update = trace.operations.kind == KINDS.index("optimizer")
+    traffic = trace.operations.column("bytes_read") + trace.operations.column("bytes_written")
+    update_s = float((trace.counts("optimizer") * update) @ traffic) / HOST_MEMORY_BYTES_PER_S
+    copy_s = moved / (link.per_direction_bytes_per_s * parameters.link_efficiency)
+    note = (f"{format_bytes(moved)} a step over {link.name}, and assumed a host with "
+            f"{HOST_MEMORY_BYTES_PER_S / 1e9:.0f} GB/s of memory bandwidth for the update")  # fmt: skip
+    return Offload(copy_s + update_s, moved, note)
+
+
+def lengthened(forecast: Forecast, added: Offload) -> Forecast:
+    """The forecast of a step that offloading makes longer."""
+    whole = forecast.step_time_s.value + added.seconds
+    factor = whole / forecast.step_time_s.value if forecast.step_time_s.value else 1.0
+    bound = {name: share / factor for name, share in forecast.bound.items()}
+    bound["communication"] = bound.get("communication", 0.0) + 1 - 1 / factor
+    return replace(
+        forecast,
+        step_time_s=forecast.step_time_s.scaled(factor),
+        throughput=forecast.throughput / factor,
+        mfu=None if forecast.mfu is None else forecast.mfu / factor,
+        bound=bound,
+        assumptions=(*forecast.assumptions, f"offloading: {added.note}"),
+    )
+
+
+def host_link(chip: Chip, catalog: Catalog) -> Link | None:
+    """The chip's PCIe slot; PCIe 4.0 x16 where its generation is not known; None on a CPU."""
+    return None if chip.kind == "cpu" else pcie_link(chip, catalog=catalog) or catalog.links["pcie4x16"]
+
+
+def _in_blocks(trace: Trace) -> np.ndarray:
+    """Which modules are inside a repeated block. Shape (modules,)."""
+    blocks = set(trace.header.blocks)
+    found = []
+    for module in trace.modules:
+        path = module
+        while path and path not in blocks:
+            path = path.rpartition(".")[0]
+        found.append(bool(path))
+    return np.array(found, dtype=bool)
