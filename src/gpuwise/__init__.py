@@ -28,6 +28,7 @@ _HOME = {
     "PlanResult": "gpuwise.plan",
     "load_plan": "gpuwise.plan",
     "forecast": "gpuwise.api",
+    "memory_timeline": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
     "plan": "gpuwise.api",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from gpuwise.api import doctor as doctor
     from gpuwise.api import fit as fit
     from gpuwise.api import forecast as forecast
+    from gpuwise.api import memory_timeline as memory_timeline
     from gpuwise.api import plan as plan
     from gpuwise.api import record as record
     from gpuwise.api import train as train

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_plan_synthetic import synthetic_family, synthetic_trace
 
 from gpuwise.api.devices import cheapest_offer, device_of
-from gpuwise.api.sources import PresetSource, Source, source_of, usual_micro_batch
+from gpuwise.api.source import Source
+from gpuwise.api.sources import PresetSource, source_of, usual_micro_batch
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
-from gpuwise.hardware import link_between, load_catalog
+from gpuwise.hardware import Catalog, link_between, load_catalog
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import TraceFamily, live_bytes, save
+from gpuwise.trace.optimizers import with_optimizer
+from gpuwise.trace.presets import load_preset
 
 CATALOG = load_catalog()
 DIGITS = f"{Path(__file__).parents[2] / 'examples' / 'digits.py'}:job"
@@ -73,6 +77,8 @@ def test_a_saved_trace_answers_for_its_own_sizes_alone(tmp_path: Path):
         source.trace(Strategy(micro_batch=8))
     with pytest.raises(UnsupportedError, match="recorded with mode train, not infer"):
         source(Strategy(mode="infer"))
+    with pytest.raises(UnsupportedError, match="recorded with offload none, not optimizer"):
+        source(Strategy(offload="optimizer"))
 
 
 def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest.MonkeyPatch):
@@ -84,16 +90,62 @@ def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest
     assert isinstance(source, PresetSource)
     assert source.recorded(Strategy("amp-bf16")) is not None
     assert source.recorded(Strategy("bf16")) is None
-    assert source.recorded(Strategy(optimizer="adamw")) is not None
-    assert source.recorded(Strategy(optimizer="sgd")) is None
+    for other in ({"offload": "optimizer"}, {"adapter": "lora"}, {"optimizer": "sgd"}, {"compile": True}):
+        assert source.recorded(Strategy(**other)) is None  # type: ignore[arg-type]
     said = " ".join(source(Strategy()).header.assumptions)
     assert "assumed 10,000 samples an epoch" in said
     assert "--optimizer" in said
+    assert not any("attention kernels" in text for text in source.find(Strategy(), "pre-ampere").header.assumptions)
     source.search_recorded(optimizer=None, precision=None, recompute=None)
     with pytest.raises(UnsupportedError, match="no recorded trace of tabular-mlp in bf16"):
         source(Strategy("bf16"))
-    source.search_recorded(optimizer="sgd", precision=None, recompute=None)
+    source.search_recorded(optimizer=None, precision="bf16", recompute=None)
     assert not source.recorded_only
+
+
+@pytest.mark.parametrize("update", [
+    {"optimizer": "adamw-8bit"}, {"optimizer": "sgd"}, {"optimizer_kernels": "for-loop"}, {"optimizer_in_backward": True},
+    {"offload": "optimizer"}, {"keep_gradients": True},
+], ids=lambda update: next(iter(update)))  # fmt: skip
+def test_another_update_is_composed_from_a_presets_recording(update: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(PresetSource, "_live", lambda self, strategy: pytest.fail(f"{strategy} is traced"))
+    source, strategy = source_of("tabular-mlp"), Strategy("amp-bf16", micro_batch=64, **update)
+    plain = load_preset("tabular-mlp", precision="amp-bf16")
+    assert plain is not None
+    names = {"optimizer": "adamw", "optimizer_kernels": None, **update}
+    expected = with_optimizer(plain, names.pop("optimizer"), names.pop("optimizer_kernels"),
+                              **{name.removeprefix("optimizer_"): value for name, value in names.items()})  # fmt: skip
+    for trace in (source.trace(strategy), source(strategy).at(micro_batch=64)):
+        assert live_bytes(trace).by_category == live_bytes(expected.at(micro_batch=64)).by_category
+        assert trace.model_flops == expected.at(micro_batch=64).model_flops
+
+
+def test_the_jobs_own_optimizer_by_name_is_the_recording_itself():
+    source = source_of("tabular-mlp")
+    assert source(Strategy(optimizer="adamw")).operations is source(Strategy()).operations
+    assert any("--optimizer " in line for line in source(Strategy()).header.assumptions)
+    assert not any("--optimizer " in line for line in source(Strategy(optimizer="adamw")).header.assumptions)
+
+
+def test_a_search_over_another_optimizer_needs_recordings_alone():
+    source = source_of("tabular-mlp")
+    assert isinstance(source, PresetSource)
+    source.search_recorded(optimizer="sgd", precision=None, recompute=None)
+    assert source.recorded_only
+
+
+def test_a_saved_step_answers_for_another_optimizer_too(tmp_path: Path):
+    plain = load_preset("tabular-mlp", precision="fp32")
+    assert plain is not None
+    save(plain.at(micro_batch=8), tmp_path / "one.npz")
+    trace = source_of(str(tmp_path / "one.npz")).trace(Strategy(micro_batch=8, optimizer="sgd"))
+    assert live_bytes(trace).by_category["optimizer_state"] == 0
+
+
+def test_a_recording_with_flash_attention_says_so_on_a_gpu_that_has_none():
+    for substrate, said in (("accelerator", False), ("pre-ampere", True)):
+        lines = source_of("llama3-8b").find(Strategy("bf16"), substrate).header.assumptions
+        assert any("attention kernels of Ampere" in line for line in lines) is said
 
 
 @pytest.mark.parametrize(
@@ -146,7 +198,17 @@ def test_machines_need_a_known_network():
 def test_a_cpu_is_not_priced_as_an_instance():
     assert cheapest_offer(CATALOG, device_of("cpu", CATALOG).chip, 1) is None
     assert device_of("cpu", CATALOG).substrate == "cpu"
-    assert device_of("t4", CATALOG).substrate == "accelerator"
+    assert device_of("t4", CATALOG).substrate == "pre-ampere"
+    assert device_of("h100-sxm", CATALOG).substrate == "accelerator"
+
+
+def test_memory_alone_reads_no_offers():
+    catalog = Catalog()
+    device = device_of("t4", catalog)
+    assert (device.link, device.capacity_bytes) == (None, device.chip.usable_memory_bytes)
+    assert "offer_rows" not in vars(catalog)
+    assert device.usd_per_hour
+    assert "offer_rows" in vars(catalog)
 
 
 def test_the_mesh_counts_devices_where_the_text_does_not():

@@ -181,7 +181,7 @@ def test_plan_of_a_preset_imports_no_torch(recordings: Path):
 
 def test_what_is_not_recorded_asks_for_torch_when_that_is_absent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    result = run("forecast", JOB, "--on", "t4", "--optimizer", "sgd")
+    result = run("forecast", JOB, "--on", "t4", "--adapter", "lora")
     assert result.exit_code == 2
     assert "torch is needed to trace tabular-mlp in" in result.stderr
     assert 'try: pip install "gpuwise[torch]"' in result.stderr

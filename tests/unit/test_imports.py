@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -15,7 +16,7 @@ import gpuwise
 ROOT = Path(gpuwise.__file__).parent
 # From the top of the house down: a package imports only what stands before it. Packages on one line are one floor.
 FLOORS = [
-    {"errors", "units", "strategy"},
+    {"atomic", "errors", "lazy", "units", "strategy"},
     {"hardware"},
     {"trace"},
     {"cost"},
@@ -29,7 +30,7 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-TORCH_FREE = ("errors", "units", "strategy", "hardware", "trace", "cost", "plan", "report", "api", "cli")
+TORCH_FREE = ("atomic", "errors", "lazy", "units", "strategy", "hardware", "trace", "cost", "plan", "report", "api", "cli")
 
 
 def module_name(path: Path) -> str:
@@ -157,3 +158,12 @@ def test_the_version_is_that_of_the_package():
     if not pyproject.exists():
         pytest.skip("not run from the source tree")
     assert tomllib.loads(pyproject.read_text())["project"]["version"] == gpuwise.__version__
+
+
+@pytest.mark.parametrize("name", ["gpuwise.api", "gpuwise.hardware", "gpuwise.plan"])
+def test_a_package_offers_what_it_says_and_nothing_else(name: str):
+    package = importlib.import_module(name)
+    for offered in package.__all__:
+        assert getattr(package, offered) is not None
+    with pytest.raises(AttributeError, match=f"{name}.*no attribute 'nothing'"):
+        _ = package.nothing

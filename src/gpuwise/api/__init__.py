@@ -1,7 +1,18 @@
 """The verbs as functions: what the command line calls, and what `import gpuwise` offers."""
 
-from gpuwise.api.listings import chips, offers, unpriced_offers
-from gpuwise.api.recording import record
-from gpuwise.api.verbs import compare, doctor, fit, forecast, plan, train
+from typing import TYPE_CHECKING
 
-__all__ = ["chips", "compare", "doctor", "fit", "forecast", "offers", "plan", "record", "train", "unpriced_offers"]
+from gpuwise.lazy import lazily
+
+if TYPE_CHECKING:
+    from gpuwise.api.listings import chips, offers, unpriced_offers
+    from gpuwise.api.recording import record
+    from gpuwise.api.verbs import compare, doctor, fit, forecast, memory_timeline, plan, train
+
+__getattr__ = lazily(__name__, {
+    "listings": ("chips", "offers", "unpriced_offers"),
+    "recording": ("record",),
+    "verbs": ("compare", "doctor", "fit", "forecast", "memory_timeline", "plan", "train"),
+})  # fmt: skip
+__all__ = ["chips", "compare", "doctor", "fit", "forecast", "memory_timeline", "offers", "plan", "record", "train",
+           "unpriced_offers"]  # fmt: skip

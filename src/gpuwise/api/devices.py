@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.hardware import Catalog, Chip, DeviceSpec, Link, Offer, check_inside, link_between, link_inside, parse_device
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.device import DeviceSpec, check_inside, parse_device
+from gpuwise.hardware.links import link_between, link_inside
+from gpuwise.hardware.types import Chip, Link, Offer
 from gpuwise.strategy import Mesh
 
 
@@ -13,17 +17,46 @@ from gpuwise.strategy import Mesh
 class Device:
     """One kind of device, how many and how connected.
 
-    spec: as parsed. count: devices in one machine. capacity_bytes: what programs can use of one device's memory, None
-    where unknown. offer: the cheapest on-demand offer of exactly these devices, None without one or for this machine.
+    spec: as parsed. count: devices in one machine. Offers are read when first asked for: memory alone needs none.
     """
 
     spec: DeviceSpec
     count: int
-    link: Link | None
-    link_between: Link | None
-    capacity_bytes: int | None
-    offer: Offer | None
-    assumptions: tuple[str, ...]
+    catalog: Catalog = field(repr=False)
+
+    @cached_property
+    def offer(self) -> Offer | None:
+        """The cheapest on-demand offer of exactly these devices, None without one or for this machine."""
+        if self.spec.machine is not None:
+            return None
+        return cheapest_offer(self.catalog, self.chip, self.count, networked=self.machines > 1)
+
+    @cached_property
+    def link(self) -> Link | None:
+        """Between the devices of one machine; None for a single one."""
+        return None if self.count == 1 else link_inside(self.offer or self.chip, self.count, catalog=self.catalog)
+
+    @cached_property
+    def link_between(self) -> Link | None:
+        """Between machines; None for a single one. Raises UnsupportedError where the catalog does not say."""
+        return _network(self.spec, self.catalog) if self.machines > 1 else None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        assumed = list(self.spec.assumed)
+        if self.link_between is not None:
+            assumed.append(f"assumed machines connected by {self.link_between.name}, as its largest offer has")
+        if self.offer is not None:
+            times = f"{self.machines} × " if self.machines > 1 else ""
+            where = f"{times}{self.offer.provider} {self.offer.instance} ({self.offer.region})"
+            others = f"`gpuwise offers {self.chip.id}` lists others"
+            assumed.append(f"price of {where} as of {self.offer.as_of}, the cheapest on demand; {others}")
+        return tuple(assumed)
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What programs can use of one device's memory, None where unknown."""
+        return self.spec.memory_bytes
 
     @property
     def chip(self) -> Chip:
@@ -44,8 +77,15 @@ class Device:
 
     @property
     def substrate(self) -> str:
-        """Whose kernels are traced for it."""
-        return "cpu" if self.chip.kind == "cpu" else "accelerator"
+        return substrate_of(self.chip)
+
+
+def substrate_of(chip: Chip) -> str:
+    """Whose kernels are traced for a chip: GPUs before Ampere have no flash attention."""
+    if chip.kind == "cpu":
+        return "cpu"
+    capability = chip.compute_capability
+    return "pre-ampere" if capability is not None and capability < (8, 0) else "accelerator"
 
 
 def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Device:
@@ -59,20 +99,10 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     if mesh is not None and mesh.devices != count * spec.machines:
         raise InputError(f"the mesh is of {mesh.devices} devices, but {text!r} names {count * spec.machines}.",
                          [f"--on {text.partition(':')[0]}:{mesh.devices}"])  # fmt: skip
-    assumed = list(spec.assumed)
-    offer, between = None, None
-    if spec.machines > 1:
-        between = _network(spec, text, catalog)
-        assumed.append(f"assumed machines connected by {between.name}, as its largest offer has")
-    if spec.machine is None:
-        offer = cheapest_offer(catalog, spec.chip, count, networked=spec.machines > 1)
-    if offer is not None:
-        times = f"{spec.machines} × " if spec.machines > 1 else ""
-        where = f"{times}{offer.provider} {offer.instance} ({offer.region})"
-        others = f"`gpuwise offers {spec.chip.id}` lists others"
-        assumed.append(f"price of {where} as of {offer.as_of}, the cheapest on demand; {others}")
-    link = link_inside(offer or spec.chip, count, catalog=catalog)
-    return Device(spec, count, link, between, spec.memory_bytes, offer, tuple(assumed))
+    device = Device(spec, count, catalog)
+    if device.machines > 1:
+        _ = device.link_between  # machines that the catalog cannot connect are refused now
+    return device
 
 
 def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:
@@ -88,11 +118,11 @@ def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool 
     return min(found, key=lambda offer: (offer.stale, offer.usd_per_hour), default=None)
 
 
-def _network(spec: DeviceSpec, text: str, catalog: Catalog) -> Link:
+def _network(spec: DeviceSpec, catalog: Catalog) -> Link:
     """The network of the offer with the most of this chip in one machine."""
     found = [(o.devices, link) for o in catalog.offers if o.chip_id == spec.chip.id
              and (link := link_between(o, catalog=catalog)) is not None]  # fmt: skip
     if not found:
-        raise UnsupportedError(f"the catalog does not say how machines of {spec.chip.id} are connected, for {text!r}.",
+        raise UnsupportedError(f"the catalog does not say how machines of {spec.chip.id} are connected.",
                                [f"ask for one machine: {spec.chip.id}:{spec.count_per_machine}"])  # fmt: skip
     return max(found, key=lambda pair: pair[0])[1]

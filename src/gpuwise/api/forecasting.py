@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwise.api.devices import Device, device_of
-from gpuwise.api.sources import Source, usual_micro_batch
+from gpuwise.api.source import Source
+from gpuwise.api.sources import usual_micro_batch
 from gpuwise.cost import Forecast, price
+from gpuwise.cost.offload import host_link, lengthened, offload
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.space import precisions_for
 from gpuwise.strategy import TECHNIQUES, Mesh, Strategy
+from gpuwise.trace import Trace
 from gpuwise.trace.sharded import data_parallel, recorded_as
 from gpuwise.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A forecast with the trace of one rank and the device that it is of."""
+
+    forecast: Forecast
+    trace: Trace
+    device: Device
 
 
 def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
                   precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
                   optimizer: str | None = None, mode: str | None = None, compile: bool = False,
-                  **techniques: Any) -> Forecast:  # fmt: skip
+                  **techniques: Any) -> Priced:  # fmt: skip
     """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there."""
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
@@ -35,18 +49,20 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
                         recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
                         compile=compile, **checked_techniques(techniques))  # fmt: skip
     check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
+    check_can_run(device.chip, mode=strategy.mode, precision=precision)  # before any tracing
     if mesh is not None:
         return _priced(source, device, strategy.but(mesh=mesh), assumed)
     result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed)
     if device.devices == 1:
         return result
+    memory = result.forecast.memory
     axis, why = "dp_replicate", "each device holds a copy of the model"
-    if result.memory.fits is False and strategy.mode == "train":
-        needed = format_bytes(result.memory.device_bytes)
+    if memory.fits is False and strategy.mode == "train":
+        needed = format_bytes(memory.device_bytes)
         axis, why = "dp_shard", f"the model is sharded, a copy on each device would need {needed}"
         result = _priced(source, device, strategy.but(mesh=Mesh(dp_shard=device.devices)), assumed)
     note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
-    return replace(result, assumptions=(note, *result.assumptions))
+    return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
 
 
 def checked_techniques(techniques: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,9 +86,13 @@ def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | Non
         raise InputError(f"a forward pass has no use for --{flag}.", [f"leave out --{flag}", "--mode train"])
 
 
-def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str]) -> Forecast:
+def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str]) -> Priced:
     trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=device.substrate), strategy)
     result = price(trace, communication, device.chip, count=device.count, machines=device.machines, link=device.link,
                    link_between=device.link_between, usd_per_hour=device.usd_per_hour, capacity_bytes=device.capacity_bytes,
                    strategy=strategy)  # fmt: skip
-    return replace(result, assumptions=(*assumed, *result.assumptions))
+    if strategy.offload != "none":
+        plain = source.trace(recorded_as(strategy.but(offload="none")), substrate=device.substrate)
+        added = offload(plain, strategy, host_link(device.chip, load_catalog()), parameters())
+        result = lengthened(result, added)
+    return Priced(replace(result, assumptions=(*assumed, *result.assumptions)), trace, device)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpuwise.api.forecasting import check_mode, checked_techniques
 from gpuwise.api.sources import source_of
 from gpuwise.errors import InputError
 from gpuwise.strategy import Strategy
@@ -25,8 +26,10 @@ def record(
     mode: str | None = None,
     seq_len: int | None = None,
     image_size: int | None = None,
+    **techniques: Any,
 ) -> TraceFamily:
-    """Writes the job's step, at any micro-batch, under one precision (fp32 where None), recompute, optimizer and mode.
+    """Writes the job's step, at any micro-batch, under one precision (fp32 where None), recompute, optimizer, mode and
+    techniques (as for `forecast`).
 
     Arguments:
         path: ends in .npz; the file is a JOB of every other verb.
@@ -35,7 +38,9 @@ def record(
     """
     if Path(path).suffix != ".npz":
         raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
-    strategy = Strategy(precision or "fp32", recompute=recompute or "none", optimizer=optimizer, mode=mode or "train")
+    check_mode(mode, accumulate=None, recompute=recompute, optimizer=optimizer, **techniques)
+    strategy = Strategy(precision or "fp32", recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
+                        **checked_techniques(techniques))  # fmt: skip
     family = source_of(job, seq_len=seq_len, image_size=image_size)(strategy)
     save(family, path)
     return family

@@ -1,14 +1,18 @@
-"""Where the traces of a job come from: a saved trace, a preset's shipped recording, or tracing it now with PyTorch."""
+"""Where the traces of a job come from: a saved trace, a preset's shipped recording, what was traced before, or tracing it
+now with PyTorch."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.api.source import Source
+from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.strategy import PRECISIONS, Mesh, Strategy
-from gpuwise.trace import Header, Trace, TraceFamily, family_of_one, load
+from gpuwise.strategy import PRECISIONS, TECHNIQUES, Strategy
+from gpuwise.trace import Trace, TraceFamily, family_of_one, load
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
 
@@ -22,57 +26,6 @@ LONG_SAMPLE_TOKENS = 512
 SHORT_SAMPLES = 32
 
 
-class Source(ABC):
-    """The traces of one job: called with a Strategy, gives the family of its precision, recompute, optimizer and mode.
-
-    name: of the job. argument: what the user typed, "" for a Job object. sizes: seq_len and image_size where the user
-    gave them. samples_per_epoch: None where unknown. Families are kept, so that asking twice costs nothing.
-    """
-
-    samples_per_epoch: int | None = None
-
-    def __init__(self, name: str, argument: str, sizes: dict[str, int]):
-        self.name, self.argument, self.sizes = name, argument, sizes
-        self._families: dict[tuple[Strategy, str], TraceFamily] = {}
-
-    def __call__(self, strategy: Strategy, *, substrate: str = "accelerator") -> TraceFamily:
-        """Raises UnsupportedError or MissingDependencyError where the variant cannot be had.
-
-        substrate: whose kernels are traced, "accelerator" or "cpu"; a recording keeps its own.
-        """
-        variant = strategy.variant
-        key = (variant, substrate)
-        if key not in self._families:
-            family = self.find(variant, substrate)
-            self._families[key] = replace(family, header=self.unanswered(family.header, strategy))
-        return self._families[key]
-
-    @abstractmethod
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        """The family, not yet kept."""
-
-    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
-        """The Trace of this strategy at the user's sizes."""
-        family = self(strategy, substrate=substrate)
-        return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
-
-    def unanswered(self, header: Header, strategy: Strategy) -> Header:
-        """The header without the guesses that the user has answered: those that name the flag of what was given."""
-        given = {*self.sizes, *(["optimizer"] if strategy.optimizer else [])}
-        flags = [f"--{name.replace('_', '-')} " for name in given]
-        kept = tuple(line for line in header.assumptions if not any(flag in f"{line} " for flag in flags))
-        return replace(header, assumptions=kept)
-
-    def default_precision(self, best: str) -> str:
-        """The precision where the user names none: the device's best."""
-        return best
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """1 where samples are no sequences of tokens."""
-        return 1
-
-
 class SavedSource(Source):
     """One saved trace or family; it answers for nothing but what it was recorded under."""
 
@@ -83,11 +36,13 @@ class SavedSource(Source):
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
         recorded = self.family.header.strategy
-        for field in ("precision", "recompute", "mode", "optimizer"):
+        for field in ("precision", "recompute", "mode", "optimizer", "compile", *TECHNIQUES):
             asked, had = getattr(strategy, field), getattr(recorded, field)
-            if asked != had and not (field == "optimizer" and asked is None):
-                ways = [f"give --{field} {had}", "name the job itself, which is traced as asked"]
-                raise UnsupportedError(f"the trace {self.argument} was recorded with {field} {had}, not {asked}.", ways)
+            if asked not in (had, None):  # None takes what there is
+                name = field.replace("_", "-")
+                ways = [f"give --{name} {had}" if isinstance(had, str) else f"leave out --{name}",
+                        "name the job itself, which is traced as asked"]  # fmt: skip
+                raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {asked}.", ways)
         return self.family
 
     def default_precision(self, best: str) -> str:
@@ -96,38 +51,6 @@ class SavedSource(Source):
     @property
     def tokens_per_sample(self) -> int:
         return self.family.header.units_per_sample
-
-
-class JobSource(Source):
-    """A Job, traced when asked for, with PyTorch."""
-
-    def __init__(self, job: Job, argument: str, sizes: dict[str, int]):
-        super().__init__(job.name, argument, sizes)
-        self.job = job
-        self.samples_per_epoch = job.samples
-
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        self._require_torch()
-        from gpuwise.tracing import trace_family
-
-        return trace_family(self.job, strategy, substrate=substrate)
-
-    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
-        """Recorded at this very micro-batch: one recording, where a family takes several."""
-        self._require_torch()
-        from gpuwise.tracing import record
-
-        trace = record(self.job, strategy.but(mesh=Mesh()), substrate=substrate).with_accumulation(strategy.accumulation)
-        return replace(trace, header=self.unanswered(trace.header, strategy))
-
-    def _require_torch(self) -> None:
-        from gpuwise.job.dependencies import require
-
-        require("torch", purpose=f"trace {self.name or 'the job'}")
-
-    @property
-    def tokens_per_sample(self) -> int:
-        return self.job.tokens_per_sample or 1
 
 
 class PresetSource(Source):
@@ -142,42 +65,57 @@ class PresetSource(Source):
         self.samples_per_epoch = info.samples
         info.check_sizes(sizes)
 
-    def recorded(self, strategy: Strategy) -> TraceFamily | None:
+    def recorded(self, strategy: Strategy, substrate: str = "accelerator") -> TraceFamily | None:
         """The shipped family, or None where it does not cover the strategy or the user's sizes."""
-        if strategy.optimizer not in (None, self.info.optimizer):
+        plain = Strategy(strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode)
+        if strategy.variant != plain:
             return None
         family = load_preset(self.name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode)
         if family is None or not family.covers(self.sizes):
             return None
         # A recording assumes no sizes; what is taken where the user names none is said here.
         said = (*self.info.assumptions(), *family.header.assumptions)
+        if substrate == "pre-ampere" and any("flash_attention" in name for name in family.operations.name):
+            said = (*said, "recorded with the attention kernels of Ampere and newer; this GPU takes others")
         return replace(family, header=replace(family.header, assumptions=said))
 
     def search_recorded(self, *, optimizer: str | None, precision: str | None, recompute: str | None) -> None:
         """From here on only recordings answer, if there are any for what the user pinned."""
         names = [precision] if precision else [name for name in PRECISIONS if name != "tf32"]
         wanted = Strategy(recompute=recompute or "none", optimizer=optimizer)
-        self.recorded_only = any(self.recorded(wanted.but(precision=name)) for name in names)
+        self.recorded_only = True
+        self.recorded_only = any(self._answers(wanted.but(precision=name)) for name in names)
+
+    def _answers(self, strategy: Strategy) -> bool:
+        try:
+            self(strategy)
+        except UnsupportedError:
+            return False
+        return True
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        family = self.recorded(strategy)
+        family = self.recorded(strategy, substrate)
         return self._live(strategy).find(strategy, substrate) if family is None else family
 
-    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
+    def step(self, strategy: Strategy, substrate: str) -> Trace:
         if self.recorded(strategy) is not None:
-            return super().trace(strategy, substrate=substrate)
-        return self._live(strategy).trace(strategy, substrate=substrate)
+            return super().step(strategy, substrate)
+        return self._live(strategy).step(strategy, substrate)
 
-    def _live(self, strategy: Strategy) -> JobSource:
+    def _live(self, strategy: Strategy) -> NamedSource:
         """The preset as a job to trace. Raises MissingDependencyError without PyTorch, UnsupportedError in a search."""
         variant = f"{self.name} in {strategy.precision}, recompute {strategy.recompute}, mode {strategy.mode}"
         if self.recorded_only:
             raise UnsupportedError(f"there is no recorded trace of {variant}.")
-        from gpuwise.job import resolve
-        from gpuwise.job.dependencies import require
+        if find_spec("torch") is None:
+            from gpuwise.job.dependencies import require
 
-        require("torch", purpose=f"trace {variant} (the recordings shipped with gpuwise do not cover it)")
-        return JobSource(resolve(self.name, **self.sizes), self.argument, self.sizes)
+            require("torch", purpose=f"trace {variant} (the recordings shipped with gpuwise do not cover it)")
+        return self._job
+
+    @cached_property
+    def _job(self) -> NamedSource:
+        return NamedSource(self.argument, self.sizes)
 
     @property
     def tokens_per_sample(self) -> int:
@@ -187,6 +125,7 @@ class PresetSource(Source):
 def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None = None) -> Source:
     """The source for what the user names: a saved trace, a preset, `path.py:name`, `hf:`, `timm:`, or a Job itself.
 
+    Traces of what is named are kept on disk; those of a Job object are not, as nothing says whether its code changed.
     Raises InputError, UnknownNameError, JobError, FileFormatError or MissingDependencyError.
     """
     sizes = _checked_sizes(seq_len=seq_len, image_size=image_size)
@@ -197,9 +136,7 @@ def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | N
         return SavedSource(job, sizes)
     if job in PRESETS:
         return PresetSource(PRESETS[job], sizes)
-    from gpuwise.job import resolve
-
-    return JobSource(resolve(job, **sizes), job, sizes)
+    return NamedSource(job, sizes)
 
 
 def usual_micro_batch(tokens_per_sample: int | None) -> int:

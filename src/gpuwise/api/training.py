@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.api.sources import JobSource, job_of, usual_micro_batch
+from gpuwise.api.devices import substrate_of
+from gpuwise.api.sources import job_of, usual_micro_batch
+from gpuwise.api.traced import JobSource
 from gpuwise.cost import Forecast, price
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.types import Plan
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import TECHNIQUES, Strategy
 from gpuwise.trace.sharded import data_parallel
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ def _strategy(job: Job, settings: Mapping[str, Any], device: str) -> Strategy:
         "micro_batch": usual_micro_batch(job.tokens_per_sample),
         "precision": "fp32" if device == "cpu" else "amp-bf16",
     }
-    unknown = set(fields) - {"micro_batch", "accumulation", "precision", "recompute", "optimizer"}
+    unknown = set(fields) - {"micro_batch", "accumulation", "precision", "recompute", "optimizer", *TECHNIQUES}
     if unknown:
         raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
     return Strategy(**{**defaults, **fields})
@@ -122,7 +124,7 @@ def _forecast(job: Job, strategy: Strategy, chip: Chip, capacity_bytes: int | No
         return None  # the runtime refuses it with its own words
     source = JobSource(job, "", {})
     try:
-        trace = source.trace(strategy, substrate="cpu" if chip.kind == "cpu" else "accelerator")
+        trace = source.trace(strategy, substrate=substrate_of(chip))
         single, communication = data_parallel(trace, strategy)
         return price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy)
     except GpuwiseError as error:

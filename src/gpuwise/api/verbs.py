@@ -1,34 +1,37 @@
-"""The verbs as functions. PyTorch is imported only where a job must be traced or run."""
+"""The verbs as functions. Each imports its own engine, and PyTorch only where a job must be traced or run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.devices import device_of
-from gpuwise.api.forecasting import check_mode, forecast_step
-from gpuwise.api.installation import Installation, inspect_installation
-from gpuwise.api.sources import PresetSource, source_of
-from gpuwise.cost import Forecast
+from gpuwise.api.forecasting import check_mode, checked_techniques, forecast_step
+from gpuwise.api.sources import PresetSource, SavedSource, Source, source_of
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.hardware import detect_machine, load_catalog, parse_device
+from gpuwise.hardware.catalog import load_catalog
+from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
-from gpuwise.plan.compare import Comparison
-from gpuwise.plan.compare import compare as compare_devices
-from gpuwise.plan.economics import USD_PER_KWH
-from gpuwise.plan.file import load_plan
-from gpuwise.plan.fit import FitResult
-from gpuwise.plan.fit import fit as find_fit
-from gpuwise.plan.search import plan as search
-from gpuwise.plan.types import Plan, PlanResult, Request
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.units import parse_count, parse_duration, parse_usd
 
 if TYPE_CHECKING:
+    from gpuwise.api.installation import Installation
+    from gpuwise.cost.forecast import Forecast
+    from gpuwise.cost.timeline import Timeline
     from gpuwise.job import Job
+    from gpuwise.plan.compare import Comparison
+    from gpuwise.plan.fitted import FitResult
+    from gpuwise.plan.types import Plan, PlanResult
     from gpuwise.runtime import TrainResult
+    from gpuwise.trace import TraceFamily
+
+# Operations of a step (two micro-batches) up to which a job is traced a second time unasked. Counted, not timed, so that
+# every machine gives the same answer: a laptop records about 2,500 a second, three batches of each variant.
+_TRACED_AGAIN = 4_000
 
 
 def forecast(
@@ -54,7 +57,7 @@ def forecast(
         on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
         micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
         mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
-        compile: the step under torch.compile; priced as eager so far, which a warning says.
+        compile: the step under torch.compile; its fused kernels are priced like eager ones, which a warning says.
         techniques: optimizer_kernels, optimizer_in_backward, keep_gradients, offload, adapter and adapter_rank, as
             gpuwise.strategy.Strategy has them.
 
@@ -62,9 +65,23 @@ def forecast(
     Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
     """
     source = source_of(job, seq_len=seq_len, image_size=image_size)
-    result = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
+    priced = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
                      recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile, **techniques)  # fmt: skip
-    return replace(result, assumptions=_of_a_step(result.assumptions))
+    return replace(priced.forecast, assumptions=_of_a_step(priced.forecast.assumptions))
+
+
+def memory_timeline(job: str | Job, *, on: str, seq_len: int | None = None, image_size: int | None = None,
+                    **strategy: Any) -> Timeline:  # fmt: skip
+    """Memory over that step by category, its peak and the tensors that make it; its `forecast` is that of `forecast`.
+
+    Arguments: as for `forecast`. gpuwise.report.memory_picture draws it. Raises what `forecast` raises.
+    """
+    from gpuwise.cost.timeline import timeline
+
+    priced = forecast_step(source_of(job, seq_len=seq_len, image_size=image_size), on, **strategy)
+    found = timeline(priced.trace, priced.device.chip, memory=priced.forecast.memory)
+    told = replace(priced.forecast, assumptions=_of_a_step(priced.forecast.assumptions))
+    return replace(found, forecast=told, strategy=told.strategy)
 
 
 def fit(
@@ -72,30 +89,43 @@ def fit(
     *,
     on: str,
     micro_batch: int | None = None,
+    accumulate: int | None = None,
     seq_len: int | None = None,
     image_size: int | None = None,
     precision: str | None = None,
     recompute: str | None = None,
+    mesh: str | Mesh | None = None,
     optimizer: str | None = None,
     mode: str | None = None,
+    compile: bool = False,
+    every_technique: bool = False,
+    **techniques: Any,
 ) -> FitResult:
-    """The largest micro-batch of a job on a device, and what each memory technique would free and cost.
+    """The largest micro-batch of a job on a device, where its memory peaks, and what each memory technique would free and
+    cost, in order of best trade.
 
     Arguments: as for `forecast`; micro_batch is the one techniques are compared at, None for the largest that fits.
+        every_technique: trace the job anew for each technique that needs it (other precisions, recomputation, adapters,
+            compile), which takes seconds each; without, only full recomputation of a small job is. Presets need none.
     Raises what `forecast` raises.
     """
-    check_mode(mode, accumulate=None, recompute=recompute, optimizer=optimizer)
+    from gpuwise.plan.fit import fit as find_fit
+
+    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
     source = source_of(job, seq_len=seq_len, image_size=image_size)
     catalog = load_catalog()
-    device = device_of(on, catalog)
+    mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    device = device_of(on, catalog, mesh=mesh)
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
-    Strategy(micro_batch=1 if micro_batch is None else micro_batch)  # refuses what is no sensible number
-    if isinstance(source, PresetSource):
-        source.search_recorded(optimizer=optimizer, precision=precision, recompute=recompute)
-    result = find_fit(source, device.chip, catalog=catalog, count=device.count, link=device.link, precision=precision,
-                      capacity_bytes=device.capacity_bytes, recompute=recompute, micro_batch=micro_batch,
-                      optimizer=optimizer, mode=mode or "train", sizes=source.sizes)  # fmt: skip
+    asked = Strategy(micro_batch=1 if micro_batch is None else micro_batch, recompute=recompute or "none",
+                     accumulation=1 if accumulate is None else accumulate, mesh=mesh or Mesh(), optimizer=optimizer,
+                     mode=mode or "train", compile=compile, **checked_techniques(techniques))  # fmt: skip
+    traces = partial(source, substrate=device.substrate)
+    result = find_fit(traces, device.chip, catalog=catalog, asked=asked,
+                      precision=precision, count=device.count, link=device.link, capacity_bytes=device.capacity_bytes,
+                      micro_batch=micro_batch, sizes=source.sizes,
+                      at_hand=None if every_technique else _at_hand(source, traces))  # fmt: skip
     return replace(result, assumptions=_of_a_step([*device.spec.assumed, *result.assumptions]))
 
 
@@ -117,6 +147,8 @@ def compare(
     Arguments: as for `forecast`; on: devices in a list or separated by commas. A device that cannot run the job stands
     there with the reason. Raises what `forecast` raises, UnsupportedError only where no device can run it.
     """
+    from gpuwise.plan.compare import compare as compare_devices
+
     check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
     catalog = load_catalog()
     devices = [parse_device(name, catalog=catalog) for name in _device_names(on)]
@@ -165,6 +197,11 @@ def plan(
 
     Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
     """
+    from gpuwise.hardware.detect import detect_machine
+    from gpuwise.plan.economics import USD_PER_KWH
+    from gpuwise.plan.search import plan as search
+    from gpuwise.plan.types import Request
+
     request = Request(
         samples=None if samples is None else parse_count(str(samples), "a number of samples"),
         epochs=epochs,
@@ -210,6 +247,8 @@ def train(
     Raises JobError where the plan is for another job or the job fails, and what `forecast` raises.
     """
     from gpuwise.api.training import train_here
+    from gpuwise.plan.file import load_plan
+    from gpuwise.plan.types import Plan
 
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}.")
@@ -226,7 +265,25 @@ def train(
 
 def doctor() -> Installation:
     """Versions, devices, catalog dates, configuration files and presets of this installation."""
+    from gpuwise.api.installation import inspect_installation
+
     return inspect_installation(load_catalog())
+
+
+def _at_hand(source: Source, traces: Callable[[Strategy], TraceFamily]) -> Callable[[Strategy, Strategy], bool] | None:
+    """Which variants of a job are looked at unasked: recorded ones, and full recomputation where tracing takes a moment."""
+    if isinstance(source, SavedSource):
+        return None
+
+    def recorded(variant: Strategy) -> bool:
+        return isinstance(source, PresetSource) and source.recorded(variant) is not None
+
+    def worth_it(variant: Strategy, asked: Strategy) -> bool:
+        if recorded(variant) or recorded(asked) or variant != asked.but(recompute="full"):
+            return recorded(variant)
+        return len(traces(asked).sequence) <= _TRACED_AGAIN
+
+    return worth_it
 
 
 def _of_a_step(assumptions: Sequence[str]) -> tuple[str, ...]:
@@ -257,5 +314,3 @@ def _owned(text: str) -> tuple[str, int]:
                          ["leave out --own here", "--on here considers it alone"])  # fmt: skip
     parse_device(text)  # an unknown chip, or more of it than a machine holds, is refused before any work
     return name, count or 1
-
-

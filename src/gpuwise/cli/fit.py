@@ -6,19 +6,30 @@ from typing import Any
 
 import click
 
+from gpuwise.cli.memory_plot import check_plot, memory_plot_option, show
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
-from gpuwise.strategy import TECHNIQUES
 
 
 @click.command("fit", cls=JobCommand, short_help="The largest micro-batch on a device.")
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, rtx-4090:2, or `here`.")
-@strategy_options(without=("accumulate", "mesh", *TECHNIQUES))
+@strategy_options()
+@click.option("--compile", is_flag=True, help="The step under torch.compile.")
+@click.option("--every-technique", is_flag=True,
+              help="Trace the job anew for each technique that needs it: seconds each.")  # fmt: skip
+@memory_plot_option
 @json_option
-def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
-    """The largest micro-batch of JOB on a device, and what each memory technique would free and cost."""
+def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_technique: bool, **strategy: Any) -> None:
+    """The largest micro-batch of JOB on a device, where memory peaks, and what each technique would free and cost."""
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.fit import fit_report
 
-    emit(api.fit(job, on=on, **strategy), fit_report, as_json=as_json)
+    if memory_plot is not None:
+        check_plot(memory_plot, as_json=as_json)
+    result = api.fit(job, on=on, every_technique=every_technique, **strategy)
+    emit(result, fit_report, as_json=as_json)
+    if memory_plot is not None:
+        shown = result.rows[0].strategy
+        asked = {**strategy, "micro_batch": shown.micro_batch, "precision": shown.precision, "mesh": shown.mesh}
+        show(api.memory_timeline(job, on=on, **asked), memory_plot)

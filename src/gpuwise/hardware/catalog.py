@@ -113,7 +113,8 @@ class Catalog:
     def _files(self, pattern: str | None = None) -> Iterable[tuple[Path, dict[str, Any], str]]:
         own = sorted(self._data.glob(pattern)) if pattern else []
         for path in own:
-            yield (path, *read_toml(path))
+            shipped = self._data == DATA
+            yield (path, *read_toml(path, entry=f"{path.parent.name}-{path.stem}" if shipped else None))
         for path in self.user_files:
             raw, text = _read_user(path)
             yield path, raw, text

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
-from gpuwise.hardware.detect import detect_cpu, detect_machine, most_like_this
 from gpuwise.hardware.links import link_inside, most_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Link, Machine
@@ -50,10 +49,14 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     name, count, machines = split_device(text)
     machine, assumed = None, []
     if name.lower() == "here":
+        from gpuwise.hardware.detect import detect_machine
+
         machine = detect_machine(catalog)
         chip, count = machine.chip, count or round(machine.count)
         assumed.append(f"`here` is {machine.name}")
     elif name.lower() == "cpu":
+        from gpuwise.hardware.detect import detect_cpu, most_like_this
+
         chip = most_like_this(catalog)
         assumed.append(f"`cpu` is {chip.id}, the catalog's nearest to {detect_cpu().name}")
     else:

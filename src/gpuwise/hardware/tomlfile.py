@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import FileFormatError
+from gpuwise.hardware.parsed import parsed
 
 MAX_BYTES = 8 * 2**20  # a catalog file is a few hundred kB; more is a mistake
 _HEADER = re.compile(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?")
 
 
-def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """The tables of a TOML file and its text. Raises FileFormatError for anything that is no readable TOML."""
+def read_toml(path: Path, *, entry: str | None = None) -> tuple[dict[str, Any], str]:
+    """The tables of a TOML file and its text. Raises FileFormatError for anything that is no readable TOML.
+
+    Arguments:
+        entry: the name under which the tables are kept for the next process, None for a file that is always parsed.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -26,7 +31,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     except UnicodeDecodeError as error:
         raise bad_file(path, data[: error.start].count(b"\n") + 1, "not UTF-8 text") from None
     try:
-        return tomllib.loads(text), text
+        return tomllib.loads(text) if entry is None else parsed(entry, data), text
     except RecursionError:
         raise bad_file(path, 1, "nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, and int() refusing absurdly long numbers

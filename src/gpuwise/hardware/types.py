@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 PEAKS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
@@ -62,7 +63,7 @@ class _Sourced:
         known.update(known.pop("peak_flops_per_s", {}))
         return {name: value for name, value in known.items() if value not in (None, "")}
 
-    @property
+    @cached_property
     def unverified(self) -> tuple[str, ...]:
         """Names of the known figures that have no verified source; listings mark them."""
         return tuple(name for name in self.figures if not self.source_of(name).verified)

@@ -1,0 +1,95 @@
+"""Which files a piece of work read: its own Python sources, and whatever it opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import sysconfig
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+# A larger file (a data set) is known by its size and time; reading it would take longer than tracing the job again.
+LARGEST_HASHED_BYTES = 32_000_000
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
+_ELSEWHERE = {"site-packages", "dist-packages", "__pycache__"}  # the last holds compiled copies of what is noted itself
+_active: set[FilesRead] = set()
+
+
+class FilesRead:
+    """A context that notes every file opened inside it. It can be entered again and goes on where it was."""
+
+    def __init__(self) -> None:
+        self._opened: set[str] = set()
+
+    def __enter__(self) -> FilesRead:
+        _listen()
+        _active.add(self)
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        _active.discard(self)
+
+    def note(self, path: Any) -> None:
+        if isinstance(path, (str, bytes, os.PathLike)):
+            self._opened.add(os.path.abspath(os.fsdecode(path)))
+
+    def states(self, *, unchanged_since_s: float) -> dict[str, Any]:
+        """The state of each file read that no package manager installed: those opened, and the sources of all loaded
+        modules. None for one that was changed after the time given, in seconds since 1970."""
+        sources = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        paths = {os.path.abspath(path) for path in sources if isinstance(path, str)} | self._opened
+        found: dict[str, Any] = {}
+        for path in sorted(path for path in paths if not _installed(path)):
+            if os.path.isfile(path):
+                old = os.stat(path).st_mtime < unchanged_since_s
+                found[path] = state_of(path) if old else None
+        return found
+
+
+def state_of(path: str) -> str | None:
+    """A digest of a file's content (of its size and time where it is large); None where it is no readable file."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+            return None
+        if status.st_size > LARGEST_HASHED_BYTES:
+            return f"{status.st_size} bytes at {status.st_mtime_ns}"
+        with open(path, "rb") as file:
+            return sha256(file.read()).hexdigest()
+    except (OSError, ValueError):
+        return None
+
+
+def _installed(path: str) -> bool:
+    """Whether a package manager or the system put a file there: versions stand for it."""
+    return path.startswith((*_SYSTEM, *_places())) or not _ELSEWHERE.isdisjoint(path.split(os.sep))
+
+
+@cache
+def _places() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    found = {sysconfig.get_path(name) for name in names} | {os.path.dirname(sys.executable)}
+    found.add(os.path.dirname(os.path.dirname(__file__)))  # gpuwise itself
+    return tuple(f"{os.path.abspath(place)}{os.sep}" for place in found if place)
+
+
+@cache
+def _listen() -> None:
+    """Starts to hear of every open; Python cannot stop it, so outside a context it does nothing."""
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open" and _active and _reads(args):
+        for active in tuple(_active):
+            active.note(args[0])
+
+
+def _reads(args: tuple[Any, ...]) -> bool:
+    """Of open(path, mode, flags): os.open gives flags alone."""
+    _, mode, flags = args
+    if isinstance(mode, str):
+        return not set(mode) & set("wxa")
+    return isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_CREAT)

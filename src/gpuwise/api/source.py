@@ -1,0 +1,68 @@
+"""What a source of traces is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import partial
+
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace import Header, Trace, TraceFamily
+from gpuwise.trace.composed import composed
+
+
+class Source(ABC):
+    """The traces of one job: called with a Strategy, gives the family of its variant.
+
+    What a source finds is what was recorded; another update than the job's own is composed from that.
+
+    name: of the job. argument: what the user typed, "" for a Job object. sizes: seq_len and image_size where the user
+    gave them. samples_per_epoch: None where unknown. Families are kept, so that asking twice costs nothing.
+    """
+
+    samples_per_epoch: int | None = None
+
+    def __init__(self, name: str, argument: str, sizes: dict[str, int]):
+        self.name, self.argument, self.sizes = name, argument, sizes
+        self._families: dict[tuple[Strategy, str], TraceFamily] = {}
+
+    def __call__(self, strategy: Strategy, *, substrate: str = "accelerator") -> TraceFamily:
+        """Raises UnsupportedError or MissingDependencyError where the variant cannot be had.
+
+        substrate: whose kernels are traced, "accelerator", "pre-ampere" or "cpu"; a recording keeps its own.
+        """
+        variant = strategy.variant
+        key = (variant, substrate)
+        if key not in self._families:
+            family = composed(partial(self.find, substrate=substrate), variant)
+            self._families[key] = replace(family, header=self.unanswered(family.header))
+        return self._families[key]
+
+    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
+        """The Trace of this strategy, on one device, at the user's sizes."""
+        trace = composed(partial(self.step, substrate=substrate), strategy.but(mesh=Mesh()))
+        return replace(trace, header=self.unanswered(trace.header))
+
+    @abstractmethod
+    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+        """The family of a variant as recorded, not yet kept."""
+
+    def step(self, strategy: Strategy, substrate: str) -> Trace:
+        """The step of a strategy as recorded."""
+        family = self.find(strategy.variant, substrate)
+        return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
+
+    def unanswered(self, header: Header) -> Header:
+        """The header without the guesses that the user has answered: those that name the flag of what was given."""
+        flags = [f"--{name.replace('_', '-')} " for name in self.sizes]
+        kept = tuple(line for line in header.assumptions if not any(flag in f"{line} " for flag in flags))
+        return replace(header, assumptions=kept)
+
+    def default_precision(self, best: str) -> str:
+        """The precision where the user names none: the device's best."""
+        return best
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """1 where samples are no sequences of tokens."""
+        return 1

@@ -1,0 +1,110 @@
+"""Sources that trace a job with PyTorch, and keep what was traced on disk where the job can be known again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpuwise.api.cache import JobCache, JobFacts
+from gpuwise.api.source import Source
+from gpuwise.errors import MissingDependencyError, UnsupportedError
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Trace, TraceFamily, family_of_one
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+
+
+class JobSource(Source):
+    """A Job, traced when asked for, with PyTorch."""
+
+    def __init__(self, job: Job, argument: str, sizes: dict[str, int]):
+        super().__init__(job.name, argument, sizes)
+        self.job = job
+        self.samples_per_epoch = job.samples
+
+    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+        self._require_torch()
+        from gpuwise.tracing import trace_family
+
+        return trace_family(self.job, strategy, substrate=substrate)
+
+    def step(self, strategy: Strategy, substrate: str) -> Trace:
+        """Recorded at this very micro-batch: one recording, where a family takes several."""
+        self._require_torch()
+        from gpuwise.tracing import record
+
+        return record(self.job, strategy, substrate=substrate).with_accumulation(strategy.accumulation)
+
+    def _require_torch(self) -> None:
+        from gpuwise.job.dependencies import require
+
+        require("torch", purpose=f"trace {self.name or 'the job'}")
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self.job.tokens_per_sample or 1
+
+
+class NamedSource(Source):
+    """A job by its argument. What was traced before is read from the disk; only what was not needs the job itself.
+
+    Raises what resolving the argument raises, at once where the cache does not know the job.
+    """
+
+    def __init__(self, argument: str, sizes: dict[str, int]):
+        self.argument, self.sizes = argument, sizes
+        self._cache = JobCache.of(argument, sizes)
+        self.facts = (self._cache and self._cache.facts) or self._facts_of_job()
+        super().__init__(self.facts.name, argument, sizes)
+        self.samples_per_epoch = self.facts.samples_per_epoch
+
+    @cached_property
+    def live(self) -> JobSource:
+        """The job, made and ready to be traced."""
+        from gpuwise.job import resolve
+
+        with self._cache.reading() if self._cache else nullcontext():
+            return JobSource(resolve(self.argument, **self.sizes), self.argument, self.sizes)
+
+    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+        return self._kept(lambda: self.live.find(strategy, substrate), strategy, substrate)
+
+    def step(self, strategy: Strategy, substrate: str) -> Trace:
+        """From the family where that is kept and covers the micro-batch, else recorded at that micro-batch alone."""
+        one, family = strategy.but(accumulation=1), None
+        if self._cache is not None:
+            family = self._cache.load(strategy.variant, substrate)
+        if family is None or not family.covers({"micro_batch": strategy.micro_batch}):
+            family = self._kept(lambda: family_of_one(self.live.step(one, substrate)), strategy.variant, substrate,
+                                strategy.micro_batch)  # fmt: skip
+        trace = family.at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation, **self.sizes)
+        return replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
+
+    def _kept(self, make: Callable[[], TraceFamily], variant: Strategy, substrate: str,
+              micro_batch: int | None = None) -> TraceFamily:  # fmt: skip
+        """What the cache keeps, else what is made now and kept from then on."""
+        if self._cache is None:
+            return make()
+        found = self._cache.load(variant, substrate, micro_batch)
+        if found is not None:
+            return found
+        try:
+            with self._cache.reading():
+                found = make()
+        except (UnsupportedError, MissingDependencyError) as refusal:
+            self._cache.store(refusal, self.facts, variant, substrate, micro_batch)
+            raise
+        self._cache.store(found, self.facts, variant, substrate, micro_batch)
+        return found
+
+    def _facts_of_job(self) -> JobFacts:
+        job = self.live
+        return JobFacts(job.name, job.tokens_per_sample, job.samples_per_epoch)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self.facts.tokens_per_sample

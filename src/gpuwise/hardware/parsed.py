@@ -1,0 +1,66 @@
+"""What the shipped data files say, kept as JSON in the user's cache folder: reading that is ten times faster than TOML.
+
+An entry is one file that names the digest of the data file and of itself. Whatever is not as it was written is read from
+the data file again. GPUWISE_NO_CACHE=1 switches it off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+OFF = "GPUWISE_NO_CACHE"
+LARGEST_BYTES = 64 * 2**20
+
+
+def cache_home() -> Path:
+    """$XDG_CACHE_HOME/gpuwise, else ~/.cache/gpuwise. It need not exist."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "gpuwise"
+
+
+def switched_off() -> bool:
+    """Whether the user wants nothing kept on disk."""
+    return os.environ.get(OFF, "0") not in {"", "0"}
+
+
+def parsed(name: str, data: bytes) -> dict[str, Any]:
+    """The tables of a TOML file, from its entry where there is one. Raises what tomllib raises.
+
+    Arguments:
+        name: of the entry; a file of the same name takes its place.
+    """
+    if switched_off():
+        return tomllib.loads(data.decode())
+    path = cache_home() / "catalog" / f"{name}.json"
+    kept = _kept(path, data)
+    if kept is None:
+        kept = tomllib.loads(data.decode())
+        _keep(path, data, kept)
+    return kept
+
+
+def _kept(path: Path, data: bytes) -> dict[str, Any] | None:
+    with suppress(OSError, ValueError, RecursionError):
+        if path.stat().st_size <= LARGEST_BYTES:
+            digest, _, body = path.read_bytes().partition(b"\n")
+            if digest == _digest(data, body) and isinstance(found := json.loads(body), dict):
+                return found
+    return None
+
+
+def _keep(path: Path, data: bytes, tables: dict[str, Any]) -> None:
+    """Half an entry is told by its digest. A folder that cannot be written, or a date, which JSON has not, leaves none."""
+    with suppress(OSError, TypeError):
+        body = json.dumps(tables).encode()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(_digest(data, body) + b"\n" + body)
+
+
+def _digest(data: bytes, body: bytes) -> bytes:
+    return sha256(sha256(data).digest() + body).hexdigest().encode()

@@ -1,0 +1,26 @@
+"""Names of a package that are loaded when first used, so that a verb imports only what it needs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package.
+
+    Arguments:
+        names: of each module of the package, what the package offers of it.
+    """
+    homes = {name: f"{package}.{module}" for module, offered in names.items() for name in offered}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load

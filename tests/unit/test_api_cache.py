@@ -1,0 +1,299 @@
+"""Traces kept on disk: what finds them again, what makes them stale, and what is never kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuwise.job
+import gpuwise.tracing
+from gpuwise import api
+from gpuwise.api import cache
+from gpuwise.api.cache import JobCache, JobFacts
+from gpuwise.api.files_read import FilesRead, state_of
+from gpuwise.api.sources import source_of
+from gpuwise.api.traced import NamedSource
+from gpuwise.errors import JobError, UnsupportedError
+from gpuwise.strategy import Strategy
+from gpuwise.trace import TraceFamily
+from gpuwise.trace.presets import load_preset
+
+FACTS = JobFacts("tabular-mlp", tokens_per_sample=1, samples_per_epoch=None)
+JOB = """import json
+from pathlib import Path
+import torch
+from gpuwise import Job
+import neighbour_{unique}
+
+width = json.loads((Path(__file__).parent / "config.json").read_text())["width"]
+hidden = neighbour_{unique}.HIDDEN
+job = Job(lambda: torch.nn.Sequential(torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, 3)),
+          lambda n: {{"x": torch.zeros(n, width)}}, lambda model, batch: model(batch["x"]).sum(), samples=77)
+"""
+
+
+@pytest.fixture(autouse=True)
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, switched on."""
+    monkeypatch.delenv(cache.OFF, raising=False)
+    monkeypatch.setattr(cache, "_STARTED_S", 4e9)  # an edit of a test file while tests run is not what is tested here
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "gpuwise" / "traces"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job file, a module beside it and a configuration that it reads, all from long ago."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    unique = tmp_path.name.replace("-", "_")  # modules stay loaded from one test to the next
+    write(folder / "train.py", JOB.format(unique=unique))
+    write(folder / f"neighbour_{unique}.py", "HIDDEN = 8")
+    write(folder / "config.json", '{"width": 16}')
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(path: Path, text: str, *, time_s: float = 1_500_000_000) -> None:
+    path.write_text(text)
+    os.utime(path, (time_s, time_s))
+
+
+def family() -> TraceFamily:
+    found = load_preset("tabular-mlp", precision="fp32")
+    assert found is not None
+    return found
+
+
+def refuse(*args: Any, **more: Any) -> Any:
+    raise AssertionError("the job was made again")
+
+
+def known(argument: str = "train.py:job", **sizes: int) -> bool:
+    found = JobCache.of(argument, dict(sizes))
+    return found is not None and found.facts is not None
+
+
+@pytest.mark.parametrize("ask", [
+    lambda: api.fit("train.py:job", on="t4"),
+    lambda: api.forecast("train.py:job", on="a100-40gb-pcie", micro_batch=3, precision="tf32"),
+    lambda: api.compare("train.py:job", on="t4,cpu", micro_batch=4),
+    lambda: api.plan("train.py:job", on="t4", epochs=10),
+], ids=["fit", "forecast", "compare", "plan"])  # fmt: skip
+def test_a_question_asked_again_needs_no_job(ask: Callable[[], Any], project: Path, monkeypatch: pytest.MonkeyPatch):
+    first = ask()
+    monkeypatch.setattr(gpuwise.job, "resolve", refuse)
+    again = ask()
+    assert {**again.to_dict(), "search": None} == {**first.to_dict(), "search": None}
+
+
+@pytest.mark.parametrize("ask", [
+    "api.forecast('train.py:job', on='t4', micro_batch=3).memory", "api.fit('train.py:job', on='t4').rows[0].memory",
+], ids=["forecast", "fit"])  # fmt: skip
+def test_a_fresh_process_answers_without_pytorch(ask: str, project: Path):
+    code = ("import sys; from gpuwise import api;"
+            f"memory = {ask}; print('torch' in sys.modules, memory.peak_allocated_bytes)")  # fmt: skip
+    answers = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+               for _ in range(2)]  # fmt: skip
+    assert [answer[0] for answer in answers] == ["True", "False"]
+    assert answers[0][1] == answers[1][1]
+
+
+@pytest.mark.parametrize("ask", [
+    "api.fit('gpt2', on='rtx-4090')", "api.forecast('llama3-8b', on='h100-80gb-sxm', optimizer='adamw-8bit')",
+    "api.plan('gpt2', on='rtx-4090', optimizer='sgd', samples=1000)",
+], ids=["fit", "forecast", "plan"])  # fmt: skip
+def test_a_preset_is_answered_without_pytorch(ask: str):
+    code = f"import sys; from gpuwise import api; {ask}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_what_is_kept_tells_of_the_job_what_a_source_tells(project: Path):
+    first = source_of("train.py:job")
+    first.trace(Strategy(micro_batch=2))
+    again = source_of("train.py:job")
+    assert isinstance(again, NamedSource)
+    assert again.name == "train:job"
+    assert (again.samples_per_epoch, again.tokens_per_sample) == (77, 1)
+    assert again(Strategy()).header == first(Strategy()).header
+    assert "live" in vars(first)
+    assert again.facts == first.facts
+
+
+@pytest.mark.parametrize("changed", ["train.py", "neighbour", "config.json"])
+def test_a_change_of_any_file_the_job_read_makes_it_stale(changed: str, project: Path):
+    source_of("train.py:job").trace(Strategy())
+    assert known()
+    (path,) = project.glob(f"{changed}*")
+    write(path, path.read_text() + " ")
+    assert not known()
+    write(path, path.read_text()[:-1], time_s=1_400_000_000)  # content counts, not the time
+    assert known()
+    path.unlink()
+    assert not known()
+
+
+def test_a_job_is_found_by_all_that_was_asked(project: Path, monkeypatch: pytest.MonkeyPatch):
+    source_of("train.py:job").trace(Strategy())
+    assert not known("train.py:other")
+    assert not known(seq_len=8)
+    monkeypatch.setattr(cache, "_environment", lambda: "another version of PyTorch")
+    assert not known()
+
+
+def test_a_change_of_the_installed_packages_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    look = cache._environment.__wrapped__
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = look()
+    (tmp_path / "torch-2.13.0.dist-info").mkdir()
+    after = look()
+    assert len({before, after}) == 2
+    (tmp_path / "torch-2.13.0.dist-info").rename(tmp_path / "torch-2.14.0.dist-info")
+    assert look() not in (before, after)
+
+
+def test_one_variant_does_not_answer_for_another():
+    entries = JobCache("a", {})
+    entries.store(family(), FACTS, Strategy(), "accelerator")
+    assert entries.load(Strategy(), "accelerator") is not None
+    for variant in (Strategy("bf16"), Strategy(recompute="full"), Strategy(offload="optimizer"), Strategy(adapter="lora")):
+        assert entries.load(variant, "accelerator") is None
+    assert entries.load(Strategy(), "cpu") is None
+    assert entries.load(Strategy(), "accelerator", micro_batch=1) is None
+
+
+def test_a_family_answers_for_one_step_and_not_the_other_way_round(project: Path, monkeypatch: pytest.MonkeyPatch):
+    one = source_of("train.py:job").trace(Strategy(micro_batch=1))
+    assert source_of("train.py:job")(Strategy()).axes
+    monkeypatch.setattr(gpuwise.job, "resolve", refuse)
+    for micro_batch in (1, 5):
+        assert source_of("train.py:job").trace(Strategy(micro_batch=micro_batch, accumulation=2)).samples == 2 * micro_batch
+    assert source_of("train.py:job").trace(Strategy(micro_batch=1)).header.sizes == one.header.sizes
+
+
+def test_a_refusal_is_kept_too(project: Path, monkeypatch: pytest.MonkeyPatch):
+    def unsupported(*args: Any, **more: Any) -> Any:
+        raise UnsupportedError("no such thing.", ["another"])
+
+    def broken(*args: Any, **more: Any) -> Any:
+        raise JobError("not today.")
+
+    for raised, precision in ((unsupported, "fp32"), (broken, "bf16")):
+        with monkeypatch.context() as patch:
+            patch.setattr(gpuwise.tracing, "trace_family", raised)
+            with pytest.raises((UnsupportedError, JobError)):
+                source_of("train.py:job")(Strategy(precision))
+    with pytest.raises(UnsupportedError, match="no such thing") as caught:
+        source_of("train.py:job")(Strategy())
+    assert caught.value.ways_out == ("another",)
+    assert source_of("train.py:job")(Strategy("bf16"))
+
+
+def test_nothing_is_kept_of_a_job_object_nor_when_switched_off(project: Path, traces: Path, monkeypatch: pytest.MonkeyPatch):
+    job = gpuwise.job.resolve("train.py:job")
+    source_of(job)(Strategy())
+    monkeypatch.setenv(cache.OFF, "1")
+    source_of("train.py:job").trace(Strategy())
+    assert not traces.exists()
+
+
+def test_nothing_is_kept_of_a_file_changed_since_the_process_began(project: Path, traces: Path):
+    os.utime(project / "config.json", (5e9, 5e9))
+    source_of("train.py:job").trace(Strategy())
+    assert not traces.exists()
+
+
+def test_a_preset_is_kept_where_its_recording_does_not_answer(traces: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = Strategy(adapter="lora", micro_batch=2)
+    first = source_of("tabular-mlp").trace(asked)
+    assert any(traces.iterdir())
+    monkeypatch.setattr(gpuwise.job, "resolve", refuse)
+    assert source_of("tabular-mlp").trace(asked).header == first.header
+
+
+def test_the_cache_stays_inside_its_limit(traces: Path, monkeypatch: pytest.MonkeyPatch):
+    entries = JobCache("a", {})
+    entries.store(family(), FACTS, Strategy(), "accelerator")
+    first = set(traces.glob("*.npz"))
+    for path in traces.iterdir():
+        os.utime(path, (1e9, 1e9))
+    assert cache.size_bytes() == sum(path.stat().st_size for path in traces.iterdir())
+    monkeypatch.setattr(cache, "LIMIT_BYTES", cache.size_bytes())
+    assert entries.load(Strategy(), "accelerator") is not None  # used now: it is not the oldest any more
+    entries.store(family(), FACTS, Strategy(), "cpu")
+    assert first <= set(traces.glob("*.npz"))
+    assert cache.size_bytes() <= cache.LIMIT_BYTES
+    for micro_batch in range(1, 5):
+        entries.store(family(), FACTS, Strategy(), "cpu", micro_batch)
+        assert cache.size_bytes() <= cache.LIMIT_BYTES
+
+
+def test_writers_and_readers_do_not_meet_halves(traces: Path):
+    def write_and_read(_: int) -> bool:
+        entries = JobCache("a", {})
+        entries.store(family(), FACTS, Strategy(), "accelerator")
+        found = JobCache("a", {}).load(Strategy(), "accelerator")
+        return found is not None and found.header == family().header
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(write_and_read, range(40)))
+    assert not [path for path in traces.iterdir() if path.name.startswith(".")]
+
+
+def test_an_entry_is_data_and_private_to_the_user(traces: Path):
+    JobCache("a", {}).store(family(), FACTS, Strategy(), "accelerator")
+    assert traces.stat().st_mode & 0o077 == 0
+    (note,) = traces.glob("*.json")
+    assert set(json.loads(note.read_text())) == {"name", "tokens_per_sample", "samples_per_epoch", "files"}
+
+
+def test_the_place_follows_the_convention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert cache.folder() == tmp_path / "cache" / "gpuwise" / "traces"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative/path"):  # the convention says to ignore a relative one
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert cache.folder() == tmp_path / ".cache" / "gpuwise" / "traces"
+
+
+def test_files_opened_inside_the_context_are_noted(tmp_path: Path):
+    write(tmp_path / "a.txt", "a")
+    write(tmp_path / "b.txt", "b")
+    read = FilesRead()
+    with read:
+        (tmp_path / "a.txt").read_text()
+        (tmp_path / "new.txt").write_text("")
+    (tmp_path / "b.txt").read_text()
+    found = read.states(unchanged_since_s=1_600_000_000)
+    assert found[str(tmp_path / "a.txt")] == state_of(str(tmp_path / "a.txt"))
+    assert str(tmp_path / "b.txt") not in found
+    assert str(tmp_path / "new.txt") not in found
+
+
+def test_the_state_of_a_large_file_is_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path / "data.bin", "0123456789")
+    small = state_of(str(tmp_path / "data.bin"))
+    monkeypatch.setattr("gpuwise.api.files_read.LARGEST_HASHED_BYTES", 5)
+    large = state_of(str(tmp_path / "data.bin"))
+    assert small != large == "10 bytes at 1500000000000000000"
+    assert state_of(str(tmp_path)) is None
+    os.mkfifo(tmp_path / "pipe")
+    assert state_of(str(tmp_path / "pipe")) is None
+
+
+def test_a_trace_that_another_optimizer_was_asked_of_is_named_so():
+    entries = JobCache("a", {})
+    asked = Strategy(optimizer="sgd")
+    made = replace(family(), header=replace(family().header, strategy=asked))
+    entries.store(made, FACTS, asked, "accelerator")
+    found = entries.load(asked, "accelerator")
+    assert found is not None
+    assert found.header.strategy.optimizer == "sgd"
