@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.check_published import forecast
-from benchmarks.support import accuracy_checks, accuracy_memory, accuracy_text
+from benchmarks.support import accuracy_checks, accuracy_text
 from benchmarks.support.published import Case, cases
 from benchmarks.support.reference import KEPT_OUT_DEVICES, kept_out_model
 from gpuwise.cost.parameters import parameters
@@ -248,7 +248,7 @@ def main() -> None:
         bias_part(found, options.reference, options.cache),
         accuracy_checks.points_part(),
         kernels,
-        accuracy_memory.part(options.reference, options.cache),
+        accuracy_text.MEMORY,
         peers_part(found, kernel_errors),
         accuracy_text.catalog_part(Catalog()),
         accuracy_text.SOURCES,

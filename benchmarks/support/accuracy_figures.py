@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,25 @@ def ratios(points: Sequence[Point], path: Path) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.invert_yaxis()
+    _save(figure, path)
+
+
+def memory(groups: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:
+    """Forecast against measured peak memory in GiB, both logarithmic."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 6))
+    for (label, rows), (colour, marker) in zip(groups.items(), ((PARALLEL, "o"), (KEPT_OUT, "^"), (SEEN, "s")), strict=True):
+        axes.scatter(*zip(*rows, strict=True), s=18, c=colour, marker=marker, alpha=0.7, linewidths=0,
+                     label=f"{label} ({len(rows)} rows)")  # fmt: skip
+    sizes = [value for rows in groups.values() for row in rows for value in row]
+    ends = np.array([min(sizes) / 1.5, max(sizes) * 1.5])
+    axes.plot(ends, ends, color="black", linewidth=1, zorder=0)
+    for factor in (0.9, 1.1):
+        axes.plot(ends, ends * factor, color="black", linewidth=0.7, linestyle=":", zorder=0)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, GiB", ylabel="forecast, GiB",
+             title="Forecast against measured peak memory (dotted: 10 %)")  # fmt: skip
+    axes.legend(loc="upper left", frameon=False)
     _save(figure, path)
 
 

@@ -121,7 +121,7 @@ What is known of the causes:
 - **fp32 on V100 and T4.** Not explained yet.
 - **VGG on a CPU.** Its first dense layer is one product of 103 million weights and one image; not explained yet.
 - **Attention on data-centre Blackwell.** See "Kernels": kept out, far too fast.
-- **Compiled steps** are priced as eager steps: `torch.compile` is not modelled.
+- **Compiled steps**: fused kernels are priced like eager ones; nothing was fitted to compiled runs.
 - **Tensor, pipeline and context parallel** cannot be forecast yet; published rows that use them are in no table.
 - **BERT-large in fp16 by apex is left out of every table above.** Those runs cast the whole model to fp16 (apex O2), softmax included.
   gpuwise has no such precision, and autocast is another program. Priced as autocast they would come out like this:
@@ -155,34 +155,9 @@ The fits behind the forecast, run again for this page. Kept out are whole device
 MEMORY = """
 ## Memory
 
-### Against CPU runs that recorded every allocation
-
-Peak bytes of a training step under PyTorch 2.13's profiler, next to the recording's own peak, both unrounded. Convolutions come out
-low: oneDNN allocates inside the operator, where no recording sees it. {cpu_skipped} more runs are other models, mask their input or force
-another attention; `python -m benchmarks.memory_on_cpu` runs a wider set on the machine it is called on.
-
-{cpu}
-
-### Against what nvidia-smi showed
-
-Lambda's runs print the most memory that nvidia-smi showed: tensors, allocator cache, library workspaces and the driver's context. They chose
-batches that fill the card, and let cuDNN take workspace freely. A ratio a little below 1 is therefore expected; one well below 1
-means that "fits" may be too hopeful.
-
-{nvidia_smi}
-
-NVIDIA's BERT of 2020 probably explains BERT's ratio: it writes GELU as separate operations that each keep a tensor, where gpuwise
-was given the model of transformers, with one operation. It shows that the forecast is of the code given, not of the model's name.
-
-### Against Llama 3.1 8B under FSDP
-
-gpuwise's `selective` keeps what torchtitan's default keeps: attention and every second matrix product.
-
-{llama}
-
-### Not covered yet
-
-{adapters} published fine-tuning runs on a Tesla T4 train LoRA and QLoRA adapters. No preset is one, so no row was compared.
+How much a step holds has a page of its own: [accuracy-memory.md](accuracy-memory.md). It compares with CPU runs that recorded every
+allocation, with fine-tuning measured on a Tesla T4, with published runs, and with what other tools say of the same steps. It is made by
+`python -m benchmarks.memory_report --reference FOLDER --cache FOLDER`.
 """
 
 PEERS = """
@@ -200,10 +175,10 @@ rows than ours, so no line is a race. Where gpuwise is worse, it says so.
 | vision models, one GPU | a roofline of 21 parameters fitted to 75 models of that GPU, 75 unseen ones | 8.9% median, 38% at the 90th percentile | timm models on GPUs, kept out: {timm_median} median, {timm_worse} at the 90th percentile; **worse** at the median, with no fit to one GPU |
 | distributed training, 8 A100 points | Calculon | 3.65%, worst 8.87% (constants fitted there) | **cannot be forecast**: tensor and pipeline parallel are missing |
 | 109 unseen multi-node points | Calculon; llm-analysis; vTrain | 15.3%; 24.4%; 14.7% (vTrain needs a real A100) | **cannot be forecast** |
-| memory of one GPU | LLMem | up to 1.6% (decoder language models only) | not shown on a GPU yet |
-| memory of one GPU | fitcheck-llm | tensors within 1.4%, whole process 5.4% | tensors on a CPU within 1%, see "Memory"; not shown on a GPU yet |
-| memory | accelerate `estimate-memory` | 61% to 3% too low; knows no batch and no activations | counts both |
-| memory | DeepSpeed's estimator | 51% too low to 22% too high | see "Memory" |
+| memory of one GPU | LLMem | up to 1.6% (decoder language models only) | on a Tesla T4: see [Memory](accuracy-memory.md) |
+| memory of one GPU | fitcheck-llm | tensors within 1.4%, whole process 5.4% | its own T4 rows: see [Memory](accuracy-memory.md) |
+| memory | accelerate `estimate-memory` | 61% to 3% too low; knows no batch and no activations | the same steps side by side: see [Memory](accuracy-memory.md) |
+| memory | DeepSpeed's estimator | 51% too low to 22% too high | the same steps side by side: see [Memory](accuracy-memory.md) |
 """
 
 CATALOG = """
