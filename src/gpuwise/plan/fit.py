@@ -182,14 +182,18 @@ class _Table:
 def _with_ways_out(result: FitResult, table: _Table, catalog: Catalog) -> FitResult:
     """With what would make it fit."""
     traces, asked, place, rows = table.traces, table.asked, table.place, result.rows[1:]
-    order = [row.technique for row in rows if row.frees and row.devices == place.count and row.kind != "allocator"]
+    alone = ("allocator", "combination", "accumulation")
+    useful = [row for row in rows if row.frees and row.devices == place.count and row.kind not in alone]
     known = {technique.name: technique for technique in table.techniques}
-    best = [known[name] for name in order if known[name].kind not in ("combination", "accumulation")]
+    # Best trade first; where the best of each kind is not enough, what frees most.
+    strongest = sorted(useful, key=lambda row: (row.changes_training, -(row.freed_bytes or 0)))
+    orders = [[known[row.technique] for row in order] for order in (useful, strongest)]
     return replace(
         result,
         nearest_chips=nearest.nearest_chips(traces, asked, catalog, place),
         nearest_techniques=tuple(row.technique for row in rows if row.largest_micro_batch),
-        nearest_combination=nearest.nearest_combination(traces, asked, best, place),
+        nearest_combination=next(filter(None, (nearest.nearest_combination(traces, asked, order, place)
+                                               for order in orders)), None),
         nearest_devices=nearest.nearest_devices(traces, asked, catalog, place),
     )
 
