@@ -20,13 +20,14 @@ def register() -> None:
 
 
 @cache
-def works() -> bool:
-    """Whether the backend works on this PyTorch: one linear layer, forward and backward, on fake tensors."""
+def problem() -> str | None:
+    """Why the backend does not work on this PyTorch, seen on one linear layer forward and backward; None where it does."""
     try:
         register()
         with VirtualMode(), torch.autograd.set_multithreading_enabled(False):
             layer = torch.nn.Linear(4, 2, device=DEVICE)
             layer(torch.empty(3, 4, device=DEVICE)).sum().backward()
-            return layer.weight.grad is not None and layer.weight.grad.shape == (2, 4)
-    except (RuntimeError, AttributeError, TypeError, NotImplementedError):  # what a changed private interface raises
-        return False
+            gradient = layer.weight.grad
+    except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:  # a private interface has changed
+        return f"{type(error).__name__}: {error}"
+    return None if gradient is not None and gradient.shape == (2, 4) else "a layer's gradient has another shape"

@@ -70,7 +70,8 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
               first_step: bool) -> list[Trace] | None:  # fmt: skip
     """The traces, or None where steps leave another state behind than they found: of several micro-batches those after
     the first are then wrong, and without a real first step the only one is."""
-    if not accelerator.works():  # on a PyTorch that changed underneath: the trace says whose kernels it has
+    broken = None if substrate == "cpu" else accelerator.problem()
+    if broken is not None:
         substrate = "cpu"
     device = DEVICES[substrate]
     try:
@@ -93,6 +94,9 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
         stack.enter_context(libraries.answering_as_on_a_gpu(device))
         recorder = stack.enter_context(Recorder(device))
         stack.enter_context(_noticing_updates(recorder))
+        if broken is not None:
+            recorder.answers.given[f"recorded with the CPU's kernels: the virtual accelerator does not work with PyTorch "
+                                   f"{torch.__version__} ({broken})"] = 1  # fmt: skip
         try:
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
             stack.enter_context(low_bit_updates())

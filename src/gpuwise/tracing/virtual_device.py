@@ -1,7 +1,7 @@
 """The virtual accelerator: a device that has every operator's shapes and none of its memory.
 
 A Python backend registered under PyTorch's PrivateUse1 key, used under fake tensors. The registration API is marked
-experimental; this module is the only place that touches it, and `accelerator.works` says whether it still does.
+experimental; this module is the only place that touches it, and `accelerator.problem` says whether it still works.
 """
 
 from __future__ import annotations
