@@ -16,10 +16,11 @@ from gpuwise.cost.memory import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.peak import Peak, peak_of
+from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Strategy
-from gpuwise.trace.memory import ALLOCATION_GRANULE_BYTES, live_bytes, rounded
-from gpuwise.trace.trace import CATEGORIES, PHASES, Trace
+from gpuwise.trace.memory import ALLOCATION_GRANULE_BYTES, alive_bytes
+from gpuwise.trace.trace import PHASES, Trace
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def timeline(trace: Trace, chip: Chip, *, devices: int = 1, capacity_bytes: int 
     """
     parameters = parameters or shipped_parameters()
     memory = memory or memory_forecast(trace, chip, devices=devices, capacity_bytes=capacity_bytes, parameters=parameters)
-    alive, position = _counted(trace, memory) if memory.counted_only else _replayed(trace, chip, memory, parameters)
+    alive, position = _counted(trace, chip, memory) if memory.counted_only else _replayed(trace, chip, memory, parameters)
     sequence = trace.sequence
     runs = np.flatnonzero((sequence.micro_step != 1) | (trace.accumulation > 1))
     used = [i for i in range(len(CATEGORY_NAMES)) if alive[i].any()]
@@ -144,30 +145,9 @@ def _replayed(trace: Trace, chip: Chip, memory: MemoryForecast, parameters: Para
     return held[:, chosen], int(np.clip(events.moment[peak - 1] - base, 0, length - 1))
 
 
-def _counted(trace: Trace, memory: MemoryForecast) -> tuple[np.ndarray, int]:
+def _counted(trace: Trace, chip: Chip, memory: MemoryForecast) -> tuple[np.ndarray, int]:
     """The same by counting live bytes; what is not tensors is there throughout."""
-    live = live_bytes(trace)
-    granule = ALLOCATION_GRANULE_BYTES
-    if live.peak_bytes + memory.by_category.get(WORKSPACE, 0) != memory.peak_allocated_bytes:
-        live, granule = live_bytes(trace, granule_bytes=1), 1
-    alive = np.zeros((len(CATEGORY_NAMES), len(trace.sequence)), dtype=np.int64)
-    alive[: len(CATEGORIES)] = _alive_bytes(trace, granule)
-    alive[CATEGORY_NAMES.index(WORKSPACE)] = memory.by_category.get(WORKSPACE, 0)
-    return alive, live.peak_position
-
-
-def _alive_bytes(trace: Trace, granule_bytes: int) -> np.ndarray:
-    """Bytes alive at each position, shape (categories, positions); memory inside a call counts as temporary."""
-    sequence, storages, length = trace.sequence, trace.storages, len(trace.sequence)
-    born = np.maximum(storages.born, 0)
-    there = np.ones(len(storages), dtype=bool)
-    if trace.accumulation == 1 and length:
-        there = (storages.born < 0) | (sequence.micro_step[np.minimum(born, length - 1)] != 1)
-    size = rounded(storages.size_bytes[there], granule_bytes)
-    delta = np.zeros((len(CATEGORIES), length + 2), dtype=np.int64)
-    np.add.at(delta, (storages.category[there], born[there]), size)
-    np.add.at(delta, (storages.category[there], storages.died[there] + 1), -size)
-    alive = np.cumsum(delta, axis=1)[:, :length]
-    inside = trace.operations.column("workspace_bytes")[sequence.operation]
-    alive[CATEGORIES.index("temporary")] += rounded(inside, granule_bytes)
-    return alive
+    granule_bytes = 1 if family(chip) == "cpu" else ALLOCATION_GRANULE_BYTES
+    alive = alive_bytes(trace, granule_bytes=granule_bytes)
+    workspace = np.full((1, alive.shape[1]), memory.by_category.get(WORKSPACE, 0))
+    return np.concatenate([alive, workspace]), int(alive.sum(axis=0).argmax())

@@ -31,8 +31,10 @@ def rounded(size_bytes: np.ndarray, granule_bytes: int = ALLOCATION_GRANULE_BYTE
     return -(-size_bytes // granule_bytes) * granule_bytes
 
 
-def live_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> Live:
-    """Counts the storages of a trace (the second micro-batch only where accumulation uses it).
+def alive_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> np.ndarray:
+    """Bytes alive while each position runs, zero where the second micro-batch does not run. Shape (categories, positions).
+
+    What a kernel takes inside one call counts as temporary.
 
     Arguments:
         granule_bytes: what sizes are rounded up to; 1: nothing is rounded (a CPU's allocator).
@@ -42,25 +44,31 @@ def live_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -
     runs = np.ones(length + 1, dtype=bool)
     if trace.accumulation == 1:
         runs[:length] = sequence.micro_step != 1
-    alive = (storages.born < 0) | runs[np.maximum(storages.born, 0)]
-    born, died = storages.born[alive], storages.died[alive]
-    size = rounded(storages.size_bytes[alive], granule_bytes)
-    delta = np.zeros(length + 2, dtype=np.int64)
-    np.add.at(delta, np.maximum(born, 0), size)
-    np.add.at(delta, died + 1, -size)
-    live = np.cumsum(delta)[:length]
-    workspace = rounded(trace.operations.column("workspace_bytes")[sequence.operation], granule_bytes)
-    total = np.where(runs[:length], live + workspace, 0)
-    peak = int(total.argmax()) if length else 0
-    at_peak = (born <= peak) & (died >= peak)
-    categories = np.bincount(storages.category[alive][at_peak], weights=size[at_peak], minlength=len(CATEGORIES))
-    by_category = {name: int(value) for name, value in zip(CATEGORIES, categories, strict=True)}
-    if length:
-        by_category["temporary"] += int(workspace[peak])
+    there = (storages.born < 0) | runs[np.maximum(storages.born, 0)]
+    size, category = rounded(storages.size_bytes[there], granule_bytes), storages.category[there]
+    row = category.astype(np.int64) * (length + 2)
+    delta = np.zeros(len(CATEGORIES) * (length + 2), dtype=np.int64)
+    np.add.at(delta, row + np.maximum(storages.born[there], 0), size)
+    np.add.at(delta, row + storages.died[there] + 1, -size)
+    alive: np.ndarray = np.cumsum(delta.reshape(len(CATEGORIES), -1), axis=1)[:, :length]
+    inside = trace.operations.column("workspace_bytes")[sequence.operation]
+    alive[CATEGORIES.index("temporary")] += rounded(inside, granule_bytes)
+    if not runs.all():
+        alive[:, ~runs[:length]] = 0
+    return alive
+
+
+def live_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> Live:
+    """Where the bytes alive are most. Arguments as for alive_bytes."""
+    alive, storages = alive_bytes(trace, granule_bytes=granule_bytes), trace.storages
+    total = alive.sum(axis=0)
+    peak = int(total.argmax()) if len(total) else 0
+    at_peak = alive[:, peak].tolist() if len(total) else [0] * len(CATEGORIES)
+    stays = (storages.born < 0) & (storages.died >= len(total))
     return Live(
         allocated_bytes=total,
         peak_position=peak,
-        peak_bytes=int(total[peak]) if length else 0,
-        by_category=by_category,
-        persistent_bytes=int(size[(born < 0) & (died >= length)].sum()),
+        peak_bytes=sum(at_peak),
+        by_category=dict(zip(CATEGORIES, at_peak, strict=True)),
+        persistent_bytes=int(rounded(storages.size_bytes[stays], granule_bytes).sum()),
     )
