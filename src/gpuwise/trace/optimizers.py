@@ -47,18 +47,10 @@ def with_optimizer(trace: Recorded, optimizer: str, kernels: str | None = None, 
     elif in_backward:
         _in_backward(edit, parameters, optimizer, kernels, on_host=on_host)
     else:
-        update = Update(on_host=on_host)
-        if recorded.precision == "amp-fp16":  # gradients are unscaled and checked first
-            update.many("aten._amp_foreach_non_finite_check_and_unscale_.default", parameters, 1)
-        write_update(update, optimizer, kernels, parameters)
-        if recorded.precision == "amp-fp16":
-            update.run("aten._amp_update_scale_.default", "float32", 12, 8)
+        update = whole_update(optimizer, kernels, parameters, scaled=recorded.precision == "amp-fp16",
+                              keep_gradients=keep_gradients, on_host=on_host)  # fmt: skip
         if keep_gradients:
-            at_once = kernels != "for-loop" and optimizer not in LOW_BIT
-            # Muon has two parts, one after the other.
-            zeroed = sorted(parameters, key=lambda p: not p.hidden) if optimizer == "muon" else parameters
             _keep_gradients(edit, parameters)
-            zero(update, zeroed, at_once=at_once)
         edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
     if offload == "none":
         for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
@@ -140,10 +132,25 @@ def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
         edit.add(parameter.size_bytes, "gradient", module, BEFORE, END)
 
 
-def zero(update: Update, parameters: list[Parameter], *, at_once: bool) -> None:
-    """Gradients set to zero, by one kernel for all or one for each."""
-    if at_once:
+def whole_update(optimizer: str, kernels: str, parameters: list[Parameter], *, scaled: bool, keep_gradients: bool,
+                 on_host: bool = False) -> Update:  # fmt: skip
+    """The update of all parameters after backward.
+
+    Arguments:
+        scaled: gradients were scaled for fp16: they are unscaled and checked first. keep_gradients: they are set to zero.
+    """
+    update = Update(on_host=on_host)
+    if scaled:
+        update.many("aten._amp_foreach_non_finite_check_and_unscale_.default", parameters, 1)
+    write_update(update, optimizer, kernels, parameters)
+    if scaled:
+        update.run("aten._amp_update_scale_.default", "float32", 12, 8)
+    if not keep_gradients:
+        return update
+    if kernels != "for-loop" and optimizer not in LOW_BIT:
         update.many("aten._foreach_zero_.default", parameters, 1)
-    else:
-        for parameter in parameters:
-            update.run("aten.zero_.default", parameter.dtype, parameter.size_bytes, parameter.size_bytes, kind="copy")
+        return update
+    # Muon has two parts, one after the other.
+    for parameter in sorted(parameters, key=lambda p: not p.hidden) if optimizer == "muon" else parameters:
+        update.run("aten.zero_.default", parameter.dtype, parameter.size_bytes, parameter.size_bytes, kind="copy")
+    return update

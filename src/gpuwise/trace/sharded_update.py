@@ -10,10 +10,10 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy, kernels_of
 from gpuwise.trace.edit import END, Edit
-from gpuwise.trace.optimizers import parameters_of, zero
+from gpuwise.trace.optimizers import parameters_of, whole_update
 from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, PHASES, Trace
 from gpuwise.trace.update import Parameter, Update
-from gpuwise.trace.update_rules import LOW_BIT, state_bytes, write_update
+from gpuwise.trace.update_rules import state_bytes
 
 _SCALED = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "workspace_bytes")]
 _UPDATED = [CATEGORIES.index(name) for name in ("optimizer_state", "temporary")]
@@ -66,14 +66,7 @@ def _update(parameters: tuple[Parameter, ...], ranks: int, widened: float, optim
     """The update of rank 0's shards, and the sizes of the state of each."""
     shards = [Parameter((-(-p.shape[0] // ranks), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
               for p in parameters]  # fmt: skip
-    update = Update()
-    if scaled:  # gradients are unscaled and checked first
-        update.many("aten._amp_foreach_non_finite_check_and_unscale_.default", shards, 1)
-    write_update(update, optimizer, kernels, shards)
-    if scaled:
-        update.run("aten._amp_update_scale_.default", "float32", 12, 8)
-    if keep_gradients:
-        zero(update, shards, at_once=kernels != "for-loop" and optimizer not in LOW_BIT)
+    update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients)
     return update, [state_bytes(optimizer, kernels, shard) for shard in shards]
 
 
