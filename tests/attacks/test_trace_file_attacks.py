@@ -1,4 +1,7 @@
-"""Hostile trace files: nothing in them runs, and none of them fills memory."""
+"""Hostile trace files: nothing in them runs, and none of them fills memory.
+
+pickle is imported here to make what an attacker would send; gpuwise itself must never read it.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuwise.trace import TraceFamily
 
 # Operations of a step (two micro-batches) up to which a job is traced a second time unasked. Counted, not timed, so that
-# every machine gives the same answer: a laptop records about 2,500 a second, three batches of each variant.
+# every machine gives the same answer: see benchmarks/record_speed.py for how many a second are recorded.
 _TRACED_AGAIN = 4_000
 
 
