@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support.figures import error_line
-from benchmarks.support.published import Case, cases, family_of
+from benchmarks.support.published import Case, cases, step_of
 from gpuwise.cost import Forecast, price
 from gpuwise.cost.parameters import Parameters, parameters
 from gpuwise.errors import GpuwiseError
@@ -28,18 +28,13 @@ from gpuwise.trace.sharded import Communication, data_parallel
 
 def trace_of(case: Case, cache: Path) -> tuple[Trace, Communication]:
     """What one rank of a published row does, and what it exchanges."""
-    strategy = case.strategy
-    trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
-    return data_parallel(trace, strategy)
+    return data_parallel(step_of(case, cache), case.strategy)
 
 
 def forecast(case: Case, cache: Path, catalog: Catalog, figures: Parameters) -> Forecast:
     """Our forecast of a published row. Raises GpuwiseError where it cannot be had."""
     chip = catalog.chip(case.chip_id)
-    strategy = case.strategy
-    trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
-    trace = replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
-    trace, communication = data_parallel(trace, strategy)
+    trace, communication = trace_of(case, cache)
     between = None
     if case.machines > 1:  # clusters of these results: a 200 or 400 Gbit/s port a GPU
         port = catalog.link("ib-ndr" if "h100" in case.chip_id else "ib-hdr")

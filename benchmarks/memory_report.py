@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import memory_on_cpu, memory_peers, memory_published, memory_t4
 from benchmarks.support import accuracy_memory as page
 from benchmarks.support import memory_ground_truth
-from benchmarks.support.accuracy_text import table
+from benchmarks.support.accuracy_tables import table
 from benchmarks.support.memory_cases import cases
 
 DOCS = Path(__file__).parent.parent / "docs"

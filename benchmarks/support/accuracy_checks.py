@@ -1,26 +1,27 @@
-"""Parts of docs/accuracy.md beside the published steps: kernels, well known points, and what mfu counts."""
+"""Parts of docs/accuracy.md beside the published steps: well known points, and what mfu counts."""
 
 from __future__ import annotations
 
 import shlex
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.check_published import forecast
-from benchmarks.fit_efficiency import DATA, PIECES, fit
 from benchmarks.support import accuracy_text, published
+from benchmarks.support.accuracy_tables import table
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 
 # (arguments of `gpuwise forecast`, published units a second, source and what differs). NVIDIA's READMEs print no batch
 # for each figure: the one of its launch script.
 POINTS = [
-    ("resnet50 --on a100-80gb-sxm --micro-batch 256 --precision amp-fp16", 2470, "NVIDIA DeepLearningExamples, channels-last"),
+    ("resnet50 --on a100-80gb-sxm --micro-batch 256 --precision amp-fp16 --channels-last", 2470,
+     "NVIDIA DeepLearningExamples"),
     ("resnet50 --on a100-80gb-sxm --micro-batch 256 --precision tf32", 938, "NVIDIA DeepLearningExamples"),
-    ("resnet50 --on v100-sxm2-16gb --micro-batch 256 --precision amp-fp16", 1200, "NVIDIA DeepLearningExamples, channels-last"),
+    ("resnet50 --on v100-sxm2-16gb --micro-batch 256 --precision amp-fp16 --channels-last", 1200,
+     "NVIDIA DeepLearningExamples"),
     ("resnet50 --on v100-sxm2-16gb --micro-batch 128 --precision fp32", 367, "NVIDIA DeepLearningExamples"),
     # 75 sequences of 384 tokens.
     ("bert-large --on a100-80gb-sxm --micro-batch 64 --seq-len 384 --precision tf32", 75 * 384,
@@ -41,39 +42,17 @@ def points_part() -> str:
     lines = []
     for text, figure, source in POINTS:
         job, *rest = shlex.split(text)
+        channels_last = "--channels-last" in rest
+        rest = [word for word in rest if word != "--channels-last"]
         given = dict(zip((flag.removeprefix("--").replace("-", "_") for flag in rest[::2]), rest[1::2], strict=True))
         numbers = {name: int(given.pop(name)) for name in ("micro_batch", "accumulate", "seq_len") if name in given}
-        result = gpuwise.forecast(job, **given, **numbers)
+        result = gpuwise.forecast(job, **given, **numbers, channels_last=channels_last)
         unit = result.throughput_unit
         lines.append([f"`gpuwise forecast {text}`", source, f"{figure:,.0f} {unit}", f"{result.throughput:,.0f} {unit}",
                       f"{result.throughput / figure:.2f}"])  # fmt: skip
     return accuracy_text.POINTS.format(
-        table=accuracy_text.table(["command", "published by", "published", "forecast", "ratio"], lines, words=2)
+        table=table(["command", "published by", "published", "forecast", "ratio"], lines, words=2)
     )
-
-
-def kernels_part(reference: Path) -> tuple[str, dict[str, str]]:
-    """The kernel fits with their errors, and mean errors by short name for the table of peers."""
-    catalog, data = Catalog(), tomllib.loads(DATA.read_text(encoding="utf-8"))
-    short = {"bf16 matrix products": "gemm", "bf16 attention, forward": "attention", "fp32 matrix products": "vector",
-             "fp32 elementwise, forward": "elementwise", "fp32 softmax, forward": "softmax",
-             "fp32 norm, forward": "norm"}  # fmt: skip
-    lines, means = [], {}
-    for piece in PIECES:
-        rows = piece.rows(reference, catalog)
-        _, logs = fit(piece, rows, data)
-        for half, chosen in (("seen", ~rows.kept_out), ("kept", rows.kept_out)):
-            if not chosen.any():
-                continue
-            error, bias = np.abs(np.expm1(-logs[chosen])), np.expm1(np.median(-logs[chosen]))
-            kept = sorted({rows.chips[i].id for i in rows.device[chosen]}) if half == "kept" else []
-            lines.append([f"{piece.name}, {'kept out: ' + ', '.join(kept) if kept else 'seen'}", f"{len(error):,}",
-                          f"{np.median(error):.1%}", f"{error.mean():.1%}", f"{np.quantile(error, 0.9):.1%}",
-                          f"{bias:+.1%}"])  # fmt: skip
-            if piece.name in short:
-                means[f"{short[piece.name]}_{half}"] = f"{error.mean():.1%}"
-    head = ["kernels", "rows", "median error", "mean error", "90th percentile", "bias"]
-    return accuracy_text.KERNELS.format(table=accuracy_text.table(head, lines)), means
 
 
 def operations_against_published_mfu(reference: Path, cache: Path) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from benchmarks import memory_on_cpu, memory_peers, memory_published, memory_t4
-from benchmarks.support.accuracy_text import table
+from benchmarks.support.accuracy_tables import table
 
 COMMAND = "python -m benchmarks.memory_report --reference FOLDER --cache FOLDER"
 FAR = 0.1  # a published row further off than this is explained

@@ -7,15 +7,17 @@ the virtual accelerator (it needs PyTorch, transformers or timm) and keeps the r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from benchmarks.support.reference import KEPT_OUT_DEVICES, kept_out_model
+from benchmarks.fit.split import kept_out_model
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace import TraceFamily, load, save
+from gpuwise.trace import Trace, TraceFamily, load, save
+from gpuwise.trace.trace import Sequence, Storages
 
 CHIPS = {
     "A100-80GB-SXM": "a100-80gb-sxm",
@@ -50,56 +52,40 @@ CHIPS = {
     "A40-48GB": "a40",
     "A10-24GB": "a10",
     "RTX6000-Ada": "rtx-6000-ada",
+    "RTX-A4500": "rtx-a4500",
+    "RTX-A5500": "rtx-a5500",
+    "QuadroRTX5000": "quadro-rtx-5000",
+    "QuadroRTX8000": "quadro-rtx-8000",
+    "RTX2070-MaxQ": "rtx-2070-max-q",
+    "RTX2080-MaxQ": "rtx-2080-max-q",
+    "B200": "b200-180gb-sxm",
+    "B200-192GB": "b200-180gb-sxm",
+    "TITAN-V": "titan-v",
+    "GTX1080": "gtx-1080",
 }
-TIMM_CHIPS = {
-    "rtx3090": "rtx-3090",
-    "rtx4090": "rtx-4090",
-    "4090": "rtx-4090",
-    "i9_10940x": "i9-10940x",
-    "pro6000maxq": "rtx-pro-6000-blackwell-max-q",
+# What Lambda trained: our job, the size of an input, its value.
+LAMBDA_JOBS = {
+    "ResNet-50 v1.5": ("resnet50", "image_size", 224),
+    "BERT-large SQuAD": ("bert-large-qa", "seq_len", 384),
+    "Transformer-XL base": ("transformer_xl-base", "seq_len", 192),
+    "Transformer-XL large": ("transformer_xl-large", "seq_len", 256),
 }
-# Common vision models of several families, one size each.
-TIMM_MODELS = (
-    "resnet50",
-    "resnet18",
-    "resnet152",
-    "vit_base_patch16_224",
-    "vit_small_patch16_224",
-    "convnext_base",
-    "efficientnet_b0",
-    "efficientnet_b4",
-    "mobilenetv3_large_100",
-    "densenet121",
-    "swin_tiny_patch4_window7_224",
-    "regnety_032",
-    "vgg16",
-    "inception_v3",
-    "mixer_b16_224",
-    "deit_tiny_patch16_224",
-    "resnext50_32x4d",
-    "tf_efficientnetv2_s",
-    "rexnet_100",
-    "seresnet50",
-    "cspresnet50",
-    "mobilenetv2_100",
-    "convnext_tiny",
-    "beit_base_patch16_224",
-    "nfnet_l0",
-    "res2net50_26w_4s",
-    "wide_resnet50_2",
-    "regnetx_016",
-    "resnet152d",
-    "vgg11",
-    "densenet201",
-    "seresnext101_32x4d",
-    "regnety_120",
-    "regnetz_d32",
-)
+# GPUs that Lambda measured before Ampere, in containers of January 2020.
+OLD_CONTAINERS = ("V100-16GB", "V100-32GB", "QuadroRTX5000", "QuadroRTX6000", "QuadroRTX8000", "RTX2080Ti", "TITAN-RTX",
+                  "GTX1080Ti", "RTX2070-MaxQ", "RTX2080-MaxQ")  # fmt: skip
+EFFICIENTNETS = {"efficientnet-b0": "timm:efficientnet_b0", "efficientnet-b4": "timm:efficientnet_b4"}
+
+# Published names of one architecture, so that it is kept out of a fit or not as a whole.
+SAME_MODEL = {"bert-large-qa": "bert_large", "bert_large-classify": "bert_large"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One published row. job: what `job_of` understands; seq_len or image_size goes to the trace."""
+    """One published row. job: what `job_of` understands; seq_len or image_size goes to the trace.
+
+    half: the whole model ran in fp16 (apex's O2; recorded in bf16). update: whether the timed step updated parameters; where
+    not, it is a forward and a backward pass that adds to gradients. torch: its version, where the source has it.
+    """
 
     subset: str
     job: str
@@ -109,61 +95,116 @@ class Case:
     count: int
     machines: int
     seconds: float
+    half: bool = False
+    update: bool = True
+    torch: str = ""
+
+    @property
+    def model(self) -> str:
+        """What it is kept out by."""
+        name = self.job.removeprefix("timm:").removeprefix("hf-")
+        return SAME_MODEL.get(name, name)
 
     @property
     def kept_out(self) -> bool:
-        """Never seen by a fit: a kept-out device, or a kept-out model."""
-        return self.chip_id in KEPT_OUT_DEVICES or kept_out_model(self.job.removeprefix("timm:"))
+        """Never seen by a fit of whole steps."""
+        return kept_out_model(self.model)
 
 
 def cases(folder: Path) -> Iterator[Case]:
+    """All rows; vision models of timm eager and in the default layout (published_timm has the others)."""
+    from benchmarks.support.published_timm import timm_cases
+
     published = pd.read_csv(folder / "published" / "end_to_end.csv", low_memory=False)
     published["subsets"] = published.subsets.astype(str)
     yield from _lambda(published)
     yield from _transformers_fp32(published)
+    yield from _examples(published)
+    yield from _dlperf(published)
+    yield from _llama(published)
     yield from _mpt(published)
-    yield from _timm(folder)
+    yield from timm_cases(folder)
 
 
 def _lambda(table: pd.DataFrame) -> Iterator[Case]:
-    """ResNet-50 training and BERT-large question answering, NVIDIA's DeepLearningExamples on 1 to 8 GPUs of a machine."""
-    table = table[table.subsets.str.contains("lambda_(?:single|multi)_gpu") & table.step_time_s.notna()]
+    """ResNet-50, BERT-large question answering and Transformer-XL, NVIDIA's DeepLearningExamples on 1 to 8 GPUs of a machine.
+
+    In fp16 BERT and Transformer-XL were cast as a whole (apex O2). Left out: Transformer-XL in fp16 in the first containers
+    (20.01), whose softmax over 267,735 words took twice as long.
+    """
+    table = table[table.subsets.str.contains("lambda_(?:single|multi)_gpu")]
     table = table[table.num_gpus.between(1, 8) & (table.batch_per_gpu > 0)]
     for row in table.itertuples():
-        job = {"ResNet-50 v1.5": "resnet50", "BERT-large SQuAD": "bert-large-qa"}.get(row.model)
-        # In fp16 that BERT was cast as a whole (apex O2, softmax in half precision): another program than autocast's.
-        if job and row.gpu in CHIPS and (job, row.precision) != ("bert-large-qa", "amp-fp16"):
-            size = (("image_size", 224),) if job == "resnet50" else (("seq_len", 384),)
-            count = int(row.num_gpus)
-            subset = f"lambda {job}" + (f" on {count} GPUs" if count > 1 else "")
-            strategy = Strategy(precision=row.precision, micro_batch=int(row.batch_per_gpu), mesh=Mesh(dp_replicate=count))
-            yield Case(subset, job, strategy, size, CHIPS[row.gpu], count, 1, row.step_time_s)
+        job, name, size = LAMBDA_JOBS.get(row.model, ("", "", 0))
+        count, step_s = int(row.num_gpus), row.step_time_s
+        half = row.precision == "amp-fp16" and name == "seq_len"
+        if job.startswith("transformer_xl"):
+            if (half and "(v0)" in row.date_or_commit and row.gpu in OLD_CONTAINERS) or count > 1:
+                continue
+            if not step_s > 0:  # the table gives tokens a second
+                step_s = row.batch_per_gpu * size / row.throughput
+        if not job or row.gpu not in CHIPS or not step_s > 0:
+            continue
+        precision = "bf16" if half else row.precision
+        subset = f"lambda {job}" + (f" on {count} GPUs" if count > 1 else "")
+        strategy = Strategy(precision=precision, micro_batch=int(row.batch_per_gpu), mesh=Mesh(dp_replicate=count))
+        yield Case(subset, job, strategy, ((name, size),), CHIPS[row.gpu], count, 1, step_s, half)
 
 
 def _transformers_fp32(table: pd.DataFrame) -> Iterator[Case]:
-    """fp32 language models of transformers, eager attention (NeuSight's end-to-end runs)."""
-    table = table[
-        table.subsets.str.contains("fp32_transformers") & ~table.compile_or_fused_notes.str.contains("compile", na=False)
-    ]
+    """fp32 language models of transformers, eager attention (NeuSight's end-to-end runs): passes without an update."""
+    table = table[table.subsets.str.contains("fp32_transformers") & (table.batch_per_gpu > 0) & (table.step_time_s > 0)]
     for row in table.itertuples():
-        if (
-            row.model in ("bert_large", "gpt2_large", "opt_13", "gpt3_27")
-            and row.gpu in CHIPS
-            and row.batch_per_gpu > 0
-            and row.step_time_s > 0
-        ):
-            mode = "train" if row.task == "train" else "infer"
-            strategy = Strategy(precision="fp32", micro_batch=int(row.batch_per_gpu), mode=mode)
-            yield Case(
-                f"fp32 transformers {mode}",
-                f"hf-{row.model}",
-                strategy,
-                (("seq_len", int(row.seq_len)),),
-                CHIPS[row.gpu],
-                1,
-                1,
-                row.step_time_s,
-            )
+        if row.model not in ("bert_large", "gpt2_large", "opt_13", "gpt3_27") or row.gpu not in CHIPS:
+            continue
+        mode = "train" if row.task == "train" else "infer"
+        compiled = "compile" in str(row.compile_or_fused_notes)
+        job = f"hf-{row.model}" + ("-classify" if (row.model, mode) == ("bert_large", "infer") else "")
+        strategy = Strategy(precision="fp32", micro_batch=int(row.batch_per_gpu), mode=mode, compile=compiled)
+        subset = f"fp32 transformers {mode}" + (" compiled" if compiled else "")
+        size = (("seq_len", int(row.seq_len)),)
+        yield Case(subset, job, strategy, size, CHIPS[row.gpu], 1, 1, row.step_time_s, update=False)
+
+
+def _examples(table: pd.DataFrame) -> Iterator[Case]:
+    """EfficientNet, SSD300 and neural collaborative filtering, NVIDIA's DeepLearningExamples in PyTorch on one GPU.
+
+    With AMP images lie channels last. Left out: EfficientNet on 32 GB V100s, whose rows contradict each other (B4 at 32
+    images takes 4.6 times what 16 take on the 16 GB card); examples in TensorFlow, and DLRM, whose kernels are its own.
+    """
+    table = table[table.subsets.str.contains("dle_train") & (table.num_gpus == 1) & (table.framework == "PyTorch")]
+    for row in table.itertuples():
+        job = {"SSD": "ssd300", "NCF": "ncf"}.get(row.model) or EFFICIENTNETS.get(row.model_detail)
+        if not job or row.gpu not in CHIPS or (row.gpu == "V100-32GB" and job.startswith("timm:")):
+            continue
+        images = row.model != "NCF"
+        size = (("image_size", int(row.image_size)),) if images else ()
+        strategy = Strategy(precision=row.precision, micro_batch=int(row.batch_per_gpu),
+                            channels_last=images and row.precision == "amp-fp16")  # fmt: skip
+        yield Case(f"DLE {row.model.split('/')[-1]}", job, strategy, size, CHIPS[row.gpu], 1, 1, row.step_time_s)
+
+
+def _dlperf(table: pd.DataFrame) -> Iterator[Case]:
+    """ResNet-50 in PyTorch on one V100 (Oneflow-Inc/DLPerf)."""
+    table = table[table.subsets.str.contains("dlperf") & (table.num_gpus == 1) & (table.model == "ResNet-50 v1.5")]
+    for row in table[table.framework.isin(["PyTorch", "NGC PyTorch"])].itertuples():
+        strategy = Strategy(precision=row.precision, micro_batch=int(row.batch_per_gpu))
+        yield Case("DLPerf resnet50", "resnet50", strategy, (("image_size", 224),), CHIPS[row.gpu], 1, 1, row.step_time_s)
+
+
+def _llama(table: pd.DataFrame) -> Iterator[Case]:
+    """Llama 3.1 8B on a B200, one sequence of 8,192 tokens, eager and compiled (stas00/ml-engineering)."""
+    table = table[table.subsets.str.contains("compile_vs_eager") & (table.model == "Llama 3.1 8B")]
+    for row in table.itertuples():
+        compiled = row.compile_or_fused_notes.startswith("torch.compile()")
+        if not compiled and "eager" not in row.compile_or_fused_notes:
+            continue  # other modes of the compiler
+        mode = "train" if row.task == "train" else "infer"
+        strategy = Strategy(precision="bf16", micro_batch=1, mode=mode, compile=compiled,
+                            recompute="full" if row.recompute == "full" else "none")  # fmt: skip
+        subset = f"Llama {mode}" + (" compiled" if compiled else "")
+        yield Case(subset, "llama3-8b", strategy, (("seq_len", int(row.seq_len)),), CHIPS[row.gpu], 1, 1, row.step_time_s,
+                   update="AdamW" in row.model_detail)  # fmt: skip
 
 
 def _mpt(table: pd.DataFrame) -> Iterator[Case]:
@@ -194,39 +235,60 @@ def _mpt(table: pd.DataFrame) -> Iterator[Case]:
         )
 
 
-def _timm(folder: Path) -> Iterator[Case]:
-    """Vision models in PyTorch's default layout, training and inference, eager on GPUs."""
-    table = pd.read_parquet(folder / "published" / "timm.parquet")
-    # The CPU has compiled rows only, of one image: there the gain is small.
-    table = table[(~table.compiled | (table.device == "i9_10940x")) & (table.layout == "nchw")]
-    table = table[table.model.isin(TIMM_MODELS) & table.device.isin(TIMM_CHIPS)]
-    for row in table.itertuples():
-        precision = {"amp": "amp-fp16", "amp_bf16": "amp-bf16", "fp32": "fp32"}.get(row.precision)
-        if precision:
-            subset = f"timm {row.task}" + (" on a CPU" if row.device == "i9_10940x" else "")
-            strategy = Strategy(precision=precision, micro_batch=int(row.batch), mode=row.task)
-            size = (("image_size", int(row.image_size)),)
-            yield Case(subset, f"timm:{row.model}", strategy, size, TIMM_CHIPS[row.device], 1, 1, row.step_ms / 1e3)
-
-
 # --- recording ---
 
 
 def family_of(case: Case, cache: Path) -> TraceFamily:
-    """The case's job recorded for any micro-batch, from the cache where it is there."""
-    from gpuwise.trace.sharded import recorded_as
-
-    strategy = recorded_as(case.strategy)
-    size = "-".join(f"{name}{value}" for name, value in case.size)
-    name = f"{case.job}-{size}-{strategy.precision}-{strategy.recompute}-{strategy.mode}".replace("/", "_").replace(":", "_")
-    path = cache / f"{name}.npz"
+    """The case's job recorded for any micro-batch (compiled: for its own), from the cache where it is there."""
+    strategy, micro_batch, path = _recording(case, cache)
     if not path.exists():
+        from benchmarks.support.published_jobs import job_of
         from gpuwise.tracing.family import trace_family
 
-        family = trace_family(job_of(case.job, dict(case.size)), strategy.but(micro_batch=2, accumulation=1, mesh=Mesh()))
+        job = job_of(case.job, dict(case.size), half=case.half)
+        family = trace_family(job, strategy.but(micro_batch=micro_batch, accumulation=1, mesh=Mesh()))
         cache.mkdir(parents=True, exist_ok=True)
         save(family, path)
     return _load(path)
+
+
+def cached(case: Case, cache: Path) -> bool:
+    """Whether the case's job is recorded already."""
+    return recording_path(case, cache).exists()
+
+
+def recording_path(case: Case, cache: Path) -> Path:
+    """Where the recording of the case's job is kept."""
+    return _recording(case, cache)[-1]
+
+
+def _recording(case: Case, cache: Path) -> tuple[Strategy, int, Path]:
+    """What the case's recording is made under, at which micro-batch, and where it is kept."""
+    from gpuwise.trace.sharded import recorded_as
+
+    strategy = recorded_as(case.strategy)
+    micro_batch = strategy.micro_batch if strategy.compile else 2
+    size = "-".join(f"{name}{value}" for name, value in case.size)
+    kind = "-half" * case.half + f"-compiled{micro_batch}" * strategy.compile + "-channels_last" * strategy.channels_last
+    name = f"{case.job}-{size}-{strategy.precision}-{strategy.recompute}-{strategy.mode}{kind}.npz"
+    return strategy, micro_batch, cache / name.replace("/", "_").replace(":", "_")
+
+
+def step_of(case: Case, cache: Path) -> Trace:
+    """What one device of the case did in the time that was measured. Its memory is only right where `update` is."""
+    strategy = case.strategy
+    trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
+    trace = replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
+    if case.half:
+        trace = replace(trace, operations=trace.operations.in_fp16())
+    if case.update or strategy.mode == "infer":
+        return trace
+    # The second micro-batch, as if it were the only one: it adds to gradients that are there, and no update follows it.
+    second = trace.sequence.micro_step == 1
+    columns = {field.name: getattr(trace.sequence, field.name)[second] for field in fields(Sequence)}
+    columns["micro_step"] = np.zeros_like(columns["micro_step"])
+    nothing = Storages(*(np.zeros(0, dtype=getattr(trace.storages, field.name).dtype) for field in fields(Storages)))
+    return replace(trace, sequence=Sequence(**columns), storages=nothing)
 
 
 @lru_cache(maxsize=256)
@@ -234,73 +296,3 @@ def _load(path: Path) -> TraceFamily:
     family = load(path)
     assert isinstance(family, TraceFamily)
     return family
-
-
-def job_of(name: str, sizes: dict[str, int]):  # type: ignore[no-untyped-def]
-    """A gpuwise Job: a preset, a timm model, or one of the published models that are neither."""
-    from gpuwise.job import resolve
-    from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
-    from gpuwise.job.models.language import token_loss
-
-    # hidden, layers, heads of MPT (mosaicml/llm-foundry)
-    mpt = {
-        "125m": (768, 12, 12),
-        "350m": (1024, 24, 16),
-        "760m": (1536, 24, 12),
-        "1b": (2048, 24, 16),
-        "3b": (2560, 32, 20),
-        "7b": (4096, 32, 32),
-        "13b": (5120, 40, 40),
-        "30b": (7168, 48, 56),
-        "70b": (8192, 80, 64),
-    }
-    seq_len = sizes.get("seq_len", 0)
-    if name.startswith("mpt-"):
-        width, layers, heads = mpt[name.removeprefix("mpt-")]
-        config = Gpt2Config(vocabulary=50_368, positions=seq_len, width=width, layers=layers, heads=heads, dropout=0.0)
-        return _token_job(name, partial(Gpt2, config), token_loss, vocabulary=config.vocabulary, seq_len=seq_len)
-    if name.startswith("hf-") or name == "bert-large-qa":
-        return _transformers_job(name, seq_len)
-    return resolve(name, image_size=sizes.get("image_size"))
-
-
-def _transformers_job(name: str, seq_len: int):  # type: ignore[no-untyped-def]
-    import torch.nn.functional as F
-
-    from gpuwise.job.torchvision_cpu import make_importable
-
-    make_importable()  # transformers imports torchvision where it is installed
-    import transformers as tf
-
-
-    if name == "bert-large-qa":
-        config = tf.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
-        model = partial(tf.BertForQuestionAnswering, config)
-    elif name == "hf-bert_large":
-        config = tf.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
-        model = partial(tf.BertForMaskedLM, config)
-    elif name == "hf-opt_13":
-        config = tf.OPTConfig(hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, ffn_dim=8192, use_cache=False)
-        model = partial(tf.OPTForCausalLM, config)
-    else:
-        width, layers, heads = {"hf-gpt2_large": (1280, 36, 20), "hf-gpt3_27": (2560, 32, 32)}[name]
-        config = tf.GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=max(1024, seq_len), use_cache=False)
-        model = partial(tf.GPT2LMHeadModel, config)
-    config._attn_implementation = "eager"
-
-    def loss(module, batch):  # type: ignore[no-untyped-def]
-        if name == "bert-large-qa":
-            labels = batch["labels"]
-            return module(batch["tokens"], start_positions=labels[:, 0], end_positions=labels[:, 1]).loss
-        logits = module(batch["tokens"]).logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())
-
-    return _token_job(name, model, loss, vocabulary=config.vocab_size, seq_len=seq_len)
-
-
-def _token_job(name, model, loss, *, vocabulary: int, seq_len: int):  # type: ignore[no-untyped-def]
-    from gpuwise.job import Job
-    from gpuwise.job.models.language import next_token_batch
-
-    batch = partial(next_token_batch, vocabulary=vocabulary, seq_len=seq_len)
-    return Job(model, batch, loss, name=name, sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len)

@@ -29,6 +29,8 @@ _HOME = {
     "load_plan": "gpuwise.plan",
     "forecast": "gpuwise.api",
     "memory_timeline": "gpuwise.api",
+    "roofline": "gpuwise.api",
+    "kernel": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
     "plan": "gpuwise.api",
@@ -53,9 +55,11 @@ if TYPE_CHECKING:
     from gpuwise.api import doctor as doctor
     from gpuwise.api import fit as fit
     from gpuwise.api import forecast as forecast
+    from gpuwise.api import kernel as kernel
     from gpuwise.api import memory_timeline as memory_timeline
     from gpuwise.api import plan as plan
     from gpuwise.api import record as record
+    from gpuwise.api import roofline as roofline
     from gpuwise.api import train as train
     from gpuwise.cost import Forecast as Forecast
     from gpuwise.cost import Interval as Interval

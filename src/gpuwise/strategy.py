@@ -75,7 +75,8 @@ class Strategy:
     keep_gradients: gradients are set to zero after a step, not freed. offload: what lives in host memory and visits the
     device: optimizer (its state, and gradients on their way there), or parameters too. adapter: lora freezes the
     model's weights and trains low-rank additions of adapter_rank to its linear layers; qlora holds the frozen weights
-    in 4 bits, too.
+    in 4 bits, too. channels_last: images and the parameters of two-dimensional convolutions lie with their channels
+    innermost, as tensor cores read them.
     """
 
     precision: str = "fp32"
@@ -91,6 +92,7 @@ class Strategy:
     adapter: str = "none"
     adapter_rank: int = 16
     compile: bool = False
+    channels_last: bool = False
     mode: str = "train"
 
     def __post_init__(self) -> None:
@@ -106,7 +108,7 @@ class Strategy:
             _choice("optimizer kernels", self.optimizer_kernels, OPTIMIZER_KERNELS)
         _choice("offload", self.offload, OFFLOADS)
         _choice("adapter", self.adapter, ADAPTERS)
-        for name in ("optimizer_in_backward", "keep_gradients", "compile"):
+        for name in ("optimizer_in_backward", "keep_gradients", "compile", "channels_last"):
             _choice(name.replace("_", " "), getattr(self, name), (False, True))
         _whole("adapter rank", self.adapter_rank, 1, 65_536)
         _whole("micro-batch", self.micro_batch, 1, 10_000_000)

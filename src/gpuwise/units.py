@@ -97,6 +97,4 @@ def format_usd(value: float) -> str:
 
 def format_flops(value: float) -> str:
     """Floating-point operations, or a rate of them when the caller appends '/s', e.g. '989 TFLOP'."""
-    return _scaled(
-        value, [(1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP")], 3
-    )
+    return _scaled(value, [(1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP")], 3)

@@ -15,7 +15,7 @@ CHIPS = list(CATALOG.chips.values())
 SAYS_SO = ("memory", "derived", "assumed", "estimate", "halved", "copied")  # what an unverified source calls itself
 ADDED = {
     "rtx-pro-6000-blackwell-max-q", "h100-96gb-hbm2e", "quadro-rtx-5000", "quadro-rtx-8000", "rtx-a4500", "rtx-a5500",
-    "rtx-2070-max-q", "rtx-2080-max-q", "i9-10940x",
+    "rtx-2070-max-q", "rtx-2080-max-q", "i9-10940x", "i7-12700h",
 }  # fmt: skip
 
 # fp16 multiply-adds a clock and multiprocessor, fp32 accumulate: NVIDIA's architecture whitepapers by compute

@@ -7,16 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.cost import price
+from gpuwise.cost.calibration import shipped
 from gpuwise.cost.rates import precisions_of
+from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
 
 CATALOG = Catalog()
-CHIPS = [
-    CATALOG.chip(i) for i in ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")
-]
+USUAL = ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")
+CALIBRATED = [of for level, of in shipped() if level == "chip"]
+CHIPS = [CATALOG.chip(name) for name in dict.fromkeys((*USUAL, *CALIBRATED))]
 LINK = Link("l", "link", "scale-up", per_direction_bytes_per_s=5e10)
 DTYPES = {"fp32": "float32", "amp-fp16": "float16", "amp-bf16": "bfloat16"}
 SIZES = st.integers(1, 4096)
@@ -116,3 +118,30 @@ def test_more_traffic_or_more_devices_never_shorten_a_step(case, less, more, dev
     assert one * (1 - 1e-9) <= few <= many * (1 + 1e-9)
     wider = replace(LINK, per_direction_bytes_per_s=LINK.per_direction_bytes_per_s * 2)
     assert step_s(trace, chip, Traffic(all_reduce_bytes=large), count=devices, link=wider) <= many * (1 + 1e-9)
+
+
+GROWS = {  # sizes of a kernel, and which of them may not make it quicker by growing
+    "gemm": ({"m": 300, "n": 256, "k": 512}, ("m",)),
+    "gemm_batched": ({"batch": 6, "m": 300, "n": 256, "k": 64}, ("batch", "m")),
+    "conv": ({"batch": 4, "in_channels": 64, "out_channels": 96, "height": 28, "width": 28, "kernel_size": 3}, ("batch",)),
+    "attention": ({"batch": 2, "heads": 8, "kv_heads": 2, "queries": 128, "keys": 512, "head_size": 64}, ("batch", "queries")),
+    "attention_backward": ({"batch": 2, "heads": 8, "queries": 128, "keys": 128, "head_size": 64}, ("batch", "queries")),
+    "elementwise": ({"bytes_read": 2**20, "bytes_written": 2**20}, ("bytes_read", "bytes_written")),
+    "softmax": ({"bytes_read": 2**20, "bytes_written": 2**20}, ("bytes_read", "bytes_written")),
+    "norm_layer_backward": ({"bytes_read": 2**20, "bytes_written": 2**20}, ("bytes_read", "bytes_written")),
+}
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(CHIPS), st.sampled_from(sorted(GROWS)), st.data(), st.floats(0, 1), st.floats(0, 1))
+def test_a_kernel_whose_rows_or_bytes_grow_is_never_quicker(chip, kind, data, one, other):
+    """Whatever was fitted: on every calibrated chip, over four decades of size. Of one class of kernels: attention of a few
+    queries to many keys (decoding) runs other kernels than that of many."""
+    sizes, names = GROWS[kind]
+    dtype = data.draw(st.sampled_from([name for name in ("fp32", "fp16", "bf16") if chip.peak_flops_per_s.get(name)]))
+    name = data.draw(st.sampled_from(names))
+    small, large = sorted(max(2, round(sizes[name] * 10 ** (4 * share - 2))) for share in (one, other))
+
+    few, many = (kernel_forecast(kind, chip, dtype=dtype, sizes={**sizes, name: size}) for size in (small, large))
+    if few.kernel == many.kernel:
+        assert many.time_s.value >= few.time_s.value * (1 - 1e-9)

@@ -73,7 +73,11 @@ def test_forecast_json_holds_the_contract():
     memory = found["memory"]
     assert {"peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "capacity_bytes", "fits"} <= set(memory)
     assert sum(memory["by_category"].values()) == memory["peak_allocated_bytes"]
-    assert {"flops_per_step", "mfu", "bound", "energy_j", "usd_per_hour", "provenance", "assumptions"} <= set(found)
+    assert {"flops_per_step", "mfu", "energy_j", "usd_per_hour", "assumptions"} <= set(found)
+    assert set(found["bound"]) == {"compute", "memory", "launch", "communication", "input"}
+    assert found["provenance"]["step_time_s"] in found["rests_on"]
+    assert sum(found["rests_on"].values()) == pytest.approx(1)
+    assert "bounds" in found["why"]
 
 
 def test_a_guess_is_named_and_an_answered_one_is_not():

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from gpuwise.cost import price
+from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationFile, Entry, Term, shipped, step_spread
+from gpuwise.cost.interval import level_shares
+from gpuwise.cost.kernels import classes, kernel_times
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import family, precisions_of, sustained_tensor_share, units_for
+from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip, Link, Source
@@ -100,17 +104,23 @@ def forecast(trace, chip=H100, communication=ALONE, **options):
     return price(trace, communication, chip, strategy=options.pop("strategy", trace.header.strategy), **options)
 
 
-def test_a_large_product_reaches_the_fitted_share_of_the_peak():
+def test_a_step_of_one_large_kernel_takes_as_long_as_the_kernel_or_longer_where_power_is_short():
+    product = make_trace([(gemm(16384, 16384, 16384), "forward", "m")])
+    copied = make_trace([(operation("elementwise", bytes_read=10**10, bytes_written=10**10), "forward", "m")])
+    for chip, clock in ((CATALOG.chip("rtx-3090"), 1.0), (H100, sustained_tensor_share(H100, parameters()))):
+        alone = kernel_forecast("gemm", chip, dtype="bf16", sizes={"m": 16384, "n": 16384, "k": 16384}).time_s.value
+        assert alone <= forecast(product, chip=chip).step_time_s.value <= alone / clock * (1 + 1e-9)
+        moved = kernel_forecast("elementwise", chip, dtype="bf16", sizes={"bytes_read": 10**10, "bytes_written": 10**10})
+        assert forecast(copied, chip=chip).step_time_s.value == pytest.approx(moved.time_s.value)
+
+
+def test_large_kernels_reach_most_of_the_datasheet_and_no_more_than_was_ever_measured():
+    """The best bf16 product known of an H100 SXM reaches 80 % of the sheet (stas00/ml-engineering)."""
     trace = make_trace([(gemm(16384, 16384, 16384), "forward", "m")])
     share = trace.flops() / H100.peak_flops_per_s["bf16"] / forecast(trace).step_time_s.value
-    expected = parameters().rates["tensor"].efficiency["gemm"] * sustained_tensor_share(H100, parameters())
-    assert share == pytest.approx(expected, rel=0.03)
-
-
-def test_a_large_copy_reaches_the_fitted_share_of_the_bandwidth():
+    assert 0.5 < share < 0.83
     trace = make_trace([(operation("elementwise", bytes_read=10**10, bytes_written=10**10), "forward", "m")])
-    share = 2e10 / H100.memory_bandwidth_bytes_per_s / forecast(trace).step_time_s.value
-    assert share == pytest.approx(parameters().bandwidth["gpu"]["elementwise"], rel=0.03)
+    assert 0.6 < 2e10 / H100.memory_bandwidth_bytes_per_s / forecast(trace).step_time_s.value < 1
 
 
 def test_small_kernels_are_launch_bound():
@@ -237,7 +247,8 @@ def test_every_chip_of_the_catalog_is_priced_or_refused(dtype, precision):
     assert len(results) > 60
     for result in results:
         assert 0 < result.step_time_s.low < result.step_time_s.value < result.step_time_s.high < 60
-        assert 0 < result.mfu < 1
+        geforce = result.device.startswith(("rtx-", "gtx-"))  # they boost beyond the clock of their sheet
+        assert 0 < result.mfu < (1.15 if geforce else 1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -333,12 +344,108 @@ def test_price_and_mesh_are_reported():
     result = forecast(training(), count=2, strategy=strategy, usd_per_hour=3.5)
     assert result.usd_per_hour == 3.5
     assert result.strategy is strategy
-    assert result.provenance["step_time_s"] == "datasheet"
+    assert result.provenance["step_time_s"] in PROVENANCE.values()
     assert result.to_dict()["step_time_s"]["value"] == result.step_time_s.value
 
 
-def test_compile_is_said_to_be_priced_as_eager():
-    assert any("eager" in w for w in forecast(training(), strategy=Strategy(precision="amp-bf16", compile=True)).warnings)
+def one_level(level, entries, scale=None):
+    """The shipped figures of a GPU under those of another level."""
+    shipped_family = next(file for (name, of), file in shipped().items() if (name, of) == ("family", "gpu"))
+    return Calibration((CalibrationFile("made", level, "h100", entries, scale or {}), shipped_family))
+
+
+def test_provenance_is_that_of_most_of_the_time_and_rests_on_has_the_rest():
+    mine = Entry({"compute": Term(1.2), "memory": Term(1.2)}, spread=(0.9, 1.1))
+    measured = forecast(
+        training(), calibration=one_level("machine", {"gemm.bf16": mine, "elementwise": mine, "optimizer": mine})
+    )
+    assert measured.provenance["step_time_s"] == "measured here"
+    assert measured.rests_on == {"measured here": pytest.approx(1)}
+    mixed = forecast(training(), calibration=one_level("chip", {"gemm.bf16": mine}))
+    assert set(mixed.rests_on) == {"calibrated on this chip", "datasheet only"}
+    assert sum(mixed.rests_on.values()) == pytest.approx(1)
+    assert mixed.provenance["step_time_s"] == max(mixed.rests_on, key=mixed.rests_on.get)
+    assert mixed.provenance["memory"] == "trace"
+    assert forecast(training(), calibration=one_level("family", {})).provenance["step_time_s"] == "datasheet only"
+
+
+def test_the_interval_is_that_of_the_levels_a_step_rests_on():
+    def ratios(level):
+        entries = {
+            name: Entry({"compute": Term(1.3), "memory": Term(1.3)}) for name in ("gemm.bf16", "elementwise", "optimizer")
+        }
+        time = forecast(training(), calibration=one_level(level, entries)).step_time_s
+        return time.low / time.value, time.high / time.value
+
+    known = step_spread("chip", family="gpu", mode="train")
+    assert ratios("chip") == (pytest.approx(known.low), pytest.approx(known.high))
+    assert ratios("family")[0] < ratios("architecture")[0] <= ratios("chip")[0]
+    assert ratios("family")[1] > ratios("architecture")[1] >= ratios("chip")[1]
+
+
+def test_an_exchange_widens_the_interval():
+    """Its time rests on datasheets, whatever is known of the kernels."""
+    figures = one_level("machine", {"gemm.bf16": Entry({"compute": Term(1.3), "memory": Term(1.3)})})
+    trace = make_trace([(gemm(4096, 4096, 4096), "forward", "m")])
+    alone = forecast(trace, calibration=figures).step_time_s
+    work = Traffic(all_reduce_bytes=10**10, calls=1)
+    eight = forecast(trace, communication=work, count=8, link=FAST, calibration=figures).step_time_s
+    assert eight.high / eight.value > alone.high / alone.value
+
+
+@pytest.mark.parametrize("device", ["h100-80gb-sxm", "xeon-8380"])
+def test_compile_warns_as_long_as_no_compiled_step_gave_a_spread(device):
+    chip = CATALOG.chip(device)
+    trace = make_trace([(gemm(512, 512, 512, "float32", 4), "forward", "m")], precision="fp32")
+    strategy = Strategy(precision="fp32", micro_batch=4, compile=True)
+    levels = level_shares(trace, kernel_times(trace, chip, parameters()))
+    known = step_spread(max(levels, key=levels.get), family=family(chip), mode="train", compiled=True).compiled
+    assert any("torch.compile" in w for w in forecast(trace, chip=chip, strategy=strategy).warnings) is not known
+    assert not any("torch.compile" in w for w in forecast(trace, chip=chip).warnings)
+
+
+def test_kernels_without_a_model_are_counted_and_named_from_two_per_cent_on():
+    def warned(size_bytes):
+        strange = operation("other", bytes_read=size_bytes, bytes_written=size_bytes)
+        return forecast(make_trace([(gemm(4096, 4096, 4096), "forward", "m"), (strange, "forward", "m")], repeat=3)).warnings
+
+    (line,) = warned(10**9)
+    assert "3 calls of kernels without a model" in line
+    assert line.endswith("other")
+    assert not warned(1000)
+
+
+def test_a_slow_data_pipeline_bounds_the_step():
+    ready = forecast(training())
+    assert ready.bound["input"] == 0
+    assert any("--loader-samples-per-s" in note for note in ready.assumptions)
+    slow = forecast(training(), loader_samples_per_s=4 / (2 * ready.step_time_s.value))
+    assert slow.step_time_s.value == pytest.approx(2 * ready.step_time_s.value)
+    assert slow.bound["input"] == pytest.approx(0.5)
+    assert sum(slow.bound.values()) == pytest.approx(1)
+    fast = forecast(training(), loader_samples_per_s=1e9)
+    assert fast.step_time_s == ready.step_time_s
+    with pytest.raises(InputError, match="loader"):
+        forecast(training(), loader_samples_per_s=0)
+
+
+def test_why_names_what_bounds_most_and_a_way_out():
+    product = make_trace([(gemm(8192, 8192, 8192, "float32", 4), "forward", "net.mlp")], precision="fp32")
+    said = forecast(product).why
+    assert said.startswith("arithmetic bounds")
+    assert "net.mlp" in said
+    assert "--precision amp-bf16" in said
+    moved = make_trace([(operation("copy", bytes_read=10**9, bytes_written=10**9), "forward", "m")])
+    assert forecast(moved).why.startswith("memory bandwidth bounds")
+    small = make_trace([(operation("elementwise", bytes_read=64, bytes_written=64), "forward", "m")], repeat=1000)
+    assert "--micro-batch" in forecast(small).why
+    shared = forecast(
+        make_trace([(gemm(64, 64, 64), "forward", "m")]), communication=Traffic(10**10, calls=1), count=8, link=FAST
+    )
+    assert shared.why.startswith("communication bounds")
+    waits = forecast(training(), loader_samples_per_s=1)
+    assert "data pipeline" in waits.why
+    assert waits.to_dict()["why"] == waits.why
 
 
 def kept(size, category, born, died):
@@ -388,6 +495,22 @@ def test_the_cost_of_pricing_does_not_grow_with_layers():
     assert forecast(deep).step_time_s.value > 500 * (
         forecast(shallow).step_time_s.value - forecast(training()).step_time_s.value
     )
+
+
+def test_what_no_chip_changes_is_made_once_for_a_trace(monkeypatch):
+    made = []
+
+    def counted(trace, _classes=classes.classes):
+        made.append(trace)
+        return _classes(trace)
+
+    monkeypatch.setattr(classes, "classes", counted)
+    trace = training()
+    for chip in (H100, A100, H100):
+        forecast(trace, chip=chip)
+    assert len(made) == 1
+    forecast(replace(trace))  # another trace, though of equal columns
+    assert len(made) == 2
 
 
 def test_an_unused_chip_figure_is_not_needed():

@@ -146,9 +146,7 @@ def test_chip_filters():
         "rtx-4090",
         "rtx-5090",
     }
-    assert chips("memory >= 24GiB kind=gpu-consumer vendor=nvidia") == chips(
-        "memory>=24GB kind=gpu-consumer vendor=nvidia"
-    )
+    assert chips("memory >= 24GiB kind=gpu-consumer vendor=nvidia") == chips("memory>=24GB kind=gpu-consumer vendor=nvidia")
     assert chips("h100-sxm") == {"h100-80gb-sxm"}
     assert chips("vendor=google,aws year>=2025") == {"tpu-v7", "trainium3"}
     assert chips("kind!=cpu bf16>2P tdp<=1000W") == {"b200-180gb-sxm", "tpu-v7"}

@@ -135,6 +135,13 @@ class TestTimm:
         assert len(repeated_blocks(model)) == 8
         assert job.loss(model, checked_batch(job, 2)).isfinite()
 
+    def test_a_model_without_a_classifier_has_a_loss_on_its_features(self):
+        job = resolve("timm:eva02_tiny_patch14_224", image_size=56)
+        loss = job.loss(job.model(), job.batch(2))
+        loss.backward()
+        assert loss.ndim == 0
+        assert any("no classifier" in text for text in job.assumptions)
+
     def test_a_vision_transformer_is_built_for_the_size_asked(self):
         job = resolve("timm:vit_tiny_patch16_224.augreg_in21k", image_size=64)
         assert meta_model(job).pos_embed.shape[1] == 17

@@ -35,9 +35,10 @@ FORECAST = Forecast(
     job="net", device="rtx-4090", count=1, strategy=Strategy("amp-bf16", micro_batch=8, accumulation=4),
     step_time_s=Interval(0.1, 0.05, 0.2), throughput=320.0, throughput_unit="images/s", memory=MEMORY,
     flops_per_step=5 * 10**12, mfu=0.42, bound={"compute": 0.7, "memory": 0.3, "launch": 0.0}, energy_j=30.0,
-    provenance={"step_time_s": "datasheet", "memory": "trace", "energy_j": "datasheet"}, usd_per_hour=1.8,
+    provenance={"step_time_s": "calibrated on this chip", "memory": "trace", "energy_j": "datasheet only"}, usd_per_hour=1.8,
     assumptions=("assumed 224 pixels; --image-size changes it",), warnings=("priced as eager",),
-    top_modules=(("layers.*.conv", 0.6), ("head", 0.4)),
+    top_modules=(("layers.*.conv", 0.6), ("head", 0.4)), why="arithmetic bounds 70 % of the step: another chip would help",
+    rests_on={"calibrated on this chip": 0.8, "datasheet only": 0.2},
 )  # fmt: skip
 OFFER = Offer("lambda", "gpu_1x", "us-east", "rtx-4090", 1, "on-demand", 1.8, source=KNOWN)
 
@@ -58,7 +59,7 @@ def line(shown: str, *words: str) -> str:
 def test_forecast_shows_every_figure_with_its_unit_and_origin():
     shown = text(forecast_report(FORECAST))
     assert "net on rtx-4090: amp-bf16, micro-batch 8 x 4, 32 samples a step" in shown
-    assert "100 ms  (50 ms to 200 ms)" in line(shown, "step time", "datasheet")
+    assert "100 ms  (50 ms to 200 ms)" in line(shown, "step time", "calibrated on this chip")
     assert "320 images/s" in shown
     assert "14 GiB of 24 GiB  fits" in line(shown, "memory ", "trace")
     assert "5 TFLOP a step" in shown
@@ -70,6 +71,8 @@ def test_forecast_shows_every_figure_with_its_unit_and_origin():
     assert "gradient" not in shown
     assert "70 %" in line(shown, "compute")
     assert "launch" not in shown
+    assert "arithmetic bounds 70 % of the step: another chip would help" in shown
+    assert "20 %" in line(shown, "datasheet only", "█")
     assert "layers.*.conv" in shown
     assert "assumed 224 pixels; --image-size changes it" in shown
     assert "priced as eager" in shown

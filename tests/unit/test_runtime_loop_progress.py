@@ -34,9 +34,7 @@ def test_beside(step_time_s, forecast, shown):
 def test_plain_line():
     stream = io.StringIO()
     Lines(stream).show(UPDATE)
-    assert stream.getvalue() == (
-        "step 41/100 · loss 0.25 · 780 samples/s · 2 s left · step 41 ms; forecast 38 ms (31 to 52)\n"
-    )
+    assert stream.getvalue() == ("step 41/100 · loss 0.25 · 780 samples/s · 2 s left · step 41 ms; forecast 38 ms (31 to 52)\n")
 
 
 def test_bar_shows_the_same_and_gives_the_cursor_back():

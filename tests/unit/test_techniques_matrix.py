@@ -76,6 +76,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "lora": {"adapter": "lora", "adapter_rank": 4},
     "qlora": {"adapter": "qlora", "adapter_rank": 4},
     "compiled": {"compile": True},
+    "channels last": {"channels_last": True},
     "accumulated": {"accumulate": 4},
     "inference": {"mode": "infer"},
 }  # fmt: skip
@@ -163,6 +164,11 @@ def test_tf32_is_fp32_at_another_speed_and_accumulation_repeats_it() -> None:
     assert 3 < forecast(H100, "accumulated").step_time_s.value / forecast(H100, "amp-bf16").step_time_s.value < 5
 
 
+def test_a_model_without_images_lies_as_it_did() -> None:
+    assert forecast(H100, "channels last").memory == forecast(H100, "amp-bf16").memory
+    assert forecast(H100, "channels last").strategy.channels_last
+
+
 def test_techniques_that_exclude_each_other_are_refused() -> None:
     for techniques in ({"adapter": "lora"}, {"offload": "optimizer"}, {"keep_gradients": True}):
         with pytest.raises(InputError, match="forward pass has no use"):
@@ -235,6 +241,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "adafactor": {"optimizer": "adafactor"}, "in backward": {"optimizer_in_backward": True},
     "gradients kept": {"keep_gradients": True}, "loop": {"optimizer_kernels": "for-loop"},
     "foreach": {"optimizer_kernels": "foreach"}, "fp8": {"precision": "fp8"},
+    "channels last": TECHNIQUES["channels last"],
 }  # fmt: skip
 
 

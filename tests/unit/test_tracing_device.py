@@ -29,6 +29,14 @@ def test_without_it_cpu_kernels_are_traced_and_said_so(monkeypatch: pytest.Monke
     assert any("no such registration" in line for line in header.assumptions)
 
 
+def test_shape_rules_that_pytorch_lacks_are_there_for_a_cpu_step_that_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(accelerator, "problem", lambda: asked.append("registers") or "not on this PyTorch")
+    header = record(mlp_job(), Strategy(micro_batch=2, optimizer="sgd"), substrate="cpu").header
+    assert asked
+    assert not any("not on this PyTorch" in line for line in header.assumptions)
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("precision", "options", "kernel"), [
     ("amp-bf16", {}, FLASH), ("amp-fp16", {"causal": True}, FLASH), ("bf16", {}, FLASH), ("fp32", {}, EFFICIENT),

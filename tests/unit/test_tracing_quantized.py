@@ -17,6 +17,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import KINDS, PHASES, Trace
 from gpuwise.trace.memory import live_bytes
 from gpuwise.tracing import record
+from gpuwise.tracing.describe import describe
 from gpuwise.tracing.kernels.libraries import answering_as_on_a_gpu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -100,6 +101,17 @@ def test_float8_on_a_chip_without_it_is_refused_with_a_way_out() -> None:
     with pytest.raises(UnsupportedError, match="amp-bf16"):
         units_for(load_catalog().chip("a100-80gb-sxm"), dtype="float8_e4m3fn", kind="gemm", precision="fp8",
                   parameters=parameters())  # fmt: skip
+
+
+def test_a_product_of_int8_or_fp4_is_described_in_the_type_it_multiplies() -> None:
+    a, b = torch.empty(64, 128, dtype=torch.int8, device="meta"), torch.empty(128, 32, dtype=torch.int8, device="meta")
+    result = torch.empty(64, 32, dtype=torch.int32, device="meta")
+    kind, dtype, numbers = describe(torch.ops.aten._int_mm.default, (a, b), {}, [result], [result])
+    assert (kind, dtype, numbers[0], numbers[5:9]) == ("gemm", "int8", 2 * 64 * 32 * 128, (1, 64, 32, 128))
+    a, b = (t.view(torch.uint8).view(torch.float4_e2m1fn_x2) for t in (a, b))  # two numbers a byte, along k
+    scale = torch.empty(1024, dtype=torch.float8_e4m3fn, device="meta")
+    kind, dtype, numbers = describe(torch.ops.aten._scaled_mm.default, (a, b, scale, scale), {}, [result], [result])
+    assert (kind, dtype, numbers[0], numbers[5:9]) == ("gemm", "float4_e2m1fn_x2", 2 * 64 * 32 * 256, (1, 64, 32, 256))
 
 
 def test_questions_of_libraries_are_answered_for_the_virtual_device_and_then_as_before() -> None:

@@ -42,6 +42,7 @@ def inside(func: Any, args: Sequence[Any], outputs: Sequence[Tensor] = ()) -> in
 X = empty(8, 64)
 TURNED = empty(64, 8).t()
 IMAGE, FILTER, RESULT = empty(2, 3, 8, 8), empty(16, 3, 3, 3), empty(2, 16, 8, 8)
+LAST = RESULT.to(memory_format=torch.channels_last)
 CONVOLUTION = (None, [1, 1], [1, 1], [1, 1], False, [0, 0])
 HALF_HEADS = heads_inside(*BHSD)
 WIDE = heads_inside(2, 4, 16, 160)
@@ -91,8 +92,14 @@ WIDE = heads_inside(2, 4, 16, 160)
      4 * (2 * 4 * 64 + 16 * 4 * 9 + 2 * 16 * 64)),
     (aten.convolution.default, (IMAGE.half(), FILTER.half(), *CONVOLUTION, 1), (RESULT.half(),),  # to 8 in fp16
      2 * (2 * 8 * 64 + 16 * 8 * 9 + 2 * 16 * 64)),
-    (aten.convolution.default, (RESULT.to(memory_format=torch.channels_last), empty(4, 16, 3, 3), *CONVOLUTION, 1),
+    (aten.convolution.default, (LAST, empty(4, 16, 3, 3).to(memory_format=torch.channels_last), *CONVOLUTION, 1),
      (empty(2, 4, 8, 8),), 0),
+    (aten.convolution.default, (LAST, empty(4, 16, 3, 3), *CONVOLUTION, 1), (empty(2, 4, 8, 8),), 4 * 4 * 16 * 9),
+    (aten.convolution_backward.default, (empty(2, 4, 8, 8), LAST, empty(4, 16, 3, 3), None, *CONVOLUTION[1:], 1,
+                                         [True, True, False]), (), 4 * (2 * 4 * 64 + 4 * 16 * 9)),
+    (aten.cudnn_batch_norm_backward.default, (LAST, RESULT), (), 4 * 2 * 16 * 64),
+    (aten.cudnn_batch_norm_backward.default, (LAST, LAST), (), 0),
+    (aten.cudnn_batch_norm_backward.default, (RESULT, LAST), (), 4 * 2 * 16 * 64),
     (aten.convolution.default, (RESULT, empty(16, 1, 3, 3), *CONVOLUTION, 16), (RESULT,), 0),
     (aten.convolution_backward.default, (RESULT.half(), IMAGE.half(), FILTER.half(), None, *CONVOLUTION[1:], 1,
                                          [True, True, False]), (),

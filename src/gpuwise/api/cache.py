@@ -214,7 +214,7 @@ def _prune() -> None:
 
 
 def _same_program(recorded: Strategy, asked: Strategy) -> bool:
-    fields = ("recorded_precision", "recompute", "mode")
+    fields = ("recorded_precision", "recompute", "mode", "channels_last")
     return all(getattr(recorded, name) == getattr(asked, name) for name in fields)
 
 

@@ -34,6 +34,7 @@ class Priced:
 def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
                   precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
                   optimizer: str | None = None, mode: str | None = None, compile: bool = False,
+                  channels_last: bool | None = None, loader_samples_per_s: float | None = None,
                   **techniques: Any) -> Priced:  # fmt: skip
     """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there."""
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
@@ -47,12 +48,12 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
     strategy = Strategy(precision, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
                         recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
-                        compile=compile, **checked_techniques(techniques))  # fmt: skip
+                        compile=compile, channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
     check_can_run(device.chip, mode=strategy.mode, precision=precision)  # before any tracing
     if mesh is not None:
-        return _priced(source, device, strategy.but(mesh=mesh), assumed)
-    result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed)
+        return _priced(source, device, strategy.but(mesh=mesh), assumed, loader_samples_per_s)
+    result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed, loader_samples_per_s)
     if device.devices == 1:
         return result
     memory = result.forecast.memory
@@ -60,7 +61,7 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
     if memory.fits is False and strategy.mode == "train":
         needed = format_bytes(memory.device_bytes)
         axis, why = "dp_shard", f"the model is sharded, a copy on each device would need {needed}"
-        result = _priced(source, device, strategy.but(mesh=Mesh(dp_shard=device.devices)), assumed)
+        result = _priced(source, device, strategy.but(mesh=Mesh(dp_shard=device.devices)), assumed, loader_samples_per_s)
     note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
     return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
 
@@ -86,11 +87,12 @@ def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | Non
         raise InputError(f"a forward pass has no use for --{flag}.", [f"leave out --{flag}", "--mode train"])
 
 
-def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str]) -> Priced:
+def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str],
+            loader_samples_per_s: float | None) -> Priced:  # fmt: skip
     trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=device.substrate), strategy)
     result = price(trace, communication, device.chip, count=device.count, machines=device.machines, link=device.link,
                    link_between=device.link_between, usd_per_hour=device.usd_per_hour, capacity_bytes=device.capacity_bytes,
-                   strategy=strategy)  # fmt: skip
+                   strategy=strategy, loader_samples_per_s=loader_samples_per_s)  # fmt: skip
     if strategy.offload != "none":
         plain = source.trace(recorded_as(strategy.but(offload="none")), substrate=device.substrate)
         added = offload(plain, strategy, host_link(device.chip, load_catalog()), parameters())

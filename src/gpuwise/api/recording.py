@@ -26,10 +26,11 @@ def record(
     mode: str | None = None,
     seq_len: int | None = None,
     image_size: int | None = None,
+    channels_last: bool | None = None,
     **techniques: Any,
 ) -> TraceFamily:
-    """Writes the job's step, at any micro-batch, under one precision (fp32 where None), recompute, optimizer, mode and
-    techniques (as for `forecast`).
+    """Writes the job's step, at any micro-batch, under one precision (fp32 where None), recompute, optimizer, mode, layout
+    and techniques (as for `forecast`).
 
     Arguments:
         path: ends in .npz; the file is a JOB of every other verb.
@@ -40,7 +41,7 @@ def record(
         raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
     check_mode(mode, accumulate=None, recompute=recompute, optimizer=optimizer, **techniques)
     strategy = Strategy(precision or "fp32", recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
-                        **checked_techniques(techniques))  # fmt: skip
+                        channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     family = source_of(job, seq_len=seq_len, image_size=image_size)(strategy)
     save(family, path)
     return family

@@ -36,11 +36,11 @@ class SavedSource(Source):
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
         recorded = self.family.header.strategy
-        for field in ("precision", "recompute", "mode", "optimizer", "compile", *TECHNIQUES):
+        for field in ("precision", "recompute", "mode", "optimizer", "compile", "channels_last", *TECHNIQUES):
             asked, had = getattr(strategy, field), getattr(recorded, field)
             if asked not in (had, None):  # None takes what there is
                 name = field.replace("_", "-")
-                ways = [f"give --{name} {had}" if isinstance(had, str) else f"leave out --{name}",
+                ways = [_flag(name, had),
                         "name the job itself, which is traced as asked"]  # fmt: skip
                 raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {asked}.", ways)
         return self.family
@@ -137,6 +137,13 @@ def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | N
     if job in PRESETS:
         return PresetSource(PRESETS[job], sizes)
     return NamedSource(job, sizes)
+
+
+def _flag(name: str, value: object) -> str:
+    """How a setting is given that value on the command line."""
+    if isinstance(value, str):
+        return f"give --{name} {value}"
+    return f"give --{name}" if value is True else f"leave out --{name}"
 
 
 def usual_micro_batch(tokens_per_sample: int | None) -> int:

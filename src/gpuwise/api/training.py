@@ -112,7 +112,7 @@ def _strategy(job: Job, settings: Mapping[str, Any], device: str) -> Strategy:
         "micro_batch": usual_micro_batch(job.tokens_per_sample),
         "precision": "fp32" if device == "cpu" else "amp-bf16",
     }
-    unknown = set(fields) - {"micro_batch", "accumulation", "precision", "recompute", "optimizer", *TECHNIQUES}
+    unknown = set(fields) - {"micro_batch", "accumulation", "precision", "recompute", "optimizer", "channels_last", *TECHNIQUES}
     if unknown:
         raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
     return Strategy(**{**defaults, **fields})

@@ -48,6 +48,8 @@ def forecast(
     optimizer: str | None = None,
     mode: str | None = None,
     compile: bool = False,
+    channels_last: bool | None = None,
+    loader_samples_per_s: float | None = None,
     **techniques: Any,
 ) -> Forecast:
     """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
@@ -57,7 +59,9 @@ def forecast(
         on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
         micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
         mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
-        compile: the step under torch.compile; its fused kernels are priced like eager ones, which a warning says.
+        compile: the step under torch.compile; a warning says where its interval is that of eager steps.
+        channels_last: images and convolutions with their channels innermost in memory.
+        loader_samples_per_s: what the data pipeline of one machine delivers; the step waits for it where it is slower.
         techniques: optimizer_kernels, optimizer_in_backward, keep_gradients, offload, adapter and adapter_rank, as
             gpuwise.strategy.Strategy has them.
 
@@ -66,8 +70,9 @@ def forecast(
     """
     source = source_of(job, seq_len=seq_len, image_size=image_size)
     priced = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
-                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile, **techniques)  # fmt: skip
-    return replace(priced.forecast, assumptions=_of_a_step(priced.forecast.assumptions))
+                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile,
+                     channels_last=channels_last, loader_samples_per_s=loader_samples_per_s, **techniques)  # fmt: skip
+    return replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
 
 
 def memory_timeline(job: str | Job, *, on: str, seq_len: int | None = None, image_size: int | None = None,
@@ -80,7 +85,7 @@ def memory_timeline(job: str | Job, *, on: str, seq_len: int | None = None, imag
 
     priced = forecast_step(source_of(job, seq_len=seq_len, image_size=image_size), on, **strategy)
     found = timeline(priced.trace, priced.device.chip, memory=priced.forecast.memory)
-    told = replace(priced.forecast, assumptions=_of_a_step(priced.forecast.assumptions))
+    told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
     return replace(found, forecast=told, strategy=told.strategy)
 
 
@@ -98,6 +103,7 @@ def fit(
     optimizer: str | None = None,
     mode: str | None = None,
     compile: bool = False,
+    channels_last: bool | None = None,
     every_technique: bool = False,
     **techniques: Any,
 ) -> FitResult:
@@ -120,13 +126,14 @@ def fit(
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
     asked = Strategy(micro_batch=1 if micro_batch is None else micro_batch, recompute=recompute or "none",
                      accumulation=1 if accumulate is None else accumulate, mesh=mesh or Mesh(), optimizer=optimizer,
-                     mode=mode or "train", compile=compile, **checked_techniques(techniques))  # fmt: skip
+                     mode=mode or "train", compile=compile,
+                     channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     traces = partial(source, substrate=device.substrate)
     result = find_fit(traces, device.chip, catalog=catalog, asked=asked,
                       precision=precision, count=device.count, link=device.link, capacity_bytes=device.capacity_bytes,
                       micro_batch=micro_batch, sizes=source.sizes,
                       at_hand=None if every_technique else _at_hand(source, traces))  # fmt: skip
-    return replace(result, assumptions=_of_a_step([*device.spec.assumed, *result.assumptions]))
+    return replace(result, assumptions=of_a_step([*device.spec.assumed, *result.assumptions]))
 
 
 def compare(
@@ -141,6 +148,7 @@ def compare(
     recompute: str | None = None,
     optimizer: str | None = None,
     mode: str | None = None,
+    channels_last: bool | None = None,
 ) -> Comparison:
     """Forecasts of a job on several devices, with speed-ups over the slowest and the reason for each.
 
@@ -157,8 +165,8 @@ def compare(
                       accumulation=1 if accumulate is None else accumulate)  # fmt: skip
     result = compare_devices(source, devices, micro_batch=micro_batch, accumulation=wanted.accumulation,
                            precision=precision, recompute=recompute or "none", optimizer=optimizer,
-                             mode=mode or "train", sizes=source.sizes)  # fmt: skip
-    return replace(result, assumptions=_of_a_step(result.assumptions))
+                             mode=mode or "train", channels_last=channels_last or False, sizes=source.sizes)  # fmt: skip
+    return replace(result, assumptions=of_a_step(result.assumptions))
 
 
 def plan(
@@ -286,7 +294,7 @@ def _at_hand(source: Source, traces: Callable[[Strategy], TraceFamily]) -> Calla
     return worth_it
 
 
-def _of_a_step(assumptions: Sequence[str]) -> tuple[str, ...]:
+def of_a_step(assumptions: Sequence[str]) -> tuple[str, ...]:
     """Without those about how much is trained, which move no number of a single step."""
     return tuple(dict.fromkeys(line for line in assumptions if "--samples" not in line))
 

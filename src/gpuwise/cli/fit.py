@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.memory_plot import check_plot, memory_plot_option, show
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.pictures import check_plot, memory_plot_option, show_memory
 
 
 @click.command("fit", cls=JobCommand, short_help="The largest micro-batch on a device.")
@@ -26,10 +26,10 @@ def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_tec
     from gpuwise.report.fit import fit_report
 
     if memory_plot is not None:
-        check_plot(memory_plot, as_json=as_json)
+        check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
     result = api.fit(job, on=on, every_technique=every_technique, **strategy)
     emit(result, fit_report, as_json=as_json)
     if memory_plot is not None:
         shown = result.rows[0].strategy
         asked = {**strategy, "micro_batch": shown.micro_batch, "precision": shown.precision, "mesh": shown.mesh}
-        show(api.memory_timeline(job, on=on, **asked), memory_plot)
+        show_memory(api.memory_timeline(job, on=on, **asked), memory_plot)

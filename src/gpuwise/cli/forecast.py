@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.memory_plot import check_plot, memory_plot_option, show
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.pictures import check_plot, memory_plot_option, roofline_plot_option, show_memory, show_roofline
 
 
 @click.command("forecast", cls=JobCommand, short_help="One training step on a device.")
@@ -15,18 +15,24 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option
 @on_option("A chip of `gpuwise chips` with an optional count, h100-sxm:8, or `here`.")
 @strategy_options()
 @click.option("--compile", is_flag=True, help="The step under torch.compile.")
+@click.option("--loader-samples-per-s", type=float, metavar="N", help="What the data pipeline of a machine delivers.")
 @memory_plot_option
+@roofline_plot_option
 @json_option
-def command(job: str, on: str, as_json: bool, memory_plot: str | None, **strategy: Any) -> None:
+def command(job: str, on: str, as_json: bool, memory_plot: str | None, roofline_plot: str | None, **strategy: Any) -> None:
     """Time, memory, energy and money of one training step of JOB on a device."""
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.forecast import forecast_report
 
-    if memory_plot is None:
-        emit(api.forecast(job, on=on, **strategy), forecast_report, as_json=as_json)
-        return
-    check_plot(memory_plot, as_json=as_json)
-    timeline = api.memory_timeline(job, on=on, **strategy)
-    emit(timeline.forecast, forecast_report, as_json=as_json)
-    show(timeline, memory_plot)
+    for flag, path in (("--memory-plot", memory_plot), ("--roofline-plot", roofline_plot)):
+        if path is not None:
+            check_plot(path, flag=flag, as_json=as_json)
+    timeline = None if memory_plot is None else api.memory_timeline(job, on=on, **strategy)
+    roofline = None if roofline_plot is None else api.roofline(job, on=on, **strategy)
+    drawn = timeline or roofline
+    emit(drawn.forecast if drawn else api.forecast(job, on=on, **strategy), forecast_report, as_json=as_json)
+    if timeline is not None and memory_plot is not None:
+        show_memory(timeline, memory_plot)
+    if roofline is not None and roofline_plot is not None:
+        show_roofline(roofline, roofline_plot)

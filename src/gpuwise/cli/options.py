@@ -71,6 +71,8 @@ _STRATEGY: dict[str, Decorator] = {
     "adapter": click.option("--adapter", type=click.Choice(ADAPTERS),
                             help="Train low-rank additions to frozen weights; qlora holds those in 4 bits."),
     "adapter_rank": click.option("--adapter-rank", type=int, metavar="N", help="Rank of the additions (16)."),
+    "channels_last": click.option("--channels-last", is_flag=True, default=None,
+                                  help="Images and convolutions with their channels innermost in memory."),
     "mode": click.option("--mode", type=click.Choice(MODES), help="A training step (default) or a forward pass."),
 }  # fmt: skip
 

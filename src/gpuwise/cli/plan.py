@@ -24,7 +24,7 @@ from gpuwise.strategy import TECHNIQUES
 @click.option("--global-batch", type=int, metavar="N", help="Samples an optimizer step, over all devices.")
 @click.option("--interruptions", type=float, metavar="N", help="Interruptions of a spot machine, a day.")
 @click.option("--electricity", type=float, metavar="USD", help="Dollars a kWh, for your own machines.")
-@strategy_options(without=("accumulate", "mesh", "mode", *TECHNIQUES))
+@strategy_options(without=("accumulate", "mesh", "mode", "channels_last", *TECHNIQUES))
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
 @json_option
 def command(job: str, output: str | None, as_json: bool, **request: Any) -> None:

@@ -49,10 +49,12 @@ class Forecast:
     """One optimizer step of all devices together.
 
     throughput: units of `throughput_unit` a second over all devices. bound: share of the step by what limits it
-    (compute, memory, launch, communication; they sum to 1). mfu: model operations against the device's dense peak in
-    the precision used. usd_per_hour: None without an offer. provenance: of step_time_s and energy_j "datasheet": from the
-    chip's figures in the catalog; of memory "trace": counted in the recorded step. assumptions and warnings: each guess
-    with the flag that changes it.
+    (compute, memory, launch, communication, input; they sum to 1); why: the largest of them and what would help, in a
+    sentence. mfu: model operations against the device's dense peak in the precision used. usd_per_hour: None without an
+    offer. provenance: of step_time_s what most of it rests on: "measured here", "calibrated on this chip", "transferred from
+    its architecture" or "datasheet only"; of memory "trace": counted in the recorded step. rests_on: the same by share of the
+    device's time. assumptions and warnings: each guess with the flag that changes it. top_modules: the ten groups of modules
+    that take most of the device's time, with their share.
     """
 
     job: str
@@ -72,6 +74,8 @@ class Forecast:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     top_modules: tuple[tuple[str, float], ...] = field(default=())
+    rests_on: dict[str, float] = field(default_factory=dict)
+    why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise forecast --json`."""
@@ -86,9 +90,11 @@ class Forecast:
             "flops_per_step": self.flops_per_step,
             "mfu": self.mfu,
             "bound": dict(self.bound),
+            "why": self.why,
             "energy_j": self.energy_j,
             "usd_per_hour": self.usd_per_hour,
             "provenance": dict(self.provenance),
+            "rests_on": dict(self.rests_on),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
             "top_modules": [{"module": name, "share": share} for name, share in self.top_modules],

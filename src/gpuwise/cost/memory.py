@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
+from gpuwise.cost.allocator import Replay
 from gpuwise.cost.allocator import replay as replayed
 from gpuwise.cost.events import CATEGORY_NAMES, WORKSPACE, step_events
 from gpuwise.cost.forecast import MemoryForecast
@@ -58,9 +61,8 @@ def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> in
 
 
 def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | None, expandable: bool) -> MemoryForecast:
-    events = step_events(trace, blas_workspace_bytes=workspace)
-    sizes, order = events.size_bytes.tolist(), events.order.tolist()
-    free = replayed(sizes, order)
+    replays = trace.once(("replays", workspace), lambda: _Replays(trace, workspace))
+    events, sizes, order, free = replays.events, replays.sizes, replays.order, replays.free
     held, fits = free, None
     if capacity is not None:
         fits = free.peak_reserved_bytes + outside <= capacity
@@ -75,13 +77,26 @@ def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | Non
         capacity_bytes=capacity,
         by_category=events.by_category(np.array(held.block_bytes), held.peak_event),
         fits=fits,
-        peak_reserved_expandable_bytes=replayed(sizes, order, expandable=True).peak_reserved_bytes if expandable else None,
+        peak_reserved_expandable_bytes=replays.expandable.peak_reserved_bytes if expandable else None,
         cache_releases=held.cache_releases,
     )
 
 
+class _Replays:
+    """The step's events, and the allocator's run over them where nothing limits it: equal for every chip."""
+
+    def __init__(self, trace: Trace, workspace: int) -> None:
+        self.events = step_events(trace, blas_workspace_bytes=workspace)
+        self.sizes, self.order = self.events.size_bytes.tolist(), self.events.order.tolist()
+        self.free = replayed(self.sizes, self.order)
+
+    @cached_property
+    def expandable(self) -> Replay:
+        return replayed(self.sizes, self.order, expandable=True)
+
+
 def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, capacity: int | None) -> MemoryForecast:
-    live = live_bytes(trace)
+    live = trace.once("live", lambda: live_bytes(trace))
     threads = 2 if trace.header.strategy.mode == "train" else 1
     workspace = threads * blas_workspace_bytes(trace, chip, parameters)
     allocated = live.peak_bytes + workspace
@@ -102,7 +117,7 @@ def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, 
 
 def _on_cpu(trace: Trace, capacity: int | None) -> MemoryForecast:
     """The C library's allocator: nothing is rounded, cached or held for a context."""
-    live = live_bytes(trace, granule_bytes=1)
+    live = trace.once("live on a cpu", lambda: live_bytes(trace, granule_bytes=1))
     return MemoryForecast(
         peak_allocated_bytes=live.peak_bytes,
         peak_reserved_bytes=live.peak_bytes,

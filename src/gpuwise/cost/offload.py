@@ -63,8 +63,14 @@ def lengthened(forecast: Forecast, added: Offload) -> Forecast:
     factor = whole / forecast.step_time_s.value if forecast.step_time_s.value else 1.0
     bound = {name: share / factor for name, share in forecast.bound.items()}
     bound["communication"] = bound.get("communication", 0.0) + 1 - 1 / factor
+    why = forecast.why
+    if max(bound, key=lambda name: bound[name]) == "communication":
+        share = f"{100 * bound['communication']:.0f} %"
+        why = (f"offloading bounds {share} of the step, copies over the host link and the update in host memory: "
+               "--offload none would spare it, where memory allows it")  # fmt: skip
     return replace(
         forecast,
+        why=why,
         step_time_s=forecast.step_time_s.scaled(factor),
         throughput=forecast.throughput / factor,
         mfu=None if forecast.mfu is None else forecast.mfu / factor,

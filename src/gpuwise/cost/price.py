@@ -7,8 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpuwise.cost.bound import bound_shares, why
+from gpuwise.cost.calibration import PROVENANCE, Calibration, step_spread
 from gpuwise.cost.collectives import Exchange, Traffic, exchange
-from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.host import host_s
+from gpuwise.cost.inputs import Input, input_s
+from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.memory import memory_forecast
 from gpuwise.cost.parameters import Parameters
@@ -36,6 +41,8 @@ def price(
     usd_per_hour: float | None = None,
     strategy: Strategy,
     parameters: Parameters | None = None,
+    calibration: Calibration | None = None,
+    loader_samples_per_s: float | None = None,
     replay: bool = True,
 ) -> Forecast:
     """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
@@ -46,7 +53,8 @@ def price(
             needed only where something is exchanged (link_between's bandwidth is of a whole machine).
         offer: sets usd_per_hour where that is None. capacity_bytes: a CPU's memory, or another limit than the chip's.
         strategy: what is reported; its precision and mode must be the trace's.
-        parameters: the shipped figures where None.
+        parameters, calibration: the shipped figures where None.
+        loader_samples_per_s: what the data pipeline of one machine delivers; None: loading is not priced.
         replay: run the allocator over the step; without, its memory is counted (see cost.memory.memory_forecast).
     Raises UnsupportedError where the chip cannot run the trace or a figure the model needs is unknown, and InputError
     where counts make no sense. The cost of a call depends on distinct operations, hardly on layers, not on devices.
@@ -56,8 +64,8 @@ def price(
         raise InputError(f"devices and machines must be at least 1, got {count} and {machines}.")
     devices = count * machines
     check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
-    times = kernel_times(trace, chip, parameters)
-    device_s = {phase: float(trace.counts(phase) @ times.device_s) for phase in PHASES}
+    times = kernel_times(trace, chip, parameters, calibration)
+    device_s = {phase: float(np.sum(trace.counts(phase) * times.device_s)) for phase in PHASES}
     busy_s = sum(device_s.values())
     alone_s = max(busy_s, host_s(trace, chip, parameters))
     stretch = alone_s / busy_s if busy_s else 1.0
@@ -72,16 +80,14 @@ def price(
         micro_batches=trace.accumulation,
         parameters=parameters,
     )
-    step_s = alone_s + exchanged.exposed_s
-    bound = _bound(trace, times, alone_s=alone_s, exchanged=exchanged)
-    low, high = parameters.spread[_spread_key(chip, parameters)]
-    warnings = []
-    if strategy.compile:
-        warnings.append("torch.compile: fused kernels are priced and launched like eager ones; "
-                        "no figure was fitted to compiled runs")  # fmt: skip
-    if trace.header.substrate == "cpu" and family(chip) != "cpu":
-        warnings.append("the trace was recorded with CPU kernels; a GPU takes others")
-    ideal_s = float((trace.counts("forward") + trace.counts("backward")) @ times.ideal_s)
+    taken = input_s(trace, chip, loader_samples_per_s=loader_samples_per_s, samples=trace.samples * count,
+                    parameters=parameters)  # fmt: skip
+    waited_s = taken.exposed_s(alone_s + exchanged.exposed_s)
+    step_s = alone_s + exchanged.exposed_s + waited_s
+    bound = bound_shares(trace, times, alone_s=alone_s, exchange_s=exchanged.exposed_s, input_s=waited_s)
+    levels = level_shares(trace, times)
+    top_modules = _top_modules(trace, times, busy_s)
+    ideal_s = float(np.sum((trace.counts("forward") + trace.counts("backward")) * times.ideal_s))
     energy_j = _energy_j(chip, bound, step_s, devices, parameters)
     if usd_per_hour is None and offer is not None:
         usd_per_hour = offer.usd_per_hour
@@ -90,7 +96,7 @@ def price(
         device=chip.id,
         count=devices,
         strategy=strategy,
-        step_time_s=Interval(step_s, step_s * low, step_s * high),
+        step_time_s=step_interval(step_s, levels, chip, strategy, exchanged=bound["communication"]),
         throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
         memory=memory_forecast(
@@ -100,43 +106,29 @@ def price(
         mfu=ideal_s / step_s if ideal_s else None,
         bound=bound,
         energy_j=energy_j,
-        provenance={"step_time_s": "datasheet", "memory": "trace"} | ({"energy_j": "datasheet"} if energy_j else {}),
+        provenance=provenance(levels) | ({} if energy_j is None else {"energy_j": PROVENANCE["family"]}),
+        rests_on=rests_on(levels),
+        why=why(bound, strategy, chip, top_modules),
         usd_per_hour=usd_per_hour,
         assumptions=(
             *trace.header.assumptions,
-            *_assumptions(times, exchanged, energy_j),
+            *_assumptions(times, exchanged, taken, energy_j),
             *_unverified(chip, times, exchanged),
         ),
-        warnings=tuple(warnings),
-        top_modules=_top_modules(trace, times, busy_s),
+        warnings=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
+        top_modules=top_modules,
     )
 
 
-def host_s(trace: Trace, chip: Chip, parameters: Parameters) -> float:
-    """Seconds the host needs to launch a step; it runs ahead of the device, so only the longer of the two counts.
-
-    On a CPU the dispatch is part of each operation's floor, and a compiled graph is launched once.
-    """
-    if family(chip) != "gpu":
-        return 0.0
-    calls = sum(float(trace.counts(phase).sum()) * parameters.host_operation_s[phase] for phase in PHASES)
-    return calls + float(trace.counts() @ trace.operations.column("kernels")) * parameters.host_kernel_s
-
-
-def _bound(trace: Trace, times: KernelTimes, *, alone_s: float, exchanged: Exchange) -> dict[str, float]:
-    """Shares of the step by what limits it. Launch: kernel floors, and the device waiting for the host."""
-    counts = trace.counts()
-    beyond = times.device_s - times.floor_s
-    arithmetic = times.compute_s >= times.memory_s
-    seconds = {
-        "compute": float(counts @ (beyond * arithmetic)),
-        "memory": float(counts @ (beyond * ~arithmetic)),
-        "launch": 0.0,
-        "communication": exchanged.exposed_s,
-    }
-    seconds["launch"] = max(0.0, alone_s - seconds["compute"] - seconds["memory"])
-    total = sum(seconds.values())
-    return {name: value / total if total else 0.0 for name, value in seconds.items()}
+def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[str]:
+    """level: of calibration that most of the step rests on."""
+    found = []
+    if strategy.compile and not step_spread(level, family=family(chip), mode=strategy.mode, compiled=True).compiled:
+        said = "torch.compile: the interval is that of eager steps; no spread of compiled ones is known for such a device"
+        found.append(said)
+    if trace.header.substrate == "cpu" and family(chip) != "cpu":
+        found.append("the trace was recorded with CPU kernels; a GPU takes others")
+    return found
 
 
 def _energy_j(chip: Chip, bound: dict[str, float], step_s: float, devices: int, parameters: Parameters) -> float | None:
@@ -151,15 +143,8 @@ def _ranks(strategy: Strategy, devices: int) -> int:
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
 
-def _spread_key(chip: Chip, parameters: Parameters) -> str:
-    """Which residual spread gives the interval: fitted GPUs have their own, others their family's."""
-    if family(chip) != "gpu":
-        return family(chip)
-    return "gpu" if chip.vendor == "NVIDIA" and (chip.compute_capability or (0, 0))[0] >= 6 else "gpu_other"
-
-
-def _assumptions(times: KernelTimes, exchanged: Exchange, energy_j: float | None) -> list[str]:
-    notes = [*times.notes, "assumed that data arrive as fast as the step takes them: loading and decoding are not priced"]
+def _assumptions(times: KernelTimes, exchanged: Exchange, taken: Input, energy_j: float | None) -> list[str]:
+    notes = [*times.notes, *taken.notes]
     if exchanged.note:
         notes.append(exchanged.note)
     if energy_j is not None:

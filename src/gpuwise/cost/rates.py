@@ -11,7 +11,18 @@ from gpuwise.strategy import PRECISIONS
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
 HALF = {"bfloat16": "bf16", "float16": "fp16"}
-FP8 = ("float8_e4m3fn", "float8_e5m2")
+# Quantized types by the catalog's rate of their products (fnuz: AMD's fp8 of CDNA 3).
+QUANTIZED = {
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), "fp8"),
+    "float4_e2m1fn_x2": "fp4", "int8": "int8", "uint8": "int8",
+}  # fmt: skip
+# What numbers can be held in where a chip has no units for them, most like them first.
+NEAREST = {
+    "fp4": ("fp8", "bf16", "fp16", "fp32"), "fp8": ("bf16", "fp16", "fp32"), "int8": ("fp8", "bf16", "fp16", "fp32"),
+    "fp64": ("fp32", "bf16", "fp16"),
+}  # fmt: skip
+# The first NVIDIA GPUs whose tensor cores multiply int8 (Turing white paper); before, vector units do (dp4a).
+_INT8_TENSOR_CAPABILITY = (7, 2)
 # The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).
 OLDEST_CAPABILITY = (5, 0)
 CANNOT_TRAIN, TOO_OLD, NO_SPEED = "chip cannot train", "too old for PyTorch", "no speed known for the chip"
@@ -50,7 +61,7 @@ def precisions_of(chip: Chip) -> tuple[str, ...]:
         "tf32": bool(peaks.get("tf32")) and (kind == "systolic" or (kind == "gpu" and chip.vendor == "NVIDIA")),
         "amp-bf16": bool(peaks.get("bf16")),
         "bf16": bool(peaks.get("bf16")),
-        "fp8": bool(peaks.get("fp8") and peaks.get("bf16")) and kind == "gpu",
+        "fp8": bool(peaks.get("fp8") and peaks.get("bf16")) and kind != "cpu",
         "amp-fp16": bool(peaks.get("fp16")) or (kind == "gpu" and bool(peaks.get("fp32"))),
     }
     return tuple(precision for precision in PRECISIONS if able[precision])
@@ -114,8 +125,8 @@ def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: 
         dtype: what the operation computes in, as the trace has it. kind: of operation; on NVIDIA GPUs since Ampere
         PyTorch lets convolutions of float32 run in TF32 by default, matrix products not. precision: the strategy's.
     """
-    if dtype in FP8:
-        return _fp8(chip)
+    if dtype in QUANTIZED:
+        return _quantized(chip, QUANTIZED[dtype])
     if dtype in HALF:
         return _half(chip, HALF[dtype])
     if dtype == "float64":
@@ -123,10 +134,16 @@ def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: 
     return _single(chip, kind, precision, parameters)
 
 
-def _fp8(chip: Chip) -> Units:
-    if "fp8" not in precisions_of(chip):
-        raise _missing(chip, "fp8")
-    return Units("tensor", chip.peak_flops_per_s["fp8"], "fp8")
+def _quantized(chip: Chip, name: str) -> Units:
+    peak, single = chip.peak_flops_per_s.get(name), chip.peak_flops_per_s.get("fp32")
+    if not peak and name == "int8" and chip.kind == "cpu" and single:  # every CPU multiplies integers
+        return Units("cpu", single, "fp32", f"the int8 rate of {chip.id} is not known: int8 is priced at its fp32 rate")
+    if not peak:
+        raise _missing(chip, name)
+    rate = {"cpu": "cpu", "gpu": "tensor", "systolic": "systolic"}[family(chip)]
+    if name == "int8" and rate == "tensor" and (chip.compute_capability or _INT8_TENSOR_CAPABILITY) < _INT8_TENSOR_CAPABILITY:
+        rate = "vector"
+    return Units(rate, peak, name)
 
 
 def _half(chip: Chip, name: str) -> Units:
@@ -177,8 +194,11 @@ def _double(chip: Chip) -> Units:
 
 
 def _missing(chip: Chip, name: str) -> UnsupportedError:
-    """For an operation of the model in another type than the strategy's precision."""
-    ways = [] if name == "fp64" else _nearest(chip, name)
+    """For an operation of the model in another type than the strategy's precision; the way out is the nearest the chip has."""
+    ways = _nearest(chip, name) if name in ("fp32", "fp16", "bf16", "fp8") else []
+    if name in NEAREST:
+        able = [other for other in NEAREST[name] if chip.peak_flops_per_s.get(other) and (other != "fp16" or fast_fp16(chip))]
+        ways = [*(f"hold the numbers in {other}, the nearest it has" for other in able[:1]), *ways]
     return UnsupportedError(f"{chip.id} has no {name} peak rate in the catalog, which {name} arithmetic needs.", ways)
 
 
@@ -198,6 +218,17 @@ def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
     """
     need = parameters.power_watts_per_tensor_tflops.get(capability(chip))
     return _powered(chip, chip.peak_flops_per_s.get("fp16"), need) ** parameters.tensor_power_exponent
+
+
+def sustained_peak(chip: Chip, units: Units, parameters: Parameters, *, for_minutes: bool = True) -> float:
+    """Operations a second of the units at the clock that the board's power keeps up.
+
+    for_minutes: as in training; a single kernel, as tables of kernels time it, is over before tensor cores meet that limit.
+    """
+    share = sustained_share(chip, parameters)
+    if units.rate in ("tensor", "tf32"):
+        share = min(share, sustained_tensor_share(chip, parameters)) if for_minutes else 1.0
+    return units.peak_flops_per_s * (share if units.rate in ("vector", "tensor", "tf32") else 1.0)
 
 
 def _powered(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: float | None) -> float:

@@ -43,9 +43,16 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
     guesses = () if image_size else (f"assumed images of {edge}x{edge} pixels; --image-size changes it",)
     if channels != 3:
         raise JobError(f"timm:{name} takes images of {channels} channels, not 3.", ["write a Job with your own batch"])
-    return Job(make, partial(image_batch, image_size=edge, classes=classes), class_loss, name=f"timm:{name}",
-               sample_unit="image", image_size=edge,
+    if not classes:
+        guesses = (*guesses, f"timm:{model_name} has no classifier: its loss is the mean square of its features")
+    return Job(make, partial(image_batch, image_size=edge, classes=classes or 1), class_loss if classes else _feature_loss,
+               name=f"timm:{name}", sample_unit="image", image_size=edge,
                assumptions=(*guesses, "assumed the adamw optimizer; --optimizer changes it"))  # fmt: skip
+
+
+def _feature_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    features: torch.Tensor = model(batch["x"])
+    return features.float().square().mean()
 
 
 def _build(timm: Any, model_name: str, options: dict[str, Any]) -> nn.Module:

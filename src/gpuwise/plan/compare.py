@@ -53,7 +53,8 @@ class Comparison:
 
 def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, micro_batch: int | None = None,
             accumulation: int = 1, precision: str | None = None, recompute: str = "none", optimizer: str | None = None,
-            mode: str = "train", sizes: Mapping[str, int] | None = None) -> Comparison:  # fmt: skip
+            mode: str = "train", channels_last: bool = False,
+            sizes: Mapping[str, int] | None = None) -> Comparison:  # fmt: skip
     """Forecasts of a job on each device.
 
     Arguments:
@@ -65,7 +66,8 @@ def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, micro_batch: 
         raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
     pricer = Pricer(source, sizes=sizes or {}, optimizer=optimizer, mode=mode)
     assumptions = [text for device in devices for text in device.assumed]
-    wanted = Strategy(recompute=recompute, accumulation=accumulation, optimizer=optimizer, mode=mode)
+    wanted = Strategy(recompute=recompute, accumulation=accumulation, optimizer=optimizer, mode=mode,
+                      channels_last=channels_last)  # fmt: skip
     results: dict[int, Forecast | GpuwiseError] = {}
     # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
     for i in sorted(range(len(devices)), key=lambda i: devices[i].memory_bytes is None):

@@ -192,8 +192,9 @@ def _with_ways_out(result: FitResult, table: _Table, catalog: Catalog) -> FitRes
         result,
         nearest_chips=nearest.nearest_chips(traces, asked, catalog, place),
         nearest_techniques=tuple(row.technique for row in rows if row.largest_micro_batch),
-        nearest_combination=next(filter(None, (nearest.nearest_combination(traces, asked, order, place)
-                                               for order in orders)), None),
+        nearest_combination=next(
+            filter(None, (nearest.nearest_combination(traces, asked, order, place) for order in orders)), None
+        ),
         nearest_devices=nearest.nearest_devices(traces, asked, catalog, place),
     )
 

@@ -48,7 +48,7 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
 
 
 _BOUND = {"compute": "arithmetic", "memory": "memory bandwidth", "launch": "the launching of kernels",
-          "communication": "the exchange between devices"}  # fmt: skip
+          "communication": "the exchange between devices", "input": "waiting for the batch"}  # fmt: skip
 
 
 def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Request, *, work_s: float) -> list[str]:
@@ -155,7 +155,7 @@ def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip)
         return f"{head} {_times(ratio)} the memory bandwidth, which limits the slower"
     if slow.strategy.recompute != "none" and fast.strategy.recompute == "none":
         return "its memory holds the activations, which the slower computes again in backward"
-    loss = max(("launch", "communication"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0))
+    loss = max(("launch", "communication", "input"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0))
     slow_share, fast_share = slow.bound.get(loss, 0), fast.bound.get(loss, 0)
     return f"{_BOUND[loss]} takes {slow_share:.0%} of a step of the slower, {fast_share:.0%} of the faster"
 

@@ -11,6 +11,7 @@ from gpuwise.report.parts import (
     bars,
     grid,
     heading,
+    indented,
     memory_of,
     notes,
     number,
@@ -22,17 +23,21 @@ from gpuwise.report.parts import (
 )
 from gpuwise.units import format_bytes, format_duration, format_flops, format_usd
 
-TOP_MODULES = 5
+TOP_MODULES = 10
 
 
 def forecast_report(forecast: Forecast) -> Group:
-    """Time, throughput, memory by category, what bounds it, and every guess."""
+    """Time, throughput, memory by category, what bounds it and why, what its figures rest on, and every guess."""
     memory = forecast.memory
     parts: list[RenderableType] = [title(forecast), Text(""), grid(figures(forecast))]
     parts += [heading(f"memory at the peak: {format_bytes(memory.peak_allocated_bytes)} allocated, "
                       f"{format_bytes(memory.peak_reserved_bytes)} reserved"),
               bars(memory.by_category, format_bytes)]  # fmt: skip
     parts += [heading("the step is bound by"), shares(forecast.bound)]
+    if forecast.why:
+        parts.append(indented(forecast.why))
+    if len(forecast.rests_on) > 1:
+        parts += [heading("figures behind the time of its kernels"), shares(forecast.rests_on)]
     if forecast.top_modules:
         parts += [heading("modules that take most of it"), shares(dict(forecast.top_modules[:TOP_MODULES]))]
     parts += notes("assumed", forecast.assumptions)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuwise.atomic import written_whole
 from gpuwise.cost.timeline import Timeline
-from gpuwise.errors import InputError, MissingDependencyError
 from gpuwise.report.parts import strategy_words
+from gpuwise.report.picture import check_picture, empty_figure, save_figure
 from gpuwise.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
+FLAG = "--memory-plot"
 # What is stacked from the bottom up: what stays first, what comes and goes on top. Colour, and glyph in text.
 LOOK = {
     "parameter": ("#33508a", "█"),
@@ -43,37 +42,13 @@ def save_picture(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
 
     Raises InputError for another ending or a folder that cannot be written, MissingDependencyError without matplotlib.
     """
-    target = check_path(path)
-    figure = draw(timeline)
-    try:
-        with written_whole(target) as file:
-            figure.savefig(file, format=target.suffix.lower()[1:], dpi=160)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}.",
-                         ["name a folder that exists and can be written to"]) from None  # fmt: skip
-    return target
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """Raises InputError for another ending than those of SUFFIXES."""
-    target = Path(path)
-    if target.suffix.lower() not in SUFFIXES:
-        raise InputError(f"a memory picture is a .png or .svg file, got {str(path)!r}.",
-                         [f"--memory-plot {target.stem or 'memory'}.svg", "--memory-plot - prints it as text"])  # fmt: skip
-    return target
+    target = check_picture(path, FLAG)
+    return save_figure(draw(timeline), target)
 
 
 def draw(timeline: Timeline) -> Figure:
     """The picture as a matplotlib Figure: stacked categories, phases, the peak and the tensors that make it."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise MissingDependencyError("matplotlib is needed to draw memory and is not installed.",
-                                     ['pip install "gpuwise[plot]"',
-                                      "--memory-plot - prints it as text"]) from error  # fmt: skip
-    figure = Figure(figsize=(13, 6.2), facecolor="white")
+    figure = empty_figure(13, 6.2, FLAG)
     chart = figure.add_axes((0.06, 0.1, 0.595, 0.78))
     unit_s, unit = _time_unit(float(timeline.start_s[-1]))
     _draw_stack(chart, timeline, unit_s)

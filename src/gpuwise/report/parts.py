@@ -125,6 +125,14 @@ def heading(text: str) -> Text:
     return Text(f"\n{text}", style="bold")
 
 
+def indented(text: str) -> Table:
+    """A paragraph that wraps under itself."""
+    table = _indented(2)
+    table.add_column(overflow="fold")
+    table.add_row("", Text(text))
+    return table
+
+
 def notes(title: str, lines: Sequence[str]) -> list[Text | Table]:
     """A titled list, or nothing."""
     if not lines:
@@ -195,4 +203,5 @@ def technique_words(strategy: Strategy) -> list[str]:
         (f"offload of {'the optimizer' if strategy.offload == 'optimizer' else strategy.offload}", strategy.offload != "none"),
         (f"{strategy.adapter} of rank {strategy.adapter_rank}", strategy.adapter != "none"),
         ("compiled", strategy.compile),
+        ("channels last", strategy.channels_last),
     ) if said]  # fmt: skip

@@ -106,7 +106,9 @@ def train(
         peak_memory_bytes = memory.bytes()
         metrics, notes = ({}, []) if stop.received else _evaluate(job, program)
         if meter.data_share > SLOW_DATA_SHARE:
-            notes.append(f"{meter.data_share:.0%} of the time went into waiting for data; a forecast leaves that out.")
+            delivered = meter.steps_per_s * strategy.global_batch / meter.data_share
+            notes.append(f"{meter.data_share:.0%} of the time went into waiting for data, which came at {delivered:.3g} "
+                         "samples a second; a forecast leaves that out unless --loader-samples-per-s says so.")  # fmt: skip
         if log.problem:
             notes.append(log.problem)
         for note in notes:

@@ -35,6 +35,21 @@ def make_model(
     return model
 
 
+def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of four dimensions with its second one innermost in memory; another as it is."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def to_channels_last(model: nn.Module, device: torch.device) -> None:
+    """Puts parameters and buffers of four dimensions into that layout, as `Module.to(memory_format=...)` does: the strides
+    of one with a single channel, too."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    _replace_tensors(model, device, move, plain=False)
+
+
 def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
     wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     if tensor.device.type == device.type and tensor.dtype == wanted:
@@ -44,8 +59,9 @@ def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None
     return tensor.to(device, wanted)
 
 
-def _replace_tensors(model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replaces parameters, buffers and plain tensor attributes; what was shared stays shared.
+def _replace_tensors(model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor], *,
+                     plain: bool = True) -> None:  # fmt: skip
+    """Replaces parameters, buffers and (plain) other tensors that are attributes; what was shared stays shared.
 
     `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.
     """
@@ -55,15 +71,15 @@ def _replace_tensors(model: nn.Module, device: torch.device, move: Callable[[tor
         if id(tensor) not in done and awaits_packing(tensor):
             done[id(tensor)] = packed(tensor, device)
         if id(tensor) not in done:
-            moved = move(tensor.detach()) if isinstance(tensor, nn.Parameter) else move(tensor)
+            held = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
+            moved = move(held)
             if isinstance(tensor, nn.Parameter):
-                same = moved.device == tensor.device and moved.dtype == tensor.dtype
-                moved = tensor if same else nn.Parameter(moved, requires_grad=tensor.requires_grad)
+                moved = tensor if moved is held else nn.Parameter(moved, requires_grad=tensor.requires_grad)
             done[id(tensor)] = moved
         return done[id(tensor)]
 
     for module in model.modules():
-        tables: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        tables: list[dict[str, Any]] = [module._parameters, module._buffers, *([vars(module)] if plain else [])]
         for table in tables:
             for name, value in list(table.items()):
                 if isinstance(value, torch.Tensor):

@@ -16,7 +16,7 @@ from gpuwise.runtime.adapters import adapted
 from gpuwise.runtime.compiling import apply_compile
 from gpuwise.runtime.offload import HostCopies, HostOptimizer, VisitingBlocks, refuse_host
 from gpuwise.runtime.optimizers import InBackward, hidden_matrices, make_optimizer
-from gpuwise.runtime.placement import make_model
+from gpuwise.runtime.placement import in_channels_last, make_model, to_channels_last
 from gpuwise.runtime.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision, with_fp8_products
 from gpuwise.runtime.recompute import apply_recompute
 from gpuwise.strategy import Strategy
@@ -106,7 +106,8 @@ class Program:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         dtype = parameter_dtype(self.strategy.precision) if leaf.is_floating_point() else None
-        return leaf.to(self.device, dtype, non_blocking=True)
+        leaf = leaf.to(self.device, dtype, non_blocking=True)
+        return in_channels_last(leaf) if self.strategy.channels_last else leaf
 
 
 def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 0, world: int = 1) -> Program:
@@ -124,12 +125,12 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
                            on_host=strategy.adapter == "qlora")  # fmt: skip
         if strategy.precision == "fp8":
             model = with_fp8_products(model, device)
+        if strategy.channels_last:
+            to_channels_last(model, device)
     except GpuwiseError:
         raise
     except Exception as error:  # the user's own code may raise anything
-        raise JobError(
-            f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {error}."
-        ) from error
+        raise JobError(f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {error}.") from error
     apply_recompute(model, strategy.recompute)
     program = Program(job, strategy, device, model)
     if strategy.compile:

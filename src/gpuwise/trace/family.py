@@ -102,9 +102,7 @@ def build_family(
         if not _same_structure(first, trace):
             return None
     shape = tuple(axis.degree + 1 for axis in axes)
-    by_position = np.stack(
-        [_without_steps(traces[point])[traces[point].sequence.operation] for point in grid], axis=-1
-    )
+    by_position = np.stack([_without_steps(traces[point])[traces[point].sequence.operation] for point in grid], axis=-1)
     identity = np.column_stack([first.sequence.operation, by_position.reshape(len(first.sequence), -1)])
     _, chosen, operation = np.unique(identity, axis=0, return_index=True, return_inverse=True)
     kinds = first.sequence.operation[chosen]
@@ -163,13 +161,8 @@ def _same_structure(a: Trace, b: Trace) -> bool:
         and len(a.storages) == len(b.storages)
         and a.modules == b.modules
         and all(rows_a[i] == rows_b[j] for i, j in zip(a.sequence.operation, b.sequence.operation, strict=True))
-        and all(
-            np.array_equal(getattr(a.sequence, c), getattr(b.sequence, c)) for c in ("module", "phase", "micro_step")
-        )
-        and all(
-            np.array_equal(getattr(a.storages, c), getattr(b.storages, c))
-            for c in ("category", "module", "born", "died")
-        )
+        and all(np.array_equal(getattr(a.sequence, c), getattr(b.sequence, c)) for c in ("module", "phase", "micro_step"))
+        and all(np.array_equal(getattr(a.storages, c), getattr(b.storages, c)) for c in ("category", "module", "born", "died"))
     )
 
 

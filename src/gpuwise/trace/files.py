@@ -100,9 +100,7 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
     names, dtypes, modules = (_texts(header[key]) for key in ("names", "dtypes", "modules"))
     operations = Operations(names, arrays["kind"], dtypes, arrays["values"])
     sequence = Sequence(arrays["operation"], arrays["module"], arrays["phase"], arrays["micro_step"])
-    storages = Storages(
-        arrays["size_bytes"], arrays["category"], arrays["storage_module"], arrays["born"], arrays["died"]
-    )
+    storages = Storages(arrays["size_bytes"], arrays["category"], arrays["storage_module"], arrays["born"], arrays["died"])
     if any(array.ndim != 1 for name, array in arrays.items() if name not in ("values", "size_bytes")):
         raise FileFormatError("the trace is damaged: a column has more than one dimension.")
     trace = Trace(head, operations, sequence, storages, modules).check()

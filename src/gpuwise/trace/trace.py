@@ -8,9 +8,10 @@ follows from that: positions of the second count `accumulation - 1` times.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "tempora
 # causal is 1 where flops and bytes already leave out the masked half; kernels is how many launches it takes.
 COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")
 
+T = TypeVar("T")
 BEFORE = -1  # born position of what lives before the step begins: parameters, optimizer state
 
 
@@ -88,13 +90,18 @@ class Operations:
         """Operations as MFU counts them: causal attention in full, and four products in attention's backward, where a
         fused kernel does five because it computes the scores again. Shape (operations,)."""
         flops = self.column("flops") * (1 + self.column("causal"))
-        again = np.array([kind == KINDS.index("attention") and "_backward" in name
-                          for name, kind in zip(self.name, self.kind, strict=True)], dtype=bool)  # fmt: skip
+        again = np.zeros(len(self), dtype=bool)
+        attention = np.flatnonzero(self.kind == KINDS.index("attention"))
+        again[attention] = ["_backward" in self.name[row] for row in attention.tolist()]
         return np.where(again, flops * 4 // 5, flops)
 
     def in_fp16(self) -> Operations:
         """The same operations where bf16 was recorded and fp16 runs: equal sizes, other units."""
         return replace(self, dtype=tuple("float16" if name == "bfloat16" else name for name in self.dtype))
+
+    def in_bf16(self) -> Operations:
+        """The same operations where fp16 was recorded and bf16 runs."""
+        return replace(self, dtype=tuple("bfloat16" if name == "float16" else name for name in self.dtype))
 
 
 @dataclass(frozen=True)
@@ -150,10 +157,28 @@ class Trace:
         """How often each position runs in one optimizer step. Shape (positions,)."""
         return np.where(self.sequence.micro_step == 1, self.accumulation - 1, 1)
 
+    @cached_property
+    def _made(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for this trace: what follows from it alone serves every chip it is priced on."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
+
     def counts(self, phase: str | None = None) -> np.ndarray:
         """How often each distinct operation runs in one optimizer step, in one phase or in all. Shape (operations,)."""
-        weights = self.repeats if phase is None else self.repeats * (self.sequence.phase == PHASES.index(phase))
-        return np.bincount(self.sequence.operation, weights=weights, minlength=len(self.operations)).astype(np.int64)
+        counts: np.ndarray = self._phase_counts.sum(axis=0) if phase is None else self._phase_counts[PHASES.index(phase)]
+        return counts
+
+    @cached_property
+    def _phase_counts(self) -> np.ndarray:
+        """Shape (phases, operations)."""
+        cell = self.sequence.phase.astype(np.int64) * len(self.operations) + self.sequence.operation
+        counts = np.bincount(cell, weights=self.repeats, minlength=len(PHASES) * len(self.operations))
+        return counts.astype(np.int64).reshape(len(PHASES), -1)
 
     def flops(self, phase: str | None = None) -> int:
         """Floating-point operations executed in one optimizer step (a multiply-add is two)."""

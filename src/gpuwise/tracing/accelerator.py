@@ -14,7 +14,7 @@ from gpuwise.tracing.virtual_device import DEVICE, VirtualMode, make_device
 def register() -> None:
     """Makes `torch.device("virt")` exist."""
     make_device()
-    registered.register()
+    registered.register(DEVICE)
     autocast.register()
     cpu_rnn.register()
 

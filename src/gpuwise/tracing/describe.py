@@ -82,7 +82,8 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
     elif func._overloadpacket in _ALLOCATIONS:
         read = written = kernels = 0
     floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
-    dtype = floating[0] if floating else (outputs or inputs)[0].dtype
+    # A product of int8 numbers has int32 results.
+    dtype = floating[0] if floating else (inputs if kind == "gemm" else outputs or inputs)[0].dtype
     name = str(dtype).removeprefix("torch.")
     if device_type((outputs or inputs)[0]) == "cpu":
         workspace = cpu_temporaries.workspace_bytes(func, args, outputs)
@@ -101,6 +102,8 @@ _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty,
 def _product_dims(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
     name = func._overloadpacket.__name__
     a, b = args[1:3] if name in ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation") else args[:2]
+    if a.dtype == torch.float4_e2m1fn_x2:  # two numbers an element, along k
+        return 1, a.shape[0], b.shape[1], 2 * a.shape[1]
     if a.dim() == 3:
         return a.shape[0], a.shape[1], b.shape[2], a.shape[2]
     if a.dim() == 1:  # dot
@@ -108,9 +111,7 @@ def _product_dims(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]
     return 1, a.shape[0], b.shape[1] if b.dim() == 2 else 1, a.shape[1]
 
 
-def _convolution_dims(
-    func: Any, args: tuple[Any, ...], outputs: list[torch.Tensor]
-) -> tuple[tuple[int, int, int, int], int]:
+def _convolution_dims(func: Any, args: tuple[Any, ...], outputs: list[torch.Tensor]) -> tuple[tuple[int, int, int, int], int]:
     """The convolution as an implicit matrix product, and how many such products the call does."""
     if func._overloadpacket is aten.convolution_backward:
         grad, x, weight = args[:3]
@@ -125,9 +126,7 @@ def _convolution_dims(
     return (groups, x.shape[0] * prod(positions.shape[2:]), columns, rows_of_kernel), max(passes, 1)
 
 
-def _attention(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[int, tuple[int, int, int, int], int, int]:
+def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, tuple[int, int, int, int], int, int]:
     """Flops, (batch × heads, queries, keys, head size), causal, kernels.
 
     Forward is two products, backward five (it computes the scores again). A causal kernel skips the masked half.

@@ -70,7 +70,8 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
               first_step: bool) -> list[Trace] | None:  # fmt: skip
     """The traces, or None where steps leave another state behind than they found: of several micro-batches those after
     the first are then wrong, and without a real first step the only one is."""
-    broken = None if substrate == "cpu" else accelerator.problem()
+    problem = accelerator.problem()  # asked for a CPU, too: shape rules that PyTorch lacks come with the device
+    broken = None if substrate == "cpu" else problem
     if broken is not None:
         substrate = "cpu"
     device = DEVICES[substrate]

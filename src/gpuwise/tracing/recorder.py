@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.trace import BEFORE, KINDS, PHASES
 from gpuwise.tracing.answers import Answers
-from gpuwise.tracing.describe import Numbers, describe, device_type, tensors_in
+from gpuwise.tracing.describe import Numbers, describe, device_type, size_bytes, tensors_in
+from gpuwise.tracing.kernels.convolution import copied
 from gpuwise.tracing.refusals import asks_for_cuda, dynamic_shape, no_shape_rule
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
@@ -154,8 +155,11 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> None:
         fresh = [t for t in outputs if t.untyped_storage()._cdata not in self.live]
-        if not fresh and not func._schema.is_mutable:
+        if not fresh and (not func._schema.is_mutable or torch.Tag.inplace_view in func.tags):
             return  # a view
+        if self.device_type != "cpu":
+            for tensor in copied(func, args):
+                self._copies(tensor)
         phase, module = self._where()
         kind, dtype, numbers = describe(func, args, kwargs, outputs, fresh)
         key = (str(func), KINDS.index(kind), dtype, numbers)
@@ -164,6 +168,12 @@ class Recorder(TorchDispatchMode):
         from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(args))
         for tensor in fresh:
             self._born(tensor.untyped_storage(), module, phase, from_host=from_host)
+
+    def _copies(self, tensor: torch.Tensor) -> None:
+        """A copy to another layout, made and freed inside the operator that is being recorded."""
+        size = size_bytes(tensor)
+        numbers = (0, size, size, 0, 1, 0, 0, 0, 0, 0)
+        self.record_kernel("aten.clone.default", "copy", str(tensor.dtype).removeprefix("torch."), numbers, list)
 
     def record_kernel(self, name: str, kind: str, dtype: str, numbers: Numbers,
                       make: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:  # fmt: skip

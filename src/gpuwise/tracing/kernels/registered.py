@@ -1,31 +1,34 @@
 """The kernels a CUDA build would choose, registered for the virtual device.
 
 Without this, attention falls apart into its products and batch norm into the portable kernel, and both keep other
-tensors for backward than a GPU does. Attention and recurrent layers have a module of their own; batch norm is that of
-aten/src/ATen/native/Normalization.cpp. Whose kernels are taken is set by gpuwise.tracing.kernels.target.
+tensors for backward than a GPU does. Attention, convolutions and recurrent layers have a module of their own; batch norm
+is that of aten/src/ATen/native/Normalization.cpp. Whose kernels are taken is set by gpuwise.tracing.kernels.target.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import register_op_impl
 
-from gpuwise.tracing.kernels import attention, rnn
+from gpuwise.tracing.kernels import attention, convolution, rnn
 
 aten = torch.ops.aten
 _libraries: list[Any] = []  # a registration lives as long as its library
 
 
-def register() -> None:
+def register(device_type: str) -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention.attention, "AutogradPrivateUse1")
     library.impl("batch_norm", batch_norm, "AutogradPrivateUse1")
+    library.impl("group_norm", group_norm, "AutogradPrivateUse1")
     library.impl("softmax.int", softmax, "AutogradPrivateUse1")
     library.impl("log_softmax.int", log_softmax, "AutogradPrivateUse1")
     rnn.register(library)
+    convolution.register(device_type)
     # Kernels that CUDA has and other backends replace by their parts.
     for name in ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward"):
         library.impl(name, _never_runs, "PrivateUse1")
@@ -94,3 +97,17 @@ def batch_norm(
         x = x.contiguous(memory_format=suggest_memory_format(x))
         return aten.cudnn_batch_norm(x, weight, bias, mean, var, training, momentum, eps)[0]
     return aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)[0]
+
+
+def group_norm(
+    x: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> torch.Tensor:
+    """On a contiguous input, so one in channels-last is copied (aten/src/ATen/native/group_norm.cpp); other backends keep
+    the layout."""
+    samples, channels = x.shape[:2]
+    return aten.native_group_norm(x.contiguous(), weight, bias, samples, channels, prod(x.shape[2:]), groups, eps)[0]

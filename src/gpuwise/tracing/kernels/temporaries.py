@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from gpuwise.trace import stepped
-from gpuwise.tracing.kernels import rnn
+from gpuwise.tracing.kernels import convolution, rnn
 
 aten = torch.ops.aten
 Rule = Callable[[Sequence[Any], Sequence[Tensor]], int]  # (arguments, results) -> bytes
@@ -54,6 +55,7 @@ def _size(tensor: Tensor) -> int:
 
 def _copies_of(*positions: int) -> Rule:
     """Contiguous copies of the arguments at these positions that are not contiguous."""
+
     def rule(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
         tensors = [args[i] for i in positions if i < len(args)]
         return sum(_size(t) for t in tensors if isinstance(t, Tensor) and not t.is_contiguous())
@@ -73,6 +75,7 @@ def _product(first: int) -> Rule:
     prepare_matrix_for_cublas and prepare_batch_matrix_for_cublas in aten/src/ATen/native/cuda/Blas.cpp.
     first: the position of the first operand.
     """
+
     def rule(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
         return sum(_size(t) for t in args[first : first + 2] if not _blas_reads(t))
 
@@ -153,6 +156,12 @@ def _batch_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     return 4 * x.shape[1] * 2 * (1 + blocks)
 
 
+def _cudnn_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+    """The gradient in the layout of the input (aten/src/ATen/native/cudnn/BatchNorm.cpp)."""
+    x, grad = args[:2]
+    return 0 if grad.is_contiguous(memory_format=suggest_memory_format(x)) else _size(grad)
+
+
 def _foreach_norm(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     """A partial norm for each 65,536 numbers of the largest tensor, for every tensor (ForeachReduceOp.cu)."""
     tensors = args[0]
@@ -188,8 +197,11 @@ def _multinomial(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
 
 
 def _convolution(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """Upper bound: input, filter and output in the layout of the tensor cores' kernels (cuDNN's nchwToNhwc)."""
+    """Upper bound: input, filter and output in the layout of the tensor cores' kernels (cuDNN's nchwToNhwc). In
+    channels-last, only what does not lie so is copied."""
     x, weight = args[:2]
+    if convolution.channels_last(x, weight):
+        return sum(map(_size, convolution.copied(aten.convolution.default, args)))
     return _own_layout(x, weight, outputs[0], depthwise=_is_depthwise(x, weight, args[8]))
 
 
@@ -197,9 +209,11 @@ def _convolution_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int
     """As `_convolution`, with the filter's gradient in fp32; gradients of input and filter come one after the other."""
     grad, x, weight = args[:3]
     depthwise, needed = _is_depthwise(x, weight, args[9]), args[10]
+    partial = max(0, 4 - weight.element_size()) * weight.numel() if needed[1] else 0
+    if convolution.channels_last(x, weight):
+        return sum(map(_size, convolution.copied(aten.convolution_backward.default, args))) + partial
     if not (needed[0] or needed[1]) or depthwise:
         return 0
-    partial = max(0, 4 - weight.element_size()) * weight.numel() if needed[1] else 0
     return _own_layout(x, weight, grad, depthwise=depthwise) + partial
 
 
@@ -209,14 +223,10 @@ def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
 
 
 def _own_layout(x: Tensor, weight: Tensor, y: Tensor, *, depthwise: bool) -> int:
-    if depthwise or x.element_size() == 8 or _channels_last(x):
+    if depthwise or x.element_size() == 8:
         return 0
     unit = 16 // x.element_size()  # channels are padded to 128 bits
     return sum(_size(t) // t.shape[1] * (-(-t.shape[1] // unit) * unit) for t in (x, weight, y))
-
-
-def _channels_last(x: Tensor) -> bool:
-    return x.dim() > 3 and x.stride(1) == 1 and x.shape[1] > 1
 
 
 def _rnn(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
@@ -243,7 +253,7 @@ _RULES: dict[Any, Rule] = {
     aten.native_layer_norm: _copies_of(0), aten.native_layer_norm_backward: _copies_of(0, 1),
     aten._fused_rms_norm: _copies_of(0), aten._fused_rms_norm_backward: _copies_of(0, 1),
     aten.native_group_norm: _group_norm, aten.native_group_norm_backward: _group_norm_backward,
-    aten.native_batch_norm_backward: _batch_norm_backward, aten.cudnn_batch_norm_backward: _copies_of(1),
+    aten.native_batch_norm_backward: _batch_norm_backward, aten.cudnn_batch_norm_backward: _cudnn_norm_backward,
     aten.embedding_dense_backward: _copies_of(0, 1), aten._embedding_bag_dense_backward: _embedding_bag_backward,
     aten.index_put: _index_put, aten.index_put_: _index_put, aten._index_put_impl_: _index_put,
     aten._unsafe_index_put: _index_put, aten._foreach_norm: _foreach_norm,

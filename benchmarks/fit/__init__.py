@@ -1,0 +1,1 @@
+"""Fits the calibration files of gpuwise.cost on public measurements: python -m benchmarks.fit --help."""

@@ -1,0 +1,32 @@
+"""Piece: a part of the fit, on one kind of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.fit.store import Store
+from gpuwise.hardware.catalog import Catalog
+
+
+@dataclass(frozen=True)
+class Context:
+    """reference: the folder of measurements. cache: where recordings of published jobs are kept."""
+
+    reference: Path
+    cache: Path
+    catalog: Catalog
+
+
+@dataclass(frozen=True)
+class Piece:
+    """fit: puts entries into the store, using no row of its `without`, and gives the error rows (store.error_rows) of what it
+    fitted and kept out. unseen: error rows of devices or architectures left out, from fits of its own on top of a store as
+    it was before the piece."""
+
+    name: str
+    fit: Callable[[Context, Store], pd.DataFrame]
+    unseen: Callable[[Context, Store], pd.DataFrame] | None = None

@@ -1,0 +1,203 @@
+"""Steps: fitting entries on measured steps of whole models, all classes of kernels at once.
+
+A step is a sum over its operations, so a table of steps determines how fast each class runs as far as the models differ in
+what they are made of. Classes without a design are priced by the figures they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from benchmarks.fit.design import Design
+from benchmarks.fit.solve import Block, Measured, solve
+from gpuwise.cost.calibration import Calibration, Entry
+from gpuwise.cost.kernels.classes import classes, terms_of
+from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.times import GENERIC, hardware_of
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.price import host_s
+from gpuwise.cost.rates import family, sustained_peak, units_for
+from gpuwise.hardware.types import Chip
+from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
+
+# Boards run beyond the boost clock of their sheet: an RTX 3090 of 1.695 GHz at 1.9 to 1.95.
+LEAST_COMPUTE = 0.87
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured step. model: what it is kept out by; group: which rows it is reported with."""
+
+    chip: Chip
+    trace: Trace
+    seconds: float
+    model: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operations of one class of all steps. step, count: as Block.measurement and Block.count."""
+
+    terms: Terms
+    kernels: np.ndarray
+    step: np.ndarray
+    count: np.ndarray
+
+    def of(self, index: np.ndarray) -> Part:
+        """Those of the chosen steps. index: new number of each step, -1 to leave it out. Shape (steps,)."""
+        rows = index[self.step] >= 0
+        seconds = {name: values[rows] for name, values in self.terms.seconds.items()}
+        features = {name: values[rows] for name, values in self.terms.features.items()}
+        return Part(Terms(seconds, features), self.kernels[rows], index[self.step[rows]], self.count[rows])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measured steps as arrays, one entry a step; parts by key of their class (`conv.fp16`, `elementwise`)."""
+
+    seconds: np.ndarray
+    host_s: np.ndarray
+    chip: np.ndarray
+    model: np.ndarray
+    group: np.ndarray
+    parts: Mapping[str, Part]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def of(self, chosen: np.ndarray) -> Table:
+        """The chosen steps. chosen: shape (steps,), bool."""
+        index = np.where(chosen, np.cumsum(chosen) - 1, -1)
+        parts = {key: part.of(index) for key, part in self.parts.items()}
+        return Table(self.seconds[chosen], self.host_s[chosen], self.chip[chosen], self.model[chosen], self.group[chosen],
+                     {key: part for key, part in parts.items() if len(part.step)})  # fmt: skip
+
+    def part_s(self, key: str, entry: Entry, scale: float = 1.0) -> np.ndarray:
+        """Seconds that one class takes in each step, by an entry. Shape (steps,)."""
+        part = self.parts[key]
+        parts = entry.parts_s(part.terms.seconds, part.terms.features)
+        joined = entry.join_s(parts) if parts else 0.0
+        seconds = part.count * (part.kernels * entry.floor_s + scale * joined)
+        return np.bincount(part.step, weights=seconds, minlength=len(self))
+
+    def step_s(self, entries: Mapping[str, Entry]) -> np.ndarray:
+        """Forecast of each step; a class without an entry is priced by its bytes and operations. Shape (steps,)."""
+        busy = sum((self.part_s(key, entries.get(key, GENERIC.entry)) for key in self.parts), start=np.zeros(len(self)))
+        return np.maximum(busy, self.host_s)
+
+
+def table_of(steps: Iterable[Step]) -> Table:
+    """Steps as a table. Term functions run once a class, over the operations of all steps and chips."""
+    steps = list(steps)
+    shapes: dict[str, list[Shapes]] = {}
+    rows: dict[str, list[tuple[np.ndarray, ...]]] = {}
+    figures = parameters()
+    families = {family(step.chip) for step in steps}
+    if len(families) > 1:
+        raise ValueError(f"a table holds chips of one family, not {sorted(families)}")
+    for index, step in enumerate(steps):
+        trace, counts = step.trace, _counts(step.trace)
+        for (kernel_class, dtype), members in classes(trace).items():
+            chosen = np.array(members)
+            chosen = chosen[counts[chosen] > 0]
+            if not len(chosen):
+                continue
+            key, hardware = _hardware(step, kernel_class, dtype)
+            found = Shapes.of(trace.operations, chosen, images=trace.header.sizes.get("micro_batch", 1))
+            found, count = _distinct(found, counts[chosen])
+            shapes.setdefault(key, []).append(found)
+            chip = [np.full(len(count), getattr(hardware, field.name)) for field in fields(Hardware)]
+            rows.setdefault(key, []).append((np.full(len(count), index), count, *chip))
+    parts = {}
+    for key, found in shapes.items():
+        joined = _joined(found)
+        number, count, *chip = (np.concatenate(column) for column in zip(*rows[key], strict=True))
+        terms = terms_of(key.split(".")[0], joined, Hardware(*chip), *families)
+        parts[key] = Part(terms, joined.kernels * terms.floor, number, count)
+    return Table(
+        np.array([step.seconds for step in steps]),
+        np.array([host_s(step.trace, step.chip, figures) for step in steps]),
+        np.array([step.chip.id for step in steps], dtype=object),
+        np.array([step.model for step in steps], dtype=object),
+        np.array([step.group for step in steps], dtype=object),
+        parts,
+    )
+
+
+def fit_steps(table: Table, designs: Mapping[str, Design], priors: Mapping[str, Entry], *, weight: np.ndarray | None = None,
+              pull: float = 1e-3, smooth: float = 1e-2,
+              iterations: int = 80) -> tuple[dict[str, Entry], np.ndarray]:  # fmt: skip
+    """Entries of the classes that have a design and occur, and log(measured / forecast) of every step.
+
+    priors: an entry for each class; those without a design are priced by it and stay.
+    """
+    fixed = np.zeros(len(table))
+    blocks = {}
+    for key, part in table.parts.items():
+        if key in designs:
+            blocks[key] = Block(part.terms, part.kernels, part.step, part.count)
+        else:
+            fixed += table.part_s(key, priors.get(key, GENERIC.entry))
+    measured = Measured(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)
+    wanted = {key: designs[key] for key in blocks}
+    own = {key: prior_of(design, priors.get(key)) for key, design in wanted.items()}
+    return solve(blocks, wanted, own, measured, pull=pull, smooth=smooth, iterations=iterations, least_compute=LEAST_COMPUTE)
+
+
+def prior_of(design: Design, entry: Entry | None) -> Entry:
+    """An entry of the design's form: terms that `entry` has as they are there, others from the middle of their bounds."""
+    start = design.start()
+    if entry is None:
+        return start
+    return replace(entry, terms={name: entry.terms.get(name, term) for name, term in start.terms.items()})
+
+
+def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, Entry]:
+    """The entry of each key (`conv.fp16`) as it applies, a level's scale worked in."""
+    entries = {}
+    for key in keys:
+        kernel_class, _, numerics = key.partition(".")
+        found = calibration.find(kernel_class, numerics)
+        if found is not None:
+            terms = {name: replace(term, scale=term.scale * found.scale) for name, term in found.entry.terms.items()}
+            entries[key] = replace(found.entry, terms=terms)
+    return entries
+
+
+def _counts(trace: Trace) -> np.ndarray:
+    """How often each distinct operation runs in a step whose batch lies on the device already: copies that make the
+    input's storages are left out, as published steps have no input pipeline."""
+    storages, sequence = trace.storages, trace.sequence
+    born = np.unique(storages.born[storages.category == CATEGORIES.index("input")])
+    born = born[born >= 0]
+    copies = born[trace.operations.kind[sequence.operation[born]] == KINDS.index("copy")]
+    weights = trace.repeats.astype(float)
+    weights[copies] = 0
+    return np.bincount(sequence.operation, weights=weights, minlength=len(trace.operations))
+
+
+def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Hardware]:
+    """Key of a class on the step's chip, and the chip's figures for it."""
+    figures = parameters()
+    if not dtype:
+        return kernel_class, hardware_of(step.chip, figures)
+    units = units_for(step.chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=step.trace.header.strategy.precision,
+                      parameters=figures)  # fmt: skip
+    return f"{kernel_class}.{units.figure}", hardware_of(
+        step.chip, figures, peak_flops_per_s=sustained_peak(step.chip, units, figures)
+    )
+
+
+def _distinct(shapes: Shapes, counts: np.ndarray) -> tuple[Shapes, np.ndarray]:
+    """Operations of equal numbers joined to one that runs more often."""
+    columns = np.column_stack([getattr(shapes, field.name) for field in fields(Shapes)])
+    unique, inverse = np.unique(columns, axis=0, return_inverse=True)
+    return Shapes(*unique.T), np.bincount(inverse.ravel(), weights=counts, minlength=len(unique))
+
+
+def _joined(shapes: list[Shapes]) -> Shapes:
+    return Shapes(*(np.concatenate([getattr(one, field.name) for one in shapes]) for field in fields(Shapes)))

@@ -1,0 +1,217 @@
+"""The piece "vision": whole steps of vision models on GPUs, from the results of pytorch-image-models.
+
+Thousands of steps of hundreds of models on three GPUs tell how fast convolutions, and what stands between them, run where no
+table of kernels exists: figures of those chips, of their architectures, and pooled ones for a GPU without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.fit import vision_others
+from benchmarks.fit.pieces import Context, Piece
+from benchmarks.fit.split import kept_out_model
+from benchmarks.fit.steps import Step, Table, entries_of, fit_steps, prior_of, table_of
+from benchmarks.fit.store import Store, error_rows, spread
+from benchmarks.fit.vision_designs import designs
+from benchmarks.support.published import Case, cached, recording_path, step_of
+from benchmarks.support.published_timm import timm_cases
+from gpuwise.cost.calibration import Entry, names_of
+from gpuwise.trace import Axis, build_family
+from gpuwise.trace.trace import KINDS, Trace
+
+SOURCE = "whole steps of vision models, eager PyTorch 1.12 to 2.9 (huggingface/pytorch-image-models, Apache-2.0)"
+# Ways to run: (compiled, channels-last).
+WAYS = ((False, False), (False, True), (True, False))
+# Classes whose pooled figures stand for any GPU: those that no table of kernels has. Of others only a chip's own are kept.
+POOLED = ("conv", "elementwise_", "reduction_fused", "copy_", "norm_batch", "pool")
+# A pooled figure may move freely; one for a chip is drawn to it.
+POOLED_PULL, CHIP_PULL, SMOOTH = 1e-3, 1e-3, 3e-3
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured steps with the published row behind each."""
+
+    table: Table
+    cases: list[Case]
+
+    def merged(self, chosen: np.ndarray) -> Table:
+        """The chosen steps; one that several versions of PyTorch ran is there once, with the geometric mean of its times."""
+        rows = np.flatnonzero(chosen)
+        alike = [(case.chip_id, case.job, case.size, case.strategy) for case in self.cases]
+        number = {way: index for index, way in enumerate(dict.fromkeys(alike))}
+        group = pd.Series([number[alike[row]] for row in rows])
+        log = pd.Series(np.log(self.table.seconds[rows])).groupby(group).transform("mean")
+        first = ~group.duplicated().to_numpy()
+        once = np.zeros(len(self.table), dtype=bool)
+        once[rows[first]] = True
+        return replace(self.table.of(once), seconds=np.exp(log.to_numpy()[first]))
+
+    @property
+    def kept(self) -> np.ndarray:
+        return np.array([kept_out_model(model) for model in self.table.model], dtype=bool)
+
+
+@lru_cache(maxsize=2)
+def rows_of(reference: Path, cache: Path, catalog_chips: tuple[str, ...]) -> Rows:
+    """Eager steps on GPUs of the catalog whose model was recorded."""
+    from gpuwise.hardware.catalog import Catalog
+
+    catalog, found, steps = Catalog(), [], []
+    for case in _cases(reference):
+        if case.chip_id not in catalog_chips or (trace := _recorded(case, cache)) is None:
+            continue
+        found.append(case)
+        steps.append(Step(catalog.chip(case.chip_id), trace, case.seconds, case.model, _group(case)))
+    return Rows(table_of(steps), found)
+
+
+def _cases(reference: Path) -> Iterator[Case]:
+    found = [case for compiled, last in WAYS for case in timm_cases(reference, compiled=compiled, channels_last=last)]
+    yield from sorted((case for case in found if not case.subset.endswith("CPU")), key=lambda case: (case.job, case.size))
+
+
+def _group(case: Case) -> str:
+    how = " channels-last" * case.strategy.channels_last + " compiled" * case.strategy.compile
+    return f"{case.strategy.mode}{how}, torch {case.torch}"
+
+
+def _recorded(case: Case, cache: Path) -> Trace | None:
+    """The case's step from the cache; None where its model is not recorded, or as another program than was measured.
+
+    A channels-last step is the usual one with convolutions in that layout, one in bf16 the same as in fp16. Fused
+    attention came with torch 2.0; its reference implementation computes in fp32 since 2.5 (`_safe_softmax` marks it).
+    """
+    in_bf16 = case.strategy.precision == "amp-bf16"
+    precision = "amp-fp16" if in_bf16 else case.strategy.precision
+    usual = replace(case, strategy=case.strategy.but(channels_last=False, precision=precision))
+    trace = step_of(usual, cache) if cached(usual, cache) else _between(usual, cache)
+    if trace is None:
+        return None
+    if in_bf16:
+        trace = replace(trace, operations=trace.operations.in_bf16())
+    attention = (trace.operations.kind == KINDS.index("attention")).any()
+    old = tuple(map(int, case.torch.split(".")[:2]))
+    if (old < (2, 0) and attention) or (old < (2, 5) and any("_safe_softmax" in name for name in trace.operations.name)):
+        return None
+    return replace(trace, header=replace(trace.header, strategy=case.strategy))
+
+
+def _between(case: Case, cache: Path) -> Trace | None:
+    """A compiled step that was recorded at two other batches: its numbers are linear in the batch. None without them."""
+    if not case.strategy.compile:
+        return None
+    pattern = recording_path(case, cache).name.replace(f"compiled{case.strategy.micro_batch}.", "compiled*.")
+    batches = sorted(int(path.stem.rpartition("compiled")[-1]) for path in cache.glob(pattern))[:2]
+    if len(batches) < 2:
+        return None
+    known = [step_of(replace(case, strategy=case.strategy.but(micro_batch=batch)), cache) for batch in batches]
+    axis = Axis("micro_batch", start=batches[0], step=batches[1] - batches[0], degree=1)
+    family = build_family({(batch,): trace for batch, trace in zip(batches, known, strict=True)}, (axis,), {})
+    return family and family.at(micro_batch=case.strategy.micro_batch)
+
+
+def fit(context: Context, store: Store) -> pd.DataFrame:
+    """Pooled figures for the family, then each chip's, which speak for its architecture, too; scales for other GPUs."""
+    rows = rows_of(context.reference, context.cache, tuple(context.catalog.chips))
+    table, chips = rows.table, context.catalog.chips
+    out = np.isin(table.chip.astype(str), sorted(store.without))
+    seen = ~rows.kept & ~out
+    _put(rows, seen, context, store)
+    others = vision_others.fit(context, store, _architectures(table, seen, context))
+    errors = np.zeros(len(table))
+    for chip in np.unique(table.chip.astype(str)):
+        mine = table.chip == chip
+        errors[mine] = _log_errors(table.of(mine), entries_of(store.calibration(chips[chip]), table.parts))
+    split = np.where(out, "unseen device", np.where(rows.kept, "unseen models", "fitted"))
+    return pd.concat([_errors(rows, split, errors), others], ignore_index=True)
+
+
+def _put(rows: Rows, seen: np.ndarray, context: Context, store: Store) -> None:
+    """Entries fitted on the steps seen, into the store."""
+    table, chips = rows.table, context.catalog.chips
+    pooled = _pooled(rows.merged(seen), store, context)
+    store.put("family", "gpu", {key: replace(entry, evidence={"source": SOURCE}) for key, entry in pooled.items()
+                                if key in designs(pooled) and key.startswith(POOLED)})  # fmt: skip
+    for chip in np.unique(table.chip[seen].astype(str)):
+        mine = table.chip == chip
+        entries, _ = fit_steps(rows.merged(seen & mine), designs(table.parts), pooled, pull=CHIP_PULL, smooth=SMOOTH,
+                               iterations=40)  # fmt: skip
+        errors = _log_errors(table.of(mine), {**pooled, **entries})
+        entries = _described(entries, errors[rows.kept[mine]])
+        store.put("chip", chip, entries)
+        # GeForce cards have half the tensor rate of the professional ones beside them: only what carries over is shared.
+        shared = {key: entry for key, entry in entries.items() if key.startswith(POOLED)}
+        store.put("architecture", names_of(chips[chip])["architecture"], shared)
+
+
+def unseen(context: Context, before: Store) -> pd.DataFrame:
+    """Each GPU forecast by figures pooled over the other ones."""
+    rows = rows_of(context.reference, context.cache, tuple(context.catalog.chips))
+    found = []
+    for chip in np.unique(rows.table.chip.astype(str)):
+        errors = fit(context, before.copy(but=_names(chip, context), without=frozenset({chip})))
+        found.append(errors[(errors.split == "unseen device") & errors.group.str.contains("torch")].assign(level="family"))
+    own = _architectures(rows.table, ~rows.kept, context)
+    store = vision_others.without_scales(before, own)
+    _put(rows, ~rows.kept, context, store)
+    found.append(vision_others.unseen(context, store, own))
+    return pd.concat(found, ignore_index=True)
+
+
+def _architectures(table: Table, seen: np.ndarray, context: Context) -> set[str]:
+    """Those with figures of their own."""
+    return {names_of(context.catalog.chips[chip])["architecture"] for chip in set(table.chip[seen])}
+
+
+def _names(chip: str, context: Context) -> set[str]:
+    """What a chip is called below its family: files of these hold its own rows."""
+    names = names_of(context.catalog.chips[chip])
+    return {names[level] for level in ("chip", "architecture", "generation")}
+
+
+def _pooled(table: Table, store: Store, context: Context) -> dict[str, Entry]:
+    """Entries of the family for every class of the table; each chip counts as much as any other."""
+    chip = context.catalog.chips[str(table.chip[0])]
+    known = entries_of(store.calibration(chip, levels=("family",)), table.parts)
+    wanted = designs(table.parts)
+    priors = {**known, **{key: prior_of(design, known.get(key)) for key, design in wanted.items()}}
+    counts = pd.Series(table.chip.astype(str)).map(pd.Series(table.chip.astype(str)).value_counts()).to_numpy(float)
+    entries, _ = fit_steps(table, wanted, priors, weight=1 / counts, pull=POOLED_PULL, smooth=SMOOTH,
+                          iterations=50)  # fmt: skip
+    return {**known, **entries}
+
+
+def _log_errors(table: Table, entries: Mapping[str, Entry]) -> np.ndarray:
+    """log(measured / forecast) of each step."""
+    return np.log(table.seconds / table.step_s(entries))
+
+
+def _described(entries: Mapping[str, Entry], left: np.ndarray) -> dict[str, Entry]:
+    """Entries with the spread and evidence of the steps left out of their fit. left: log(measured / forecast) of these."""
+    evidence = {"source": SOURCE, "kept_out": f"{len(left)} steps, median error {np.median(np.abs(np.expm1(left))):.1%}"}
+    return {key: replace(entry, spread=spread(left), evidence=evidence) for key, entry in entries.items()}
+
+
+def _errors(rows: Rows, split: Iterable[str], errors: np.ndarray) -> pd.DataFrame:
+    table, strategies = rows.table, [case.strategy for case in rows.cases]
+    columns = {
+        "model": table.model,
+        "group": table.group,
+        "precision": [strategy.precision for strategy in strategies],
+        "mode": [strategy.mode for strategy in strategies],
+        "compiled": [strategy.compile for strategy in strategies],
+        "seconds": table.seconds,
+        "level": "chip",
+    }
+    return error_rows("vision", "", "", errors, **columns, family="gpu").assign(split=split, device=table.chip)
+
+
+PIECE = Piece("vision", fit, unseen)

@@ -1,0 +1,150 @@
+"""What whole steps of vision models determine, and within which bounds: the designs of piece `vision`."""
+
+from __future__ import annotations
+
+from benchmarks.fit.design import CurveDesign, Design, TermDesign
+
+
+def _powers(low: int, high: int, step: int = 2) -> tuple[float, ...]:
+    return tuple(2.0**i for i in range(low, high + 1, step))
+
+
+FLOOR_S = (1e-6, 6e-6)
+_REUSE = (0.25, 1.0, 2.25, 9.0, 25.0, 49.0)
+_CACHED = CurveDesign("cached", (0.125, 0.5, 1.0, 2.0, 4.0, 8.0), (-0.1, 0.6))
+
+
+def _moves(least: float = 1.0, most: float = 3.0, *, length: bool = False) -> Design:
+    """Kernels that move bytes."""
+    curves = (_CACHED, CurveDesign("unit_bytes", _powers(12, 22), (-0.4, 0.02)))
+    if length:
+        curves += (CurveDesign("length", _powers(5, 13), (-0.3, 0.3)),)
+    return Design({"memory": TermDesign((least, most), curves)}, (4.0, 4.0), FLOOR_S)
+
+
+# Between the layouts of PyTorch and of tensor cores lie copies, which come on top: sharpness from 1, which adds terms up.
+CONV = Design(
+    {
+        "compute": TermDesign(
+            (0.8, 6.0),
+            (
+                CurveDesign("k", _powers(3, 13), (-0.6, 0.4)),
+                CurveDesign("n", _powers(2, 11, 3), (-0.6, 0.4)),
+                CurveDesign("reuse", _REUSE, (-0.4, 0.4)),
+                CurveDesign("waves", _powers(-4, 8, 3), (-0.4, 0.2)),
+            ),
+        ),
+        "memory": TermDesign(
+            (0.8, 6.0),
+            (
+                CurveDesign("reuse", _REUSE, (-0.4, 0.4)),
+                CurveDesign("n", _powers(2, 11, 3), (-0.5, 0.5)),
+                CurveDesign("k", _powers(3, 13), (-0.5, 0.5)),
+            ),
+        ),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)
+GROUPED = Design(
+    {
+        "compute": TermDesign(
+            (0.8, 30.0),
+            (
+                CurveDesign("k", _powers(3, 13), (-0.6, 0.4)),
+                CurveDesign("n", _powers(0, 10), (-0.8, 0.4)),
+                CurveDesign("reuse", _REUSE, (-0.4, 0.4)),
+            ),
+        ),
+        "memory": TermDesign((0.8, 8.0), (CurveDesign("n", _powers(0, 10), (-0.5, 0.5)),)),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)
+_TAPS = (4.0, 9.0, 25.0, 49.0, 121.0, 961.0)
+DEPTHWISE = Design(
+    {
+        "direct": TermDesign((0.2, 60.0), (CurveDesign("k", _TAPS, (-0.8, 0.5)), CurveDesign("reuse", _REUSE, (-0.4, 0.4)))),
+        "memory": TermDesign((1.0, 4.0)),
+        "library": TermDesign((0.5, 20.0), (CurveDesign("k", (9.0, 25.0), (-0.2, 1.0)),
+                                            CurveDesign("reuse", _REUSE, (-0.4, 0.4)),
+                                            _CACHED)),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)  # fmt: skip
+# Channels-last ones all run in cuDNN; so do backward ones by bytes and multiplications of either way.
+DEPTHWISE_OTHER = Design(
+    {
+        "compute": TermDesign((0.8, 100.0), (CurveDesign("k", _TAPS, (-0.8, 0.5)),)),
+        "memory": TermDesign((1.0, 20.0), (CurveDesign("k", _TAPS, (-0.4, 0.8)), CurveDesign("reuse", _REUSE, (-0.4, 0.4)))),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)
+PRODUCT = Design(
+    {
+        "compute": TermDesign((0.8, 4.0), (CurveDesign("k", _powers(4, 12), (-0.6, 0.1)),
+                                           CurveDesign("waves", _powers(-4, 8, 3), (-0.4, 0.2)))),
+        "memory": TermDesign((0.9, 5.0)),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)  # fmt: skip
+ATTENTION = Design(
+    {
+        "compute": TermDesign((0.9, 8.0), (CurveDesign("keys", _powers(4, 13), (-0.7, 0.1)),
+                                           CurveDesign("head", _powers(4, 8, 1), (-0.6, 0.4)))),
+        "memory_queries": TermDesign((0.9, 8.0)),
+        "memory_keys": TermDesign((0.9, 8.0)),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)  # fmt: skip
+ATTENTION_BACKWARD = Design(
+    {"compute": TermDesign((0.9, 12.0), (CurveDesign("keys", _powers(4, 13), (-0.7, 0.1)),)), "memory": TermDesign((0.9, 5.0))},
+    (1.0, 8.0),
+    FLOOR_S,
+)
+
+MOVES = {
+    "elementwise": _moves(most=2.0),
+    "elementwise_binary": _moves(most=2.0),
+    "elementwise_activation": _moves(most=2.0),
+    "elementwise_norm": _moves(most=2.0),
+    "elementwise_fused": _moves(most=4.0),
+    "reduction_fused": _moves(most=6.0),
+    "copy": _moves(most=6.0),
+    "copy_cast": _moves(most=2.0),
+    "copy_cat": _moves(most=3.0),
+    "reduction": _moves(most=4.0),
+    "norm_batch": _moves(most=4.0),
+    "norm_batch_backward": _moves(most=6.0),
+    "norm_layer": _moves(most=3.0),
+    "norm_layer_backward": _moves(most=6.0),
+    "norm_group": _moves(0.4, 4.0),
+    "norm_group_backward": _moves(0.4, 6.0),
+    "softmax": _moves(most=4.0),
+    "softmax_backward": _moves(most=4.0),
+    "pool": _moves(most=8.0),
+    "pool_backward": _moves(most=8.0),
+    "embedding": _moves(most=8.0),
+    "random": _moves(most=4.0),
+    "optimizer": _moves(0.5, 4.0),
+}
+
+
+def designs(keys: object, numerics: tuple[str, ...] = ("fp16", "bf16")) -> dict[str, Design]:
+    """Of the classes among `keys` (`conv.fp16`, `elementwise`) that vision models determine."""
+    found = dict(MOVES)
+    for figure in numerics:
+        for layout in ("", "_channels_last"):
+            for back in ("", "_backward"):
+                other = bool(layout or back)
+                found[f"conv{layout}{back}.{figure}"] = CONV
+                found[f"conv_grouped{layout}{back}.{figure}"] = GROUPED
+                found[f"conv_depthwise{layout}{back}.{figure}"] = DEPTHWISE_OTHER if other else DEPTHWISE
+        found |= {f"{kind}.{figure}": PRODUCT for kind in ("gemm", "gemm_batched", "gemm_unaligned")}
+        for kind in ("attention", "attention_efficient"):
+            found |= {f"{kind}.{figure}": ATTENTION, f"{kind}_backward.{figure}": ATTENTION_BACKWARD}
+    return {key: found[key] for key in keys if key in found}  # type: ignore[attr-defined]

@@ -1,0 +1,53 @@
+"""Below a step: where its kernels lie under the roofs of a chip, and the time of a single kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.api.forecasting import forecast_step
+from gpuwise.api.sources import source_of
+from gpuwise.api.verbs import of_a_step
+from gpuwise.errors import InputError
+from gpuwise.hardware.catalog import load_catalog
+from gpuwise.hardware.device import parse_device
+
+if TYPE_CHECKING:
+    from gpuwise.cost.roofline import Roofline
+    from gpuwise.cost.single_kernel import KernelForecast
+    from gpuwise.job import Job
+
+
+def roofline(job: str | Job, *, on: str, by: str = "kernels", seq_len: int | None = None, image_size: int | None = None,
+             **strategy: Any) -> Roofline:  # fmt: skip
+    """Where the kernels of a step of a job lie under the roofs of a device: operations a byte, operations a second, share of
+    the time; its `forecast` is that of `forecast`.
+
+    Arguments: as for `forecast`; by: a point is a class of "kernels", or of "modules". gpuwise.report.roofline_picture
+    draws it. Raises what `forecast` raises.
+    """
+    from gpuwise.cost import roofline as cost
+
+    if by not in cost.BY:
+        raise InputError(f"a roofline is by {' or by '.join(cost.BY)}, got {by!r}.")
+    priced = forecast_step(source_of(job, seq_len=seq_len, image_size=image_size), on, **strategy)
+    found = cost.roofline(priced.trace, priced.device.chip, by=by)
+    told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
+    return replace(found, forecast=told, strategy=told.strategy)
+
+
+def kernel(kind: str, *, on: str, dtype: str = "bf16", **sizes: int) -> KernelForecast:
+    """The time of one kernel on one device, with its interval: what a table of measured kernels can be held against.
+
+    Arguments:
+        kind: "gemm" (m, n, k; batch), "conv" (batch, in_channels, out_channels, height, width, kernel_size; stride, padding,
+            groups), "attention" (batch, heads, queries, head_size; kv_heads, keys, causal), the last two also as
+            "..._backward"; others ("elementwise", "softmax", "norm_layer", ...) by bytes_read and bytes_written.
+        dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8. sizes: of the kernel, whole numbers.
+
+    Raises UnknownNameError, InputError for sizes that are missing or make no sense, UnsupportedError where the device does
+    not compute in the dtype.
+    """
+    from gpuwise.cost.single_kernel import kernel_forecast
+
+    return kernel_forecast(kind, parse_device(on, catalog=load_catalog()).chip, dtype=dtype, sizes=sizes)

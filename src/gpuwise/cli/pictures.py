@@ -1,0 +1,54 @@
+"""--memory-plot and --roofline-plot: a picture of the step, in a file or in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.cost.roofline import Roofline
+    from gpuwise.cost.timeline import Timeline
+
+
+def memory_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--memory-plot", metavar="FILE",
+                        help="Memory over the step as a picture: FILE.svg, FILE.png, or - for text.")(function)  # fmt: skip
+
+
+def roofline_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--roofline-plot", metavar="FILE",
+                        help="Kernels under the roofs of the device: FILE.svg, FILE.png, or - for text.")(function)  # fmt: skip
+
+
+def check_plot(path: str, *, flag: str, as_json: bool) -> None:
+    """Raises InputError before any work where the picture could not be shown."""
+    from gpuwise.report.picture import check_picture
+
+    if path != "-":
+        check_picture(path, flag)
+    elif as_json:
+        raise InputError(f"{flag} - prints text, and --json nothing but JSON.", [f"{flag} picture.svg"])
+
+
+def show_memory(timeline: Timeline, path: str) -> None:
+    """Prints the picture, or writes it and says where."""
+    from gpuwise.report.memory_picture import save_picture, text_picture
+
+    if path == "-":
+        click.echo(text_picture(timeline))
+    else:
+        click.echo(f"memory picture written to {save_picture(timeline, path)}", err=True)
+
+
+def show_roofline(roofline: Roofline, path: str) -> None:
+    """Prints the picture, or writes it and says where."""
+    from gpuwise.report.roofline_picture import save_picture, text_picture
+
+    if path == "-":
+        click.echo(text_picture(roofline))
+    else:
+        click.echo(f"roofline written to {save_picture(roofline, path)}", err=True)

@@ -1,0 +1,95 @@
+"""What bounds a step: shares of its time by what limits it, and one sentence about the largest and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpuwise.cost.kernels import KernelTimes
+from gpuwise.cost.rates import fast_fp16, precisions_of
+from gpuwise.hardware.types import Chip
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import Trace
+
+BOUNDS = ("compute", "memory", "launch", "communication", "input")
+_WORDS = {"compute": "arithmetic", "memory": "memory bandwidth", "launch": "the launching of kernels",
+          "communication": "communication", "input": "its input"}  # fmt: skip
+_SECOND = 0.25  # a share from which on the second bound is named, too
+
+
+def bound_shares(trace: Trace, times: KernelTimes, *, alone_s: float, exchange_s: float, input_s: float) -> dict[str, float]:
+    """Shares of the step by BOUNDS, summing to 1.
+
+    Arguments:
+        alone_s: the step of a device without exchange and input; exchange_s, input_s: by how much each lengthens it.
+
+    A kernel counts as the larger of its two roofs. Launch: kernel floors, and the device waiting for the host.
+    """
+    counts = trace.counts()
+    beyond = counts * (times.device_s - times.floor_s)
+    arithmetic = times.compute_s >= times.memory_s
+    seconds = {"compute": float(np.sum(beyond, where=arithmetic)), "memory": float(np.sum(beyond, where=~arithmetic)),
+               "launch": 0.0, "communication": exchange_s, "input": input_s}  # fmt: skip
+    seconds["launch"] = max(0.0, alone_s - seconds["compute"] - seconds["memory"])
+    total = sum(seconds.values())
+    return {name: value / total if total else 0.0 for name, value in seconds.items()}
+
+
+def why(bound: Mapping[str, float], strategy: Strategy, chip: Chip, top_modules: Sequence[tuple[str, float]] = ()) -> str:
+    """What bounds most of the step, and what would help, in a sentence. "" where nothing runs."""
+    ranked = sorted((name for name in bound if bound[name] > 0), key=lambda name: -bound[name])
+    if not ranked:
+        return ""
+    first = ranked[0]
+    said = f"{_WORDS[first]} bounds {100 * bound[first]:.0f} % of the step"
+    if len(ranked) > 1 and bound[ranked[1]] >= _SECOND:
+        said += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %"
+    if top_modules and first in ("compute", "memory"):
+        name, share = top_modules[0]
+        named = "what runs outside of modules" if name == "(root)" else f"`{name}` alone"
+        said += f" ({named} is {100 * share:.0f} % of the device's time)"
+    return f"{said}: {_help(first, strategy, chip)}"
+
+
+def _help(bound: str, strategy: Strategy, chip: Chip) -> str:
+    ways = {"compute": _for_compute, "memory": _for_memory, "launch": _for_launch}
+    if bound in ways:
+        return ways[bound](strategy, chip)
+    if bound == "communication":
+        more = "" if strategy.mode == "infer" else ", and so does more accumulation (--accumulate)"
+        return f"a faster link or fewer devices would help{more}"
+    return "a faster data pipeline would help (more loader workers, lighter decoding), a faster chip would not"
+
+
+def _for_compute(strategy: Strategy, chip: Chip) -> str:
+    faster = _faster_precision(strategy, chip)
+    if faster:
+        return f"--precision {faster} would run it on faster units"
+    if strategy.recompute != "none":
+        return "--recompute none would spare what is computed twice, where memory allows it"
+    return "a chip with more arithmetic would help, more memory bandwidth would not"
+
+
+def _for_memory(strategy: Strategy, chip: Chip) -> str:
+    faster = _faster_precision(strategy, chip)
+    if faster and not faster.startswith("tf32"):
+        return f"--precision {faster} would move fewer bytes"
+    if not strategy.compile and chip.kind.startswith("gpu"):
+        return "--compile, which joins kernels that only move bytes, or a chip with more memory bandwidth would help"
+    return "a chip with more memory bandwidth would help, more arithmetic would not"
+
+
+def _for_launch(strategy: Strategy, chip: Chip) -> str:
+    again = "" if strategy.compile else ", and --compile launches fewer kernels"
+    return f"a larger --micro-batch would fill the device{again}"
+
+
+def _faster_precision(strategy: Strategy, chip: Chip) -> str:
+    """One that the chip runs on faster units than the strategy's, "" where there is none."""
+    if strategy.precision not in ("fp32", "tf32"):
+        return ""
+    able, peaks = precisions_of(chip), chip.peak_flops_per_s
+    if "amp-bf16" in able and peaks.get("bf16", 0.0) > peaks.get(strategy.precision, 0.0):
+        return "amp-bf16"
+    return "amp-fp16" if "amp-fp16" in able and fast_fp16(chip) else ""

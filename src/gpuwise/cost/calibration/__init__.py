@@ -1,0 +1,26 @@
+"""How well chips use what their datasheets promise: fitted figures by chip, architecture, generation and family."""
+
+from gpuwise.cost.calibration.entry import Curve, Entry, Term
+from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, CalibrationFile, parse, shipped
+from gpuwise.cost.calibration.levels import Calibration, Found, calibration, names_of
+from gpuwise.cost.calibration.steps import StepSpread, joined_spread, parse_steps, shipped_steps, step_spread
+
+__all__ = [
+    "LEVELS",
+    "PROVENANCE",
+    "Calibration",
+    "CalibrationFile",
+    "Curve",
+    "Entry",
+    "Found",
+    "StepSpread",
+    "Term",
+    "calibration",
+    "joined_spread",
+    "names_of",
+    "parse",
+    "parse_steps",
+    "shipped",
+    "shipped_steps",
+    "step_spread",
+]

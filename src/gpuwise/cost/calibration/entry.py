@@ -1,0 +1,141 @@
+"""Entry: how one class of kernels runs on a chip, as few named figures a calibration file holds.
+
+seconds = kernels × floor_s + (Σ termᵖ)^(1/p). A term is a time that follows from shapes and datasheet figures (arithmetic
+at the peak, bytes at full bandwidth, …; gpuwise.cost.kernels defines them), times its factor: `scale`, and a curve for
+each feature of the shape that matters (the depth of a product, how many waves of tiles, …). Curves are functions of
+shapes and unit counts alone, so a chip with more bandwidth or arithmetic is never slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gpuwise.errors import FileFormatError
+from gpuwise.trace.trace import KINDS
+
+WAYS_OUT = ("restore the file, or fit it again: python -m benchmarks.fit",)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A factor as a function of a feature: log-linear between knots, constant beyond them."""
+
+    over: str
+    at: tuple[float, ...]
+    factor: tuple[float, ...]
+
+    def __call__(self, feature: np.ndarray) -> np.ndarray:
+        """Natural logarithm of the factor. feature: any shape, positive."""
+        return self.of_log(np.log(feature))
+
+    def of_log(self, log_feature: np.ndarray) -> np.ndarray:
+        """The same of the natural logarithm of the feature, which several curves share."""
+        return np.interp(log_feature, *self._knots)
+
+    @cached_property
+    def _knots(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.log(self.at), np.log(self.factor)
+
+
+@dataclass(frozen=True)
+class Term:
+    """scale: on a time at datasheet figures; 1.25 is 80 % of the sheet. curves: factors on top of it."""
+
+    scale: float
+    curves: tuple[Curve, ...] = ()
+
+    def factor(self, log_features: Mapping[str, np.ndarray]) -> np.ndarray | float:
+        """On the term's seconds. log_features: natural logarithms of those that its curves are over."""
+        log = sum(curve.of_log(log_features[curve.over]) for curve in self.curves)
+        return self.scale * np.exp(log) if self.curves else self.scale
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The figures of one class of kernels. spread: 90 % interval of measured / forecast; evidence: where from, how good."""
+
+    terms: Mapping[str, Term]
+    sharpness: float = 4.0
+    floor_s: float = 0.0
+    spread: tuple[float, float] = (0.5, 2.0)
+    evidence: Mapping[str, str] | None = None
+
+    def parts_s(self, terms: Mapping[str, np.ndarray], features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Each term that this entry has a figure for, in seconds; a term without one costs nothing."""
+        known = {name: self.terms[name] for name in terms if name in self.terms}
+        logs = {over: np.log(features[over]) for over in dict.fromkeys(c.over for term in known.values() for c in term.curves)}
+        return {name: terms[name] * term.factor(logs) for name, term in known.items()}
+
+    def join_s(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The smooth maximum of parts."""
+        top = np.maximum(np.maximum.reduce([*parts.values()]), 1e-30)
+        if len(parts) == 1:
+            return top
+        total: np.ndarray = sum((part / top) ** self.sharpness for part in parts.values())
+        return top * total ** (1 / self.sharpness)
+
+
+def entry_from(name: str, data: Mapping[str, Any], where: str) -> Entry:
+    """An entry of a calibration file. Raises FileFormatError that names the file, the entry and what is wrong with it."""
+
+    def wrong(what: str) -> FileFormatError:
+        return FileFormatError(f"{where}: entry {name!r} {what}.", WAYS_OUT)
+
+    if not isinstance(data, dict):
+        raise wrong("is not a table")
+    if name.partition(".")[0].split("_")[0] not in KINDS:
+        raise wrong(f"is of no kind of operation ({', '.join(KINDS)})")
+    unknown = set(data) - {"terms", "sharpness", "floor_s", "spread", "evidence"}
+    if unknown:
+        raise wrong(f"has unknown keys: {', '.join(sorted(unknown))}")
+    if not isinstance(data.get("evidence", {}), dict):
+        raise wrong("has evidence that is not a table")
+    terms = data.get("terms")
+    if not isinstance(terms, dict) or not terms:
+        raise wrong("has no terms")
+    sharpness, floor_s, spread = data.get("sharpness", 4.0), data.get("floor_s", 0.0), data.get("spread", (0.5, 2.0))
+    if not _positive(sharpness) or sharpness < 1:
+        raise wrong("needs a sharpness of at least 1")
+    if not _positive(floor_s, zero=True) or floor_s > 1e-2:
+        raise wrong("needs a floor_s between 0 and 0.01 seconds")
+    if (
+        not isinstance(spread, list | tuple)
+        or len(spread) != 2
+        or not all(map(_positive, spread))
+        or not spread[0] <= 1 <= spread[1]
+    ):
+        raise wrong("needs a spread of two numbers with 1 between them")
+    return Entry({key: _term(value, wrong) for key, value in terms.items()}, sharpness, floor_s, (spread[0], spread[1]),
+                 data.get("evidence"))  # fmt: skip
+
+
+def _term(data: Any, wrong: Any) -> Term:
+    if not isinstance(data, dict) or set(data) - {"scale", "curves"} or not _positive(data.get("scale"), zero=True):
+        raise wrong("has a term without a scale of at least 0")
+    curves = data.get("curves", [])
+    if not isinstance(curves, list):
+        raise wrong("has curves that are not a list")
+    return Term(data["scale"], tuple(_curve(curve, wrong) for curve in curves))
+
+
+def _curve(data: Any, wrong: Any) -> Curve:
+    if not isinstance(data, dict) or set(data) != {"over", "at", "factor"} or not isinstance(data["over"], str):
+        raise wrong("has a curve without `over`, `at` and `factor`")
+    at, factor = data["at"], data["factor"]
+    for numbers in (at, factor):
+        if not isinstance(numbers, list) or not numbers or not all(map(_positive, numbers)) or len(at) != len(factor):
+            raise wrong("has a curve that does not have as many positive factors as knots")
+    if any(a >= b for a, b in pairwise(at)):
+        raise wrong("has a curve whose knots do not rise")
+    return Curve(data["over"], tuple(at), tuple(factor))
+
+
+def _positive(value: Any, *, zero: bool = False) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+    return bool(number and (value > 0 or (zero and value == 0)))

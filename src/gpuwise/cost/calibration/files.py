@@ -1,0 +1,100 @@
+"""Reading calibration files: TOML, one for each chip, architecture, generation and family that something is known of."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from gpuwise.cost.calibration.entry import WAYS_OUT, Entry, entry_from
+from gpuwise.errors import FileFormatError
+from gpuwise.hardware.parsed import parsed
+
+SCHEMA = 1
+STEPS = "steps.toml"  # in the same folder: gpuwise.cost.calibration.steps
+LEVELS = ("chip", "architecture", "generation", "family")  # from the most telling to the least
+PROVENANCE = {
+    "machine": "measured here",
+    "chip": "calibrated on this chip",
+    "architecture": "transferred from its architecture",
+    "generation": "transferred from its architecture",
+    "family": "datasheet only",
+}
+
+
+@dataclass(frozen=True)
+class CalibrationFile:
+    """One file. of: the chip id, architecture, generation or family it is about. entries: by key (`gemm.bf16`, `norm`).
+
+    scale: factors on the time of classes of kernels, by key, on top of the entry that the level above gives.
+    """
+
+    name: str
+    level: str
+    of: str
+    entries: Mapping[str, Entry]
+    scale: Mapping[str, float]
+
+
+def parse(text: str, name: str) -> CalibrationFile:
+    """A calibration file from its text. Raises FileFormatError naming the file."""
+    return _parse(text.encode(), name, lambda data: tomllib.loads(data.decode()))
+
+
+def _parse(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]]) -> CalibrationFile:
+    try:
+        data = read(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FileFormatError(f"{name} is not valid TOML: {error}.", WAYS_OUT) from None
+    if data.get("schema") != SCHEMA:
+        raise FileFormatError(f"{name}: schema is {data.get('schema')!r}, this gpuwise reads {SCHEMA}.", WAYS_OUT)
+    level, of, scale = data.get("level"), data.get("of"), data.get("scale", {})
+    if level not in PROVENANCE or not isinstance(of, str):
+        raise FileFormatError(f"{name}: needs a level ({', '.join(PROVENANCE)}) and what it is `of`.", WAYS_OUT)
+    if not isinstance(scale, dict) or not all(_factor(value) for value in scale.values()):
+        raise FileFormatError(f"{name}: [scale] holds factors between 0 and 100.", WAYS_OUT)
+    unknown = set(data) - {"schema", "level", "of", "scale", "entry"}
+    if unknown or not isinstance(data.get("entry", {}), dict):
+        raise FileFormatError(
+            f"{name}: holds [scale] and [entry] tables, not {', '.join(sorted(unknown or {'entry'}))}.", WAYS_OUT
+        )
+    entries = {key: entry_from(key, value, name) for key, value in data.get("entry", {}).items()}
+    return CalibrationFile(name, level, of, entries, scale)
+
+
+def _factor(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 100
+
+
+def file_name(level: str, of: str) -> str:
+    """What the file of a chip, architecture, generation or family is called."""
+    return f"{level}-{of.lower().replace(' ', '-')}.toml"
+
+
+@cache
+def _shipped_names() -> frozenset[str]:
+    return frozenset(path.name for path in _folder().iterdir() if path.name.endswith(".toml") and path.name != STEPS)
+
+
+def _folder() -> Traversable:
+    return files("gpuwise.cost").joinpath("data/calibration")
+
+
+@cache
+def _shipped_file(name: str) -> CalibrationFile:
+    return _parse(_folder().joinpath(name).read_bytes(), name, partial(parsed, f"calibration-{name}"))
+
+
+def shipped_file(level: str, of: str) -> CalibrationFile | None:
+    """The file of one chip, architecture, generation or family that comes with gpuwise; None where there is none."""
+    name = file_name(level, of)
+    return _shipped_file(name) if name in _shipped_names() else None
+
+
+def shipped() -> Mapping[tuple[str, str], CalibrationFile]:
+    """All files that come with gpuwise, by (level, of)."""
+    return {(file.level, file.of): file for file in map(_shipped_file, sorted(_shipped_names()))}

@@ -1,0 +1,88 @@
+"""Calibration: the figures for one chip, each from the most telling file that has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gpuwise.cost.calibration.entry import Entry
+from gpuwise.cost.calibration.files import LEVELS, CalibrationFile, shipped_file
+from gpuwise.cost.rates import family
+from gpuwise.hardware.types import Chip
+
+# Where a class has no entry of its own: what it runs like, tried in order.
+ALIASES = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp64": ("fp32",), "int8": ("fp8", "bf16", "fp16"),
+           "fp8": ("int8", "bf16", "fp16"), "fp4": ("fp8", "bf16", "fp16")}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry as it applies to a chip: level says how far it was carried; scale multiplies its time beyond the floor."""
+
+    entry: Entry
+    level: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Files that apply to a chip, from the most telling level to the least."""
+
+    files: tuple[CalibrationFile, ...]
+    _known: dict[tuple[str, str], Found | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def find(self, kind: str, numerics: str = "") -> Found | None:
+        """The entry for a class of kernels that computes in `numerics` ("" where only bytes matter), or None.
+
+        Level first, likeness second: a chip's own fp16 figures before its family's bf16 ones. A class without an entry at any
+        level takes that of the class it is a case of: channels-last that of the usual layout, backward that of forward,
+        batched or grouped that of a single one.
+        """
+        key = (kind, numerics)
+        if key not in self._known:
+            self._known[key] = next((found for name in likely(kind) if (found := self._search(name, numerics))), None)
+        return self._known[key]
+
+    def _search(self, kind: str, numerics: str) -> Found | None:
+        names = [f"{kind}.{n}" for n in (numerics, *ALIASES.get(numerics, ()))] if numerics else [kind]
+        scale, level = 1.0, ""
+        for file in self.files:
+            for name in names:
+                if name in file.entries:
+                    return Found(file.entries[name], level or file.level, scale)
+            if names[0] in file.scale or kind in file.scale:
+                scale *= file.scale.get(names[0], file.scale.get(kind, 1.0))
+                level = level or file.level
+        return None
+
+
+def likely(kind: str) -> list[str]:
+    """conv_grouped_channels_last_backward -> itself, conv_grouped_backward, conv_grouped_channels_last, conv_grouped, ..."""
+    plain = kind.replace("_channels_last", "")
+    forward = [name.removesuffix("_backward") for name in (kind, plain)]
+    backward = "_backward" if kind.endswith("_backward") else ""
+    base = plain.split("_")[0]
+    return list(dict.fromkeys([kind, plain, *forward, base + backward, base]))
+
+
+def names_of(chip: Chip) -> dict[str, str]:
+    """What a chip is called at each level of calibration.
+
+    NVIDIA's architectures are told apart by compute capability ("sm_86"): the catalog's name covers GA100 and GA102.
+    """
+    architecture = chip.architecture or ""
+    generation = architecture.removesuffix(" Ultra")
+    if chip.compute_capability:
+        architecture = "sm_{}{}".format(*chip.compute_capability)
+    return {"chip": chip.id, "architecture": architecture, "generation": generation, "family": family(chip)}
+
+
+@lru_cache(maxsize=512)
+def calibration_of(chip_id: str, architecture: str, generation: str, family_name: str) -> Calibration:
+    found = map(shipped_file, LEVELS, (chip_id, architecture, generation, family_name))
+    return Calibration(tuple(file for file in found if file is not None))
+
+
+def calibration(chip: Chip) -> Calibration:
+    """The shipped figures for a chip."""
+    return calibration_of(*(names_of(chip)[level] for level in LEVELS))

@@ -1,0 +1,103 @@
+"""How far measured steps lie from their forecasts: errors of kernels partly cancel, so steps have spreads of their own."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import exp, log
+from typing import Any
+
+from gpuwise.cost.calibration.entry import WAYS_OUT
+from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, SCHEMA
+from gpuwise.cost.calibration.files import STEPS as FILE
+from gpuwise.errors import FileFormatError
+
+FAMILIES = ("gpu", "cpu", "systolic")
+MODES = ("train", "infer")
+
+
+@dataclass(frozen=True)
+class StepSpread:
+    """low, high: 90 % of measured / forecast lie between them, of steps whose kernels rest on `level` (a key of PROVENANCE).
+
+    rows: how many measured steps, kept out of every fit, say so; 0 where it is assumed.
+    """
+
+    family: str
+    level: str
+    mode: str
+    low: float
+    high: float
+    compiled: bool = False
+    rows: int = 0
+
+
+def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
+    """The table [[spread]] of a file. Raises FileFormatError that names the file and the row."""
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FileFormatError(f"{name} is not valid TOML: {error}.", WAYS_OUT) from None
+    if data.get("schema") != SCHEMA:
+        raise FileFormatError(f"{name}: schema is {data.get('schema')!r}, this gpuwise reads {SCHEMA}.", WAYS_OUT)
+    rows = data.get("spread")
+    if not isinstance(rows, list):
+        raise FileFormatError(f"{name}: has no table [[spread]].", WAYS_OUT)
+    found = [_row(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1)]
+    missing = {(f, m) for f in FAMILIES for m in MODES} - {
+        (s.family, s.mode) for s in found if s.level == "family" and not s.compiled
+    }
+    if missing:
+        raise FileFormatError(f"{name}: has no spread of level family for {sorted(missing)[0]}.", WAYS_OUT)
+    return tuple(found)
+
+
+def _row(row: Any, where: str) -> StepSpread:
+    known = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": (False, True)}
+    if not isinstance(row, dict) or set(row) - {*known, "low", "high", "rows"}:
+        raise FileFormatError(f"{where} has unknown keys.", WAYS_OUT)
+    for key, values in known.items():
+        if row.get(key, False) not in values:
+            raise FileFormatError(f"{where} needs `{key}`, one of {', '.join(map(str, values))}.", WAYS_OUT)
+    low, high = row.get("low", 0), row.get("high", 0)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (low, high))
+    if not numbers or not 0.01 <= low <= 1 <= high <= 100:
+        raise FileFormatError(f"{where} needs 0.01 <= low <= 1 <= high <= 100.", WAYS_OUT)
+    rows = row.get("rows", 0)
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
+        raise FileFormatError(f"{where} needs a whole number of `rows`, or none.", WAYS_OUT)
+    return StepSpread(row["family"], row["level"], row["mode"], low, high, row.get("compiled", False), rows)
+
+
+@cache
+def shipped_steps() -> tuple[StepSpread, ...]:
+    """The spreads that come with gpuwise."""
+    return parse_steps(files("gpuwise.cost").joinpath("data/calibration", FILE).read_text(encoding="utf-8"))
+
+
+def step_spread(level: str, *, family: str, mode: str, compiled: bool = False,
+                spreads: Sequence[StepSpread] | None = None) -> StepSpread:  # fmt: skip
+    """The spread of steps that rest on a level; what is not known takes that of a wider level, or of eager steps.
+
+    Arguments:
+        level: a key of PROVENANCE, or "generic", which is the widest.
+    """
+    table = {(s.family, s.level, s.mode, s.compiled): s for s in (shipped_steps() if spreads is None else spreads)}
+    levels = ["machine", *LEVELS]
+    wider = levels[levels.index(level) :] if level in levels else levels[-1:]
+    for kind in (True, False) if compiled else (False,):
+        for name in wider:
+            if found := table.get((family, name, mode, kind)):
+                return found
+    raise AssertionError("parse_steps sees to a spread at the widest level")
+
+
+def joined_spread(shares: Mapping[str, float], *, family: str, mode: str, compiled: bool = False,
+                  spreads: Sequence[StepSpread] | None = None) -> tuple[float, float]:  # fmt: skip
+    """low and high of a step of which `shares` (by level, summing to 1) rest on several levels: their geometric mean."""
+    found = {level: step_spread(level, family=family, mode=mode, compiled=compiled, spreads=spreads) for level in shares}
+    return (exp(sum(share * log(found[level].low) for level, share in shares.items())),
+            exp(sum(share * log(found[level].high) for level, share in shares.items())))  # fmt: skip

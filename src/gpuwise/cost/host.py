@@ -1,0 +1,39 @@
+"""What the host needs to launch a step. It runs ahead of the device, so only the longer of the two counts."""
+
+from __future__ import annotations
+
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import family
+from gpuwise.hardware.types import Chip
+from gpuwise.trace.trace import PHASES, Trace
+
+COMPILED_PHASES = ("forward", "backward", "recompute")  # torch.compile takes the model; the update stays eager
+
+
+def host_s(trace: Trace, chip: Chip, parameters: Parameters, *, cuda_graphs: bool = False) -> float:
+    """Seconds the host is busy launching one optimizer step of `trace`.
+
+    Eager PyTorch pays for each call of an operation, by phase, and for each kernel a call launches. A compiled model pays
+    for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches; with cuda_graphs the
+    kernels of a graph are one launch (torch.compile(mode="reduce-overhead")). On a CPU the dispatch is part of each
+    operation's floor, and accelerators that compile whole steps launch one program: 0.
+    """
+    if family(chip) != "gpu":
+        return 0.0
+    if not trace.header.strategy.compile:
+        return sum(_eager_s(trace, phase, parameters) for phase in PHASES)
+    update_s = sum(_eager_s(trace, phase, parameters) for phase in PHASES if phase not in COMPILED_PHASES)
+    graphs = trace.accumulation * sum(bool(trace.counts(phase).any()) for phase in ("forward", "backward"))
+    if cuda_graphs:
+        return update_s + graphs * (parameters.host_compiled["graph_s"] + parameters.host_compiled["replay_s"])
+    kernels = sum(_kernels(trace, phase) for phase in COMPILED_PHASES)
+    return update_s + graphs * parameters.host_compiled["graph_s"] + kernels * parameters.host_compiled["kernel_s"]
+
+
+def _eager_s(trace: Trace, phase: str, parameters: Parameters) -> float:
+    calls = float(trace.counts(phase).sum())
+    return calls * parameters.host_operation_s[phase] + _kernels(trace, phase) * parameters.host_kernel_s
+
+
+def _kernels(trace: Trace, phase: str) -> float:
+    return float(trace.counts(phase) @ trace.operations.column("kernels"))

@@ -1,0 +1,111 @@
+"""The input side of a step: its batch copied from host to device, and the data pipeline that delivers it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.cost.offload import host_link
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.errors import InputError
+from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.types import Chip, Link
+from gpuwise.trace.trace import CATEGORIES, Trace
+from gpuwise.units import format_bytes
+
+# A copy from pageable memory goes through the driver's pinned buffers first, written there by one thread: 4.5 GB/s where
+# pinned memory reaches 5.9 (Habich, "PCI express pinned Host Memory", 2009) makes 19 GB/s; half of it is assumed, as a
+# thread that also runs Python has.
+STAGING_BYTES_PER_S = 10e9
+_INPUT = CATEGORIES.index("input")
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the input of one optimizer step takes.
+
+    copy_s: over the host link; copy_bytes: so many of one device. loader_s: what the data pipeline takes to deliver the
+    samples, 0 where its rate is not known. prefetched: both are done while the step before computes.
+    notes: the assumptions behind them.
+    """
+
+    copy_s: float = 0.0
+    copy_bytes: int = 0
+    loader_s: float = 0.0
+    prefetched: bool = True
+    notes: tuple[str, ...] = ()
+
+    def exposed_s(self, step_s: float) -> float:
+        """Seconds by which the input lengthens a step of `step_s`: what is beyond it where batches are prefetched (loader,
+        copy and step are then three stages of a pipeline, as long as its slowest), else all of it."""
+        if self.prefetched:
+            return max(0.0, self.copy_s - step_s, self.loader_s - step_s)
+        return self.copy_s + self.loader_s
+
+
+def input_s(
+    trace: Trace,
+    chip: Chip,
+    *,
+    loader_samples_per_s: float | None = None,
+    samples: float | None = None,
+    prefetched: bool = True,
+    parameters: Parameters | None = None,
+    catalog: Catalog | None = None,
+) -> Input:
+    """The input of one optimizer step of a device that runs `trace`.
+
+    Arguments:
+        loader_samples_per_s: what the data pipeline of one machine delivers; None: loading is not priced, which a note
+            says.
+        samples: those the pipeline delivers a step, of all devices of the machine; None: those of one device.
+        prefetched: batches wait in pinned memory and are loaded and copied while the step before computes; else they are
+            copied from pageable memory, and the step waits for loader and copy.
+        parameters: the shipped figures where None. catalog: of links, the shipped one where None.
+
+    Raises InputError for a rate that is no positive number.
+    """
+    parameters = parameters or shipped_parameters()
+    link = _link(chip, catalog or load_catalog())
+    copied = copied_bytes(trace) if link is not None else 0
+    copy_s, notes = 0.0, []
+    if link is not None and link.per_direction_bytes_per_s and copied:
+        copy_s = copied / (link.per_direction_bytes_per_s * parameters.link_efficiency)
+        how = "from pinned memory while the step before computes"
+        if not prefetched:
+            copy_s, how = copy_s + copied / STAGING_BYTES_PER_S, "from pageable memory while the step waits"
+        notes.append(f"assumed that the batch is copied to the device {how}: {format_bytes(copied)} a step over {link.name}")
+    loader_s = 0.0
+    if loader_samples_per_s is None:
+        notes.append("assumed that data are ready when the step takes them: loading and decoding are not priced; "
+                     "--loader-samples-per-s says what the data pipeline delivers")  # fmt: skip
+    else:
+        loader_s = (trace.samples if samples is None else samples) / _checked_rate(loader_samples_per_s)
+    return Input(copy_s, copied, loader_s, prefetched, tuple(notes))
+
+
+def copied_bytes(trace: Trace) -> int:
+    """Bytes of what comes from the host in one optimizer step, on one device."""
+    storages = trace.storages
+    comes = (storages.category == _INPUT) & (storages.born >= 0)
+    if not len(trace.repeats):
+        return 0
+    times = trace.repeats[np.minimum(storages.born[comes], len(trace.repeats) - 1)]
+    return int(storages.size_bytes[comes] @ times)
+
+
+def _link(chip: Chip, catalog: Catalog) -> Link | None:
+    """To the host; None where device and host share one memory."""
+    memory = chip.memory_type or ""
+    return None if "unified" in memory or "shared" in memory else host_link(chip, catalog)
+
+
+def _checked_rate(samples_per_s: float) -> float:
+    number = isinstance(samples_per_s, (int, float)) and not isinstance(samples_per_s, bool)
+    if not (number and 0 < samples_per_s < math.inf):
+        raise InputError(f"--loader-samples-per-s must be a number above 0, got {samples_per_s!r}.",
+                         ["time a pass over the data loader alone: samples divided by seconds"])  # fmt: skip
+    return float(samples_per_s)

@@ -1,0 +1,77 @@
+"""How sure a forecast is: which calibration its kernels rest on, the 90 % interval that follows, and what has no model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpuwise.cost.calibration import PROVENANCE, joined_spread
+from gpuwise.cost.forecast import Interval
+from gpuwise.cost.kernels import KernelTimes
+from gpuwise.cost.peak import plain
+from gpuwise.cost.rates import family
+from gpuwise.hardware.types import Chip
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import Trace
+
+# Kernels without a model are named from this share of the device's time on.
+UNMODELLED = 0.02
+_NAMED = 5
+
+
+def level_shares(trace: Trace, times: KernelTimes) -> dict[str, float]:
+    """Share of the device's time by the level of calibration that its kernels' figures are from, largest first."""
+    per_class = np.bincount(times.kernel_class, weights=trace.counts() * times.device_s, minlength=len(times.found))
+    seconds: dict[str, float] = {}
+    for found, value in zip(times.found, per_class.tolist(), strict=True):
+        seconds[found.level] = seconds.get(found.level, 0.0) + value
+    total = sum(seconds.values())
+    ranked = sorted(seconds.items(), key=lambda item: -item[1])
+    return {level: value / total for level, value in ranked if value > 0}
+
+
+def rests_on(levels: Mapping[str, float]) -> dict[str, float]:
+    """Those shares in the words of PROVENANCE."""
+    shares: dict[str, float] = {}
+    for level, share in levels.items():
+        said = PROVENANCE.get(level, PROVENANCE["family"])
+        shares[said] = shares.get(said, 0.0) + share
+    return shares
+
+
+def provenance(levels: Mapping[str, float]) -> dict[str, str]:
+    """Of the step time, by what most of it rests on; of memory, which is counted in the trace."""
+    shares = rests_on(levels)
+    said = max(shares, key=lambda name: shares[name], default=PROVENANCE["family"])
+    return {"step_time_s": said, "memory": "trace"}
+
+
+def step_interval(step_s: float, levels: Mapping[str, float], chip: Chip, strategy: Strategy, *, exchanged: float) -> Interval:
+    """90 %, from the spreads of the levels that the step rests on.
+
+    Arguments:
+        levels: see level_shares. exchanged: share of the step that is communication, which rests on datasheets alone.
+    """
+    shares = {level: share * (1 - exchanged) for level, share in levels.items()}
+    shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
+    low, high = joined_spread(shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile)
+    return Interval(step_s, step_s * low, step_s * high)
+
+
+def unmodelled(trace: Trace, times: KernelTimes) -> list[str]:
+    """One line that names the kernels without a model of their own, where they are over UNMODELLED of the device's time."""
+    generic = np.array([found.level == "generic" for found in times.found], dtype=bool)[times.kernel_class]
+    counts = trace.counts()
+    seconds = counts * times.device_s
+    share = float(seconds[generic].sum()) / max(float(seconds.sum()), 1e-30)
+    if share <= UNMODELLED:
+        return []
+    by_name: dict[str, float] = {}
+    for row in np.flatnonzero(generic).tolist():
+        name = plain(trace.operations.name[row])
+        by_name[name] = by_name.get(name, 0.0) + float(seconds[row])
+    names = sorted(by_name, key=lambda name: -by_name[name])
+    others = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return [f"{100 * share:.0f} % of the device's time are {int(counts[generic].sum()):,} calls of kernels without a model "
+            f"of their own, priced by their bytes and operations: {', '.join(names[:_NAMED])}{others}"]  # fmt: skip

@@ -1,0 +1,96 @@
+"""Kernels of CPUs: vector units of every core, fed from caches; weights come from memory once a step.
+
+A step of one image reads each weight once and no cache holds a whole model, so weights have a term of their own beside the
+activations, which the operation before has left in the last-level cache where they fit. Few outputs leave cores idle, and
+every kernel wakes them all and waits for the last, so its floor grows with their number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwise.cost.kernels.conv import reuse
+from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+
+# Where a CPU's cache is unknown: between that of laptops (24 MiB) and of one tile of a server.
+UNKNOWN_CACHE_BYTES = 32 * 2**20
+
+
+def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> Terms:
+    """The terms of a class of kernels on a CPU."""
+    kind = kernel_class.split("_")[0]
+    if kind in ("gemm", "conv", "rnn"):
+        return contraction(shapes, hardware)
+    return attention(shapes, hardware) if kind == "attention" else streaming(shapes, hardware)
+
+
+def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
+    """compute: operations at the peak; compute_peak: likewise, and no shape makes it quicker. weights: the second operand
+    once at full bandwidth; memory: all other bytes, likewise.
+
+    Features: depth k; columns n; rows m; outputs of a core; reuse of each input (9 for 3×3 at stride 1); weights and cached,
+    their bytes and all others over the last-level cache.
+    """
+    groups, m, n, k = (np.maximum(x, 1.0) for x in (shapes.batch, shapes.m, shapes.n, shapes.k))
+    weights = np.minimum(groups * n * k * shapes.element_bytes, shapes.bytes_read)
+    others = shapes.moved_bytes - weights
+    return Terms(
+        {
+            "compute": shapes.flops / hardware.peak_flops_per_s,
+            "compute_peak": shapes.flops / hardware.peak_flops_per_s,
+            "weights": weights / hardware.bandwidth_bytes_per_s,
+            "memory": others / hardware.bandwidth_bytes_per_s,
+        },
+        {
+            "k": k,
+            "n": n,
+            "m": m,
+            "outputs": np.maximum(groups * m * n / hardware.units, 1e-3),
+            "reuse": reuse(shapes),
+            "weights": cached(weights, hardware),
+            "cached": cached(others, hardware),
+        },
+        waking(hardware),
+    )
+
+
+def attention(shapes: Shapes, hardware: Hardware) -> Terms:
+    """compute and compute_peak: see contraction. memory: all operands once at full bandwidth.
+
+    Features: keys; head size; queries of a core, all heads; cached, bytes over the last-level cache.
+    """
+    return Terms(
+        {
+            "compute": shapes.flops / hardware.peak_flops_per_s,
+            "compute_peak": shapes.flops / hardware.peak_flops_per_s,
+            "memory": shapes.moved_bytes / hardware.bandwidth_bytes_per_s,
+        },
+        {
+            "keys": np.maximum(shapes.n, 1.0),
+            "head": np.maximum(shapes.k, 1.0),
+            "queries": np.maximum(shapes.batch * shapes.m / hardware.units, 1e-3),
+            "cached": cached(shapes.moved_bytes, hardware),
+        },
+        waking(hardware),
+    )
+
+
+def streaming(shapes: Shapes, hardware: Hardware) -> Terms:
+    """memory: all bytes at full bandwidth. Features: unit_bytes, a core's share of the bytes; cached, bytes
+    over the last-level cache."""
+    moved = shapes.moved_bytes
+    return Terms(
+        {"memory": moved / hardware.bandwidth_bytes_per_s},
+        {"unit_bytes": np.maximum(moved / hardware.units, 1.0), "cached": cached(moved, hardware)},
+        waking(hardware),
+    )
+
+
+def waking(hardware: Hardware) -> np.ndarray:
+    """A kernel's floor against that on one core: threads are woken and joined in a tree, a level for each doubling."""
+    return 1 + np.log2(np.maximum(np.asarray(hardware.units, dtype=float), 1.0))
+
+
+def cached(moved_bytes: np.ndarray, hardware: Hardware) -> np.ndarray:
+    cache_bytes = np.where(np.asarray(hardware.cache_bytes) > 0, hardware.cache_bytes, UNKNOWN_CACHE_BYTES)
+    return np.maximum(moved_bytes / cache_bytes, 1e-6)

@@ -1,0 +1,80 @@
+"""Shapes and Hardware: what term functions look at. Arrays, one entry an operation, so that a table of measurements of
+several chips is priced by the same code as a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.trace.trace import Operations
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Numbers of operations of one class (columns of gpuwise.trace.trace.COLUMNS), as floats. All of shape (operations,).
+
+    element_bytes: of the type computed in. images: samples of a micro-batch, 1 where unknown: a convolution's m over it is
+    the area of one image.
+    """
+
+    flops: np.ndarray
+    bytes_read: np.ndarray
+    bytes_written: np.ndarray
+    kernels: np.ndarray
+    batch: np.ndarray
+    m: np.ndarray
+    n: np.ndarray
+    k: np.ndarray
+    causal: np.ndarray
+    element_bytes: np.ndarray
+    images: np.ndarray | float = 1.0
+
+    @property
+    def moved_bytes(self) -> np.ndarray:
+        return self.bytes_read + self.bytes_written
+
+    @classmethod
+    def of(cls, operations: Operations, rows: np.ndarray, *, images: float = 1.0) -> Shapes:
+        """The chosen rows of a Trace's distinct operations."""
+        names = ("flops", "bytes_read", "bytes_written", "kernels", "batch", "m", "n", "k", "causal")
+        columns = {name: operations.column(name)[rows].astype(float) for name in names}
+        element_bytes = np.array([ELEMENT_BYTES.get(operations.dtype[row], 4.0) for row in rows])
+        return cls(**columns, element_bytes=element_bytes, images=np.full(len(rows), float(images)))
+
+
+ELEMENT_BYTES = {
+    "float64": 8.0, "int64": 8.0, "float32": 4.0, "int32": 4.0, "complex64": 8.0, "bfloat16": 2.0, "float16": 2.0, "int16": 2.0,
+    "float8_e4m3fn": 1.0, "float8_e5m2": 1.0, "int8": 1.0, "uint8": 1.0, "bool": 1.0, "float4_e2m1fn_x2": 0.5,
+}  # fmt: skip
+
+USUAL_CLOCK_HZ = 1.8e9  # of GPUs whose boost clock the catalog does not have
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Figures of the chip behind each operation: numbers, or arrays of shape (operations,).
+
+    peak_flops_per_s: of the units that compute it, as far as the board's power sustains it; 1 where none do.
+    units: multiprocessors or cores. cache_bytes: the last-level cache. array_side: of a systolic array, numbers.
+    clock_hz: at boost.
+    """
+
+    peak_flops_per_s: np.ndarray | float
+    bandwidth_bytes_per_s: np.ndarray | float
+    units: np.ndarray | float
+    cache_bytes: np.ndarray | float
+    array_side: np.ndarray | float = 1.0
+    clock_hz: np.ndarray | float = USUAL_CLOCK_HZ
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Times at datasheet figures by name, seconds; and features of shapes for curves, positive. Shape (operations,) each.
+
+    floor: how long a kernel's floor is here against the chip it is stated for, where it runs with the clock.
+    """
+
+    seconds: dict[str, np.ndarray]
+    features: dict[str, np.ndarray]
+    floor: np.ndarray | float = 1.0

@@ -1,0 +1,151 @@
+"""How long each distinct operation of a Trace takes on a Chip, by the calibrated figures of its class of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.cost.calibration import Calibration, Entry, Found, Term
+from gpuwise.cost.calibration import calibration as shipped_calibration
+from gpuwise.cost.kernels.classes import groups, terms_of
+from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, Shapes
+from gpuwise.cost.kernels.systolic import ARRAY_SIDE, USUAL_SIDE
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import Units, family, sustained_peak, units_for
+from gpuwise.hardware.types import Chip
+from gpuwise.trace.trace import Trace
+
+# How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
+ARITHMETIC = ("compute", "direct", "winograd")
+# GeForce boards run beyond the boost clock of their sheet: an RTX 3090 of 1.695 GHz at 1.9 to 1.95 (reviews' clock logs).
+GEFORCE_BOOST = 1.15
+# A class that no file has figures for: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
+GENERIC = Found(Entry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
+
+
+@dataclass(frozen=True)
+class ClassTimes:
+    """Seconds of one run of each operation of one class, shape (operations,).
+
+    device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids. name: of the class, with
+    its numerics. units: that compute it, None where only bytes matter. found: the figures behind it.
+    """
+
+    name: str
+    device_s: np.ndarray
+    compute_s: np.ndarray
+    memory_s: np.ndarray
+    floor_s: np.ndarray
+    units: Units | None
+    found: Found
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Seconds of one run of each distinct operation, shape (operations,).
+
+    device_s, compute_s, memory_s, floor_s: see ClassTimes; ideal_s: a contraction's model operations (as MFU counts them)
+    at the datasheet peak, 0 for other kinds. kernel_class: of each, an index into names. found: the figures behind each
+    class; their level is "generic" where no file has any.
+    notes: assumptions made about the chip's units; peaks: the catalog's rates that priced contractions.
+    """
+
+    device_s: np.ndarray
+    compute_s: np.ndarray
+    memory_s: np.ndarray
+    floor_s: np.ndarray
+    ideal_s: np.ndarray
+    kernel_class: np.ndarray
+    names: tuple[str, ...]
+    found: tuple[Found, ...]
+    notes: tuple[str, ...]
+    peaks: tuple[str, ...]
+
+
+def kernel_times(trace: Trace, chip: Chip, parameters: Parameters, calibration: Calibration | None = None) -> KernelTimes:
+    """Prices the distinct operations. Raises UnsupportedError where the chip lacks a precision the trace computes in."""
+    calibration = calibration or shipped_calibration(chip)
+    precision = trace.header.strategy.precision
+    device, compute, memory, floor, ideal = np.zeros((5, len(trace.operations)))
+    kernel_class = np.zeros(len(trace.operations), dtype=np.int32)
+    priced = []
+    for number, group in enumerate(groups(trace)):
+        times = class_times(group.kernel_class, group.dtype, group.shapes, chip, precision=precision,
+                            parameters=parameters, calibration=calibration)  # fmt: skip
+        rows = group.rows
+        device[rows], compute[rows], memory[rows], floor[rows] = times.device_s, times.compute_s, times.memory_s, times.floor_s
+        kernel_class[rows] = number
+        if times.units:
+            ideal[rows] = group.model_flops / times.units.peak_flops_per_s
+        priced.append(times)
+    units = [times.units for times in priced if times.units]
+    return KernelTimes(
+        device, compute, memory, floor, ideal, kernel_class,
+        names=tuple(times.name for times in priced),
+        found=tuple(times.found for times in priced),
+        notes=tuple(dict.fromkeys(unit.note for unit in units if unit.note)),
+        peaks=tuple(dict.fromkeys(unit.figure for unit in units)),
+    )  # fmt: skip
+
+
+def class_times(kernel_class: str, dtype: str, shapes: Shapes, chip: Chip, *, precision: str, parameters: Parameters,
+                calibration: Calibration, for_minutes: bool = True) -> ClassTimes:  # fmt: skip
+    """Prices operations of one class (classes.classes).
+
+    dtype: computed in, "" where only bytes matter. for_minutes: as part of a training, under the limit of the board's power.
+    """
+    units, peak, name = None, 1.0, kernel_class
+    if dtype:
+        kind = kernel_class.split("_")[0]
+        units = units_for(chip, dtype=dtype, kind=kind, precision=precision, parameters=parameters)
+        peak = sustained_peak(chip, units, parameters, for_minutes=for_minutes)
+        name = f"{kernel_class}.{units.figure}"
+    hardware = hardware_of(chip, parameters, peak_flops_per_s=peak)
+    terms = terms_of(kernel_class, shapes, hardware, family(chip))
+    found = calibration.find(kernel_class, units.figure if units else "") or GENERIC
+    if kernel_class == "other":  # of no known kind: whatever a file says of it is no model
+        found = replace(found, level=GENERIC.level)
+    parts = found.entry.parts_s(terms.seconds, terms.features)
+    fixed = shapes.kernels * found.entry.floor_s * terms.floor
+    arithmetic = [part for term, part in parts.items() if term.startswith(ARITHMETIC)]
+    traffic = [part for term, part in parts.items() if not term.startswith(ARITHMETIC)]
+    none = np.zeros(len(shapes.kernels))
+    least_compute = shapes.flops / _most_flops_per_s(chip, units, kernel_class) if units else none
+    least_memory = _least_memory_s(shapes, hardware) if family(chip) != "systolic" else none  # fused: few bytes move
+    least = np.maximum(least_compute, least_memory)
+    busy = np.maximum(found.scale * found.entry.join_s(parts), least) if parts else none
+    return ClassTimes(
+        name,
+        device_s=fixed + busy,
+        compute_s=np.maximum.reduce([least_compute, *(found.scale * part for part in arithmetic)]),
+        memory_s=np.maximum.reduce([least_memory, *(found.scale * part for part in traffic)]),
+        floor_s=fixed,
+        units=units,
+        found=found,
+    )
+
+
+def _most_flops_per_s(chip: Chip, units: Units, kernel_class: str) -> float:
+    """What no kernel exceeds, whatever figures say that were fitted elsewhere: the sheet's peak, at the clock boards reach;
+    four times as much where Winograd's convolutions do with a quarter of the multiplications (F(4x4), fp32)."""
+    boost = GEFORCE_BOOST if chip.vendor == "NVIDIA" and chip.kind == "gpu-consumer" else 1.0
+    return units.peak_flops_per_s * boost * (4.0 if kernel_class.startswith("conv") and units.figure == "fp32" else 1.0)
+
+
+def _least_memory_s(shapes: Shapes, hardware: Hardware) -> np.ndarray:
+    """What no kernel falls below: the bytes that the cache can neither have from the kernel before nor keep for the next."""
+    return np.maximum(shapes.moved_bytes - 2 * hardware.cache_bytes, 0.0) / hardware.bandwidth_bytes_per_s
+
+
+def hardware_of(chip: Chip, parameters: Parameters, *, peak_flops_per_s: float = 1.0) -> Hardware:
+    """What term functions need of a chip. It must have a known bandwidth (check_can_run sees to it)."""
+    assert chip.memory_bandwidth_bytes_per_s is not None
+    return Hardware(
+        peak_flops_per_s=peak_flops_per_s,
+        bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s,
+        units=chip.sm_count or parameters.default_units,
+        cache_bytes=(chip.l2_bytes or 0) if family(chip) in ("gpu", "cpu") else 0,
+        array_side=ARRAY_SIDE.get(chip.architecture or "", USUAL_SIDE),
+        clock_hz=chip.boost_clock_hz or USUAL_CLOCK_HZ,
+    )

@@ -1,0 +1,193 @@
+"""The roofline of a step: how many operations its kernels do for each byte, how fast they are, and what the chip allows.
+
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. Ceilings come in two
+kinds: what the datasheet says, and what the calibration gives the largest kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwise.cost.calibration import PROVENANCE, Calibration
+from gpuwise.cost.calibration import calibration as shipped_calibration
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.kernel_sizes import DTYPES
+from gpuwise.cost.kernels import KernelTimes, kernel_times
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.peak import grouped
+from gpuwise.cost.single_kernel import kernel_forecast
+from gpuwise.hardware.types import Chip
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import Trace
+
+BY = ("kernels", "modules")
+_SIDE, _MOVED_BYTES = 16384, 4 * 2**30  # of the kernels that show what the calibration gives at best
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A roof, of arithmetic (operations a second in `name`: bf16, tf32, ...) or of memory (bytes a second).
+
+    datasheet: the catalog's figure; calibrated: what large kernels reach of it. provenance: of that.
+    """
+
+    name: str
+    datasheet: float
+    calibrated: float
+    provenance: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """Kernels of one class, or of one group of modules, over a step of one device.
+
+    share: of the device's time; calls: how often they run. intensity: operations a byte, None for kernels that only move
+    bytes. flops_per_s, bytes_per_s: achieved. ceiling: name of the roof of arithmetic above it, "" where there is none or
+    more than one. provenance: where its figures come from, the largest part.
+    """
+
+    name: str
+    seconds: float
+    share: float
+    calls: int
+    flops: int
+    bytes: int
+    ceiling: str
+    provenance: str
+
+    @property
+    def intensity(self) -> float | None:
+        return self.flops / self.bytes if self.flops and self.bytes else None
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.flops / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "intensity": self.intensity, "flops_per_s": self.flops_per_s, "bytes_per_s": self.bytes_per_s}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Points of a step, those that take most time first, under the ceilings of a chip.
+
+    compute: roofs of arithmetic in the numerics that the step computes in, highest first; memory: the roof of bandwidth.
+    by: what a point is, one of BY. forecast: of the step, where it was asked for.
+    """
+
+    job: str
+    device: str
+    strategy: Strategy
+    by: str
+    points: tuple[Point, ...]
+    compute: tuple[Ceiling, ...]
+    memory: Ceiling
+    forecast: Forecast | None = None
+
+    @property
+    def ridges(self) -> dict[str, float]:
+        """By numerics: operations a byte from which on arithmetic is the lower roof, by the datasheet."""
+        return {roof.name: roof.datasheet / self.memory.datasheet for roof in self.compute}
+
+    def roof_flops_per_s(self, point: Point) -> float | None:
+        """The datasheet's roof above a point, None where it does no arithmetic. Points of several numerics are held
+        against the highest."""
+        roof = next((roof for roof in self.compute if roof.name == point.ceiling), self.compute[0] if self.compute else None)
+        if roof is None or point.intensity is None:
+            return None
+        return min(roof.datasheet, point.intensity * self.memory.datasheet)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types."""
+        return {"job": self.job, "device": self.device, "strategy": self.strategy.to_dict(), "by": self.by,
+                "points": [point.to_dict() for point in self.points], "compute": [asdict(roof) for roof in self.compute],
+                "memory": asdict(self.memory), "ridges": self.ridges}  # fmt: skip
+
+
+def roofline(trace: Trace, chip: Chip, *, by: str = "kernels", parameters: Parameters | None = None,
+             calibration: Calibration | None = None) -> Roofline:  # fmt: skip
+    """Where the kernels of a step lie under the roofs of a chip.
+
+    Arguments:
+        by: a point is a class of kernels, or a group of modules. parameters, calibration: the shipped figures where None.
+    Raises what `price` raises where the chip cannot run the trace.
+    """
+    assert by in BY, by
+    parameters, calibration = parameters or shipped_parameters(), calibration or shipped_calibration(chip)
+    times = kernel_times(trace, chip, parameters, calibration)
+    compute = [
+        _arithmetic(name, chip, parameters, calibration)
+        for name in times.peaks
+        if name in DTYPES and name in chip.peak_flops_per_s
+    ]
+    return Roofline(
+        job=trace.header.job,
+        device=chip.id,
+        strategy=trace.header.strategy,
+        by=by,
+        points=_points(trace, times, by),
+        compute=tuple(sorted(compute, key=lambda roof: -roof.datasheet)),
+        memory=_bandwidth(chip, parameters, calibration),
+    )
+
+
+def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
+    operation, operations = trace.sequence.operation, trace.operations
+    names: tuple[str, ...] = times.names
+    label = times.kernel_class[operation]
+    if by == "modules":
+        starred = grouped(trace.modules)
+        names = tuple(dict.fromkeys(starred))
+        number = {name: index for index, name in enumerate(names)}
+        label = np.array([number[name] for name in starred])[trace.sequence.module]
+
+    def total(values: np.ndarray) -> np.ndarray:
+        summed: np.ndarray = np.bincount(label, weights=values * trace.repeats, minlength=len(names))
+        return summed
+
+    seconds = total(times.device_s[operation])
+    calls = total(np.ones(len(operation)))
+    flops = total(operations.column("flops")[operation])
+    moved = total((operations.column("bytes_read") + operations.column("bytes_written"))[operation])
+    whole = max(float(seconds.sum()), 1e-30)
+    found = []
+    for index in np.argsort(-seconds, kind="stable").tolist():
+        if seconds[index] <= 0:
+            continue
+        mine = operation[label == index]
+        taken = np.bincount(times.kernel_class[mine], weights=times.device_s[mine], minlength=len(times.names))
+        arithmetic = {times.names[c].partition(".")[2] for c in np.flatnonzero(taken)} - {""}
+        level = times.found[int(taken.argmax())].level
+        found.append(Point(names[index] or "(root)", float(seconds[index]), float(seconds[index]) / whole, int(calls[index]),
+                           int(flops[index]), int(moved[index]), arithmetic.pop() if len(arithmetic) == 1 else "",
+                           PROVENANCE.get(level, PROVENANCE["family"])))  # fmt: skip
+    return tuple(found)
+
+
+def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration) -> Ceiling:
+    """What a large matrix product reaches in `name`."""
+    found = kernel_forecast("gemm", chip, dtype=name, sizes=dict.fromkeys("mnk", _SIDE), parameters=parameters,
+                            calibration=calibration)  # fmt: skip
+    return Ceiling(name, chip.peak_flops_per_s[name], found.flops / found.time_s.value, found.provenance)
+
+
+def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> Ceiling:
+    """What the quickest large kernel that moves bytes reaches; those that a compiled graph fuses may seem to beat the
+    datasheet, and do not count."""
+    assert chip.memory_bandwidth_bytes_per_s is not None
+    sizes = {"bytes_read": _MOVED_BYTES // 2, "bytes_written": _MOVED_BYTES // 2}
+    reached = []
+    for kind in ("copy", "elementwise", "optimizer"):
+        found = kernel_forecast(kind, chip, dtype="fp32", sizes=sizes, parameters=parameters, calibration=calibration)
+        if found.bytes / found.time_s.value <= chip.memory_bandwidth_bytes_per_s:
+            reached.append((found.bytes / found.time_s.value, found.provenance))
+    best, said = max(reached, default=(chip.memory_bandwidth_bytes_per_s, PROVENANCE["family"]))
+    return Ceiling("memory", chip.memory_bandwidth_bytes_per_s, best, said)

@@ -1,0 +1,94 @@
+"""One kernel on a chip, by its sizes: what a table of measured kernels can be held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwise.cost.calibration import PROVENANCE, Calibration
+from gpuwise.cost.calibration import calibration as shipped_calibration
+from gpuwise.cost.forecast import Interval
+from gpuwise.cost.kernel_sizes import checked_sizes, columns_of, dtype_of
+from gpuwise.cost.kernels import class_times
+from gpuwise.cost.kernels.attention_decode import is_decode
+from gpuwise.cost.kernels.classes import CONTRACTIONS, class_of
+from gpuwise.cost.kernels.shapes import Shapes
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.rates import NO_SPEED, TOO_OLD, check_can_run, why_not
+from gpuwise.errors import unknown_name
+from gpuwise.hardware.types import Chip
+from gpuwise.trace.trace import COLUMNS, KINDS, Operations
+
+
+@dataclass(frozen=True)
+class KernelForecast:
+    """One run of a kernel. time_s: with its 90 % interval. bound: shares by what limits it (compute, memory, launch), summing
+    to 1. flops and bytes: what it does at the least. provenance: where its figures come from."""
+
+    kernel: str
+    device: str
+    dtype: str
+    time_s: Interval
+    bound: dict[str, float]
+    flops: int
+    bytes: int
+    provenance: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types."""
+        return asdict(self)
+
+
+def kernel_forecast(kind: str, chip: Chip, *, dtype: str, sizes: Mapping[str, int], parameters: Parameters | None = None,
+                    calibration: Calibration | None = None) -> KernelForecast:  # fmt: skip
+    """The time of one kernel.
+
+    Arguments:
+        kind: of operation (gpuwise.trace.trace.KINDS), or one of its classes: attention_backward, conv_channels_last.
+        dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8, or a name of PyTorch's. sizes: see gpuwise.cost.kernel_sizes.SIZES.
+        parameters, calibration: the shipped figures where None.
+
+    Raises UnknownNameError for an unknown kind or dtype, InputError for sizes that are missing, unknown or make no sense,
+    UnsupportedError where the chip does not compute in the dtype.
+    """
+    base = kind.split("_")[0]
+    if base not in KINDS:
+        raise unknown_name("kind of kernel", kind, KINDS, listing="gpuwise.trace.trace.KINDS")
+    short, full = dtype_of(dtype)
+    if why_not(chip, mode="infer") in (NO_SPEED, TOO_OLD):
+        check_can_run(chip, mode="infer")
+    given = checked_sizes(kind, sizes)
+    numbers, images = columns_of(kind, given, full), given["batch"] if base == "conv" else 1
+    if base in ("gemm", "conv") and numbers["batch"] > 1 and not {"batched", "grouped", "depthwise"} & set(kind.split("_")):
+        kind = class_of(base, kind, batched=True, depthwise=numbers["n"] == 1, channels_last="channels_last" in kind)
+    if kind == "attention" and is_decode(np.array(numbers["m"]), np.array(numbers["n"])):
+        kind = class_of(base, decode=True)
+    shapes = one_shape(base, full, images=images, **numbers)
+    times = class_times(kind, full if base in CONTRACTIONS else "", shapes, chip,
+                        precision="tf32" if short == "tf32" else "fp32", parameters=parameters or shipped_parameters(),
+                        calibration=calibration or shipped_calibration(chip), for_minutes=False)  # fmt: skip
+    time_s, floor_s = float(times.device_s[0]), float(times.floor_s[0])
+    low, high = times.found.entry.spread
+    launch = floor_s / time_s if time_s else 0.0
+    roof = "compute" if times.compute_s[0] >= times.memory_s[0] else "memory"
+    return KernelForecast(
+        kernel=times.name,
+        device=chip.id,
+        dtype=short,
+        time_s=Interval(time_s, time_s * low, time_s * high),
+        bound={"compute": 0.0, "memory": 0.0, "launch": launch, roof: 1 - launch},
+        flops=int(numbers.get("flops", 0)),
+        bytes=int(numbers["bytes_read"] + numbers["bytes_written"]),
+        provenance=PROVENANCE.get(times.found.level, PROVENANCE["family"]),
+    )
+
+
+def one_shape(kind: str, dtype: str, *, images: int = 1, **numbers: float) -> Shapes:
+    """The shapes of a single operation. numbers: by the names of gpuwise.trace.trace.COLUMNS; kernels is 1 where not given."""
+    row = [{"kernels": 1, **numbers}.get(name, 0) for name in COLUMNS]
+    operations = Operations((kind,), np.array([KINDS.index(kind)]), (dtype,), np.array([row]).astype(np.int64))
+    return Shapes.of(operations, np.array([0]), images=images)
