@@ -11,8 +11,6 @@ from zlib import crc32
 
 import numpy as np
 
-DEVICE_FOLDS = 5
-
 
 def kept_out_shapes(*columns: np.ndarray) -> np.ndarray:
     """Which rows are kept out, by the numbers that make their shape."""
@@ -22,8 +20,3 @@ def kept_out_shapes(*columns: np.ndarray) -> np.ndarray:
 
 def kept_out_model(name: str) -> bool:
     return crc32(name.encode()) % 3 == 0
-
-
-def device_fold(chip_id: str) -> int:
-    """Devices are left out a fifth at a time."""
-    return crc32(chip_id.encode()) % DEVICE_FOLDS

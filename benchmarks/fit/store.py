@@ -12,8 +12,6 @@ from benchmarks.fit.write import remove_all, write
 from gpuwise.cost.calibration import LEVELS, Calibration, CalibrationFile, Entry, names_of, shipped
 from gpuwise.hardware.types import Chip
 
-SPLITS = ("fitted", "unseen shapes", "unseen models", "unseen device")
-
 
 @dataclass
 class Store:

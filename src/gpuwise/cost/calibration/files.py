@@ -42,16 +42,25 @@ class CalibrationFile:
 
 def parse(text: str, name: str) -> CalibrationFile:
     """A calibration file from its text. Raises FileFormatError naming the file."""
-    return _parse(text.encode(), name, lambda data: tomllib.loads(data.decode()))
+    return _file_of(tables(text.encode(), name), name)
 
 
-def _parse(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]]) -> CalibrationFile:
+def _toml(text: bytes) -> dict[str, Any]:
+    return tomllib.loads(text.decode())
+
+
+def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]] = _toml) -> dict[str, Any]:
+    """The tables of a file of this schema. Raises FileFormatError naming the file."""
     try:
         data = read(text)
     except tomllib.TOMLDecodeError as error:
         raise FileFormatError(f"{name} is not valid TOML: {error}.", WAYS_OUT) from None
     if data.get("schema") != SCHEMA:
         raise FileFormatError(f"{name}: schema is {data.get('schema')!r}, this gpuwise reads {SCHEMA}.", WAYS_OUT)
+    return data
+
+
+def _file_of(data: dict[str, Any], name: str) -> CalibrationFile:
     level, of, scale = data.get("level"), data.get("of"), data.get("scale", {})
     if level not in PROVENANCE or not isinstance(of, str):
         raise FileFormatError(f"{name}: needs a level ({', '.join(PROVENANCE)}) and what it is `of`.", WAYS_OUT)
@@ -86,7 +95,7 @@ def _folder() -> Traversable:
 
 @cache
 def _shipped_file(name: str) -> CalibrationFile:
-    return _parse(_folder().joinpath(name).read_bytes(), name, partial(parsed, f"calibration-{name}"))
+    return _file_of(tables(_folder().joinpath(name).read_bytes(), name, partial(parsed, f"calibration-{name}")), name)
 
 
 def shipped_file(level: str, of: str) -> CalibrationFile | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +10,7 @@ from math import exp, log
 from typing import Any
 
 from gpuwise.cost.calibration.entry import WAYS_OUT
-from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, SCHEMA
+from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, tables
 from gpuwise.cost.calibration.files import STEPS as FILE
 from gpuwise.errors import FileFormatError
 
@@ -37,12 +36,7 @@ class StepSpread:
 
 def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
     """The table [[spread]] of a file. Raises FileFormatError that names the file and the row."""
-    try:
-        data: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FileFormatError(f"{name} is not valid TOML: {error}.", WAYS_OUT) from None
-    if data.get("schema") != SCHEMA:
-        raise FileFormatError(f"{name}: schema is {data.get('schema')!r}, this gpuwise reads {SCHEMA}.", WAYS_OUT)
+    data = tables(text.encode(), name)
     rows = data.get("spread")
     if not isinstance(rows, list):
         raise FileFormatError(f"{name}: has no table [[spread]].", WAYS_OUT)
