@@ -7,7 +7,7 @@ level. Steps of vision models, which share classes with them, are learned from a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
@@ -97,7 +97,7 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
             errors = _errors(rows, parts, scales_without, context)
             levels = _levels(chip, chip[seen & ~own], context)
             found.append(_report(rows, np.full(len(own), "unseen models"), errors, levels)[own & rows.fits & ~rows.anchor])
-    put(scales, rows.table.parts, context, store)
+    put(scales, rows.table.parts, context, store, learned=set(chip[seen & ~rows.anchor]))
     return pd.concat(found, ignore_index=True)
 
 
@@ -123,8 +123,12 @@ def _measured(chip: str, known: Mapping[tuple[str, str], CalibrationFile]) -> bo
     return ("chip", chip) in known and bool(known["chip", chip].entries)
 
 
-def put(scales: Scales, keys: Iterable[str], context: Context, store: Store) -> None:
-    """Scales into the store: worked into an entry where a file has its own, beside it where the level above serves."""
+def put(scales: Scales, keys: Iterable[str], context: Context, store: Store, *, learned: Collection[str]) -> None:
+    """Scales into the store: worked into an entry where a file has its own, beside it where the level above serves.
+
+    learned: chips that steps were learned from. What was measured on others, or for architectures without any of them, stays.
+    """
+    touched = {(level, of) for chip in learned for level, of in names_of(context.catalog.chip(chip)).items()}
     keys = sorted({like for key in keys for like in (key, key.replace(".bf16", ".fp16"), key.replace(".fp16", ".bf16"))})
     wanted = {(level, of) for level, of, _ in scales.log}
     new = []
@@ -139,6 +143,8 @@ def put(scales: Scales, keys: Iterable[str], context: Context, store: Store) -> 
         for key, base in entries_of(calibration, keys).items():
             serving = _serving(key, calibration)
             if own and any(name in own.entries for name in serving):
+                if (level, of) not in touched:
+                    continue
                 factor = scales.of(names, key)
                 if abs(factor - 1) > WORTH or key.split(".")[0] != serving[0].split(".")[0]:
                     entries[key] = rescaled(base, factor)

@@ -35,6 +35,10 @@ def fit_all(context: Context, store: Store, *, unseen: bool, names: Collection[s
         for split, part in rows.groupby("split"):
             print(f"{piece.name:12} {split:14} {'all':32} {error_line(part.log_error.to_numpy())}", flush=True)
         rows.to_parquet(_errors_path(context, piece))
+    for piece in PIECES:
+        if piece.final and (not names or piece.name in names):
+            rows = piece.final(context, store, pd.read_parquet(_errors_path(context, piece)))
+            rows.to_parquet(_errors_path(context, piece))
 
 
 def errors_of(context: Context, pieces: Collection[Piece] = PIECES) -> pd.DataFrame | None:

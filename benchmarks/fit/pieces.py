@@ -25,8 +25,9 @@ class Context:
 class Piece:
     """fit: puts entries into the store, using no row of its `without`, and gives the error rows (store.error_rows) of what it
     fitted and kept out. unseen: error rows of devices or architectures left out, from fits of its own on top of a store as
-    it was before the piece."""
+    it was before the piece. final: the error rows again, of what later pieces left in the store."""
 
     name: str
     fit: Callable[[Context, Store], pd.DataFrame]
     unseen: Callable[[Context, Store], pd.DataFrame] | None = None
+    final: Callable[[Context, Store, pd.DataFrame], pd.DataFrame] | None = None

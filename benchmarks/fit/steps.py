@@ -16,15 +16,14 @@ from benchmarks.fit.solve import Block, Measured, solve
 from gpuwise.cost.calibration import Calibration, Entry
 from gpuwise.cost.kernels.classes import classes, terms_of
 from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
-from gpuwise.cost.kernels.times import GENERIC, hardware_of
+from gpuwise.cost.kernels.times import GEFORCE_BOOST, GENERIC, hardware_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import host_s
 from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
 
-# Boards run beyond the boost clock of their sheet: an RTX 3090 of 1.695 GHz at 1.9 to 1.95.
-LEAST_COMPUTE = 0.87
+LEAST_COMPUTE = round(1 / GEFORCE_BOOST, 2)
 
 
 @dataclass(frozen=True)

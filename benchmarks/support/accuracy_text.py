@@ -65,10 +65,16 @@ Rules fixed in code, which look at no result ([benchmarks/fit/split.py](../bench
 - **unseen device**: the fit is made once more without any row of the device (or of its architecture, where a table has few
   devices), and the device is then forecast by what was learned from others. The files that are shipped know all devices.
 
+- **not fitted**: compiled steps of language models, which no fit learns from.
+
+Errors of vision steps on known GPUs are of the figures as they are shipped. Those of single kernels are of the fit to their table; the
+last piece, whole steps of language models, moves norms, softmax, elementwise and fp32 kernels of chips that it has steps of.
+
 No figure was fitted to a row that is kept out. Four things make these errors a little optimistic all the same: the form of the model
 (terms, curves, which rows are another program) was chosen while errors of kept-out rows were in view; under an unseen device, figures
 of the whole family may rest on tables of single kernels of that device where one has both (A100, H100, B200, V100, T4, P4);
-fp32 operators of an unseen device take what the measuring program adds to every row from that device's own smallest rows; and language models that were fitted are reported as unseen by fits without the model, whose relatives stay.
+fp32 operators of an unseen device take what the measuring program adds to every row from that device's own smallest rows; and
+language models that were fitted are reported as unseen by fits without the model, whose relatives stay.
 """
 
 GOALS = """

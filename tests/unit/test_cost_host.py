@@ -48,12 +48,6 @@ def test_a_compiled_step_pays_for_its_graphs_and_kernels():
     assert inference == pytest.approx(FIGURES.host_compiled["graph_s"] + 10 * FIGURES.host_compiled["kernel_s"])
 
 
-def test_cuda_graphs_cost_the_same_whatever_they_hold():
-    few, many = (step(["forward"] * n + ["backward"] * n, compiled=True) for n in (10, 10_000))
-    assert host_s(few, H100, FIGURES, cuda_graphs=True) == host_s(many, H100, FIGURES, cuda_graphs=True)
-    assert host_s(many, H100, FIGURES, cuda_graphs=True) < host_s(many, H100, FIGURES)
-
-
 def test_the_update_of_a_compiled_model_stays_eager():
     model, whole = (step(phases, compiled=True) for phases in (["forward"], ["forward", "optimizer"]))
     update = FIGURES.host_operation_s["optimizer"] + FIGURES.host_kernel_s

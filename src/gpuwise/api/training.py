@@ -126,7 +126,8 @@ def _forecast(job: Job, strategy: Strategy, chip: Chip, capacity_bytes: int | No
     try:
         trace = source.trace(strategy, substrate=substrate_of(chip))
         single, communication = data_parallel(trace, strategy)
-        return price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy)
+        # The loop copies a batch when it needs it.
+        return price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy, prefetched=False)
     except GpuwiseError as error:
         import warnings
 

@@ -10,13 +10,12 @@ from gpuwise.trace.trace import PHASES, Trace
 COMPILED_PHASES = ("forward", "backward", "recompute")  # torch.compile takes the model; the update stays eager
 
 
-def host_s(trace: Trace, chip: Chip, parameters: Parameters, *, cuda_graphs: bool = False) -> float:
+def host_s(trace: Trace, chip: Chip, parameters: Parameters) -> float:
     """Seconds the host is busy launching one optimizer step of `trace`.
 
     Eager PyTorch pays for each call of an operation, by phase, and for each kernel a call launches. A compiled model pays
-    for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches; with cuda_graphs the
-    kernels of a graph are one launch (torch.compile(mode="reduce-overhead")). On a CPU the dispatch is part of each
-    operation's floor, and accelerators that compile whole steps launch one program: 0.
+    for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches. On a CPU the dispatch
+    is part of each operation's floor, and accelerators that compile whole steps launch one program: 0.
     """
     if family(chip) != "gpu":
         return 0.0
@@ -24,8 +23,6 @@ def host_s(trace: Trace, chip: Chip, parameters: Parameters, *, cuda_graphs: boo
         return sum(_eager_s(trace, phase, parameters) for phase in PHASES)
     update_s = sum(_eager_s(trace, phase, parameters) for phase in PHASES if phase not in COMPILED_PHASES)
     graphs = trace.accumulation * sum(bool(trace.counts(phase).any()) for phase in ("forward", "backward"))
-    if cuda_graphs:
-        return update_s + graphs * (parameters.host_compiled["graph_s"] + parameters.host_compiled["replay_s"])
     kernels = sum(_kernels(trace, phase) for phase in COMPILED_PHASES)
     return update_s + graphs * parameters.host_compiled["graph_s"] + kernels * parameters.host_compiled["kernel_s"]
 

@@ -41,6 +41,4 @@ class Parameters:
 def parameters() -> Parameters:
     """The shipped figures."""
     text = files("gpuwise.cost").joinpath("data/efficiency.toml").read_text(encoding="utf-8")
-    figures = tomllib.loads(text)
-    figures.pop("evidence", None)
-    return Parameters(**figures)
+    return Parameters(**tomllib.loads(text))

@@ -43,6 +43,7 @@ def price(
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
     loader_samples_per_s: float | None = None,
+    prefetched: bool = True,
     replay: bool = True,
 ) -> Forecast:
     """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
@@ -55,6 +56,7 @@ def price(
         strategy: what is reported; its precision and mode must be the trace's.
         parameters, calibration: the shipped figures where None.
         loader_samples_per_s: what the data pipeline of one machine delivers; None: loading is not priced.
+        prefetched: whether batches are loaded and copied while the step before computes (gpuwise.cost.inputs).
         replay: run the allocator over the step; without, its memory is counted (see cost.memory.memory_forecast).
     Raises UnsupportedError where the chip cannot run the trace or a figure the model needs is unknown, and InputError
     where counts make no sense. The cost of a call depends on distinct operations, hardly on layers, not on devices.
@@ -81,7 +83,7 @@ def price(
         parameters=parameters,
     )
     taken = input_s(trace, chip, loader_samples_per_s=loader_samples_per_s, samples=trace.samples * count,
-                    parameters=parameters)  # fmt: skip
+                    prefetched=prefetched, parameters=parameters)  # fmt: skip
     waited_s = taken.exposed_s(alone_s + exchanged.exposed_s)
     step_s = alone_s + exchanged.exposed_s + waited_s
     bound = bound_shares(trace, times, alone_s=alone_s, exchange_s=exchanged.exposed_s, input_s=waited_s)

@@ -58,9 +58,8 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     another type) and copy_cat, apart from copies that change the order.
     """
     operations, strategy = trace.operations, trace.header.strategy
-    channels_last = getattr(strategy, "channels_last", False)
     # torch.compile gives convolutions channels-last operands (GraphLowering.decide_layout_opt, all but rare shapes on GPUs).
-    channels_last = channels_last or strategy.compile or _runs_channels_last(trace)
+    channels_last = strategy.channels_last or strategy.compile or _runs_channels_last(trace)
     names, name = _numbered(operations.name)
     dtypes, dtype = _numbered(operations.dtype)
     batched, alone = operations.column("batch") > 1, operations.column("n") == 1

@@ -18,7 +18,7 @@ from gpuwise.trace.trace import Trace
 
 # How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
 ARITHMETIC = ("compute", "direct", "winograd")
-# GeForce boards run beyond the boost clock of their sheet: an RTX 3090 of 1.695 GHz at 1.9 to 1.95 (reviews' clock logs).
+# Assumed: GeForce boards run as much as 15 % beyond the boost clock of their sheet.
 GEFORCE_BOOST = 1.15
 # A class that no file has figures for: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
 GENERIC = Found(Entry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
