@@ -1,0 +1,150 @@
+"""A claim as data: what people say, the calls that compute it, what was measured and published, and the verdict."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["right", "wrong", "right under conditions"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of gpuwise's public API that can be shown as it is run.
+
+    function: dotted, below `gpuwise`. job: the first argument; a text, or a function of benchmarks.claims.jobs that makes a
+    Job. given: keyword arguments in the order shown. slow: takes seconds (the job has to be traced).
+    """
+
+    function: str
+    job: str | Callable[[], Any]
+    given: tuple[tuple[str, Any], ...] = ()
+    slow: bool = False
+
+    @property
+    def text(self) -> str:
+        first = repr(self.job).replace("'", '"') if isinstance(self.job, str) else f"jobs.{self.job.__name__}()"
+        arguments = [first, *(f"{name}={value!r}".replace("'", '"') for name, value in self.given)]
+        return f"gpuwise.{self.function}({', '.join(arguments)})"
+
+    @functools.cache  # noqa: B019 - a handful of frozen calls, shared by rows
+    def run(self) -> Any:
+        import gpuwise
+
+        function = functools.reduce(getattr, self.function.split("."), gpuwise)
+        return function(self.job if isinstance(self.job, str) else self.job(), **dict(self.given))
+
+
+def forecast(job: str | Callable[[], Any], on: str, *, slow: bool = False, **given: Any) -> Call:
+    return Call("forecast", job, (("on", on), *given.items()), slow)
+
+
+def kernel(kind: str, on: str, **given: Any) -> Call:
+    return Call("kernel", kind, (("on", on), *given.items()))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One computed figure.
+
+    source: a call, whose answer `value` takes; names of rows above, whose figures it takes; or arithmetic in words, for which
+    it takes nothing. shown: the figure as text. holds: the range the verdict was written for; outside of it the words
+    have to be written anew.
+    """
+
+    key: str
+    what: str
+    source: Call | tuple[str, ...] | str
+    value: Callable[..., float]
+    shown: Callable[[float], str]
+    holds: tuple[float, float] = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of others. checked False: well known, but the source was not at hand."""
+
+    what: str
+    figure: str
+    source: str
+    year: str
+    checked: bool = True
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
+
+    name: of its section's anchor and of --only. said: as people say it. rows: computed. measured: names in
+    benchmarks/results/claims_measured.json. numbers: the verdict in numbers; conditions: a sentence or two; note: what else
+    to know. They are templates over the keys of rows. figure: a drawing below docs/figures, and what it shows.
+    """
+
+    name: str
+    said: str
+    verdict: Verdict
+    numbers: str
+    conditions: str
+    rows: tuple[Row, ...]
+    published: tuple[Published, ...] = ()
+    measured: tuple[str, ...] = ()
+    figure: tuple[str, str] | None = None
+    note: str = ""
+
+    def values(self, *, slow: bool = True) -> dict[str, float]:
+        """The computed figures by key; without `slow`, those that need no tracing."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            if isinstance(row.source, str):
+                found[row.key] = row.value()
+            elif isinstance(row.source, tuple):
+                if all(key in found for key in row.source):
+                    found[row.key] = row.value(*(found[key] for key in row.source))
+            elif slow or not row.source.slow:
+                found[row.key] = row.value(row.source.run())
+        return found
+
+    def outside(self, values: Mapping[str, float]) -> list[str]:
+        """Rows whose figure has left the range that the words were written for."""
+        return [f"{self.name}: {row.key} is {row.shown(values[row.key])}" for row in self.rows
+                if row.key in values and not row.holds[0] <= values[row.key] <= row.holds[1]]  # fmt: skip
+
+    def filled(self, template: str, values: Mapping[str, float]) -> str:
+        """A template with the figures in it, by key."""
+        return template.format(**{row.key: row.shown(values[row.key]) for row in self.rows if row.key in values})
+
+
+# --- how figures are written ---
+
+
+def digits(value: float, figures: int = 3) -> str:
+    """A few significant figures, thousands separated, no exponent."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{figures - 1}e}")
+    return f"{rounded:,.{max(0, figures - 1 - math.floor(math.log10(abs(rounded))))}f}"
+
+
+def unit(text: str, scale: float = 1.0, figures: int = 3) -> Callable[[float], str]:
+    """Writes a figure in a unit of `scale`."""
+    return lambda value: f"{digits(value / scale, figures)} {text}"
+
+
+def seconds(value: float) -> str:
+    """In the unit that leaves one to three digits before the point."""
+    size, name = next((u for u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if value >= u[0]), (1e-6, "µs"))
+    return f"{digits(value / size)} {name}"
+
+
+def share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+times = unit("times", figures=2)
+gigabytes = unit("GB", 1e9)
+gibibytes = unit("GiB", 2**30)
+tera = unit("TFLOP/s", 1e12)
+usd = unit("dollars")

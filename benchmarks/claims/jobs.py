@@ -1,0 +1,73 @@
+"""Jobs that no preset is: a deep chain with checkpoints of its own, and GPT-3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gpuwise.job import Job
+from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
+from gpuwise.job.models.language import next_token_batch, token_loss
+
+CHAIN_WIDTH = 256
+# Brown et al. 2020, table 2.1 (GPT-3 175B): 96 layers, width 12,288, 96 heads, 2,048 tokens; the vocabulary padded to
+# 51,200 as in Narayanan et al. 2021.
+GPT3 = Gpt2Config(vocabulary=51_200, positions=2048, width=12_288, layers=96, heads=96, dropout=0.0)
+
+
+class Chain(nn.Module):
+    """n equal layers; `segments` of them keep only their input and are computed again in backward (0: none is)."""
+
+    def __init__(self, layers: int, segments: int):
+        super().__init__()
+        self.segments = segments
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(CHAIN_WIDTH, CHAIN_WIDTH), nn.GELU()) for _ in range(layers))
+
+    def part(self, first: int, last: int, x: Tensor) -> Tensor:
+        for layer in self.layers[first:last]:
+            x = layer(x)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = len(self.layers)
+        if not self.segments:
+            return self.part(0, layers, x)
+        length = layers // self.segments
+        for first in range(0, layers, length):
+            x = checkpoint(partial(self.part, first, first + length), x, use_reentrant=False)
+        return x
+
+
+def _random_rows(n: int) -> dict[str, Tensor]:
+    return {"x": torch.randn(n, CHAIN_WIDTH)}
+
+
+def _mean_square(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    answer: Tensor = model(batch["x"]).square().mean()
+    return answer
+
+
+def chain(layers: int, segments: int) -> Callable[[], Job]:
+    """A function that makes the job, named as it is shown."""
+
+    def make() -> Job:
+        return Job(partial(Chain, layers, segments), _random_rows, _mean_square, optimizer="sgd", name=make.__name__)
+
+    make.__name__ = f"chain_of_{layers}" + (f"_in_{segments}_segments" if segments else "")
+    return make
+
+
+def gpt3() -> Job:
+    return Job(partial(Gpt2, GPT3), partial(next_token_batch, vocabulary=GPT3.vocabulary, seq_len=GPT3.positions), token_loss,
+               name="gpt3-175b", sample_unit="token", tokens_per_sample=GPT3.positions, seq_len=GPT3.positions)  # fmt: skip
+
+
+def small_gpt(seq_len: int = 256) -> Job:
+    """Four layers of GPT-2's shape, for a machine without a GPU."""
+    config = Gpt2Config(vocabulary=2048, positions=seq_len, width=384, layers=4, heads=6, dropout=0.0)
+    return Job(partial(Gpt2, config), partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len), token_loss,
+               name="gpt-small", sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len)  # fmt: skip

@@ -1,0 +1,68 @@
+"""The figures of docs/claims.md."""
+
+from __future__ import annotations
+
+import matplotlib
+
+from benchmarks.claims.devices import speed_ups
+from benchmarks.claims.money import spot_savings
+from benchmarks.claims.page import PATH
+
+matplotlib.use("Agg")
+# The same figures give the same file: no date, no random ids, text kept as text.
+STYLE = {"svg.hashsalt": "gpuwise", "svg.fonttype": "none", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3,
+         "axes.axisbelow": True}  # fmt: skip
+COLOURS = ("#8a9ba8", "#2e6f95", "#d1495b")
+FOLDER = PATH.parent / "figures" / "claims"
+NAMES = {"tabular-mlp": "MLP, 11 thousand parameters", "resnet50": "ResNet-50, 26 million",
+         "bert-base": "BERT base, 110 million"}  # fmt: skip
+
+
+def write() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        _speed_up()
+        _spot()
+
+
+def _speed_up() -> None:
+    """Speed-up over the CPU against samples a step, a panel a model; the claim's 10 to 100 is shaded."""
+    from matplotlib import pyplot
+
+    found = speed_ups()
+    figure, panels = pyplot.subplots(1, len(NAMES), figsize=(10, 3.6), sharey=True)
+    for axes, (job, title) in zip(panels, NAMES.items(), strict=True):
+        axes.axhspan(10, 100, color="#edae49", alpha=0.25, linewidth=0)
+        axes.axhline(1, color="black", linewidth=0.8)
+        for (gpu, points), colour in zip(found[job].items(), COLOURS, strict=True):
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=colour, label=gpu)
+        axes.set(xscale="log", yscale="log", title=title, xlabel="samples a step", ylim=(0.5, 150))
+    panels[0].set_ylabel("times the throughput of 96 CPU cores")
+    panels[0].set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+    panels[0].legend(loc="upper left", frameon=False, fontsize=8)
+    _save(figure, "speed-up.svg")
+
+
+def _spot() -> None:
+    """Savings of spot, a mark a provider and chip; the claim's 60 to 90 % is shaded."""
+    from matplotlib import pyplot
+
+    found = spot_savings()
+    providers = sorted({provider for provider, _ in found}, key=lambda p: -max(s for (q, _), s in found.items() if q == p))
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.9 + 0.35 * len(providers)))
+    axes.axvspan(60, 90, color="#edae49", alpha=0.25, linewidth=0)
+    for row, provider in enumerate(providers):
+        saved = [100 * saving for (name, _), saving in sorted(found.items()) if name == provider]
+        axes.plot(saved, [row] * len(saved), "o", color=COLOURS[1], alpha=0.7)
+    axes.set_yticks(range(len(providers)), providers)
+    axes.set(xlim=(0, 100), xlabel="saved against on-demand, % (a mark a chip; shaded: what is claimed)")
+    axes.invert_yaxis()
+    _save(figure, "spot.svg")
+
+
+def _save(figure: matplotlib.figure.Figure, name: str) -> None:  # type: ignore[name-defined]
+    from matplotlib import pyplot
+
+    figure.tight_layout()
+    figure.savefig(FOLDER / name, format="svg", metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)
