@@ -15,15 +15,15 @@ import pandas as pd
 
 from benchmarks.fit.attention_published import published
 from benchmarks.fit.attention_tables import CHIPS, engine_rows, hardware, shapes
-from benchmarks.fit.design import CurveDesign, Design, TermDesign
 from benchmarks.fit.pieces import Context, Piece
-from benchmarks.fit.solve import Block, Measured, solve
 from benchmarks.fit.split import kept_out_shapes
 from benchmarks.fit.store import Store, error_rows, spread
 from gpuwise.cost.calibration import Entry, Term, names_of
 from gpuwise.cost.kernels.classes import terms_of
 from gpuwise.cost.kernels.shapes import Terms
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
+from gpuwise.measure.fitting.solve import Block, Measured, solve
 
 SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0, 2026-08), attention"
 SHAPE = ["batch_size", "queries", "keys", "num_heads", "num_key_value_heads", "head_dim", "window_size"]

@@ -16,7 +16,6 @@ import pandas as pd
 
 from benchmarks import cpu_steps
 from benchmarks.fit.cpu_designs import CONTRACTIONS, OTHERS, SORT_SLOWER, design_of, prior_of
-from benchmarks.fit.design import Design
 from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.split import kept_out_model
 from benchmarks.fit.steps import Step, Table, entries_of, fit_steps, table_of
@@ -25,6 +24,7 @@ from gpuwise.cost.calibration import Entry, Term
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.detect import Cpu, local_cpu_chip
+from gpuwise.measure.fitting.design import Design
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace, load, save
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.fit.design import CurveDesign, Design, TermDesign
 from gpuwise.cost.calibration import Entry
+from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 
 PEAK = TermDesign((0.5, 1.0))  # of base clocks, which the catalog's peaks stand on: boost clocks are up to twice as fast
 FLOOR_S = (1e-6, 1.5e-5)  # on one core

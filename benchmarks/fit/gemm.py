@@ -8,15 +8,15 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from benchmarks.fit.design import CurveDesign, Design, TermDesign
 from benchmarks.fit.gemm_tables import engine_products, fp32_products, hardware_of_rows
 from benchmarks.fit.operator_tables import Rows
 from benchmarks.fit.pieces import Context, Piece
-from benchmarks.fit.solve import Block, Measured, solve
 from benchmarks.fit.store import Store, error_rows, spread
 from gpuwise.cost.calibration import Entry, names_of
 from gpuwise.cost.kernels import gemm
 from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
+from gpuwise.measure.fitting.solve import Block, Measured, solve
 
 KEYS = ("gemm.bf16", "gemm.fp8", "gemm.fp32", "gemm_batched.fp32")
 # Where nothing else is known of batched products, they run as single ones do: the same libraries, the same tiles.

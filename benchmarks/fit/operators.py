@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.fit import operator_tables as tables
-from benchmarks.fit.design import CurveDesign, Design, TermDesign
 from benchmarks.fit.operator_tables import Rows
 from benchmarks.fit.pieces import Context, Piece
-from benchmarks.fit.solve import Block, Measured, solve
 from benchmarks.fit.store import Store, error_rows, spread
 from gpuwise.cost.calibration import Entry, Term
 from gpuwise.cost.kernels.classes import terms_of
 from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
+from gpuwise.measure.fitting.solve import Block, Measured, solve
 
 SOURCE = "fp32 operators on single GPUs, PyTorch 2.1 (sitar-lab/NeuSight)"
 # Chips left out together for forecasts of a device never seen: the two A100s are one device with other memory.

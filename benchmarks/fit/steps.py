@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from benchmarks.fit.design import Design
-from benchmarks.fit.solve import Block, Measured, solve
 from gpuwise.cost.calibration import Calibration, Entry
 from gpuwise.cost.kernels.classes import classes, terms_of
 from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
@@ -21,6 +19,8 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import host_s
 from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
+from gpuwise.measure.fitting.design import Design
+from gpuwise.measure.fitting.solve import Block, Measured, solve
 from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
 
 LEAST_COMPUTE = round(1 / GEFORCE_BOOST, 2)

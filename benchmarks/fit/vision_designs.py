@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.fit.design import CurveDesign, Design, TermDesign
+from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 
 
 def _powers(low: int, high: int, step: int = 2) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from gpuwise.atomic import written_whole
-from gpuwise.cost.calibration import Entry
+from gpuwise.cost.calibration import Entry, to_table
 from gpuwise.cost.calibration.files import SCHEMA, STEPS, file_name
 
 HEAD = "# Made by `python -m benchmarks.fit`; what was set by hand comes from benchmarks/fit/assumed.\n"
@@ -40,7 +40,7 @@ def write(level: str, of: str, entries: dict[str, Entry], scale: dict[str, float
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
         head = head if said else comments(text) or HEAD
-    data["entry"] = dict(sorted({**data.get("entry", {}), **{key: as_table(e) for key, e in entries.items()}}.items()))
+    data["entry"] = dict(sorted({**data.get("entry", {}), **{key: to_table(e) for key, e in entries.items()}}.items()))
     if scale:
         data["scale"] = dict(sorted({**data.get("scale", {}), **scale}.items()))
     with written_whole(path) as file:
@@ -50,17 +50,3 @@ def write(level: str, of: str, entries: dict[str, Entry], scale: dict[str, float
 
 def _on_one_line(array: re.Match[str]) -> str:
     return "[" + " ".join(array[1].split()).rstrip(",") + "]"
-
-
-def as_table(entry: Entry) -> dict[str, Any]:
-    terms = {
-        name: {"scale": term.scale}
-        | (
-            {"curves": [{"over": c.over, "at": list(c.at), "factor": list(c.factor)} for c in term.curves]}
-            if term.curves
-            else {}
-        )
-        for name, term in entry.terms.items()
-    }
-    table = {"floor_s": entry.floor_s, "sharpness": entry.sharpness, "spread": list(entry.spread), "terms": terms}
-    return table | ({"evidence": dict(entry.evidence)} if entry.evidence else {})

@@ -35,6 +35,8 @@ _HOME = {
     "compare": "gpuwise.api",
     "plan": "gpuwise.api",
     "train": "gpuwise.api",
+    "validate": "gpuwise.api",
+    "measure": "gpuwise.api",
     "record": "gpuwise.api",
     "doctor": "gpuwise.api",
     "GpuwiseError": "gpuwise.errors",
@@ -46,7 +48,7 @@ _HOME = {
 
 # Names that are both a verb of the API and a package of the same name: the package is made callable, so that
 # `gpuwise.plan(...)` and `import gpuwise.plan.search` both work, in whatever order they come.
-_CALLABLE_PACKAGES = ("plan",)
+_CALLABLE_PACKAGES = ("measure", "plan")
 
 __all__ = ["__version__", *_HOME]
 
@@ -56,11 +58,13 @@ if TYPE_CHECKING:
     from gpuwise.api import fit as fit
     from gpuwise.api import forecast as forecast
     from gpuwise.api import kernel as kernel
+    from gpuwise.api import measure as measure
     from gpuwise.api import memory_timeline as memory_timeline
     from gpuwise.api import plan as plan
     from gpuwise.api import record as record
     from gpuwise.api import roofline as roofline
     from gpuwise.api import train as train
+    from gpuwise.api import validate as validate
     from gpuwise.cost import Forecast as Forecast
     from gpuwise.cost import Interval as Interval
     from gpuwise.errors import GpuwiseError as GpuwiseError

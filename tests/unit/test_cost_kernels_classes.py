@@ -4,6 +4,7 @@ convolution."""
 import numpy as np
 import pytest
 
+from gpuwise.cost.calibration.levels import likely
 from gpuwise.cost.kernels import conv
 from gpuwise.cost.kernels.classes import class_of, classes
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
@@ -36,8 +37,10 @@ def step(workspace_bytes: int, dtype: str = "float16") -> Trace:
         ("copy", "aten._to_copy.default", "copy_cast"),
         ("copy", "aten.cat.default", "copy_cat"),
         ("copy", "aten.clone.default", "copy"),
-        ("elementwise", "aten.gelu.default", "elementwise_activation"),
-        ("elementwise", "aten.gelu_backward.default", "elementwise_activation"),
+        ("elementwise", "aten.silu.default", "elementwise_activation"),
+        ("elementwise", "aten.gelu_backward.default", "elementwise_activation_gelu"),
+        ("loss", "aten.nll_loss_forward.default", "loss_nll"),
+        ("pool", "aten.max_pool2d_with_indices_backward.default", "pool_max_backward"),
         ("elementwise", "aten.add_.Tensor", "elementwise_binary"),
         ("elementwise", "aten.relu_.default", "elementwise"),
         ("norm", "aten.native_layer_norm_backward.default", "norm_layer_backward"),
@@ -45,7 +48,7 @@ def step(workspace_bytes: int, dtype: str = "float16") -> Trace:
 )
 def test_operations_of_a_kind_with_kernels_of_their_own(kind, name, expected):
     assert class_of(kind, name) == expected
-    assert class_of(kind, name, fine=False) in (kind, "norm_layer_backward")
+    assert likely(expected)[-1] == kind  # where a file knows no more
 
 
 def test_batch_norm_in_inference_is_elementwise():

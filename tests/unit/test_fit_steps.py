@@ -7,12 +7,12 @@ pytest.importorskip("torch")
 
 from dataclasses import replace
 
-from benchmarks.fit.design import CurveDesign, Design, TermDesign
 from benchmarks.fit.steps import Part, Step, Table, fit_steps, prior_of, table_of
 
 from gpuwise.cost.calibration import Curve, Entry, Term
 from gpuwise.cost.kernels.shapes import Terms
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, Header, Operations, Sequence, Storages, Trace
 

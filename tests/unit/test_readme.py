@@ -15,7 +15,8 @@ from gpuwise.hardware import Catalog
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SLOW = {"gpuwise record"}  # about an hour; its parts are tested elsewhere
+# About an hour, and minutes on a machine that is left alone; their parts are tested elsewhere.
+SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 
 def commands() -> list[str]:
@@ -25,6 +26,10 @@ def commands() -> list[str]:
         for block in BLOCK.findall(page.read_text(encoding="utf-8")):
             found += [line.split("  #")[0].strip() for line in block.splitlines() if line.startswith("gpuwise ")]
     return list(dict.fromkeys(found))
+
+
+def is_slow(command: str) -> bool:
+    return command == SLOW[0] or command.startswith(SLOW[1:])
 
 
 def test_the_two_commands_stand_first() -> None:
@@ -39,7 +44,7 @@ def test_the_numbers_of_the_catalog_are_todays() -> None:
     assert f"{len(catalog.chips)} chips and {len(catalog.offers)} priced offers" in text
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c not in SLOW])
+@pytest.mark.parametrize("command", [c for c in commands() if not is_slow(c)])
 def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
@@ -50,6 +55,8 @@ def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: py
             made = CliRunner().invoke(main, ["plan", words[1], "--epochs", "1", "--on", "here", "-o", "plan.toml"])
             assert made.exit_code == 0, made.output
         words += ["--steps", "3"] if "--epochs" not in words and "--steps" not in words else []
+    if words[0] == "validate":
+        words += ["--steps", "1"]
     result = CliRunner().invoke(main, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert (result.output + result.stderr).strip()

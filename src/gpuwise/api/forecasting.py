@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpuwise.api.devices import Device, device_of
+from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import Source
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.cost import Forecast, price
@@ -34,14 +36,23 @@ class Priced:
 def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
                   precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
                   optimizer: str | None = None, mode: str | None = None, compile: bool = False,
-                  channels_last: bool | None = None, loader_samples_per_s: float | None = None,
+                  channels_last: bool | None = None, loader_samples_per_s: float | None = None, history: bool = True,
                   **techniques: Any) -> Priced:  # fmt: skip
-    """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there."""
+    """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there.
+
+    Arguments:
+        history: take the time that `validate` measured of this very step on this machine, where it has.
+    """
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
+    on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
+    if on_this_cpu:
+        source = source.with_own_kernels()
     assumed = list(device.assumptions)
     if precision is None:
-        precision = source.default_precision(next(iter(precisions_for(device.chip)), "fp32"))
+        # On the CPU here what `train` runs by default.
+        best = "fp32" if on_this_cpu else next(iter(precisions_for(device.chip)), "fp32")
+        precision = source.default_precision(best)
         assumed.append(f"assumed precision {precision}; --precision changes it")
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)
@@ -51,9 +62,10 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
                         compile=compile, channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
     check_can_run(device.chip, mode=strategy.mode, precision=precision)  # before any tracing
+    price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
     if mesh is not None:
-        return _priced(source, device, strategy.but(mesh=mesh), assumed, loader_samples_per_s)
-    result = _priced(source, device, strategy.but(mesh=Mesh(dp_replicate=device.devices)), assumed, loader_samples_per_s)
+        return price_it(strategy.but(mesh=mesh))
+    result = price_it(strategy.but(mesh=Mesh(dp_replicate=device.devices)))
     if device.devices == 1:
         return result
     memory = result.forecast.memory
@@ -61,7 +73,7 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
     if memory.fits is False and strategy.mode == "train":
         needed = format_bytes(memory.device_bytes)
         axis, why = "dp_shard", f"the model is sharded, a copy on each device would need {needed}"
-        result = _priced(source, device, strategy.but(mesh=Mesh(dp_shard=device.devices)), assumed, loader_samples_per_s)
+        result = price_it(strategy.but(mesh=Mesh(dp_shard=device.devices)))
     note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
     return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
 
@@ -87,8 +99,8 @@ def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | Non
         raise InputError(f"a forward pass has no use for --{flag}.", [f"leave out --{flag}", "--mode train"])
 
 
-def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequence[str],
-            loader_samples_per_s: float | None) -> Priced:  # fmt: skip
+def _priced(source: Source, device: Device, strategy: Strategy, *, assumed: Sequence[str],
+            loader_samples_per_s: float | None, history: bool) -> Priced:  # fmt: skip
     trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=device.substrate), strategy)
     result = price(trace, communication, device.chip, count=device.count, machines=device.machines, link=device.link,
                    link_between=device.link_between, usd_per_hour=device.usd_per_hour, capacity_bytes=device.capacity_bytes,
@@ -97,4 +109,6 @@ def _priced(source: Source, device: Device, strategy: Strategy, assumed: Sequenc
         plain = source.trace(recorded_as(strategy.but(offload="none")), substrate=device.substrate)
         added = offload(plain, strategy, host_link(device.chip, load_catalog()), parameters())
         result = lengthened(result, added)
+    if history and loader_samples_per_s is None and device.spec.machine is not None:
+        result = as_last_measured(result, trace, strategy, device.chip)
     return Priced(replace(result, assumptions=(*assumed, *result.assumptions)), trace, device)

@@ -12,7 +12,8 @@ from typing import Any
 
 from gpuwise import __version__
 from gpuwise.errors import GpuwiseError
-from gpuwise.hardware import Catalog, detect_cpu, detect_gpus, detect_machine
+from gpuwise.hardware import Catalog
+from gpuwise.hardware.detect import Detected, detect, machine_key, machine_of
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
 
@@ -23,9 +24,10 @@ PACKAGES = ("numpy", "click", "rich", "torch", "safetensors", "transformers", "t
 class Installation:
     """What was found.
 
-    versions: of packages, None where absent. machine: in words. device: what `here` is. unverified: figures of chips
-    without a verified source. presets: the PyTorch version each was recorded with, None where the recording is missing.
-    problems: what should be mended.
+    versions: of packages, None where absent. machine: in words. device: what `here` is. machine_key: this hardware's name in
+    files. detected: all that was found of this machine (gpuwise.hardware.detect.Detected); cpu is of it, gpus its GPUs by name.
+    unverified: figures of chips without a verified source. presets: the PyTorch version each was recorded with, None where the
+    recording is missing. problems: what should be mended.
     """
 
     versions: Mapping[str, str | None] = field(hash=False)
@@ -43,6 +45,8 @@ class Installation:
     config_files: tuple[str, ...]
     presets: Mapping[str, str | None] = field(hash=False)
     problems: tuple[str, ...] = ()
+    machine_key: str = ""
+    detected: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise doctor --json`."""
@@ -51,7 +55,8 @@ class Installation:
 
 def inspect_installation(catalog: Catalog) -> Installation:
     """Looks at versions, devices, catalog and presets. Raises FileFormatError for a bad catalog file."""
-    machine, dates = detect_machine(catalog), sorted(offer.as_of for offer in catalog.offers if offer.as_of)
+    detected, dates = detect(), sorted(offer.as_of for offer in catalog.offers if offer.as_of)
+    machine = machine_of(detected.cpu, detected.gpus, catalog)
     presets = {name: _recorded_with(name) for name in PRESETS}
     versions: dict[str, str | None] = {"gpuwise": __version__, "python": platform.python_version()}
     versions |= {name: _version(name) for name in PACKAGES}
@@ -59,8 +64,8 @@ def inspect_installation(catalog: Catalog) -> Installation:
         versions=versions,
         machine=machine.name,
         device=machine.chip.id,
-        cpu=asdict(detect_cpu()),
-        gpus=tuple(f"{name} x {count}" for name, count in Counter(gpu.name for gpu in detect_gpus()).items()),
+        cpu=asdict(detected.cpu),
+        gpus=tuple(f"{name} x {count}" for name, count in Counter(gpu.name for gpu in detected.gpus).items()),
         chips=len(catalog.chips),
         links=len(catalog.links),
         offers=len(catalog.offers),
@@ -70,7 +75,9 @@ def inspect_installation(catalog: Catalog) -> Installation:
         unverified=sum(len(chip.unverified) for chip in catalog.chips.values()),
         config_files=tuple(str(path) for path in catalog.user_files),
         presets=presets,
-        problems=tuple(_problems(versions, presets)),
+        problems=tuple(_problems(versions, presets, detected)),
+        machine_key=machine_key(detected),
+        detected=detected.to_dict(),
     )
 
 
@@ -94,10 +101,14 @@ def _recorded_with(name: str) -> str | None:
     return None
 
 
-def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None]) -> list[str]:
+def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None], detected: Detected) -> list[str]:
     found = []
     if versions["torch"] is None:
         found.append('PyTorch is absent: presets can be planned, other jobs not. pip install "gpuwise[torch]"')
+    elif detected.gpus and (versions["torch"] or "").endswith("+cpu"):
+        found.append("PyTorch is a build for CPUs alone and leaves the GPU unused: https://pytorch.org/get-started has others")
+    if detected.gpus_told_by == "nvidia-smi":
+        found.append('little is known of the GPU: pip install "gpuwise[nvidia]" tells its links and what slows it down')
     if missing := [name for name, version in presets.items() if version is None]:
         found.append(f"no recorded trace of {', '.join(missing)}: `gpuwise record` makes them")
     if sys.flags.optimize:

@@ -52,6 +52,10 @@ class Source(ABC):
         family = self.find(strategy.variant, substrate)
         return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
 
+    def with_own_kernels(self) -> Source:
+        """The source for the CPU of this machine; itself, unless what it answers with has kernels of another device."""
+        return self
+
     def unanswered(self, header: Header) -> Header:
         """The header without the guesses that the user has answered: those that name the flag of what was given."""
         flags = [f"--{name.replace('_', '-')} " for name in self.sizes]

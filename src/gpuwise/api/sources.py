@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TRACE_SUFFIX = ".npz"
 MAX_SIZE = 100_000_000
+# Parameters up to which a preset is traced anew for the CPU here: larger ones do not train on one, and take long to record.
+TRACED_ON_CPU = 2_000_000_000
 # A sample of this many tokens fills a device alone; of shorter ones 32 are a usual micro-batch.
 LONG_SAMPLE_TOKENS = 512
 SHORT_SAMPLES = 32
@@ -112,6 +114,11 @@ class PresetSource(Source):
 
             require("torch", purpose=f"trace {variant} (the recordings shipped with gpuwise do not cover it)")
         return self._job
+
+    def with_own_kernels(self) -> Source:
+        """Traced here where PyTorch is installed: recordings have a GPU's kernels. Then kept on disk as any job's traces."""
+        here = find_spec("torch") is not None and self.info.parameters <= TRACED_ON_CPU
+        return self._job if here else self
 
     @cached_property
     def _job(self) -> NamedSource:

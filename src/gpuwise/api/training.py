@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.devices import substrate_of
+from gpuwise.api.measured import as_last_measured
 from gpuwise.api.sources import job_of, usual_micro_batch
 from gpuwise.api.traced import JobSource
 from gpuwise.cost import Forecast, price
@@ -127,7 +128,8 @@ def _forecast(job: Job, strategy: Strategy, chip: Chip, capacity_bytes: int | No
         trace = source.trace(strategy, substrate=substrate_of(chip))
         single, communication = data_parallel(trace, strategy)
         # The loop copies a batch when it needs it.
-        return price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy, prefetched=False)
+        model = price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy, prefetched=False)
+        return as_last_measured(model, single, strategy, chip)
     except GpuwiseError as error:
         import warnings
 

@@ -19,6 +19,8 @@ VERBS = {
     "fit": "The largest micro-batch on a device, and what each memory technique frees and costs.",
     "compare": "A job on several devices side by side, with the reason for each speed-up.",
     "train": "Run a job on this machine, as planned.",
+    "validate": "Forecasts held against real steps on this machine.",
+    "measure": "What this machine really does, next to its datasheet.",
     "chips": "The chips of the catalog.",
     "offers": "What can be rented, with prices and their dates.",
     "doctor": "Versions, devices, catalog dates and configuration of this installation.",

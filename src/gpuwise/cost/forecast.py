@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,7 +55,8 @@ class Forecast:
     offer. provenance: of step_time_s what most of it rests on: "measured here", "calibrated on this chip", "transferred from
     its architecture" or "datasheet only"; of memory "trace": counted in the recorded step. rests_on: the same by share of the
     device's time. assumptions and warnings: each guess with the flag that changes it. top_modules: the ten groups of modules
-    that take most of the device's time, with their share.
+    that take most of the device's time, with their share. measured: where step_time_s is not forecast but was measured of this
+    very step on this machine: date, steps, and model_s, what the model says.
     """
 
     job: str
@@ -76,6 +78,7 @@ class Forecast:
     top_modules: tuple[tuple[str, float], ...] = field(default=())
     rests_on: dict[str, float] = field(default_factory=dict)
     why: str = ""
+    measured: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise forecast --json`."""
@@ -95,6 +98,7 @@ class Forecast:
             "usd_per_hour": self.usd_per_hour,
             "provenance": dict(self.provenance),
             "rests_on": dict(self.rests_on),
+            "measured": self.measured and dict(self.measured),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
             "top_modules": [{"module": name, "share": share} for name, share in self.top_modules],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuwise.cost.calibration import PROVENANCE, joined_spread
+from gpuwise.cost.calibration import PROVENANCE, StepSpread, joined_spread, shipped_steps
 from gpuwise.cost.forecast import Interval
 from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.peak import plain
@@ -47,15 +47,18 @@ def provenance(levels: Mapping[str, float]) -> dict[str, str]:
     return {"step_time_s": said, "memory": "trace"}
 
 
-def step_interval(step_s: float, levels: Mapping[str, float], chip: Chip, strategy: Strategy, *, exchanged: float) -> Interval:
+def step_interval(step_s: float, levels: Mapping[str, float], chip: Chip, strategy: Strategy, *, exchanged: float,
+                  measured: Sequence[StepSpread] = ()) -> Interval:  # fmt: skip
     """90 %, from the spreads of the levels that the step rests on.
 
     Arguments:
         levels: see level_shares. exchanged: share of the step that is communication, which rests on datasheets alone.
+        measured: spreads known of this machine, beside those that are shipped.
     """
     shares = {level: share * (1 - exchanged) for level, share in levels.items()}
     shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
-    low, high = joined_spread(shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile)
+    low, high = joined_spread(shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile,
+                              spreads=(*shipped_steps(), *measured))  # fmt: skip
     return Interval(step_s, step_s * low, step_s * high)
 
 

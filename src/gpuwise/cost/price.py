@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuwise.cost.bound import bound_shares, why
 from gpuwise.cost.calibration import PROVENANCE, Calibration, step_spread
+from gpuwise.cost.calibration import calibration as known_calibration
 from gpuwise.cost.collectives import Exchange, Traffic, exchange
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.host import host_s
@@ -66,6 +67,7 @@ def price(
         raise InputError(f"devices and machines must be at least 1, got {count} and {machines}.")
     devices = count * machines
     check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
+    calibration = calibration or known_calibration(chip)
     times = kernel_times(trace, chip, parameters, calibration)
     device_s = {phase: float(np.sum(trace.counts(phase) * times.device_s)) for phase in PHASES}
     busy_s = sum(device_s.values())
@@ -98,7 +100,9 @@ def price(
         device=chip.id,
         count=devices,
         strategy=strategy,
-        step_time_s=step_interval(step_s, levels, chip, strategy, exchanged=bound["communication"]),
+        step_time_s=step_interval(
+            step_s, levels, chip, strategy, exchanged=bound["communication"], measured=calibration.spreads
+        ),
         throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
         memory=memory_forecast(

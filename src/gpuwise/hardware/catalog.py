@@ -120,11 +120,15 @@ class Catalog:
             yield path, raw, text
 
 
-def user_files() -> tuple[Path, ...]:
-    """The user's files: *.toml in $GPUWISE_CONFIG_DIR, else $XDG_CONFIG_HOME/gpuwise, else ~/.config/gpuwise."""
+def config_home() -> Path:
+    """$GPUWISE_CONFIG_DIR, else $XDG_CONFIG_HOME/gpuwise, else ~/.config/gpuwise. It need not exist."""
     own = os.environ.get("GPUWISE_CONFIG_DIR")
-    home = Path(own) if own else Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "gpuwise"
-    return tuple(sorted(home.glob("*.toml")))
+    return Path(own) if own else Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "gpuwise"
+
+
+def user_files() -> tuple[Path, ...]:
+    """The user's files: *.toml in the folder of the configuration."""
+    return tuple(sorted(config_home().glob("*.toml")))
 
 
 def load_catalog() -> Catalog:

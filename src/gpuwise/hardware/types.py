@@ -58,7 +58,7 @@ class _Sourced:
     @property
     def figures(self) -> dict[str, Any]:
         """The known figures by name, peak rates spread out by precision."""
-        skip = {"source", "sources", "caveats", "notes", "id", "name", "trains"}
+        skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration"}
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
         known.update(known.pop("peak_flops_per_s", {}))
         return {name: value for name, value in known.items() if value not in (None, "")}
@@ -81,7 +81,8 @@ class Chip(_Sourced):
     peak_flops_per_s: DENSE rates with fp32 accumulate by precision (int8: operations); a missing key is unknown.
     link_bandwidth_bytes_per_s: one direction, whole device. memory_bytes: marketed; None for CPUs, whose memory is
     the machine's. sm_count: multiprocessors, compute units or CPU cores. trains: False where nothing trains on it, such
-    as chips sold for inference alone. caveats: checks this chip fails, and why.
+    as chips sold for inference alone. caveats: checks this chip fails, and why. calibration: path of the file that `measure`
+    wrote, where this is the chip of this machine; never read from a catalog.
     """
 
     id: str
@@ -110,6 +111,7 @@ class Chip(_Sourced):
     msrp_usd: float | None = None
     street_price_usd: float | None = None
     trains: bool = True
+    calibration: str = ""
 
     @property
     def usable_memory_bytes(self) -> int | None:

@@ -54,10 +54,11 @@ def title(forecast: Forecast) -> Text:
 def figures(forecast: Forecast) -> list[tuple[str, str, str]]:
     """Label, value and provenance."""
     said = forecast.provenance
+    known = said.get("step_time_s", "") if forecast.measured is None else f"this very step, {said['step_time_s']}"
     energy = UNKNOWN if forecast.energy_j is None else f"{number(forecast.energy_j)} J a step"
     return [
         ("step time", f"{format_duration(forecast.step_time_s.value)}  {span(forecast.step_time_s, format_duration)}",
-         said.get("step_time_s", "")),
+         known),
         ("throughput", rate(forecast.throughput, forecast.throughput_unit), ""),
         ("memory", f"{memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes)}  {fits_words(forecast)}",
          said.get("memory", "")),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwise.cost.roofline import Point, Roofline
-from gpuwise.report.parts import percent, strategy_words
-from gpuwise.report.picture import check_picture, empty_figure, save_figure
+from gpuwise.report.parts import number, percent, strategy_words
+from gpuwise.report.picture import COLOURS, ROOF, LogGrid, check_picture, empty_figure, plain, save_figure, shortened
 from gpuwise.units import format_duration
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLAG = "--roofline-plot"
-_COLOURS = ("#33508a", "#cf5a56", "#5aa377", "#e3a13c", "#8d6cab", "#4aa3b5", "#9c6b4f", "#d07fb0", "#7f9cd0", "#6f6f6f")
-_ROOF = "#222222"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LEAST_SHARE = 0.005  # of the time that a point needs to be drawn
 _MOST = 20
@@ -62,11 +60,11 @@ def _range(roofline: Roofline) -> tuple[float, float]:
 def _draw_bytes(chart: Axes, roofline: Roofline) -> None:
     """Kernels that only move bytes, side by side, under the bandwidth."""
     memory = roofline.memory
-    chart.axhline(memory.datasheet / 1e9, color=_ROOF, linewidth=1.3)
-    chart.axhline(memory.calibrated / 1e9, color=_ROOF, linewidth=1.3, linestyle="--")
+    chart.axhline(memory.datasheet / 1e9, color=ROOF, linewidth=1.3)
+    chart.axhline(memory.calibrated / 1e9, color=ROOF, linewidth=1.3, linestyle="--")
     chart.annotate(f"{memory.datasheet / 1e9:,.0f} GB/s, {percent(memory.calibrated / memory.datasheet)} reached",
                    (1, memory.datasheet / 1e9), xycoords=("axes fraction", "data"), xytext=(0, 4), textcoords="offset points",
-                   ha="right", fontsize=9, color=_ROOF)  # fmt: skip
+                   ha="right", fontsize=9, color=ROOF)  # fmt: skip
     only = [index for index, point in enumerate(drawn(roofline)) if point.intensity is None]
     for place, index in enumerate(only):
         _mark(chart, index, drawn(roofline)[index], place, drawn(roofline)[index].bytes_per_s / 1e9)
@@ -75,7 +73,7 @@ def _draw_bytes(chart: Axes, roofline: Roofline) -> None:
     chart.set_xticks([])
     chart.set_xlabel("only bytes moved")
     chart.set_ylabel("GB/s")
-    _plain(chart)
+    plain(chart)
 
 
 def _draw_operations(chart: Axes, roofline: Roofline) -> None:
@@ -84,10 +82,10 @@ def _draw_operations(chart: Axes, roofline: Roofline) -> None:
     x, memory = np.geomspace(low, high, 200), roofline.memory
     for roof in roofline.compute:
         for peak, bandwidth, style in ((roof.datasheet, memory.datasheet, "-"), (roof.calibrated, memory.calibrated, "--")):
-            chart.plot(x, np.minimum(peak, x * bandwidth) / 1e12, style, color=_ROOF, linewidth=1.3, zorder=1)
-        said = f"{roof.name} {_three(roof.datasheet / 1e12)} TFLOP/s, {percent(roof.calibrated / roof.datasheet)} reached"
+            chart.plot(x, np.minimum(peak, x * bandwidth) / 1e12, style, color=ROOF, linewidth=1.3, zorder=1)
+        said = f"{roof.name} {number(roof.datasheet / 1e12)} TFLOP/s, {percent(roof.calibrated / roof.datasheet)} reached"
         chart.annotate(said, (high, roof.datasheet / 1e12), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9,
-                       color=_ROOF)  # fmt: skip
+                       color=ROOF)  # fmt: skip
     for index, point in enumerate(drawn(roofline)):
         if point.intensity is not None:
             _mark(chart, index, point, point.intensity, point.flops_per_s / 1e12)
@@ -96,11 +94,11 @@ def _draw_operations(chart: Axes, roofline: Roofline) -> None:
     chart.set_xlim(low, high)
     chart.set_xlabel("operations a byte of memory traffic")
     chart.set_ylabel("TFLOP/s")
-    _plain(chart)
+    plain(chart)
 
 
 def _mark(chart: Axes, index: int, point: Point, x: float, y: float) -> None:
-    chart.scatter([x], [y], s=40 + 2200 * point.share, color=_COLOURS[index % len(_COLOURS)], alpha=0.75, linewidth=0.6,
+    chart.scatter([x], [y], s=40 + 2200 * point.share, color=COLOURS[index % len(COLOURS)], alpha=0.75, linewidth=0.6,
                   edgecolor="white", zorder=3)  # fmt: skip
     chart.annotate(_LETTERS[index], (x, y), ha="center", va="center", fontsize=8, zorder=4)
 
@@ -119,8 +117,8 @@ def _draw_side(figure: Figure, roofline: Roofline) -> None:
         figure.text(x, y, text, ha=side, va="center", fontsize=9, fontweight="bold")
     for index, point in enumerate(drawn(roofline)):
         y -= 0.033
-        figure.text(left, y, _LETTERS[index], va="center", fontsize=9, fontweight="bold", color=_COLOURS[index % len(_COLOURS)])
-        for (x, side), text in zip(columns, (_shortened(point.name, 30), *_figures(roofline, point)), strict=True):
+        figure.text(left, y, _LETTERS[index], va="center", fontsize=9, fontweight="bold", color=COLOURS[index % len(COLOURS)])
+        for (x, side), text in zip(columns, (shortened(point.name, 30), *_figures(roofline, point)), strict=True):
             figure.text(x, y, text, ha=side, va="center", fontsize=9)
     y -= 0.05
     for words in _said(roofline, 68):
@@ -138,11 +136,7 @@ def _figures(roofline: Roofline, point: Point) -> tuple[str, str, str]:
         )
     roof = roofline.roof_flops_per_s(point)
     reached = "" if roof is None else percent(point.flops_per_s / roof)
-    return percent(point.share), f"{_three(point.flops_per_s / 1e12)} TFLOP/s", reached
-
-
-def _three(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return percent(point.share), f"{number(point.flops_per_s / 1e12)} TFLOP/s", reached
 
 
 def _said(roofline: Roofline, width: int) -> list[str]:
@@ -164,32 +158,25 @@ def text_picture(roofline: Roofline, *, width: int = 72, height: int = 16) -> st
     slanted = x * roofline.memory.calibrated / 1e12
     roof = np.minimum(max((c.calibrated for c in roofline.compute), default=np.inf) / 1e12, slanted)
     bottom, top = min([*(y for *_, y in points), float(roof[0])]) / 1.5, float(roof.max()) * 1.2
-    rows = [[" "] * chart for _ in range(height)]
-
-    def put(across: float, up: float, glyph: str) -> None:
-        column = round((chart - 1) * np.log(across / x[0]) / np.log(x[-1] / x[0]))
-        row = round((height - 1) * np.log(up / bottom) / np.log(top / bottom))
-        if 0 <= row < height and 0 <= column < chart:
-            rows[height - 1 - row][column] = glyph
-
+    grid = LogGrid(chart, height, (float(x[0]), float(x[-1])), (bottom, top))
     for across, up in zip(x.tolist(), roof.tolist(), strict=True):
-        put(across, up, "_" if up < across * roofline.memory.calibrated / 1e12 else "/")
+        grid.put(across, up, "_" if up < across * roofline.memory.calibrated / 1e12 else "/")
     for letter, _, across, up in reversed(points):
-        put(across, max(up, bottom), letter)
-    lines = [_shortened(f"{roofline.job} on {roofline.device}: {strategy_words(roofline.strategy)}", width), ""]
-    for number, row in enumerate(rows):
-        label = _three(top if number == 0 else bottom) + " T" if number in (0, height - 1) else ""
-        lines.append(f"{label:>{_MARGIN - 2}} |" + "".join(row).rstrip())
+        grid.put(across, max(up, bottom), letter)
+    lines = [shortened(f"{roofline.job} on {roofline.device}: {strategy_words(roofline.strategy)}", width), ""]
+    for place, row in enumerate(grid.lines()):
+        label = number(top if place == 0 else bottom) + " T" if place in (0, height - 1) else ""
+        lines.append(f"{label:>{_MARGIN - 2}} |" + row)
     lines += [f"{'FLOP/s':>{_MARGIN - 2}} +" + "-" * chart,
-              " " * _MARGIN + f"{'bytes only':<{chart - 20}}{_three(high) + ' FLOP/byte':>20}", ""]  # fmt: skip
+              " " * _MARGIN + f"{'bytes only':<{chart - 20}}{number(high) + ' FLOP/byte':>20}", ""]  # fmt: skip
     names = width - 36
     lines.append(f"  {'':2}{roofline.by:<{names}}{'time':>6}{'reached':>15}{'of roof':>9}")
     for letter, point, *_ in points:
         share, speed, reached = _figures(roofline, point)
-        lines.append(f"  {letter} {_shortened(point.name, names - 1):<{names}}{share:>6}{speed:>15}{reached:>9}")
+        lines.append(f"  {letter} {shortened(point.name, names - 1):<{names}}{share:>6}{speed:>15}{reached:>9}")
     for roof_ in (*roofline.compute, roofline.memory):
         unit, scale = ("GB/s", 1e9) if roof_ is roofline.memory else ("TFLOP/s", 1e12)
-        lines.append(f"  {roof_.name}: {_three(roof_.datasheet / scale)} {unit} by the datasheet, "
+        lines.append(f"  {roof_.name}: {number(roof_.datasheet / scale)} {unit} by the datasheet, "
                      f"{percent(roof_.calibrated / roof_.datasheet)} reached")  # fmt: skip
     return "\n".join([*lines, "", *_said(roofline, width)])
 
@@ -203,11 +190,3 @@ def _height(roofline: Roofline, point: Point, low: float) -> tuple[float, float]
 
 
 _MARGIN = 12  # characters of the axis and its labels
-
-
-def _shortened(text: str, most: int) -> str:
-    """With its middle left out where it is too long."""
-    if len(text) <= most:
-        return text
-    tail = (most - 1) // 2
-    return text[: most - 1 - tail] + "…" + text[len(text) - tail :]

@@ -19,6 +19,7 @@ from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.data import MicroBatches
 from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.host_memory import keep_freed_memory
 from gpuwise.runtime.log import RunLog
 from gpuwise.runtime.memory import PeakMemory
 from gpuwise.runtime.meter import Meter
@@ -66,6 +67,8 @@ def train(
     _check_strategy(strategy)
     expected = forecast.step_time_s if forecast else None
     _seed(seed)
+    if torch.device(device).type == "cpu":
+        keep_freed_memory()
 
     with RunLog(log_path) as log, display(progress) as shown:
         memory = PeakMemory(torch.device(device))

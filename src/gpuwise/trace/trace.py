@@ -28,6 +28,7 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "tempora
 COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")
 
 T = TypeVar("T")
+_LOSS_BYTES, _NEAR = 8, 3  # a number at most; operations before and after the loss among which its divisions are
 BEFORE = -1  # born position of what lives before the step begins: parameters, optimizer state
 
 
@@ -155,7 +156,24 @@ class Trace:
     @cached_property
     def repeats(self) -> np.ndarray:
         """How often each position runs in one optimizer step. Shape (positions,)."""
-        return np.where(self.sequence.micro_step == 1, self.accumulation - 1, 1)
+        repeats = np.where(self.sequence.micro_step == 1, self.accumulation - 1, 1)
+        if self.accumulation == 1:
+            repeats[self._shares] = 0
+        return repeats
+
+    @property
+    def _shares(self) -> list[int]:
+        """Where a loss is divided by the accumulation, and its gradient: steps are recorded with two micro-batches, and one of
+        a single micro-batch divides by nothing. Forward ends with the one, backward begins with the other."""
+        columns = [COLUMNS.index(name) for name in ("bytes_read", "bytes_written")]
+        small = self.operations.values[:, columns].sum(axis=1) <= 4 * _LOSS_BYTES
+        divides = np.array([name.startswith("aten.div.Tensor") for name in self.operations.name], dtype=bool) & small
+        divided = divides[self.sequence.operation] & (self.sequence.micro_step == 0)
+        found = []
+        for phase, near in (("forward", slice(-_NEAR, None)), ("backward", slice(_NEAR))):
+            places = np.flatnonzero((self.sequence.phase == PHASES.index(phase)) & (self.sequence.micro_step == 0))[near]
+            found.append(places[divided[places]].tolist())
+        return [found[0][-1], found[1][0]] if all(found) else []
 
     @cached_property
     def _made(self) -> dict[Hashable, Any]:

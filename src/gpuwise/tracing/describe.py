@@ -74,6 +74,8 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
         batch, m, k = _norm_dims(args)
     elif kind == "rnn" and func._overloadpacket in (aten._cudnn_rnn, aten._cudnn_rnn_backward):
         flops, kernels = _recurrent(func, args)
+    elif kind == "rnn" and func._overloadpacket in (aten.mkldnn_rnn_layer, aten.mkldnn_rnn_layer_backward):
+        flops, (batch, m, n, k), kernels = _recurrent_on_cpu(func, args)
     elif kind == "sort":
         kernels = 4
         if func._overloadpacket is aten.sort and inputs[0].dim():
@@ -86,6 +88,7 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
     dtype = floating[0] if floating else (inputs if kind == "gemm" else outputs or inputs)[0].dtype
     name = str(dtype).removeprefix("torch.")
     if device_type((outputs or inputs)[0]) == "cpu":
+        k = _window(func, args) if kind == "pool" else k
         workspace = cpu_temporaries.workspace_bytes(func, args, outputs)
     else:
         workspace = temporaries.workspace_bytes(func, args, outputs)
@@ -126,6 +129,20 @@ def _convolution_dims(func: Any, args: tuple[Any, ...], outputs: list[torch.Tens
     return (groups, x.shape[0] * prod(positions.shape[2:]), columns, rows_of_kernel), max(passes, 1)
 
 
+# Where the operators of a pool have its window among their arguments.
+_WINDOWS = {aten.max_pool2d_with_indices: 1, aten.avg_pool2d: 1, aten.max_pool3d_with_indices: 1, aten.avg_pool3d: 1,
+            aten.max_pool2d_with_indices_backward: 2, aten.avg_pool2d_backward: 2}  # fmt: skip
+
+
+def _window(func: Any, args: tuple[Any, ...]) -> int:
+    """Numbers that one result of a pool is of: a CPU takes them one by one. 0 where the operator does not say."""
+    place = _WINDOWS.get(func._overloadpacket)
+    if place is None:
+        return 0
+    sides = args[place] if isinstance(args[place], (list, tuple)) else [args[place]]
+    return prod(sides) if len(sides) > 1 else sides[0] ** 2
+
+
 def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, tuple[int, int, int, int], int, int]:
     """Flops, (batch × heads, queries, keys, head size), causal, kernels.
 
@@ -158,3 +175,12 @@ def _recurrent(func: Any, args: tuple[Any, ...]) -> tuple[int, int]:
     flops = 2 * rows * sum(w.numel() for w in weight if w.dim() == 2)
     steps = -(-rows // args[4].shape[1])
     return (2 * flops, 2 * steps) if backward else (flops, steps)
+
+
+def _recurrent_on_cpu(func: Any, args: tuple[Any, ...]) -> tuple[int, tuple[int, int, int, int], int]:
+    """Flops, (time steps, rows, gates × width, inputs + width) and passes of one layer: a product for each time step."""
+    x, weight, recurrent = args[:3]
+    passes = 2 if func._overloadpacket is aten.mkldnn_rnn_layer_backward else 1
+    steps, rows = x.shape[:2]
+    return (2 * passes * steps * rows * (weight.numel() + recurrent.numel()),
+            (steps, rows, weight.shape[0], weight.shape[1] + recurrent.shape[1]), passes)  # fmt: skip

@@ -94,7 +94,7 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
         stack.enter_context(autocast.of_cuda() if substrate != "cpu" else nullcontext())
         stack.enter_context(libraries.answering_as_on_a_gpu(device))
         recorder = stack.enter_context(Recorder(device))
-        stack.enter_context(_noticing_updates(recorder))
+        stack.enter_context(noticing_updates(recorder))
         if broken is not None:
             recorder.answers.given[f"recorded with the CPU's kernels: the virtual accelerator does not work with PyTorch "
                                    f"{torch.__version__} ({broken})"] = 1  # fmt: skip
@@ -107,14 +107,14 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
                 from gpuwise.tracing.compile.install import install  # imports the compiler: a second or two
 
                 install(program.model, recorder)
-            _first_step(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
+            create_state(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
             found, unchanged = _sizes_kept(recorder), True
             for micro_batch in sorted(micro_batches):  # upwards: what grows with the batch is seen to grow
                 at_this = strategy.but(micro_batch=micro_batch)
                 if micro_batch in once:
                     at_this = at_this.but(accumulation=1)
                 recorder.start()
-                trained = _step(program, recorder, at_this)
+                trained = one_step(program, recorder, at_this)
                 traces[micro_batch] = to_trace(job, at_this, program, recorder, substrate=substrate, identity=identity)
                 unchanged = _sizes_kept(recorder) == found and (trained or first_step)
                 if not unchanged:
@@ -127,14 +127,14 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
     return None
 
 
-def _first_step(program: Program, recorder: Recorder, strategy: Strategy, *, really: bool) -> None:
+def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, really: bool) -> None:
     """Creates optimizer state, by a step or (not really) by gradients out of nothing, and says what every storage that
     stays is for."""
     optimizer = program.optimizer
     if isinstance(optimizer, Together):
         optimizer.on_gradient = lambda parameter: _is_gradient(recorder, parameter)
     if really:
-        _step(program, recorder, strategy.but(accumulation=1))
+        one_step(program, recorder, strategy.but(accumulation=1))
     else:
         for parameter in program.model.parameters():
             parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
@@ -150,7 +150,7 @@ def _first_step(program: Program, recorder: Recorder, strategy: Strategy, *, rea
                 _is_for(recorder, "optimizer_state", value)
 
 
-def _step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
+def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
     """One step in its parts. Returns whether every parameter that is trained got a gradient."""
     micro_batch = strategy.micro_batch
     recorder.micro_step = 0
@@ -200,7 +200,7 @@ def _batch(job: Job, recorder: Recorder, micro_batch: int) -> Any:
 
 
 @contextmanager
-def _noticing_updates(recorder: Recorder) -> Iterator[None]:
+def noticing_updates(recorder: Recorder) -> Iterator[None]:
     """Tells the recorder when an optimizer steps, be it inside backward."""
 
     def begins(*_: Any) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from gpuwise.errors import FileFormatError
 from gpuwise.trace.trace import KINDS
 
+LARGEST = 1e30  # of any figure: far beyond all that make sense, and products of several are still numbers
 WAYS_OUT = ("restore the file, or fit it again: python -m benchmarks.fit",)
 
 
@@ -52,8 +53,8 @@ class Term:
 
     def factor(self, log_features: Mapping[str, np.ndarray]) -> np.ndarray | float:
         """On the term's seconds. log_features: natural logarithms of those that its curves are over."""
-        log = sum(curve.of_log(log_features[curve.over]) for curve in self.curves)
-        return self.scale * np.exp(log) if self.curves else self.scale
+        logs = [curve.of_log(log_features[curve.over]) for curve in self.curves if curve.over in log_features]
+        return self.scale * np.exp(sum(logs)) if logs else self.scale
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Entry:
     def parts_s(self, terms: Mapping[str, np.ndarray], features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Each term that this entry has a figure for, in seconds; a term without one costs nothing."""
         known = {name: self.terms[name] for name in terms if name in self.terms}
-        logs = {over: np.log(features[over]) for over in dict.fromkeys(c.over for term in known.values() for c in term.curves)}
+        over = dict.fromkeys(curve.over for term in known.values() for curve in term.curves)
+        logs = {name: np.log(features[name]) for name in over if name in features}
         return {name: terms[name] * term.factor(logs) for name, term in known.items()}
 
     def join_s(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -79,6 +81,16 @@ class Entry:
             return top
         total: np.ndarray = sum((part / top) ** self.sharpness for part in parts.values())
         return top * total ** (1 / self.sharpness)
+
+
+def to_table(entry: Entry) -> dict[str, Any]:
+    """An entry as `entry_from` reads it: plain types, for a TOML file."""
+    terms: dict[str, Any] = {}
+    for name, term in entry.terms.items():
+        curves = [{"over": curve.over, "at": list(curve.at), "factor": list(curve.factor)} for curve in term.curves]
+        terms[name] = {"scale": term.scale, **({"curves": curves} if curves else {})}
+    table = {"floor_s": entry.floor_s, "sharpness": entry.sharpness, "spread": list(entry.spread), "terms": terms}
+    return table | ({"evidence": dict(entry.evidence)} if entry.evidence else {})
 
 
 def entry_from(name: str, data: Mapping[str, Any], where: str) -> Entry:
@@ -137,5 +149,5 @@ def _curve(data: Any, wrong: Any) -> Curve:
 
 
 def _positive(value: Any, *, zero: bool = False) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    return bool(number and (value > 0 or (zero and value == 0)))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and (0 < value <= LARGEST or (zero and value == 0))

@@ -42,7 +42,7 @@ class CalibrationFile:
 
 def parse(text: str, name: str) -> CalibrationFile:
     """A calibration file from its text. Raises FileFormatError naming the file."""
-    return _file_of(tables(text.encode(), name), name)
+    return file_of(tables(text.encode(), name), name)
 
 
 def _toml(text: bytes) -> dict[str, Any]:
@@ -53,16 +53,19 @@ def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]] = _to
     """The tables of a file of this schema. Raises FileFormatError naming the file."""
     try:
         data = read(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise FileFormatError(f"{name} is not valid TOML: nested too deeply.", WAYS_OUT) from None
+    except ValueError as error:  # TOMLDecodeError, what is no text, and int() refusing absurdly long numbers
         raise FileFormatError(f"{name} is not valid TOML: {error}.", WAYS_OUT) from None
     if data.get("schema") != SCHEMA:
         raise FileFormatError(f"{name}: schema is {data.get('schema')!r}, this gpuwise reads {SCHEMA}.", WAYS_OUT)
     return data
 
 
-def _file_of(data: dict[str, Any], name: str) -> CalibrationFile:
+def file_of(data: dict[str, Any], name: str) -> CalibrationFile:
+    """The file that these tables are. Raises FileFormatError naming it."""
     level, of, scale = data.get("level"), data.get("of"), data.get("scale", {})
-    if level not in PROVENANCE or not isinstance(of, str):
+    if not isinstance(level, str) or level not in PROVENANCE or not isinstance(of, str):
         raise FileFormatError(f"{name}: needs a level ({', '.join(PROVENANCE)}) and what it is `of`.", WAYS_OUT)
     if not isinstance(scale, dict) or not all(_factor(value) for value in scale.values()):
         raise FileFormatError(f"{name}: [scale] holds factors between 0 and 100.", WAYS_OUT)
@@ -95,7 +98,7 @@ def _folder() -> Traversable:
 
 @cache
 def _shipped_file(name: str) -> CalibrationFile:
-    return _file_of(tables(_folder().joinpath(name).read_bytes(), name, partial(parsed, f"calibration-{name}")), name)
+    return file_of(tables(_folder().joinpath(name).read_bytes(), name, partial(parsed, f"calibration-{name}")), name)
 
 
 def shipped_file(level: str, of: str) -> CalibrationFile | None:

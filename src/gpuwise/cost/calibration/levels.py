@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from gpuwise.cost.calibration.entry import Entry
 from gpuwise.cost.calibration.files import LEVELS, CalibrationFile, shipped_file
+from gpuwise.cost.calibration.machine import machine_file
+from gpuwise.cost.calibration.steps import StepSpread
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 
@@ -26,9 +28,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Files that apply to a chip, from the most telling level to the least."""
+    """Files that apply to a chip, from the most telling level to the least. spreads: of steps, beside those shipped."""
 
     files: tuple[CalibrationFile, ...]
+    spreads: tuple[StepSpread, ...] = ()
     _known: dict[tuple[str, str], Found | None] = field(default_factory=dict, compare=False, repr=False)
 
     def find(self, kind: str, numerics: str = "") -> Found | None:
@@ -40,29 +43,34 @@ class Calibration:
         """
         key = (kind, numerics)
         if key not in self._known:
-            self._known[key] = next((found for name in likely(kind) if (found := self._search(name, numerics))), None)
+            tried = (self._search(name, numerics, asked=kind) for name in likely(kind))
+            self._known[key] = next((found for found in tried if found), None)
         return self._known[key]
 
-    def _search(self, kind: str, numerics: str) -> Found | None:
+    def _search(self, kind: str, numerics: str, *, asked: str) -> Found | None:
+        """The entry of one class. asked: what it is to be used for, whose own factors count first."""
         names = [f"{kind}.{n}" for n in (numerics, *ALIASES.get(numerics, ()))] if numerics else [kind]
+        own = (f"{asked}.{numerics}" if numerics else asked, names[0], kind)
         scale, level = 1.0, ""
         for file in self.files:
             for name in names:
                 if name in file.entries:
                     return Found(file.entries[name], level or file.level, scale)
-            if names[0] in file.scale or kind in file.scale:
-                scale *= file.scale.get(names[0], file.scale.get(kind, 1.0))
-                level = level or file.level
+            factor = next((file.scale[name] for name in own if name in file.scale), None)
+            if factor is not None:
+                scale, level = scale * factor, level or file.level
         return None
 
 
 def likely(kind: str) -> list[str]:
-    """conv_grouped_channels_last_backward -> itself, conv_grouped_backward, conv_grouped_channels_last, conv_grouped, ..."""
+    """conv_grouped_channels_last_backward -> itself, conv_grouped_backward, conv_grouped_channels_last, conv_grouped, ...;
+    elementwise_activation_gelu -> itself, elementwise_activation, elementwise."""
     plain = kind.replace("_channels_last", "")
     forward = [name.removesuffix("_backward") for name in (kind, plain)]
     backward = "_backward" if kind.endswith("_backward") else ""
-    base = plain.split("_")[0]
-    return list(dict.fromkeys([kind, plain, *forward, base + backward, base]))
+    first, *rest = forward[1].split("_")
+    wider = ["_".join([first, *rest[:count]]) for count in range(len(rest) - 1, 0, -1)]
+    return list(dict.fromkeys([kind, plain, *forward, *wider, first + backward, first]))
 
 
 def names_of(chip: Chip) -> dict[str, str]:
@@ -84,5 +92,9 @@ def calibration_of(chip_id: str, architecture: str, generation: str, family_name
 
 
 def calibration(chip: Chip) -> Calibration:
-    """The shipped figures for a chip."""
-    return calibration_of(*(names_of(chip)[level] for level in LEVELS))
+    """The shipped figures for a chip; those measured on this machine before them, where it is the chip here."""
+    found = calibration_of(*(names_of(chip)[level] for level in LEVELS))
+    measured = machine_file(chip.calibration) if chip.calibration else None
+    if measured is None or measured.file.of != chip.id:
+        return found
+    return Calibration((measured.file, *found.files), measured.spreads)

@@ -40,7 +40,7 @@ def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
     rows = data.get("spread")
     if not isinstance(rows, list):
         raise FileFormatError(f"{name}: has no table [[spread]].", WAYS_OUT)
-    found = [_row(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1)]
+    found = [spread_from(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1)]
     missing = {(f, m) for f in FAMILIES for m in MODES} - {
         (s.family, s.mode) for s in found if s.level == "family" and not s.compiled
     }
@@ -49,7 +49,8 @@ def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
     return tuple(found)
 
 
-def _row(row: Any, where: str) -> StepSpread:
+def spread_from(row: Any, where: str) -> StepSpread:
+    """A row of the table. Raises FileFormatError that says `where`."""
     known = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": (False, True)}
     if not isinstance(row, dict) or set(row) - {*known, "low", "high", "rows"}:
         raise FileFormatError(f"{where} has unknown keys.", WAYS_OUT)

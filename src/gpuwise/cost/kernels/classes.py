@@ -27,15 +27,18 @@ TERMS: dict[str, Callable[[Shapes, Hardware], Terms]] = {
     "loss": rows.loss_terms,
 }
 
-# Names of operations that set kernels of a kind apart on GPUs.
+# Names of operations that set kernels of a kind apart.
 FINER: dict[str, dict[str, tuple[str, ...]]] = {
     "copy": {"_cast": ("_to_copy",), "_cat": ("cat",)},
     "elementwise": {
         "_fused": ("fused",),
-        "_activation": ("gelu", "silu", "sigmoid", "mish", "tanh", "exp", "elu", "softplus", "log"),
+        "_activation_gelu": ("gelu",),
+        "_activation": ("silu", "sigmoid", "mish", "tanh", "exp", "elu", "softplus", "log"),
         "_binary": ("add", "mul", "sub", "div"),
     },
     "reduction": {"_fused": ("fused",)},
+    "loss": {"_nll": ("nll_loss",)},
+    "pool": {"_max": ("max_pool", "adaptive_max_pool")},
 }
 
 
@@ -51,11 +54,12 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     """Rows of the trace's distinct operations by (class, dtype); dtype is "" where only bytes matter.
 
     Classes are kinds of operation, told further apart where kernels differ: conv_depthwise (one input channel a group),
-    conv_grouped, conv_channels_last, gemm_batched, gemm_unaligned (alignment.unaligned), norm_batch, norm_layer, norm_group,
-    attention_efficient, attention_cudnn, attention_decode (few queries, in inference); with _backward where they are one. On
-    GPUs also elementwise_fused and reduction_fused (chains that torch.compile made one kernel of), elementwise_binary,
-    elementwise_activation (transcendental), elementwise_norm (batch norm in inference knows its statistics), copy_cast (to
-    another type) and copy_cat, apart from copies that change the order.
+    conv_grouped, conv_channels_last, gemm_batched, gemm_unaligned (alignment.unaligned; on GPUs), norm_batch, norm_layer,
+    norm_group, attention_efficient, attention_cudnn, attention_decode (few queries, in inference), pool_max, loss_nll,
+    elementwise_fused and reduction_fused (chains that torch.compile made one kernel of), elementwise_binary,
+    elementwise_activation (transcendental) and elementwise_activation_gelu, elementwise_norm (batch norm in inference knows
+    its statistics), copy_cast (to another type) and copy_cat, apart from copies that change the order; with _backward where
+    they are one.
     """
     operations, strategy = trace.operations, trace.header.strategy
     # torch.compile gives convolutions channels-last operands (GraphLowering.decide_layout_opt, all but rare shapes on GPUs).
@@ -75,27 +79,26 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
         kind = KINDS[operations.kind[row]]
         key = class_of(kind, operations.name[row], batched=bool(batched[row]), depthwise=bool(alone[row]),
                        infer=strategy.mode == "infer", channels_last=channels_last, decode=bool(decode[row]),
-                       odd=bool(odd[row]), fine=trace.header.substrate != "cpu")  # fmt: skip
+                       odd=bool(odd[row]) and trace.header.substrate != "cpu")  # fmt: skip
         found.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
     return {key: np.sort(np.concatenate(parts)) for key, parts in found.items()}
 
 
 def class_of(kind: str, name: str = "", *, batched: bool = False, depthwise: bool = False, infer: bool = False,
-             channels_last: bool = False, decode: bool = False, odd: bool = False, fine: bool = True) -> str:  # fmt: skip
+             channels_last: bool = False, decode: bool = False, odd: bool = False) -> str:  # fmt: skip
     """The class of an operation (classes()). batched: several products, or groups of a convolution; depthwise: of one output
-    each; decode: attention of few queries; odd: a product of matrices with odd rows (alignment.unaligned); fine: GPUs' classes
-    of elementwise operations and copies."""
+    each; decode: attention of few queries; odd: a product of matrices with odd rows (alignment.unaligned)."""
     key = kind
     if kind == "conv":
         key += "" if not batched else "_depthwise" if depthwise else "_grouped"
         key += "_channels_last" if channels_last else ""
     elif kind == "gemm":
-        key += "_batched" if batched else "_unaligned" if odd and fine else ""
+        key += "_batched" if batched else "_unaligned" if odd else ""
     elif kind == "norm":
         key = _norm(name, infer=infer)
     elif kind == "attention":
         key += "_decode" if decode else "_efficient" if "efficient" in name else "_cudnn" if "cudnn" in name else ""
-    if fine and kind in FINER:
+    if kind in FINER:
         key += next((suffix for suffix, names in FINER[kind].items() if _short(name).startswith(names)), "")
     return key + "_backward" if "backward" in name and not key.startswith("elementwise") else key
 

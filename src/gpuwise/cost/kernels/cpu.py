@@ -14,6 +14,8 @@ from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
 
 # Where a CPU's cache is unknown: between that of laptops (24 MiB) and of one tile of a server.
 UNKNOWN_CACHE_BYTES = 32 * 2**20
+# Keys that PyTorch's attention on CPUs takes at a time (kvSplitSize of aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+KEY_BLOCK = 512
 
 
 def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> Terms:
@@ -55,14 +57,16 @@ def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
 
 
 def attention(shapes: Shapes, hardware: Hardware) -> Terms:
-    """compute and compute_peak: see contraction. memory: all operands once at full bandwidth.
+    """compute and compute_peak: see contraction, with what a causal kernel computes and masks. memory: all operands once at
+    full bandwidth.
 
     Features: keys; head size; queries of a core, all heads; cached, bytes over the last-level cache.
     """
+    arithmetic_s = shapes.flops * not_skipped(shapes) / hardware.peak_flops_per_s
     return Terms(
         {
-            "compute": shapes.flops / hardware.peak_flops_per_s,
-            "compute_peak": shapes.flops / hardware.peak_flops_per_s,
+            "compute": arithmetic_s,
+            "compute_peak": arithmetic_s,
             "memory": shapes.moved_bytes / hardware.bandwidth_bytes_per_s,
         },
         {
@@ -75,13 +79,23 @@ def attention(shapes: Shapes, hardware: Hardware) -> Terms:
     )
 
 
+def not_skipped(shapes: Shapes) -> np.ndarray:
+    """What a causal kernel computes over the half that counts: it takes keys in blocks, and skips only whole ones."""
+    kept: np.ndarray = np.minimum(2.0, 1.0 + KEY_BLOCK / np.maximum(shapes.n, 1.0))
+    return np.where(shapes.causal > 0, kept, 1.0)
+
+
 def streaming(shapes: Shapes, hardware: Hardware) -> Terms:
     """memory: all bytes at full bandwidth. Features: unit_bytes, a core's share of the bytes; cached, bytes
-    over the last-level cache."""
+    over the last-level cache; window, numbers that a result of a pool is of, 1 where none is told."""
     moved = shapes.moved_bytes
     return Terms(
         {"memory": moved / hardware.bandwidth_bytes_per_s},
-        {"unit_bytes": np.maximum(moved / hardware.units, 1.0), "cached": cached(moved, hardware)},
+        {
+            "unit_bytes": np.maximum(moved / hardware.units, 1.0),
+            "cached": cached(moved, hardware),
+            "window": np.maximum(shapes.k, 1.0),
+        },
         waking(hardware),
     )
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from benchmarks.fit.design import CurveDesign, Design
 from gpuwise.cost.calibration import Curve, Entry, Term
 from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.measure.fitting.design import CurveDesign, Design
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+"""What `validate` measured on this machine, kept as JSON lines in $XDG_STATE_HOME/gpuwise/history.jsonl (else ~/.local/state).
+
+A line is appended whole. One that is damaged is skipped with a warning, a folder that cannot be written is told: the history
+never fails a command. GPUWISE_NO_CACHE=1 switches it off, as all that gpuwise keeps by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuwise.atomic import written_whole
+from gpuwise.hardware.parsed import OFF, switched_off
+
+LIMIT_BYTES = 2 * 2**20  # some two thousand lines; beyond it the older half goes
+_TEXTS = ("date", "machine", "chip", "job", "digest", "provenance", "torch", "gpuwise", "openmp")
+_SECONDS = ("median_s", "low_s", "high_s", "forecast_s", "forecast_low_s", "forecast_high_s")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One configuration, measured once.
+
+    date: and time, UTC. machine: gpuwise.hardware.detect.machine_key. digest: of its trace. median_s, low_s, high_s, steps: of
+    the step, with its 10th and 90th percentile. forecast_*: what the model said, with provenance. threads: of PyTorch;
+    openmp: OMP_NUM_THREADS then. method: of the trial. disturbed: whether something else held the machine up.
+    """
+
+    date: str
+    machine: str
+    chip: str
+    job: str
+    digest: str
+    strategy: Mapping[str, Any]
+    median_s: float
+    low_s: float
+    high_s: float
+    steps: int
+    forecast_s: float
+    forecast_low_s: float
+    forecast_high_s: float
+    provenance: str
+    method: int
+    threads: int
+    openmp: str = ""
+    torch: str = ""
+    gpuwise: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    disturbed: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Entry:
+        """Raises ValueError or TypeError for what is no entry; fields of a later version are left out."""
+        entry = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
+        seconds = [getattr(entry, name) for name in _SECONDS]
+        counts = (entry.steps, entry.method, entry.threads)
+        if not all(isinstance(getattr(entry, name), str) for name in _TEXTS):
+            raise ValueError("a text is none")
+        if not all(isinstance(s, float | int) and not isinstance(s, bool) and 0 < s < math.inf for s in seconds):
+            raise ValueError("a time is none")
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in counts):
+            raise ValueError("a count is none")
+        if not all(isinstance(table, dict) for table in (entry.strategy, entry.sizes)) or not isinstance(entry.disturbed, bool):
+            raise ValueError("a field is of another kind")
+        return entry
+
+
+def path() -> Path:
+    """Where the history is; it need not exist."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return Path(home if os.path.isabs(home) else os.path.expanduser("~/.local/state")) / "gpuwise" / "history.jsonl"
+
+
+def append(entry: Entry) -> str:
+    """Adds a line. Returns "" or why it could not be kept, in a sentence."""
+    if switched_off():
+        return f"nothing is kept in the history, because {OFF} is set"
+    target = path()
+    try:
+        line = json.dumps(asdict(entry), allow_nan=False).encode() + b"\n"
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # what was written last is half a line: it ends here
+                line = b"\n" + line
+            os.write(descriptor, line)  # one call, so that lines of two processes do not mix
+        finally:
+            os.close(descriptor)
+        if size + len(line) > LIMIT_BYTES:
+            _prune(target)
+    except (OSError, ValueError) as error:
+        return f"the history cannot be kept in {target} ({getattr(error, 'strerror', None) or error})"
+    return ""
+
+
+def entries(containing: str = "") -> list[Entry]:
+    """All that are readable, oldest first; of lines that hold a text only. Warns of damaged lines."""
+    found, damaged = [], 0
+    for line in _lines(path()) if not switched_off() else ():
+        if containing not in line:
+            continue
+        try:
+            found.append(Entry.from_dict(json.loads(line)))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            damaged += 1
+    if damaged:
+        lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
+        warnings.warn(f"{lines} damaged in {path()} and skipped", stacklevel=2)
+    return found
+
+
+def _lines(file: Path) -> list[str]:
+    """Of a file that is too large for one of ours, the end."""
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return []
+        with open(file, "rb") as opened:
+            if status.st_size > 2 * LIMIT_BYTES:
+                opened.seek(status.st_size - LIMIT_BYTES)
+                opened.readline()
+            return [line for line in opened.read(2 * LIMIT_BYTES).decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return []
+
+
+def _prune(target: Path) -> None:
+    """Keeps the newer half. What another process appends in this very moment may be lost."""
+    content = target.read_bytes()
+    _, _, kept = content[-(LIMIT_BYTES // 2) :].partition(b"\n")
+    with written_whole(target) as file:
+        file.write(kept)

@@ -1,0 +1,88 @@
+"""A step that `validate` has measured on this machine is forecast as it was measured."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from importlib import metadata
+
+from gpuwise.api import history
+from gpuwise.cost.calibration import PROVENANCE
+from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.hardware.types import Chip
+from gpuwise.measure.trial_result import METHOD
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Trace
+from gpuwise.trace.digest import digest
+from gpuwise.units import format_duration
+
+# A machine differs from day to day by more than the steps of one run differ among themselves.
+LEAST_SPREAD = 0.05
+LATEST = 10  # measurements of a configuration that are looked at
+
+
+def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip: Chip) -> Forecast:
+    """The forecast with its time as last measured, where this configuration was measured on this machine; else as it is.
+
+    Only what the same PyTorch ran with the same number of threads counts; and what ran while the machine was busy with
+    something else only where there is nothing better.
+    """
+    if strategy.mesh.devices != 1 or not forecast.step_time_s.value or not os.path.exists(history.path()):
+        return forecast
+    name = digest(trace, strategy)
+    found = [entry for entry in history.entries(name) if entry.digest == name]
+    if not found:
+        return forecast
+    machine, version = machine_key(), _torch_version()
+    found = [entry for entry in found if (entry.machine, entry.chip, entry.torch, entry.method)
+             == (machine, chip.id, version, METHOD) and _same_threads(entry)][-LATEST:]  # fmt: skip
+    quiet = [entry for entry in found if not entry.disturbed]
+    return preferring(forecast, quiet or found) if found else forecast
+
+
+def preferring(forecast: Forecast, found: list[history.Entry]) -> Forecast:
+    """The forecast with the time of the last of these entries. Its interval spans what all of them found."""
+    latest, model_s = found[-1], forecast.step_time_s.value
+    value = latest.median_s
+    low = min(value * (1 - LEAST_SPREAD), *(entry.low_s for entry in found))
+    high = max(value * (1 + LEAST_SPREAD), *(entry.high_s for entry in found))
+    factor, said = value / model_s, PROVENANCE["machine"]
+    note = (f"measured here on {latest.date[:10]} by gpuwise validate: {format_duration(value)} a step over {latest.steps:,} "
+            f"steps; the model says {format_duration(model_s)}")  # fmt: skip
+    if latest.disturbed:
+        note += " (something else held the machine up meanwhile)"
+    return replace(
+        forecast,
+        step_time_s=Interval(value, low, high),
+        throughput=forecast.throughput / factor,
+        mfu=None if forecast.mfu is None else forecast.mfu / factor,
+        energy_j=None if forecast.energy_j is None else forecast.energy_j * factor,
+        provenance={**forecast.provenance, "step_time_s": said},
+        rests_on={said: 1.0},
+        measured={"date": latest.date, "steps": latest.steps, "model_s": model_s},
+        assumptions=(*forecast.assumptions, note),
+    )
+
+
+def machine_key() -> str:
+    """This machine's hardware, as a short text that stays the same after a restart."""
+    from gpuwise.hardware import detect
+
+    return detect.machine_key(detect.detect())
+
+
+def _torch_version() -> str:
+    """Of the PyTorch installed, without importing it; "" without one."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _same_threads(entry: history.Entry) -> bool:
+    """Whether a step would run on as many threads now. Where PyTorch is not loaded, the setting it would obey is asked."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return bool(torch.get_num_threads() == entry.threads)
+    return os.environ.get("OMP_NUM_THREADS", "") == entry.openmp

@@ -1,0 +1,134 @@
+"""The child process of one trial of `validate`: forecasts a job for this machine, says so, runs it, says what it measured.
+
+    python -m gpuwise.api.trial (asked and answering as gpuwise.measure.child has it)
+
+Asked: {"job": text, "sizes": {...}, "strategy": {...}, "steps": n or null, "suite": whether job names a member of the suite}.
+Answers: {"doing": text} as it goes, {"forecast": {...}, ...}, {"measured": {...}}, or {"failed": {...}} or
+{"out_of_memory": text} at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.api.forecasting import Priced, forecast_step
+from gpuwise.api.source import Source
+from gpuwise.api.sources import job_of, source_of
+from gpuwise.api.traced import JobSource
+from gpuwise.api.verbs import of_a_step
+from gpuwise.errors import GpuwiseError, UnsupportedError
+from gpuwise.hardware.types import Chip
+from gpuwise.measure.child import Answering
+from gpuwise.trace.digest import digest
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+
+ON = "here:1"
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
+
+
+def main() -> None:
+    child = Answering()
+    _end_before_others()
+    job: Job | None = None
+    doing = "preparing"
+
+    def say(what: str) -> None:
+        nonlocal doing
+        doing = what
+        child.say(doing=what)
+
+    try:
+        say("forecast")
+        priced, job = _forecast(**child.request)
+        import torch
+
+        device = _device(priced.device.chip)
+        told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
+        child.say(forecast=told.to_dict(), digest=digest(priced.trace, told.strategy), device=device,
+                  threads=torch.get_num_threads(), torch_version=torch.__version__)  # fmt: skip
+        from gpuwise.measure.trial import run_trial
+
+        found = run_trial(job, told.strategy, torch.device(device), steps=child.request["steps"], say=say)
+        child.say(measured=asdict(found))
+    except Exception as error:  # the job's own code may raise anything
+        if _is_out_of_memory(error):
+            child.say(out_of_memory=f"{' '.join(str(error).split())[:300] or type(error).__name__}")
+        else:
+            child.say(failed=_explained(error, job, doing).to_dict()["error"])
+
+
+def _forecast(job: str, sizes: Mapping[str, int], strategy: Mapping[str, Any], suite: bool, **_: Any) -> tuple[Priced, Job]:
+    """What `gpuwise forecast --on here` says, without looking at what was measured before; and the job, to run it."""
+    from gpuwise.job.dependencies import require
+
+    require("torch", purpose=f"run {job}")
+    if suite:
+        return _of_suite(job)
+    runnable, source = job_of(job, **sizes), source_of(job, **sizes)
+    return forecast_step(source, ON, history=False, **strategy), runnable
+
+
+def _of_suite(name: str) -> tuple[Priced, Job]:
+    """A member at the micro-batch that suits this machine, halved until its forecast leaves room."""
+    from gpuwise.api.devices import device_of
+    from gpuwise.hardware.catalog import load_catalog
+    from gpuwise.measure.suite import LARGEST_SHARE, members, scaled
+    from gpuwise.measure.suite_jobs import suite_job
+
+    member = members((name,))[0]
+    job = suite_job(member)
+    source: Source = JobSource(job, "", {})
+    device = device_of(ON, load_catalog())
+    micro_batch = scaled(member, device.chip)
+    while True:
+        priced = forecast_step(source, ON, history=False, precision="fp32", micro_batch=micro_batch)
+        memory = priced.forecast.memory
+        if micro_batch == 1 or not memory.capacity_bytes or memory.device_bytes <= LARGEST_SHARE * memory.capacity_bytes:
+            return priced, job
+        micro_batch //= 2
+
+
+def _device(chip: Chip) -> str:
+    """PyTorch's name of the device that a chip of this machine is. Raises UnsupportedError where it cannot use it."""
+    import torch
+
+    if chip.kind == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    raise UnsupportedError(f"`here` is {chip.name}, but PyTorch {torch.__version__} does not find it.",
+                           ["install a PyTorch built for it", "look at `gpuwise doctor`"])  # fmt: skip
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    while error is not None:
+        said = str(error).lower()
+        if isinstance(error, MemoryError) or any(sign in said for sign in _OUT_OF_MEMORY):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _explained(error: Exception, job: Job | None, doing: str) -> GpuwiseError:
+    if job is None:
+        if isinstance(error, GpuwiseError):
+            return error
+        return GpuwiseError(f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}")
+    from gpuwise.runtime.failure import job_failure
+
+    return job_failure(error, job, doing=doing, part=job.loss)
+
+
+def _end_before_others() -> None:
+    """Where memory is used up, Linux ends this process and not the one that waits for it (proc(5), oom_score_adj)."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""validate: forecasts held against real steps on this machine, each job in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwise import __version__
+from gpuwise.api import history
+from gpuwise.api.forecasting import check_mode, checked_techniques
+from gpuwise.api.measured import machine_key
+from gpuwise.api.sources import TRACE_SUFFIX
+from gpuwise.cost.forecast import Interval
+from gpuwise.errors import InputError
+from gpuwise.hardware import detect_machine, load_catalog
+from gpuwise.hardware.load import disturbances, load
+from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.measure.suite import members
+from gpuwise.measure.trial_result import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, Measured, Trial, Validation
+from gpuwise.strategy import Strategy
+from gpuwise.trace.presets.table import PRESETS
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+
+CHILD = "gpuwise.api.trial"
+SILENCE_S = 600.0  # a child that says nothing for so long is ended
+_MOST_STEPS = 1_000_000
+_LESS = ("a smaller --micro-batch, with more --accumulate", "--recompute full")
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What runs now: job `number` of `total`. trial: the job's, once it is done."""
+
+    number: int
+    total: int
+    job: str
+    what: str
+    trial: Trial | None = None
+
+
+def validate(
+    jobs: str | Sequence[str] = (),
+    *,
+    suite: bool = False,
+    steps: int | None = None,
+    micro_batch: int | None = None,
+    accumulate: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    recompute: str | None = None,
+    optimizer: str | None = None,
+    mode: str | None = None,
+    compile: bool = False,
+    channels_last: bool | None = None,
+    on_progress: Callable[[Doing], None] = lambda _: None,
+    **techniques: Any,
+) -> Validation:
+    """Forecasts a step of each job for this machine, then runs real ones and holds both side by side: time, throughput, memory,
+    what bounds it. What was measured is kept, and the next forecast of the same step on this machine gives it.
+
+    Arguments:
+        jobs: names as for `forecast`; no Job objects, as each job runs in a process of its own.
+        suite: the jobs are members of the suite, all of them where none is named, at sizes that suit this machine.
+        steps: timed ones; None: at least 7 and 5 s, 40 s at most.
+        the others: as for `forecast`, for every job; the suite has its own.
+        on_progress: told what runs.
+
+    A job that runs out of memory or fails is a trial with that outcome; the others go on. Ctrl-C keeps what is done.
+    Raises InputError, UnknownNameError, JobError or MissingDependencyError before anything runs.
+    """
+    names = _names(jobs)
+    settings = {"micro_batch": micro_batch, "accumulate": accumulate, "precision": precision, "recompute": recompute,
+                "optimizer": optimizer, "mode": mode, "compile": compile or None, "channels_last": channels_last,
+                **techniques}  # fmt: skip
+    given = {name: value for name, value in settings.items() if value is not None}
+    sizes = {name: value for name, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MOST_STEPS):
+        raise InputError(f"--steps must be a whole number from 1 to {_MOST_STEPS:,}, got {steps!r}.")
+    if suite:
+        _check_suite({**given, **sizes})
+        names = [member.name for member in members(tuple(names))]
+    else:
+        _check(names, given, sizes)
+    _check_torch(names)
+    asked = {"sizes": sizes, "strategy": given, "suite": suite, "steps": steps}
+    return _run([{"job": name, **asked} for name in names], suite=suite, on_progress=on_progress)
+
+
+def _run(requests: Sequence[Mapping[str, Any]], *, suite: bool, on_progress: Callable[[Doing], None]) -> Validation:
+    machine, key, began = detect_machine(load_catalog()), machine_key(), time.monotonic()
+    taken = _now()
+    trials: list[Trial] = []
+    notes: list[str] = []
+    interrupted = False
+    for number, request in enumerate(requests, 1):
+
+        def tell(what: str, trial: Trial | None = None, number: int = number, job: str = request["job"]) -> None:
+            on_progress(Doing(number, len(requests), job, what, trial))
+
+        try:
+            trial = _trial(request, tell)
+            trials.append(trial)
+            if trial.outcome == MEASURED and (why := history.append(_entry(trial, key))):
+                notes.append(why)
+            tell(trial.outcome, trial)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+    kept = any(trial.outcome == MEASURED for trial in trials) and not notes
+    return Validation(tuple(trials), machine.name, machine.chip.id, taken, time.monotonic() - began, suite, interrupted,
+                      str(history.path()) if kept else "", tuple(dict.fromkeys(notes)))  # fmt: skip
+
+
+def _trial(request: Mapping[str, Any], tell: Callable[[str], None]) -> Trial:
+    """One job in a child process. Whatever becomes of the child is told by the outcome."""
+    began, kills, before = time.monotonic(), _oom_kills(), load()
+    trial = Trial(request["job"], FAILED, "the process ended without a word", sizes=request["sizes"])
+    try:
+        child = answers(CHILD, request, silence_s=SILENCE_S, purpose="trial")
+        with closing(child) as told:
+            for answer in told:
+                if "doing" in answer:
+                    tell(answer["doing"])
+                trial = _heard(trial, answer)
+    except ChildDiedError as death:
+        # What it had measured before it died stays measured.
+        if trial.outcome != MEASURED:
+            trial = _died(trial, death, kills)
+    return replace(trial, seconds=time.monotonic() - began, disturbed=tuple(disturbances(before, load())))
+
+
+def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
+    """Killed by the system because memory was used up, where that is likely: the system counts whom it kills so."""
+    counted = _oom_kills()
+    by_another = death.signal == signal.SIGKILL and counted is not None and counted == kills
+    if by_another:
+        return replace(trial, said="the trial was killed by SIGKILL, but not for want of memory: by itself or another program.")
+    if death.likely_out_of_memory:
+        return replace(trial, outcome=OUT_OF_MEMORY, said=death.what, ways_out=_LESS)
+    return replace(trial, said=death.what, ways_out=death.ways_out)
+
+
+def _oom_kills() -> int | None:
+    """Processes that Linux ended for want of memory since it started, in any container; None where it does not say."""
+    try:
+        told = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(told[1]) if told else None
+
+
+def _heard(trial: Trial, answer: Mapping[str, Any]) -> Trial:
+    if "forecast" in answer:
+        names = ("forecast", "digest", "device", "threads", "torch_version")
+        return replace(trial, **{name: answer[name] for name in names})
+    if "measured" in answer:
+        return replace(trial, outcome=MEASURED, said="", measured=Measured.from_dict(answer["measured"]))
+    if "out_of_memory" in answer:
+        return replace(trial, outcome=OUT_OF_MEMORY, said=answer["out_of_memory"], ways_out=_LESS)
+    if "failed" in answer:
+        return replace(trial, said=answer["failed"]["message"], ways_out=tuple(answer["failed"]["ways_out"]))
+    return trial
+
+
+def _entry(trial: Trial, machine: str) -> history.Entry:
+    assert trial.forecast is not None
+    assert trial.measured is not None
+    step, expected = trial.measured.step, Interval(**trial.forecast["step_time_s"])
+    return history.Entry(
+        date=_now(), machine=machine, chip=trial.forecast["device"], job=trial.forecast["job"], digest=trial.digest,
+        strategy=trial.forecast["strategy"], median_s=step.median_s, low_s=step.low_s, high_s=step.high_s, steps=step.rounds,
+        forecast_s=expected.value, forecast_low_s=expected.low, forecast_high_s=expected.high,
+        provenance=trial.forecast["provenance"]["step_time_s"], method=METHOD, threads=trial.threads or 1,
+        openmp=os.environ.get("OMP_NUM_THREADS", ""), torch=trial.torch_version, gpuwise=__version__,
+        sizes=dict(trial.sizes), memory_bytes=trial.measured.memory_bytes, disturbed=bool(trial.disturbed),
+    )  # fmt: skip
+
+
+def _names(jobs: str | Sequence[str] | Job) -> list[str]:
+    names = [jobs] if isinstance(jobs, str) else list(jobs) if isinstance(jobs, Sequence) else []
+    if not isinstance(jobs, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InputError("validate runs each job in a process of its own, and only a name can be handed to it.",
+                         ['write the Job in a file and name it: "path/to/file.py:job"'])  # fmt: skip
+    return list(dict.fromkeys(names))
+
+
+def _check_suite(given: Mapping[str, Any]) -> None:
+    if given:
+        flag = f"--{next(iter(given)).replace('_', '-')}"
+        raise InputError(f"the suite runs at settings of its own; it takes no {flag}.",
+                         [f"leave out {flag}", f"name a job: gpuwise validate gpt2 {flag} ..."])  # fmt: skip
+
+
+def _check(names: Sequence[str], given: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+    """What can be told without PyTorch and without running the user's code."""
+    if not names:
+        raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
+    plain = {name: given.get(name) for name in ("accumulate", "recompute", "optimizer")}
+    known = {"micro_batch", "precision", "mode", "compile", "channels_last", *plain}
+    techniques = checked_techniques({name: value for name, value in given.items() if name not in known})
+    check_mode(given.get("mode"), **plain, **techniques)
+    fields = {name: given[name] for name in known & set(given) - {"accumulate"}}
+    Strategy(accumulation=given.get("accumulate", 1), **fields, **techniques)
+    for name in names:
+        _check_job(name, sizes)
+
+
+def _check_job(name: str, sizes: Mapping[str, Any]) -> None:
+    from gpuwise.job import resolve
+
+    if name.endswith(TRACE_SUFFIX):
+        raise InputError(f"{name} is a recorded trace: it can be priced, not run.", ["name the job it is of"])
+    if name in PRESETS:
+        PRESETS[name].check_sizes(sizes)
+        return
+    scheme, _, rest = name.partition(":")
+    if scheme in ("hf", "timm") and rest:
+        return
+    if not Path(name.rpartition(":")[0]).is_file():
+        resolve(name)  # says what is wrong with it
+
+
+def _check_torch(names: Sequence[str]) -> None:
+    if find_spec("torch") is None:
+        from gpuwise.job.dependencies import require
+
+        require("torch", purpose=f"run {names[0]}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,56 @@
+"""The calibration file of one machine, which `gpuwise measure` writes: entries of level "machine", and the spread of steps."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpuwise.cost.calibration.files import CalibrationFile, file_of, tables
+from gpuwise.cost.calibration.steps import StepSpread, spread_from
+from gpuwise.errors import FileFormatError
+
+LEVEL = "machine"
+# Tables of the file that are read elsewhere or by people: figures of the chip (gpuwise.hardware.measured), what was measured.
+OTHERS = ("chip", "measured")
+
+
+@dataclass(frozen=True)
+class MachineFile:
+    """file: its entries. spreads: of steps that rest on them."""
+
+    file: CalibrationFile
+    spreads: tuple[StepSpread, ...]
+
+
+def parse_machine(data: dict[str, Any], name: str) -> MachineFile:
+    """A machine's file from its tables. Raises FileFormatError naming it."""
+    rows = data.get("spread", [])
+    if not isinstance(rows, list):
+        raise FileFormatError(f"{name}: [[spread]] is not a list of tables.", WAYS_OUT)
+    spreads = tuple(spread_from(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1))
+    file = file_of({key: value for key, value in data.items() if key not in (*OTHERS, "spread")}, name)
+    if file.level != LEVEL or any(spread.level != LEVEL for spread in spreads):
+        raise FileFormatError(f"{name}: is of level {file.level!r}, the file of a machine of level {LEVEL!r}.", WAYS_OUT)
+    return MachineFile(file, spreads)
+
+
+WAYS_OUT = ("measure again: gpuwise measure",)
+
+
+def machine_file(path: str) -> MachineFile | None:
+    """The file at a path as it is now; None, with a warning, where it cannot be read."""
+    try:
+        return _read(path, Path(path).stat().st_mtime_ns)
+    except (OSError, UnicodeDecodeError, FileFormatError) as error:
+        reason = error.what if isinstance(error, FileFormatError) else str(error)
+        warnings.warn(f"what was measured on this machine is left out: {reason.rstrip('.')}; `gpuwise measure` writes it anew",
+                      stacklevel=2)  # fmt: skip
+        return None
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, changed_ns: int) -> MachineFile:
+    return parse_machine(tables(Path(path).read_bytes(), path), path)

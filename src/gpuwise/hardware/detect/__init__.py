@@ -1,0 +1,24 @@
+"""What this machine is, found without PyTorch: reads only, needs no rights, never fails; what is not told is None or empty."""
+
+from gpuwise.hardware.detect.container import Container, detect_container
+from gpuwise.hardware.detect.cpu import Cache, Cpu, detect_cpu
+from gpuwise.hardware.detect.disk import Disk
+from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair, detect_gpus
+from gpuwise.hardware.detect.machine import (
+    Detected,
+    Interconnect,
+    NumaNode,
+    System,
+    detect,
+    detect_machine,
+    machine_key,
+    machine_of,
+)
+from gpuwise.hardware.detect.match import local_cpu_chip, match_cpu, match_gpu, most_like_this, unknown_gpu
+from gpuwise.hardware.detect.memory import Memory, detect_memory
+
+__all__ = [
+    "Cache", "Container", "Cpu", "Detected", "Disk", "Gpu", "GpuLoad", "GpuPair", "Interconnect", "Memory", "NumaNode",
+    "System", "detect", "detect_container", "detect_cpu", "detect_gpus", "detect_machine", "detect_memory",
+    "local_cpu_chip", "machine_key", "machine_of", "match_cpu", "match_gpu", "most_like_this", "unknown_gpu",
+]  # fmt: skip

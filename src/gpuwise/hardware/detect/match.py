@@ -1,0 +1,94 @@
+"""What this machine has, as chips of the catalog: by their names, or local entries that say what they rest on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.detect.cpu import Cpu, detect_cpu
+from gpuwise.hardware.detect.gpu import Gpu
+from gpuwise.hardware.names import words
+from gpuwise.hardware.types import Chip, Source
+
+_FORM_WORDS = {"sxm", "sxm2", "pcie", "nvl", "die", "board"}  # in ids; drivers name them differently or not at all
+
+
+def match_gpu(gpu: Gpu, chips: Mapping[str, Chip]) -> Chip | None:
+    """The catalog chip behind a driver's name: all naming words of the id occur in it and the memory agrees.
+
+    Apple sells one GPU with many sizes of memory and its names are beginnings of each other: there the words must be the same.
+    """
+    told = set(words(gpu.name))
+    form = "pcie" if "pcie" in told else "nvl" if "nvl" in told else "sxm"
+    best: tuple[int, int, str] | None = None
+    for id_, chip in chips.items():
+        if chip.vendor != gpu.vendor or not chip.kind.startswith("gpu-") or not chip.memory_bytes:
+            continue
+        naming = {word for word in words(id_) if word not in _FORM_WORDS and not re.fullmatch(r"\d+gb", word)}
+        same_size = 0.9 < gpu.memory_bytes / chip.memory_bytes < 1.03
+        if naming == told if gpu.vendor == "Apple" else same_size and naming <= told:
+            score = (len(naming), any(word.startswith(form) for word in words(id_)), id_)
+            best = score if best is None or score[:2] > best[:2] else best
+    return chips[best[2]] if best else None
+
+
+def unknown_gpu(gpu: Gpu, told_by: str = "the driver of this machine") -> Chip:
+    """A local entry for a GPU the catalog does not have: its memory, and no rates."""
+    source = Source(told_by, date.today().isoformat())
+    return Chip("here-gpu", gpu.vendor, gpu.name, "gpu-consumer", memory_bytes=gpu.memory_bytes, source=source,
+                compute_capability=gpu.compute_capability, boost_clock_hz=gpu.clock_hz, pcie_generation=gpu.pcie_generation,
+                notes="not in the catalog: rates unknown; add it in a file of your own")  # fmt: skip
+
+
+def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
+    """A Chip for this machine's CPU: the catalog's scaled to the cores here, or an estimate that says it is one."""
+    today = date.today().isoformat()
+    known = match_cpu(cpu, catalog.chips)
+    if known is not None and known.sm_count:
+        if known.sm_count == cpu.cores:
+            return known
+        share = cpu.cores / known.sm_count
+        bandwidth = known.memory_bandwidth_bytes_per_s
+        return replace(known, id="here-cpu", name=f"{cpu.name} ({cpu.cores} cores)", sm_count=cpu.cores,
+                       peak_flops_per_s={k: v * share for k, v in known.peak_flops_per_s.items()},
+                       memory_bandwidth_bytes_per_s=bandwidth and bandwidth * min(1.0, share), tdp_w=None,
+                       source=Source(f"{known.id} scaled to {cpu.cores} cores", today, verified=False),
+                       sources={})  # fmt: skip
+    width = _flop_per_clock(cpu.flags)
+    clock = cpu.clock_hz or 2.5e9  # when the system does not tell: a common base clock of servers
+    peaks = {"fp32": cpu.cores * clock * width, "fp64": cpu.cores * clock * width / 2}
+    if "avx512-bf16" in cpu.flags:  # VDPBF16PS: two multiply-adds where an fp32 lane does one (Intel's manual)
+        peaks["bf16"] = 2 * peaks["fp32"]
+    if "amx" in cpu.flags:
+        peaks["bf16"] = cpu.cores * clock * 2048  # AMX: 1024 multiply-adds of bf16 a clock and core (Intel's manual)
+    # Memory: 10 GB/s a core, no more than two channels of DDR4-3200 (51.2 GB/s) at 80 %: low for a server on purpose.
+    bandwidth = min(cpu.cores * 10e9, 41e9)
+    text = f"estimate: {cpu.cores} cores × {clock / 1e9:.2f} GHz × {width} FLOP a clock; memory 10 GB/s a core up to 41"
+    return Chip("here-cpu", cpu.vendor, f"{cpu.name} ({cpu.cores} cores)", "cpu", sm_count=cpu.cores,
+                l2_bytes=cpu.cache_bytes.get("L3") or cpu.cache_bytes.get("L2"), boost_clock_hz=cpu.clock_hz,
+                memory_bandwidth_bytes_per_s=bandwidth, peak_flops_per_s=peaks,
+                source=Source(text, today, verified=False))  # fmt: skip
+
+
+def match_cpu(cpu: Cpu, chips: Mapping[str, Chip]) -> Chip | None:
+    """The catalog CPU whose model word (8380, 9654, 13900k) stands in this CPU's name."""
+    told = set(words(cpu.name))
+    cpus = (chip for chip in chips.values() if chip.kind == "cpu" and chip.vendor == cpu.vendor)
+    return next((chip for chip in cpus if words(chip.id)[-1] in told), None)
+
+
+def most_like_this(catalog: Catalog) -> Chip:
+    """What DEVICE `cpu` means: the catalog CPU of this vendor (else of any) whose peak is nearest to this machine's."""
+    cpu = detect_cpu()
+    here = local_cpu_chip(cpu, catalog).peak_flops_per_s["fp32"]
+    cpus = [chip for chip in catalog.chips.values() if chip.kind == "cpu" and "fp32" in chip.peak_flops_per_s]
+    same = [chip for chip in cpus if chip.vendor == cpu.vendor] or cpus
+    return min(same, key=lambda chip: max(chip.peak_flops_per_s["fp32"] / here, here / chip.peak_flops_per_s["fp32"]))
+
+
+def _flop_per_clock(flags: tuple[str, ...]) -> int:
+    """fp32 FLOP a clock and core: two FMA units of the vector width (512, 256 or 128 bits)."""
+    return 64 if "avx512" in flags else 32 if "avx2" in flags or "sve" in flags else 16

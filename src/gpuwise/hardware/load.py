@@ -1,0 +1,250 @@
+"""Who else is using this machine: snapshots before and after a measurement, and what they say disturbed it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.hardware.detect.container import detect_container, throttled_s
+from gpuwise.hardware.detect.cpu import allowed_processors
+from gpuwise.hardware.detect.files import ROOT, folders, number, read
+from gpuwise.hardware.detect.gpu import GpuLoad, survey_gpus
+from gpuwise.units import format_bytes
+
+# From where on a figure of a benchmark is no longer what the machine can do. An idle system's own work stays below them.
+OTHERS_SHARE = 0.05  # of the processors, by other programs
+STOLEN_SHARE = 0.02  # by the hypervisor: each per cent is lost as it is
+WAITING_SHARE = 0.25  # of the time in which some program waited for a processor; a data loader's workers alone make some
+CLOCK_FALL = 0.2  # of the highest clock: from one busy core to all, processors go down by less
+THROTTLED_SHARE = 0.02  # of the time, by a container's limit
+GPU_BUSY = 0.1  # of the time, before the measurement began
+GPU_MEMORY_SHARE, GPU_MEMORY_BYTES = 0.05, 2**30  # in use by others: more than a desktop takes
+GPU_HELD_BACK_SHARE = 0.1  # of the time
+POWER_CAP = 0.98  # of the default limit
+JUMP_S = 1.0  # of the system's clock against the monotonic one
+ALL = 0.9  # of what we left: practically all
+
+_SETTLE_S = 0.02  # of work before clocks are read: a core that slept shows a low one
+_BUSY_FIELDS, _IDLE_FIELDS, _STOLEN_FIELD = (0, 1, 2, 5, 6), (3, 4), 7  # of /proc/stat (man 5 proc_stat)
+
+
+@dataclass(frozen=True)
+class Busy:
+    """This machine at one moment; times are counted since its start, what cannot be read is None.
+
+    taken_s, wall_s, awake_s: by the monotonic clock, by the system's clock, and by the clock that also counts suspended time.
+    busy_s, idle_s, stolen_s: of the processors this process may use, summed over them; own_s: of this process and its children.
+    clock_hz: of the fastest of them now. heat_throttles: how often heat lowered a clock. waiting_s: for which some program
+    waited for a processor. throttled_s: for which a container's limit stopped us. load_average: of a minute, 5 and 15.
+    """
+
+    taken_s: float
+    wall_s: float
+    awake_s: float | None = None
+    processors: int = 1
+    busy_s: float | None = None
+    idle_s: float | None = None
+    stolen_s: float | None = None
+    own_s: float | None = None
+    clock_hz: float | None = None
+    heat_throttles: int | None = None
+    waiting_s: float | None = None
+    throttled_s: float | None = None
+    cpu_limit: float | None = None
+    load_average: tuple[float, ...] = ()
+    gpus: tuple[GpuLoad, ...] = ()
+
+
+def load(root: Path = ROOT) -> Busy:
+    """A snapshot. It works for 20 ms first, so that the clock read is that of a core at work."""
+    until_s = time.perf_counter() + _SETTLE_S
+    while time.perf_counter() < until_s:
+        pass
+    processors = allowed_processors(root)
+    clock_hz = _clock_hz(root, processors)  # first, while the core is warm
+    busy, idle, stolen = _processor_times(root, processors) or (None, None, None)
+    return Busy(
+        taken_s=time.monotonic(),
+        wall_s=time.time(),
+        awake_s=time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else None,
+        processors=len(processors),
+        busy_s=busy,
+        idle_s=idle,
+        stolen_s=stolen,
+        own_s=_own_s(root),
+        clock_hz=clock_hz,
+        heat_throttles=_heat_throttles(root, processors),
+        waiting_s=_waiting_s(root),
+        throttled_s=throttled_s(root),
+        cpu_limit=detect_container(root).cpus,
+        load_average=tuple(float(text) for text in re.findall(r"\d+\.\d+", read(root / "proc/loadavg"))[:3]),
+        gpus=survey_gpus(root).loads,
+    )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the processors' time between two snapshots: what others used, what the hypervisor took, what we used. The rest was
+    idle."""
+
+    others: float
+    stolen: float
+    own: float
+
+
+def shares(before: Busy, after: Busy) -> Shares | None:
+    """None where the system counts no times, or too few between the two."""
+    busy, idle, stolen = (_grown(before, after, name) for name in ("busy_s", "idle_s", "stolen_s"))
+    if busy is None or idle is None or stolen is None or (total := busy + idle + stolen) <= 0:
+        return None
+    own = min(_grown(before, after, "own_s") or 0.0, busy)
+    return Shares((busy - own) / total, stolen / total, own / total)
+
+
+def disturbances(before: Busy, after: Busy) -> list[str]:
+    """What between the two made figures worse than the machine is, a sentence each; thresholds are this module's constants."""
+    return [*_by_others(before, after), *_by_limits(before, after), *_by_clocks(before, after), *_on_gpus(before, after)]
+
+
+def all_busy(before: Busy, after: Busy, *, device: str = "cpu") -> bool:
+    """Whether others took practically all of what this process left them: of the processors, or ("cuda") of each GPU before."""
+    if device != "cpu":
+        return bool(before.gpus) and all((gpu.busy or 0.0) >= ALL for gpu in before.gpus)
+    found = shares(before, after)
+    if found is None:
+        return False
+    taken = found.others + found.stolen
+    # Who shares evenly with one as greedy as we are has half, so nearly half is all there was to take.
+    return taken >= ALL * (1 - found.own) and taken >= 0.4
+
+
+def _by_others(before: Busy, after: Busy) -> list[str]:
+    found, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+    if used := shares(before, after):
+        if used.others >= OTHERS_SHARE:
+            found.append(f"other processes used {used.others:.0%} of the processors meanwhile")
+        if used.stolen >= STOLEN_SHARE:
+            found.append(f"the hypervisor took {used.stolen:.0%} of the processors (steal)")
+    waiting_s = _grown(before, after, "waiting_s")
+    if waiting_s is not None and waiting_s / passed_s >= WAITING_SHARE:
+        found.append(f"programs waited for a free processor {min(1.0, waiting_s / passed_s):.0%} of the time")
+    return [sentence.replace("%", " %") for sentence in found]
+
+
+def _by_limits(before: Busy, after: Busy) -> list[str]:
+    found, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+    stopped_s = _grown(before, after, "throttled_s")
+    if stopped_s is not None and stopped_s / passed_s >= THROTTLED_SHARE:
+        limit = "" if after.cpu_limit is None else f" of {after.cpu_limit:g} processors"
+        found.append(f"the container's limit{limit} stopped the program for {stopped_s:.1f} s")
+    first, last = (before.clock_hz or 0.0) / 1e9, (after.clock_hz or 0.0) / 1e9
+    if 0 < last < (1 - CLOCK_FALL) * first:
+        found.append(f"the clock fell from {first:.1f} to {last:.1f} GHz: thermal or power limit")
+    if throttles := _grown(before, after, "heat_throttles"):
+        found.append(f"heat lowered the processors' clock {throttles:.0f} times")
+    return found
+
+
+def _by_clocks(before: Busy, after: Busy) -> list[str]:
+    passed_s = after.taken_s - before.taken_s
+    slept_s = 0.0
+    if before.awake_s is not None and after.awake_s is not None:
+        slept_s = after.awake_s - before.awake_s - passed_s
+    jumped_s = after.wall_s - before.wall_s - passed_s - slept_s
+    found = []
+    if slept_s > JUMP_S:
+        found.append(f"the machine was suspended for {slept_s:.0f} s")
+    if abs(jumped_s) > JUMP_S:
+        found.append(f"the system clock jumped by {jumped_s:.0f} s; times are from the monotonic clock")
+    return found
+
+
+def _on_gpus(before: Busy, after: Busy) -> list[str]:
+    """Utilisation and memory count as another's only before: afterwards they are our own."""
+    found, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+    for place, gpu in enumerate(before.gpus):
+        which = f"GPU {place}" if len(before.gpus) > 1 else "the GPU"
+        if (gpu.busy or 0.0) >= GPU_BUSY:
+            found.append(f"{which} was busy {100 * (gpu.busy or 0.0):.0f} % of the time before the measurement began")
+        used, size = gpu.memory_used_bytes or 0, gpu.memory_bytes
+        if used > GPU_MEMORY_BYTES and size and used > GPU_MEMORY_SHARE * size:
+            found.append(f"other programs held {format_bytes(used)} of {which}'s memory when the measurement began")
+    for place, gpu in enumerate(after.gpus):
+        which = f"GPU {place}" if len(after.gpus) > 1 else "the GPU"
+        limit, default = gpu.power_limit_w, gpu.default_power_limit_w
+        if limit and default and limit < POWER_CAP * default:
+            found.append(f"the power limit is {limit:.0f} W, the card's default is {default:.0f} W"
+                         + (f" (GPU {place})" if len(after.gpus) > 1 else ""))  # fmt: skip
+        earlier = before.gpus[place].held_back_s if place < len(before.gpus) else {}
+        for cause, held_s in gpu.held_back_s.items():
+            share = (held_s - earlier.get(cause, held_s)) / passed_s
+            if share >= GPU_HELD_BACK_SHARE:
+                found.append(f"{cause} held back the clock of {which} {100 * min(1.0, share):.0f} % of the time")
+        if not gpu.held_back_s and gpu.held_back:
+            found.append(f"the clock of {which} is held back: {', '.join(gpu.held_back)}")
+    return found
+
+
+def _grown(before: Busy, after: Busy, name: str) -> float | None:
+    """By how much a counter grew; None where it is not counted or began anew."""
+    first, last = getattr(before, name), getattr(after, name)
+    return None if first is None or last is None or last < first else last - first
+
+
+def _ticks_per_s() -> int:
+    return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def _processor_times(root: Path, processors: tuple[int, ...]) -> tuple[float, float, float] | None:
+    """Busy, idle and stolen seconds of these processors."""
+    rows = {int(n): [int(text) for text in rest.split()]
+            for n, rest in re.findall(r"^cpu(\d+) ([\d ]+)$", read(root / "proc/stat"), re.MULTILINE)}  # fmt: skip
+    ours = [rows[n] for n in processors if len(rows.get(n, ())) > _STOLEN_FIELD]
+    if not ours:
+        return None
+    columns = [sum(row[field] for row in ours) / _ticks_per_s() for field in range(_STOLEN_FIELD + 1)]
+    return sum(columns[i] for i in _BUSY_FIELDS), sum(columns[i] for i in _IDLE_FIELDS), columns[_STOLEN_FIELD]
+
+
+def _own_s(root: Path) -> float | None:
+    """Processor seconds of this process, of the children it waited for, and of those still at work, theirs included."""
+    self_id = read(root / "proc/self/stat").partition(" ")[0]
+    if not self_id:
+        return sum(os.times()[:4]) if root == ROOT else None
+    children: dict[str, list[str]] = {}
+    ticks: dict[str, int] = {}
+    for process in folders(root / "proc", ""):
+        fields = read(process / "stat").rpartition(")")[2].split()  # the name before may hold anything
+        if len(fields) > 14:
+            children.setdefault(fields[1], []).append(process.name)
+            ticks[process.name] = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime (man 5 proc_pid_stat)
+    ours = [self_id]
+    for process_id in ours:  # grows as it goes
+        ours += children.get(process_id, [])
+    return sum(ticks.get(process_id, 0) for process_id in ours) / _ticks_per_s()
+
+
+def _clock_hz(root: Path, processors: tuple[int, ...]) -> float | None:
+    home = root / "sys/devices/system/cpu"
+    told = [khz * 1e3 for n in processors if (khz := number(home / f"cpu{n}/cpufreq/scaling_cur_freq"))]
+    if not told:
+        lines = re.findall(r"^cpu MHz\s*:\s*(\d+(?:\.\d+)?)", read(root / "proc/cpuinfo"), re.MULTILINE)
+        told = [float(mhz) * 1e6 for mhz in lines]
+    return max(told, default=None)
+
+
+def _heat_throttles(root: Path, processors: tuple[int, ...]) -> int | None:
+    """A package's count is told by each of its cores, so that of the most is taken there."""
+    homes = [root / f"sys/devices/system/cpu/cpu{n}/thermal_throttle" for n in processors]
+    cores = [count for home in homes if (count := number(home / "core_throttle_count")) is not None]
+    packages = [count for home in homes if (count := number(home / "package_throttle_count")) is not None]
+    return sum(cores) + max(packages, default=0) if cores or packages else None
+
+
+def _waiting_s(root: Path) -> float | None:
+    """Of /proc/pressure/cpu (kernel: accounting/psi)."""
+    told = re.search(r"^some .*total=(\d+)", read(root / "proc/pressure/cpu"), re.MULTILINE)
+    return int(told[1]) / 1e6 if told else None

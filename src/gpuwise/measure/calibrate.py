@@ -1,0 +1,172 @@
+"""calibrate: samples of observed networks -> the entries of this machine, and how far forecasts with them are off.
+
+On a CPU each class of kernels is fitted by itself, starting from what is shipped. On a GPU, whose shipped entries stand on far
+larger tables, a factor a class says how this one differs. Errors are those of networks that the fit did not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.cost.calibration import Calibration, Entry, StepSpread, calibration
+from gpuwise.cost.kernels.times import GENERIC
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.rates import family
+from gpuwise.hardware.types import Chip
+from gpuwise.measure.fitting import Block, Design, Measured, solve
+from gpuwise.measure.fitting.machine_designs import design_of
+from gpuwise.measure.samples import ClassSamples, StepSamples, by_class
+
+PULL, SMOOTH, ITERATIONS = 1e-3, 0.02, 40
+FOLDS = 3
+# How much more short steps count: floors make most of them, and are lost in the noise of long ones, which they hardly move.
+SHORT_STEPS = 0.4
+# From one day to the next the same machine differs by this much at least, whatever it showed today.
+LEAST_SPREAD = 1.08
+FEWEST_NETWORKS = 4
+LARGEST_FACTOR = 5.0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """entries, scale: as a calibration file has them. spreads: of whole steps. errors: forecast / measured - 1 of each network
+    that could be kept out of a fit, by name."""
+
+    entries: Mapping[str, Entry]
+    scale: Mapping[str, float]
+    spreads: tuple[StepSpread, ...]
+    errors: Mapping[str, float]
+
+
+def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Parameters | None = None) -> Fitted:
+    """The figures of this machine. chip: with the peaks and bandwidth measured here; its shipped calibration is the start."""
+    parameters = parameters or shipped_parameters()
+    shipped = calibration(replace(chip, calibration=""))
+    table = by_class(samples, chip, parameters)
+    fit = _entries if family(chip) == "cpu" else _scaled
+    entries = fit(table, shipped, len(samples))
+    errors = _errors(samples, table, shipped, fit)
+    kept = {samples[index].name: error for index, error in errors.items()}
+    scale = {key: _factor(table[key], entry, shipped, key) for key, entry in entries.items()} if fit is _scaled else {}
+    return Fitted(entries if fit is _entries else {}, scale, _spreads(family(chip), list(errors.values())), kept)
+
+
+def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, Entry]:
+    total_s = _total_s(table, steps)
+    found = {}
+    for key, part in table.items():
+        if key == "other":
+            continue
+        design, step_s = design_of(key), total_s[part.step]
+        weight = np.sqrt(part.seconds * part.count / step_s) / step_s**SHORT_STEPS
+        block = Block(part.terms, part.kernels, np.arange(len(part.seconds)), np.ones(len(part.seconds)))
+        prior = _prior(design, _shipped(shipped, key))
+        solved, errors = solve({key: block}, {key: design}, {key: prior}, Measured(part.seconds, weight=weight), pull=PULL,
+                               smooth=SMOOTH, iterations=ITERATIONS)  # fmt: skip
+        evidence = {"source": f"{len(part.seconds)} operations observed in steps on this machine"}
+        found[key] = replace(solved[key], spread=_interval(errors), evidence=evidence)
+    return found
+
+
+def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, Entry]:
+    """The shipped entries, their terms times one factor each."""
+    found = {}
+    for key, part in table.items():
+        entry = _shipped(shipped, key)
+        if entry is not None and key != "other":
+            logs = np.log(part.seconds / predicted_s(entry, part))
+            factor = float(np.exp(_weighted_median(logs, part.seconds * part.count)))
+            factor = min(max(factor, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
+            found[key] = replace(entry, terms={n: replace(t, scale=t.scale * factor) for n, t in entry.terms.items()})
+    return found
+
+
+def _factor(part: ClassSamples, entry: Entry, shipped: Calibration, key: str) -> float:
+    """What multiplies the shipped entry's time to make this one's."""
+    start = _shipped(shipped, key)
+    assert start is not None
+    name = next(iter(entry.terms))
+    return round(entry.terms[name].scale / start.terms[name].scale, 4)
+
+
+def predicted_s(entry: Entry, part: ClassSamples) -> np.ndarray:
+    """Seconds of one run of each operation, by an entry."""
+    parts = entry.parts_s(part.terms.seconds, part.terms.features)
+    busy: np.ndarray = part.kernels * entry.floor_s + (entry.join_s(parts) if parts else 0.0)
+    return busy
+
+
+def _errors(
+    samples: Sequence[StepSamples], table: Mapping[str, ClassSamples], shipped: Calibration, fit: object
+) -> dict[int, float]:
+    """forecast / measured - 1 of each network, by entries fitted to the others."""
+    if len(samples) < FEWEST_NETWORKS:
+        return {}
+    fold = np.arange(len(samples)) % FOLDS
+    found = {}
+    for number in range(FOLDS):
+        others = {key: only for key, part in table.items() if (only := _of(part, fold[part.step] != number)) is not None}
+        entries = fit(others, shipped, len(samples))  # type: ignore[operator]
+        forecast_s = np.zeros(len(samples))
+        for key, part in table.items():
+            entry = entries.get(key) or _shipped(shipped, key) or GENERIC.entry
+            forecast_s += np.bincount(part.step, weights=part.count * predicted_s(entry, part), minlength=len(samples))
+        for index in np.flatnonzero(fold == number).tolist():
+            found[index] = float(max(forecast_s[index], samples[index].host_s) / np.median(samples[index].step_s) - 1)
+    return found
+
+
+def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
+    """The chosen operations; None where there are none."""
+    if not chosen.any():
+        return None
+    columns = {name: np.asarray(value)[chosen] for name, value in vars(part.shapes).items()}
+    terms = replace(part.terms, seconds={n: v[chosen] for n, v in part.terms.seconds.items()},
+                    features={n: v[chosen] for n, v in part.terms.features.items()})  # fmt: skip
+    return ClassSamples(replace(part.shapes, **columns), terms, part.seconds[chosen], part.count[chosen], part.step[chosen])
+
+
+def _shipped(shipped: Calibration, key: str) -> Entry | None:
+    """The entry as it applies, a level's factor worked in."""
+    kernel_class, _, numerics = key.partition(".")
+    found = shipped.find(kernel_class, numerics)
+    if found is None:
+        return None
+    return replace(found.entry, terms={n: replace(t, scale=t.scale * found.scale) for n, t in found.entry.terms.items()})
+
+
+def _prior(design: Design, entry: Entry | None) -> Entry:
+    """An entry of the design's form: terms that `entry` has as they are there, others from the middle of their bounds."""
+    start = design.start()
+    return start if entry is None else replace(entry, terms={n: entry.terms.get(n, term) for n, term in start.terms.items()})
+
+
+def _total_s(table: Mapping[str, ClassSamples], steps: int) -> np.ndarray:
+    """Seconds of each step. Shape (steps,)."""
+    found = np.zeros(steps)
+    for part in table.values():
+        found += np.bincount(part.step, weights=part.seconds * part.count, minlength=steps)
+    return np.maximum(found, 1e-12)
+
+
+def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
+    order = np.argsort(values)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return float(values[order][min(int(np.searchsorted(share, 0.5)), len(values) - 1)])
+
+
+def _interval(logs: np.ndarray) -> tuple[float, float]:
+    """90 % of measured / forecast, as an entry states it: 1 inside."""
+    low, high = np.exp(np.quantile(logs, [0.05, 0.95]))
+    return round(float(min(low, 1 / LEAST_SPREAD)), 3), round(float(max(high, LEAST_SPREAD)), 3)
+
+
+def _spreads(family_name: str, errors: Sequence[float]) -> tuple[StepSpread, ...]:
+    if len(errors) < FEWEST_NETWORKS:
+        return ()
+    low, high = _interval(-np.log1p(np.array(errors)))
+    return tuple(StepSpread(family_name, "machine", mode, low, high, rows=len(errors)) for mode in ("train", "infer"))

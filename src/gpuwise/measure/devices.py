@@ -1,0 +1,73 @@
+"""The accelerators PyTorch runs on here, of whatever vendor, matched to the catalog by the words of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import date
+
+import torch
+
+from gpuwise.hardware import Catalog, Chip, Gpu, Source
+from gpuwise.hardware.detect import detect_cpu, match_gpu, unknown_gpu
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """device: PyTorch's name of it, cuda:0 (AMD's too), xpu:0 or mps. gpu: as PyTorch describes it. chip: of the catalog, or a
+    local entry without rates. known: whether the catalog has it."""
+
+    device: str
+    gpu: Gpu
+    chip: Chip
+    known: bool
+
+
+def accelerators(catalog: Catalog) -> tuple[Accelerator, ...]:
+    """GPUs of NVIDIA and AMD (torch.cuda), Intel (torch.xpu) and Apple (mps), in PyTorch's order; never fails."""
+    found = []
+    for device, gpu in (*_cuda(), *_xpu(), *_mps()):
+        chip = match_gpu(gpu, catalog.chips)
+        local = unknown_gpu(gpu, "PyTorch on this machine") if chip is None else _as_here(chip, gpu)
+        found.append(Accelerator(device, gpu, local, known=chip is not None))
+    return tuple(found)
+
+
+def _cuda() -> Iterator[tuple[str, Gpu]]:
+    """With ROCm torch.cuda is AMD's."""
+    vendor = "AMD" if torch.version.hip else "NVIDIA"
+    with suppress(RuntimeError, AssertionError):  # a driver too old, or gone
+        for place in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+            about = torch.cuda.get_device_properties(place)
+            capability = (about.major, about.minor) if vendor == "NVIDIA" else None
+            yield f"cuda:{place}", Gpu(about.name, about.total_memory, vendor, compute_capability=capability)
+
+
+def _xpu() -> Iterator[tuple[str, Gpu]]:
+    with suppress(RuntimeError, AssertionError):
+        for place in range(torch.xpu.device_count() if torch.xpu.is_available() else 0):
+            about = torch.xpu.get_device_properties(place)
+            yield f"xpu:{place}", Gpu(about.name, about.total_memory, "Intel")
+
+
+def _mps() -> Iterator[tuple[str, Gpu]]:
+    """Apple's GPU shares the machine's memory, of which Metal lets it use recommended_max_memory."""
+    with suppress(RuntimeError, AssertionError):
+        if torch.backends.mps.is_available():
+            cpu = detect_cpu()  # the same chip, by the same name
+            yield "mps", Gpu(cpu.name, cpu.memory_bytes or torch.mps.recommended_max_memory(), "Apple")
+
+
+def _as_here(chip: Chip, gpu: Gpu) -> Chip:
+    """The catalog's chip; of Apple's with the memory and the GPU cores of this one, for it sells several under one name."""
+    if gpu.vendor != "Apple":
+        return chip
+    count = getattr(torch.backends.mps, "get_core_count", None)  # not in every version
+    cores = count() if count else chip.sm_count
+    if (cores, gpu.memory_bytes) == (chip.sm_count, chip.memory_bytes) or not cores or not chip.sm_count:
+        return chip
+    peaks = {precision: rate * cores / chip.sm_count for precision, rate in chip.peak_flops_per_s.items()}
+    source = Source(f"{chip.id} scaled to {cores} GPU cores", date.today().isoformat(), verified=False)
+    return replace(chip, id="here-gpu", name=f"{gpu.name} ({cores}-core GPU)", memory_bytes=gpu.memory_bytes, sm_count=cores,
+                   peak_flops_per_s=peaks, source=source, sources={})  # fmt: skip

@@ -1,0 +1,132 @@
+"""observe: a real step, operation by operation. The recorder that sees a step on the virtual accelerator sees it on the real
+device as well, so that each row of its trace has the seconds it took, among its neighbours, with their caches and memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+
+from gpuwise.job import Job, checked_batch
+from gpuwise.measure.timing import wall_seconds
+from gpuwise.runtime.program import Program, build
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Trace
+from gpuwise.tracing.assemble import to_trace
+from gpuwise.tracing.describe import tensors_in
+from gpuwise.tracing.record import create_state, noticing_updates, one_step
+from gpuwise.tracing.recorder import Recorder
+
+MOST_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A step that ran.
+
+    trace: of one micro-batch. seconds: of each row of its sequence, shape (steps, rows). step_s: of whole steps that nobody
+    watched, shape (steps,).
+    """
+
+    trace: Trace
+    seconds: np.ndarray
+    step_s: np.ndarray
+
+    @property
+    def unseen_s(self) -> float:
+        """What an operation takes besides its kernel: Python, autograd and dispatch. May be below zero by chance."""
+        return float((np.median(self.step_s) - np.median(self.seconds.sum(axis=1))) / self.seconds.shape[1])
+
+
+class _TimedRecorder(Recorder):
+    """Rows with their seconds. On a GPU its events tell them, once `resolve` is called."""
+
+    def __init__(self, device: torch.device):
+        super().__init__(device.type)
+        self.seconds: list[float] = []
+        self._events: list[tuple[Any, Any]] = []
+
+    def start(self) -> None:
+        super().start()
+        self.seconds.clear()
+        self._events.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        out = self._timed(func, args, kwargs)
+        outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.device.type == self.device_type]
+        before = len(self.rows)
+        if outputs or any(t.device.type == self.device_type for t in tensors_in(args)):
+            self._record(func, args, kwargs, outputs)
+        if len(self.rows) == before:  # a view
+            (self._events or self.seconds).pop()
+        return out
+
+    def _timed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.device_type == "cuda":
+            begins, ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begins.record()
+            out = func(*args, **kwargs)
+            ends.record()
+            self._events.append((begins, ends))
+            return out
+        start = time.perf_counter()
+        out = func(*args, **kwargs)
+        self.seconds.append(time.perf_counter() - start)
+        return out
+
+    def resolve(self) -> list[float]:
+        """Seconds of each row."""
+        if self._events:
+            torch.cuda.synchronize()
+            return [begins.elapsed_time(ends) / 1e3 for begins, ends in self._events]
+        return list(self.seconds)
+
+
+def observe(job: Job, strategy: Strategy, device: torch.device, *, steps: int = 3, least_s: float = 0.3) -> Observation:
+    """Runs steps of a job watched, and as many unwatched, in turn: at least `steps`, and as many as fit into least_s.
+
+    Raises what building and running it raises.
+    """
+    strategy, recorder = strategy.but(accumulation=1), _TimedRecorder(device)
+    with noticing_updates(recorder):
+        with recorder:
+            program = build(job, strategy, device)
+            recorder.name_modules(program.model)
+            create_state(program, recorder, strategy, really=True)
+        found: list[list[float]] = []
+        whole: list[float] = []
+        trace = None
+        began = time.perf_counter()
+        while len(whole) < steps or (time.perf_counter() - began < least_s and len(whole) < MOST_STEPS):
+            with recorder:
+                recorder.start()
+                one_step(program, recorder, strategy)
+                found.append(recorder.resolve())
+                trace = trace or to_trace(job, strategy, program, recorder, substrate=_substrate(device), identity="")
+            whole.append(_step_s(program, strategy, device))
+    assert trace is not None
+    return Observation(trace, np.array([row for row in found if len(row) == len(trace.sequence)]), np.array(whole))
+
+
+def _step_s(program: Program, strategy: Strategy, device: torch.device) -> float:
+    """Seconds of one step that nobody watches."""
+    batch = checked_batch(program.job, strategy.micro_batch)
+    run = partial(program.step, [batch]) if program.trains else partial(program.infer, batch)
+    if device.type != "cuda":
+        return wall_seconds(run)
+    torch.cuda.synchronize()
+    return wall_seconds(run, torch.cuda.synchronize)
+
+
+def _substrate(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "cpu"
+    return "accelerator" if torch.cuda.get_device_capability(device) >= (8, 0) else "pre-ampere"

@@ -1,0 +1,38 @@
+"""Copies between host and GPU, pinned and pageable, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from gpuwise.measure.result import Row
+from gpuwise.measure.timing import timed
+
+SIZES_BYTES = (2**16, 2**20, 2**24, 2**28)
+
+
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
+    """Rows of group "copy"; none on a CPU, which is its own host. sizes["bytes"]: of the copy."""
+    if device.type != "cuda":
+        return
+    share_s = budget_s / (4 * len(SIZES_BYTES))
+    for pinned in (True, False):
+        how = "pinned" if pinned else "pageable"
+        for size in SIZES_BYTES:
+            try:
+                host = torch.empty(size // 4, pin_memory=pinned).uniform_(generator=torch.Generator().manual_seed(0))
+                back = torch.empty(size // 4, pin_memory=pinned)
+                there = torch.empty(size // 4, device=device)
+            except RuntimeError as error:  # no memory, or none that may be locked
+                say(f"copies of {size >> 10} KiB, {how}, were left out: {' '.join(str(error).split())[:160]}")
+                break
+            yield _copied(f"host to device, {how}", host, there, share_s, device)
+            yield _copied(f"device to host, {how}", there, back, share_s, device)
+
+
+def _copied(name: str, source: torch.Tensor, target: torch.Tensor, budget_s: float, device: torch.device) -> Row:
+    target.fill_(-1.0)
+    timing = timed([lambda: target.copy_(source, non_blocking=True)], budget_s=budget_s, device=device)
+    right = torch.equal(target.cpu(), source.cpu())
+    return Row("copy", name, timing, "fp32", {"bytes": source.nbytes}, bytes=source.nbytes, verified=right)

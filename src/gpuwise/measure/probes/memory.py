@@ -1,0 +1,176 @@
+"""Bandwidth of the caches and of the memory: the kernels of STREAM over working sets of 16 KiB and up, all threads at once.
+
+McCalpin, "Memory Bandwidth and Machine Balance in Current High Performance Computers" (1995). Bytes are counted as STREAM
+counts them: each array that is read, each that is written, once. A CPU reads a cache line before it writes a part of it
+(write-allocate) unless the store bypasses the caches, and PyTorch's do not: the memory moves 3/2 of what is counted of a copy,
+4/3 of a triad. What training gets is what is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from gpuwise.hardware.detect import Cpu, detect_memory
+from gpuwise.measure.result import MemoryLevel, Row
+from gpuwise.measure.timing import timed
+
+KINDS = ("copy", "triad", "read", "write")
+SMALLEST_BYTES = {"cpu": 2**14, "cuda": 2**22}
+LARGEST_BYTES = {"cpu": 2**30, "cuda": 2**32}
+QUICK_S = 10.0  # with less time than this the sweep ends at a quarter of that
+# STREAM asks for arrays of 4 times the last cache; a quarter of what is free leaves room for everybody else.
+BEYOND_CACHE, SHARE_OF_FREE = 4, 4
+# A read of less is repeated inside one operation, which takes about a microsecond to issue: as long as 100 KB from a cache.
+LEAST_READ_BYTES = 2**24
+_APART = 17 * 64  # bytes between arrays, so that they do not fall into the same sets of a cache
+_TILE = 2**20  # random elements that the arrays repeat
+_ALPHA = 3.0
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One operation on a working set. bytes, flops: of a run; correct: checks what the last run left."""
+
+    run: Callable[[], object]
+    correct: Callable[[], bool]
+    bytes: int
+    flops: int = 0
+
+
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, beyond_bytes: int = 0) -> Iterator[Row]:
+    """Rows of group "memory": sizes["working_set_bytes"] is what all threads touch together.
+
+    Arguments:
+        beyond_bytes: the last cache; the sweep goes to BEYOND_CACHE times that where memory allows.
+    """
+    sizes = working_sets(budget_s, device, beyond_bytes, free_bytes(device))
+    if not sizes:
+        say("memory bandwidth was left out: too little memory is free.")
+        return
+    began = time.perf_counter()
+    pool = _pool(sizes[-1], device)
+    for i, kind in enumerate(KINDS):  # write is last: it leaves a constant behind
+        for j, size in enumerate(sizes):
+            kernel = _kernel(kind, pool, size)
+            share = 1 / (len(sizes) - j) / (len(KINDS) - i)  # what small ones leave goes to the large ones
+            left_s = max(0.0, budget_s - (time.perf_counter() - began))
+            timing = timed([kernel.run], budget_s=share * left_s, device=device)
+            sizes_of = {"working_set_bytes": size}
+            yield Row("memory", kind, timing, "fp32", sizes_of, kernel.flops, kernel.bytes, kernel.correct())
+
+
+def levels(rows: Sequence[Row], caches: Mapping[str, int]) -> list[MemoryLevel]:
+    """What each cache and the memory give, nearest first: the best row whose working set is well inside.
+
+    Arguments:
+        caches: bytes by name, nearest first, of all processors in use together (caches_together): two cores with an L1 of
+            32 KiB each have 64 KiB, as their threads share a working set between them.
+
+    Of a cache the best of copy, triad and read, as one array and as three: an operation takes longer to issue than the nearest
+    caches take to copy. Of the memory the median of copy and triad. A level that no working set lies in is left out.
+    """
+    found, inner = [], 0
+    for name, size in caches.items():
+        # Beyond twice the cache before, hardly anything is left in it; three quarters leave room for stacks and code.
+        inside = _between(rows, ("copy", "triad", "read"), 2 * inner, 0.75 * size)
+        if inside:
+            best = max(inside, key=lambda row: row.bytes_per_s)
+            found.append(MemoryLevel(name, best.bytes_per_s, size, spread=best.timing.spread))
+        inner = size
+    # What a large cache keeps from one pass to the next still shows at four times its size.
+    plateau = _between(rows, ("copy", "triad"), 2 * BEYOND_CACHE * inner) or _between(
+        rows, ("copy", "triad"), BEYOND_CACHE * inner
+    )
+    if plateau:
+        rate = median(row.bytes_per_s for row in plateau)
+        found.append(MemoryLevel("memory", rate, spread=median(row.timing.spread for row in plateau)))
+    return found
+
+
+def _between(rows: Sequence[Row], kinds: Sequence[str], least_bytes: float, most_bytes: float = float("inf")) -> list[Row]:
+    """Rows of these kinds whose working set is of such a size."""
+    return [row for row in rows if row.name in kinds and least_bytes <= row.sizes["working_set_bytes"] <= most_bytes]
+
+
+def caches_together(cpu: Cpu, threads: int) -> dict[str, int]:
+    """Bytes of each level that `threads` threads, one a core, have together: what `levels` takes."""
+    found: dict[str, int] = {}
+    for cache in sorted(cpu.caches, key=lambda cache: cache.level):
+        name = f"L{cache.level}"
+        found[name] = found.get(name, 0) + cache.size_bytes * max(1, min(threads, len(cache.shared_by)))
+    return found or dict(sorted(cpu.cache_bytes.items()))
+
+
+def working_sets(budget_s: float, device: torch.device, beyond_bytes: int, free_bytes: int | None) -> list[int]:
+    """Powers of two, ascending; empty where not even the smallest fits."""
+    largest = LARGEST_BYTES[device.type] // (1 if budget_s >= QUICK_S else 4)
+    largest = max(largest, BEYOND_CACHE * beyond_bytes)
+    if free_bytes is not None:
+        largest = min(largest, free_bytes // SHARE_OF_FREE)
+    smallest = SMALLEST_BYTES[device.type]
+    return [smallest << i for i in range(max(0, (largest // smallest).bit_length()))]
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that can be taken now; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return detect_memory().available_bytes
+
+
+def _pool(size: int, device: torch.device) -> torch.Tensor:
+    """Room for a working set of `size` bytes, filled with random numbers."""
+    pool = torch.empty(size // 4 + 3 * _APART // 4, device=device)
+    tile = torch.rand(min(_TILE, len(pool)), generator=torch.Generator(device).manual_seed(0), device=device)
+    for start in range(0, len(pool), len(tile)):
+        pool[start : start + len(tile)].copy_(tile[: len(pool) - start])
+    return pool
+
+
+def _arrays(pool: torch.Tensor, size: int, count: int) -> list[torch.Tensor]:
+    """`count` arrays that make up a working set."""
+    length = size // 4 // count // 16 * 16
+    return [pool[start : start + length] for start in range(0, count * (length + _APART // 4), length + _APART // 4)]
+
+
+def _kernel(kind: str, pool: torch.Tensor, size: int) -> _Kernel:
+    if kind == "copy":
+        source, target = _arrays(pool, size, 2)
+        target.fill_(-1.0)
+        return _Kernel(lambda: target.copy_(source), lambda: torch.equal(target, source), 2 * source.nbytes)
+    if kind == "triad":
+        a, b, c = _arrays(pool, size, 3)
+        c.fill_(-1.0)
+        return _Kernel(lambda: torch.add(a, b, alpha=_ALPHA, out=c), lambda: _agree(c, a, b), 3 * a.nbytes, 2 * len(a))
+    if kind == "read":
+        return _reading(pool, size)
+    (target,) = _arrays(pool, size, 1)
+    return _Kernel(lambda: target.fill_(_ALPHA), lambda: all(x == _ALPHA for x in torch.aminmax(target)), target.nbytes)
+
+
+def _reading(pool: torch.Tensor, size: int) -> _Kernel:
+    """Sums. On a CPU each thread sums a block of its own, over and over where it is small."""
+    threads = torch.get_num_threads() if pool.device.type == "cpu" else 1
+    length = max(16, size // 4 // threads // 16 * 16)
+    blocks = pool[: threads * length].view(threads, 1, length)
+    passes = max(1, LEAST_READ_BYTES // blocks.nbytes) if pool.device.type == "cpu" else 1
+    repeated, sums = blocks.expand(threads, passes, length), pool.new_zeros(threads, passes)
+
+    def correct() -> bool:
+        pieces = blocks.flatten(1).split(_TILE, dim=1)  # all at once in double would take twice the memory again
+        exact = sum((piece.double().sum(dim=1, keepdim=True) for piece in pieces), sums.new_zeros(()).double())
+        return torch.allclose(sums.double(), exact.expand_as(sums), rtol=1e-4)
+
+    return _Kernel(lambda: torch.sum(repeated, dim=2, out=sums), correct, passes * blocks.nbytes, passes * blocks.numel())
+
+
+def _agree(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether c is the triad of a and b, at a thousand places in double precision."""
+    places = torch.linspace(0, len(c) - 1, min(len(c), 1024), dtype=torch.float64).long().to(c.device)
+    exact = a[places].double() + _ALPHA * b[places].double()
+    return torch.allclose(c[places].double(), exact, rtol=1e-6)

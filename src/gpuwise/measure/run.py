@@ -1,0 +1,201 @@
+"""measure: runs the microbenchmarks in processes of their own, keeps what they say, and writes the calibration of this machine.
+
+This process imports no PyTorch: it waits, so that nothing disturbs what is measured, and outlives a benchmark that is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware import Chip, load_catalog
+from gpuwise.hardware.detect import Detected, detect, detect_machine, machine_key
+from gpuwise.hardware.load import all_busy, disturbances, load
+from gpuwise.hardware.measured import path_of
+from gpuwise.measure.calibration_file import check_writable, write
+from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.measure.result import METHOD, MachineMeasurement, MemoryLevel, Peak, Progress, Row
+from gpuwise.measure.stages import Stage, stages
+
+WORKER = "gpuwise.measure.worker"
+LEAST_MEMORY_BYTES = 2**30
+LOOK_S = 0.5  # how long others are watched before anything is measured
+FEWEST_NETWORKS = 4
+MOST_DEATHS = 3
+CHANGED = 0.1  # between the beginning and the end of a sweep, as a share: worth a word
+# Of a CPU's dtypes those that are not emulated, and these.
+SLOWER = ("fp64",)
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass
+class _Found:
+    """What the workers have said so far."""
+
+    rows: list[Row] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    peaks: list[Peak] = field(default_factory=list)
+    levels: list[MemoryLevel] = field(default_factory=list)
+    again: list[MemoryLevel] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    complete: bool = True
+    interrupted: bool = False
+
+
+def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> MachineMeasurement:
+    """See gpuwise.api.measure."""
+    began, before, show = time.monotonic(), load(), on_progress or (lambda _: None)
+    machine, detected = detect_machine(load_catalog(), measured=False), detect()
+    path = path_of(machine_key(detected))
+    check_writable(path)
+    _check_idle(detected)
+    seen = next(answers(WORKER, {}, purpose="look at this machine"))
+    _check_device(machine.chip, seen["device"])
+    todo = list(stages(quick=quick, networks=seen["networks"], quick_networks=seen["quick"], half=seen["half"]))
+    found, fitted = _Found(notes=list(seen["left_out"])), None
+    try:
+        _run(todo, seen["device"], found, show)
+    except KeyboardInterrupt:
+        found.complete, found.interrupted = False, True
+    _compare(found)
+    figures = _figures(machine.chip, found)
+    if len(found.samples) >= FEWEST_NETWORKS:
+        show(Progress(len(todo), len(todo), "fitting the calibration"))
+        try:
+            fitted = next(answers(WORKER, {"samples": found.samples, "figures": figures}, purpose="fit"))
+        except ChildDiedError as died:  # what was measured is kept
+            found.notes.append(died.what)
+        except KeyboardInterrupt:
+            found.complete, found.interrupted = False, True
+    after = load()
+    found.notes += disturbances(before, after)
+    taken, written = datetime.now(UTC).isoformat(timespec="seconds"), ""
+    if all_busy(before, after, device=seen["device"]):
+        found.notes.append("nothing was written: other programs used practically all of the device meanwhile")
+    elif fitted is not None:
+        about = {"taken": taken, "method": METHOD, "torch": seen["torch"], "threads": seen["threads"], "machine": machine.name,
+                 "quick": quick, "complete": found.complete, "notes": found.notes}  # fmt: skip
+        write(path, machine.chip.id, fitted, {**figures, "as_of": taken[:10]} if figures else {}, about)
+        written = str(path)
+    elif len(found.samples) < FEWEST_NETWORKS:
+        found.notes.append("nothing was written: too few training steps were observed to fit a calibration")
+    else:
+        found.notes.append("nothing was written: the calibration was not fitted")
+    return MachineMeasurement(
+        machine=machine.name,
+        chip=machine.chip.id,
+        device=seen["device"],
+        taken=taken,
+        seconds=time.monotonic() - began,
+        quick=quick,
+        complete=found.complete,
+        interrupted=found.interrupted,
+        rows=tuple(found.rows),
+        peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in found.peaks),
+        memory=tuple(_with_sheet(found.levels, machine.chip)),
+        launch_s=next((row.timing.median_s for row in found.rows if row.group == "launch"), None),
+        notes=tuple(dict.fromkeys(found.notes)),
+        calibration=written,
+        error=_median_error(fitted),
+        detected=detected.to_dict(),
+        torch_version=seen["torch"],
+    )
+
+
+def _run(todo: list[Stage], device: str, found: _Found, show: OnProgress) -> None:
+    """All stages, in one worker as long as it lives; where it dies, the next begins after what killed it."""
+    place, deaths = 0, 0
+    while place < len(todo):
+        begun = place
+        try:
+            for answer in answers(WORKER, {"device": device, "stages": [asdict(stage) for stage in todo[place:]]}):
+                if "begun" in answer:
+                    begun = place + answer["begun"]
+                    show(Progress(begun, len(todo), todo[begun].what))
+                _take(answer, found)
+                if "row" in answer:
+                    show(Progress(begun, len(todo), todo[begun].what, found.rows[-1]))
+            return
+        except ChildDiedError as died:
+            found.notes.append(f"{todo[begun].what}: {died.what}")
+            deaths, place = deaths + 1, begun + 1
+            if deaths == MOST_DEATHS:
+                found.notes.append(f"{len(todo) - place} microbenchmarks were left out after that")
+                found.complete = False
+                return
+
+
+def _take(answer: dict[str, Any], found: _Found) -> None:
+    if "row" in answer:
+        found.rows.append(Row.from_dict(answer["row"]))
+    if "samples" in answer:
+        found.samples.append(answer["samples"])
+    if "note" in answer:
+        found.notes.append(answer["note"])
+    found.peaks += [Peak(**peak) for peak in answer.get("peaks", [])]
+    found.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
+    found.again += [MemoryLevel(**level) for level in answer.get("again", [])]
+
+
+def _compare(found: _Found) -> None:
+    """Says so where the memory was another at the end than at the beginning, and takes the middle: programs of others on the
+    same host use it, too, and this system does not see them."""
+    if not found.levels or not found.again or {found.levels[-1].name, found.again[-1].name} != {"memory"}:
+        return
+    first, last = found.levels[-1].measured, found.again[-1].measured
+    middle, apart = (first + last) / 2, abs(first - last) / (first + last)
+    found.levels[-1] = replace(found.levels[-1], measured=middle, spread=max(found.levels[-1].spread, apart))
+    if apart > CHANGED / 2:
+        found.notes.append(f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
+                           "this host use it, or its clock changed; forecasts are for the middle")  # fmt: skip
+
+
+def _figures(chip: Chip, found: _Found) -> dict[str, Any]:
+    """What stands in place of a CPU's estimated figures; {} for other chips, whose sheets are known."""
+    if chip.kind != "cpu":
+        return {}
+    figures: dict[str, Any] = {}
+    if found.peaks:
+        single = next((peak.measured for peak in found.peaks if peak.dtype == "fp32"), 0.0)
+        figures["peak_flops_per_s"] = {peak.dtype: float(f"{peak.measured:.4g}") for peak in found.peaks
+                                       if peak.dtype in SLOWER or peak.measured >= single}  # fmt: skip
+    if found.levels and found.levels[-1].name == "memory":
+        figures["memory_bandwidth_bytes_per_s"] = float(f"{found.levels[-1].measured:.4g}")
+    return figures
+
+
+def _with_sheet(levels: list[MemoryLevel], chip: Chip) -> Iterator[MemoryLevel]:
+    for level in levels:
+        yield replace(level, datasheet=chip.memory_bandwidth_bytes_per_s) if level.name == "memory" else level
+
+
+def _check_idle(detected: Detected) -> None:
+    """Raises UnsupportedError where there is nothing left to measure: others take all of the device, or its memory."""
+    free = detected.memory.available_bytes
+    if free is not None and free < LEAST_MEMORY_BYTES:
+        needed = f"the sweep needs {LEAST_MEMORY_BYTES // 2**20} MiB"
+        raise UnsupportedError(f"only {free / 2**20:.0f} MiB of memory are free; {needed}.",
+                               ["end other programs", "measure on a larger machine"])  # fmt: skip
+    before = load()
+    time.sleep(LOOK_S)
+    if all_busy(before, load()):
+        raise UnsupportedError("other programs use practically all of this machine's processors: the figures would be of "
+                               "what they leave.", ["end them, or measure when they are done"])  # fmt: skip
+
+
+def _check_device(chip: Chip, device: str) -> None:
+    """Raises UnsupportedError where this machine has a GPU that PyTorch does not see."""
+    if chip.kind != "cpu" and device == "cpu":
+        raise UnsupportedError(f"this machine has a GPU ({chip.name}), but this build of PyTorch sees none.",
+                               ["install a build of PyTorch for it: pytorch.org/get-started",
+                                "gpuwise doctor shows what is seen"])  # fmt: skip
+
+
+def _median_error(fitted: dict[str, Any] | None) -> float | None:
+    errors = sorted(abs(error) for error in fitted["errors"].values()) if fitted else []
+    return errors[len(errors) // 2] if errors else None

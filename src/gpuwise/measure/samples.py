@@ -1,0 +1,130 @@
+"""Samples: what an observed step says of each class of kernels, as plain numbers that travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from gpuwise.cost.kernels.classes import groups, terms_of
+from gpuwise.cost.kernels.shapes import Shapes, Terms
+from gpuwise.cost.kernels.times import hardware_of
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import family, sustained_peak, units_for
+from gpuwise.hardware.types import Chip
+from gpuwise.measure.observe import Observation
+
+# Operations on almost nothing show what a call takes beside its kernel; in longer steps that is lost in their noise.
+SHORT_STEP_S = 0.02
+# Steps that interruptions by other programs find with certainty; and what is still a machine to measure.
+LONG_STEP_S, MOST_STRETCH = 0.08, 1.5
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """One observed network.
+
+    step_s: of its steps, unwatched. unseen_s: a call's time beside its kernel (Observation.unseen_s). host_s: what a GPU's host
+    needs to launch it at least. classes: by class, dtype
+    the columns of Shapes, with `seconds`, the median of one run of each distinct operation, and `count`, its runs a step.
+    """
+
+    name: str
+    precision: str
+    mode: str
+    step_s: tuple[float, ...]
+    unseen_s: float
+    host_s: float
+    flops: int
+    classes: tuple[tuple[str, str, dict[str, list[float]]], ...]
+
+    @property
+    def operations_s(self) -> float:
+        """Of a step: each operation's median, as often as it runs."""
+        return float(sum(np.dot(columns["seconds"], columns["count"]) for *_, columns in self.classes))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StepSamples:
+        """What to_dict gave."""
+        classes = tuple((kernel_class, dtype, columns) for kernel_class, dtype, columns in data["classes"])
+        return cls(**{**data, "step_s": tuple(data["step_s"]), "classes": classes})
+
+
+def samples_of(name: str, observation: Observation, *, host_s: float = 0.0) -> StepSamples:
+    """The operations of a step by class; those that launch nothing are left out. host_s: what the host needs to launch it."""
+    trace = observation.trace
+    operation, count_of = trace.sequence.operation, len(trace.operations)
+    count = np.bincount(operation, minlength=count_of)
+    median_s = np.median(observation.seconds, axis=0)
+    once_s = np.bincount(operation, weights=median_s, minlength=count_of) / np.maximum(count, 1)
+    found = []
+    for group in groups(trace):
+        kept = (count[group.rows] > 0) & (group.shapes.kernels > 0)
+        if kept.any():
+            columns = {field.name: np.asarray(getattr(group.shapes, field.name))[kept].tolist() for field in fields(Shapes)}
+            columns |= {"seconds": once_s[group.rows][kept].tolist(), "count": count[group.rows][kept].tolist()}
+            found.append((group.kernel_class, group.dtype, columns))
+    strategy = trace.header.strategy
+    return StepSamples(name, strategy.precision, strategy.mode, tuple(observation.step_s.tolist()), observation.unseen_s,
+                       host_s, int(trace.model_flops), tuple(found))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClassSamples:
+    """One class of kernels in all networks, shape (operations,) each. step: the index of each operation's network."""
+
+    shapes: Shapes
+    terms: Terms
+    seconds: np.ndarray
+    count: np.ndarray
+    step: np.ndarray
+
+    @property
+    def kernels(self) -> np.ndarray:
+        """How many floors of a kernel each operation has."""
+        return self.shapes.kernels * self.terms.floor
+
+
+def by_class(samples: Sequence[StepSamples], chip: Chip, parameters: Parameters) -> dict[str, ClassSamples]:
+    """All samples by key of their class in calibration files (`conv.fp32`), priced against the figures of a chip."""
+    unseen_s, stretch = unseen_of(samples), stretch_of(samples)
+    columns: dict[str, list[dict[str, list[float]]]] = {}
+    peaks: dict[str, float] = {}
+    for index, step in enumerate(samples):
+        for kernel_class, dtype, found in step.classes:
+            key, peak = kernel_class, 1.0
+            if dtype:
+                units = units_for(
+                    chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=step.precision, parameters=parameters
+                )
+                key, peak = f"{kernel_class}.{units.figure}", sustained_peak(chip, units, parameters)
+            peaks[key] = peak
+            columns.setdefault(key, []).append(found | {"step": [index] * len(found["seconds"])})
+    return {key: _joined(key, found, chip, parameters, peaks[key], unseen_s, stretch) for key, found in columns.items()}
+
+
+def stretch_of(samples: Iterable[StepSamples]) -> float:
+    """How much longer whole steps take than their operations do in the median: what else runs on this machine takes its share
+    of long steps, and the median of each operation does not show it. 1 where no step is long enough to tell."""
+    known = [np.median(step.step_s) / step.operations_s for step in samples if np.median(step.step_s) > LONG_STEP_S]
+    return float(np.clip(np.median(known), 1.0, MOST_STRETCH)) if known else 1.0
+
+
+def unseen_of(samples: Iterable[StepSamples]) -> float:
+    """What a call takes beside its kernel, by the short steps: their median; 0 where there are none."""
+    known = [step.unseen_s for step in samples if np.median(step.step_s) < SHORT_STEP_S]
+    return max(0.0, float(np.median(known))) if known else 0.0
+
+
+def _joined(key: str, found: Sequence[Mapping[str, list[float]]], chip: Chip, parameters: Parameters, peak_flops_per_s: float,
+            unseen_s: float, stretch: float) -> ClassSamples:  # fmt: skip
+    joined = {name: np.array([value for columns in found for value in columns[name]], dtype=float) for name in found[0]}
+    shapes = Shapes(**{field.name: joined[field.name] for field in fields(Shapes)})
+    hardware = hardware_of(chip, parameters, peak_flops_per_s=peak_flops_per_s)
+    terms = terms_of(key.partition(".")[0], shapes, hardware, family(chip))
+    return ClassSamples(shapes, terms, stretch * joined["seconds"] + unseen_s, joined["count"], joined["step"].astype(int))

@@ -1,0 +1,60 @@
+"""Which microbenchmarks a measurement consists of, in which order, and how long each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """name: of gpuwise.measure.probes; "network": one step of gpuwise.measure.networks, watched; "again": the memory once more,
+    to see whether the machine has changed meanwhile. what: in words, for the progress. budget_s: of a probe. network: its
+    place; precision, mode, steps: how it runs."""
+
+    name: str
+    what: str
+    budget_s: float = 0.0
+    network: int = 0
+    precision: str = "fp32"
+    mode: str = "train"
+    steps: int = 3
+
+
+# Seconds of the quick and of the full sweep, on two cores.
+PROBES = (
+    ("launch", "overhead of operations", 1.0, 3.0),
+    ("memory", "memory bandwidth", 5.0, 15.0),
+    ("peaks", "matrix products", 5.0, 20.0),
+    ("kernels", "kernels one by one", 9.0, 50.0),
+    ("copies", "copies between host and device", 2.0, 6.0),
+    ("collectives", "collectives between devices", 0.0, 12.0),
+    ("loader", "data loader", 0.0, 8.0),
+    ("disk", "disk", 0.0, 6.0),
+)
+
+
+AGAIN_S = 6.0
+
+
+def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None) -> Iterator[Stage]:
+    """Peaks and bandwidth first: what is fitted later stands on them, however early it ends.
+
+    Arguments:
+        networks, quick_networks: how many there are. half: a precision of half as many bytes that the device computes in, which
+            networks are repeated in, every other one in the quick sweep.
+    """
+    for name, what, quick_s, full_s in PROBES:
+        budget_s = quick_s if quick else full_s
+        if budget_s:
+            yield Stage(name, what, budget_s)
+    for place in range(quick_networks if quick else networks):
+        yield Stage("network", "training steps", network=place, steps=3 if quick else 5)
+    if half is not None:
+        for place in range(1, quick_networks, 2) if quick else range(networks):
+            yield Stage("network", f"training steps, {half}", network=place, precision=half, steps=3)
+    if quick:
+        return
+    for place in range(0, networks, 3):
+        yield Stage("network", "forward passes", network=place, mode="infer", steps=3)
+    yield Stage("again", "memory bandwidth, once more", AGAIN_S)

@@ -1,0 +1,58 @@
+"""The suite of `gpuwise validate --suite`: a dozen kinds of networks at sizes that fit the machine. Without PyTorch: the jobs
+themselves are in gpuwise.measure.suite_jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from gpuwise.errors import unknown_name
+from gpuwise.hardware.types import Chip
+
+BASE_PEAK = 150e9  # fp32 operations a second for which the micro-batches below are meant: a step of 0.05 to 1.5 s
+LARGEST_SCALE = 256
+LARGEST_SHARE = 0.6  # of the memory: micro-batches are halved until the forecast is below
+
+
+@dataclass(frozen=True)
+class Member:
+    """One job of the suite. micro_batch: on a machine of BASE_PEAK; seq_len, image_size: None where there is none."""
+
+    name: str
+    words: str
+    micro_batch: int
+    seq_len: int | None = None
+    image_size: int | None = None
+
+
+_ALL = [
+    Member("mlp", "perceptron on 20 columns, 11 k parameters", 512),
+    Member("digits-cnn", "two convolutions on 28x28 digits, 0.42 M parameters", 64, image_size=28),
+    Member("alexnet", "AlexNet, 61 M parameters", 8, image_size=224),
+    Member("resnet50", "ResNet-50, 26 M parameters", 2, image_size=224),
+    Member("vit", "ViT-S/16, 22 M parameters", 2, image_size=224),
+    Member("bert", "BERT base, 110 M parameters", 1, seq_len=128),
+    Member("gpt2", "GPT-2, 124 M parameters", 1, seq_len=128),
+    Member("llama", "Llama of 8 layers of 512, 56 M parameters", 1, seq_len=256),
+    Member("moe", "Mixtral of 4 layers of 512, 8 experts, 86 M parameters", 1, seq_len=256),
+    Member("unet", "UNet of latent diffusion, 142 M parameters", 1, image_size=256),
+    Member("lstm", "LSTM of 2 x 650 on words, 20 M parameters", 20, seq_len=35),
+    Member("dlrm", "DLRM with tables of up to 100 k rows, 55 M parameters", 2048),
+]
+
+SUITE: dict[str, Member] = {member.name: member for member in _ALL}
+"""All members by name, in the order they run."""
+
+
+def members(names: tuple[str, ...] = ()) -> list[Member]:
+    """Those named, all without a name. Raises UnknownNameError."""
+    for name in names:
+        if name not in SUITE:
+            raise unknown_name("member of the suite", name, list(SUITE), listing="gpuwise validate --help")
+    return [SUITE[name] for name in dict.fromkeys(names)] if names else list(SUITE.values())
+
+
+def scaled(member: Member, chip: Chip) -> int:
+    """The micro-batch on a chip: a power of two times the base's, by the fp32 peak of its datasheet."""
+    peak = chip.peak_flops_per_s.get("fp32", BASE_PEAK)
+    return member.micro_batch * min(LARGEST_SCALE, 2 ** int(log2(max(1.0, peak / BASE_PEAK))))

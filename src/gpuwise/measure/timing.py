@@ -1,0 +1,60 @@
+"""How long something runs: warm-up, then rounds of as many runs as a clock can tell apart, their median and spread."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from math import ceil
+
+import torch
+
+from gpuwise.measure.result import Timing
+
+LEAST_ROUND_S = 2e-4  # a round that is shorter is mostly the clock and the scheduler
+FEWEST_ROUNDS = 3
+
+
+def timed(runs: Sequence[Callable[[], object]], *, budget_s: float, device: torch.device | str = "cpu",
+          rounds: int = 30) -> Timing:  # fmt: skip
+    """Times `runs`, which do the same on inputs of their own and are taken in turn, so that a cache holds none of them.
+
+    Arguments:
+        budget_s: for all of it, warm-up included; at least FEWEST_ROUNDS rounds are made. rounds: at most.
+    """
+    device = torch.device(device)
+    once = device_seconds if device.type == "cuda" else wall_seconds
+    began = time.perf_counter()
+    taken = min(once(run) for run in runs)  # the first run of each warms up
+    taken = min(taken, *(once(run) for run in runs))
+    repeats = max(1, ceil(LEAST_ROUND_S / max(taken, 1e-7)))
+    found: list[float] = []
+    while len(found) < rounds and (len(found) < FEWEST_ROUNDS or time.perf_counter() - began < budget_s):
+        turn = [runs[(len(found) * repeats + i) % len(runs)] for i in range(repeats)]
+        found.append(once(*turn) / repeats)
+    return summary(found)
+
+
+def summary(seconds: Sequence[float]) -> Timing:
+    ordered = sorted(seconds)
+    last = len(ordered) - 1
+    return Timing(statistics.median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)], ordered[0], len(ordered))
+
+
+def wall_seconds(*runs: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    for run in runs:
+        run()
+    return time.perf_counter() - start
+
+
+def device_seconds(*runs: Callable[[], object]) -> float:
+    """By the device's own events, which do not see the host unless it is too slow to keep the device busy."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    for run in runs:
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3

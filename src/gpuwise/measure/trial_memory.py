@@ -1,0 +1,164 @@
+"""Peak memory of a real step and what it is for: on the CPU from the profiler's record of every allocation, on a GPU from its
+caching allocator."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch._C._profiler import _EventType
+
+from gpuwise.job import checked_batch
+from gpuwise.job.job import named_tensors
+from gpuwise.runtime.program import Program
+
+REST = "activations and temporaries"
+_SECOND, _LOOK = "gpuwise second step", "gpuwise look"
+
+
+@dataclass(frozen=True)
+class PeakBytes:
+    """Bytes of live tensors at their most in the second step, everything made before it included, by category; what no
+    category claims is REST. reserved_bytes, device_bytes: of a GPU, with the allocator's cache and with the context."""
+
+    allocated_bytes: int
+    by_category: dict[str, int] = field(default_factory=dict)
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+@dataclass
+class _Looks:
+    """Addresses of tensors at moments of the step, by what they are for; the profiler knows each moment by its number."""
+
+    found: list[dict[str, set[int]]] = field(default_factory=list)
+
+    def at(self, **tensors: Iterable[Any]) -> None:
+        with torch.profiler.record_function(f"{_LOOK} {len(self.found)}"):
+            self.found.append({name: set(_addresses(held)) for name, held in tensors.items()})
+
+
+def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
+    """Makes the program and runs two steps of it under PyTorch's profiler."""
+    looks = _Looks()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        program = make()
+        one_step(program)
+        with torch.profiler.record_function(_SECOND):
+            one_step(program, looks)
+    recorded: Any = profile.profiler
+    tree = recorded.kineto_results.experimental_event_tree()
+    return program, _peak(list(_events(tree)), looks)
+
+
+def memory_on_cuda(make: Callable[[], Program], device: torch.device) -> tuple[Program, PeakBytes]:
+    """Makes the program and runs two steps; by category what stays, as the allocator does not tell its peak apart."""
+    program = make()
+    one_step(program)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    one_step(program)
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    held = {"parameter": _held(program), "optimizer_state": _optimizer_state(program)}
+    sizes = {name: sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_cuda}.values())
+             for name, tensors in held.items()}  # fmt: skip
+    return program, PeakBytes(peak, {**sizes, "all else": peak - sum(sizes.values())},
+                              torch.cuda.max_memory_reserved(device), total - free)  # fmt: skip
+
+
+def one_step(program: Program, looks: _Looks | None = None) -> None:
+    """One step on batches made just before each micro-batch. looks: told what is where."""
+    micro_batch = program.strategy.micro_batch
+    if not program.trains:
+        batch = checked_batch(program.job, micro_batch)
+        program.infer(batch)
+        if looks:
+            looks.at(input=(tensor for _, tensor in named_tensors(batch)), parameter=_held(program))
+        return
+    for _ in range(program.strategy.accumulation):
+        batch = checked_batch(program.job, micro_batch)
+        program.forward_backward(batch)
+        if looks:
+            looks.at(input=(tensor for _, tensor in named_tensors(batch)))
+        del batch
+    if looks:
+        looks.at(gradient=(p.grad for p in program.model.parameters()))
+    program.update()
+    if looks:
+        looks.at(parameter=_held(program), optimizer_state=_optimizer_state(program))
+
+
+def _held(program: Program) -> list[torch.Tensor]:
+    return [*program.model.parameters(), *program.model.buffers()]
+
+
+def _optimizer_state(program: Program) -> list[torch.Tensor]:
+    states = program.optimizer.state.values() if program.optimizer is not None else ()
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+def _addresses(tensors: Iterable[Any]) -> Iterator[int]:
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            try:
+                yield tensor.untyped_storage().data_ptr()
+            except (NotImplementedError, RuntimeError):  # a tensor subclass without a storage of its own
+                continue
+
+
+def _events(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Every event of the profiler's tree, parents first."""
+    waiting = list(nodes)[::-1]
+    while waiting:
+        event = waiting.pop()
+        yield event
+        waiting += event.children[::-1]
+
+
+def _peak(events: list[Any], looks: _Looks) -> PeakBytes:
+    """The largest sum of live bytes from the second step on. An allocation is found again at a look by its address and by the
+    time it lives: addresses are used again."""
+    named = {event.name: event.start_time_ns for event in events if event.name.startswith((_SECOND, _LOOK))}
+    changes = sorted((event for event in events if event.tag == _EventType.Allocation), key=lambda event: event.start_time_ns)
+    living: dict[int, int] = {}  # address -> place among the changes at which it was allocated
+    until: dict[int, int] = {}
+    by_address: dict[int, list[int]] = {}
+    deltas = []
+    for place, event in enumerate(changes):
+        size, address = event.extra_fields.alloc_size, event.extra_fields.ptr
+        if size >= 0:
+            living[address] = place
+            by_address.setdefault(address, []).append(place)
+        elif address in living:
+            until[living.pop(address)] = place
+        else:  # made before the profiler looked
+            size = 0
+        deltas.append(size)
+    times = [event.start_time_ns for event in changes]
+    live, begin = list(accumulate(deltas)), bisect_right(times, named[_SECOND])
+    before = live[begin - 1] if begin else 0
+    peak = max(range(begin, len(live)), key=live.__getitem__, default=-1)
+    if peak < 0 or live[peak] < before:  # nothing is allocated on top of what is there
+        peak = begin - 1
+
+    categories: dict[int, str] = {}
+    for number, look in enumerate(looks.found):
+        moment = bisect_right(times, named[f"{_LOOK} {number}"]) - 1
+        for name, addresses in look.items():
+            for address in addresses:
+                made = by_address.get(address, [])
+                index = bisect_right(made, moment) - 1
+                if index >= 0 and until.get(made[index], len(times)) > moment:
+                    categories.setdefault(made[index], name)
+    by_category = dict.fromkeys(("parameter", "gradient", "optimizer_state", "input"), 0)
+    for place, name in categories.items():
+        if place <= peak < until.get(place, len(times)):
+            by_category[name] += deltas[place]
+    total = live[peak] if peak >= 0 else 0
+    return PeakBytes(total, {**by_category, REST: total - sum(by_category.values())})

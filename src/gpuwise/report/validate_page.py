@@ -1,0 +1,133 @@
+"""A Validation as a page that stands alone: Markdown, or HTML without anything from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwise.atomic import written_whole
+from gpuwise.errors import InputError
+from gpuwise.report.parts import number, rate
+from gpuwise.report.validate import HEADERS, RIGHT, ending, memory_rows, overall, remarks, row
+from gpuwise.strategy import Strategy
+
+if TYPE_CHECKING:
+    from gpuwise.measure.trial_result import Trial, Validation
+
+SUFFIXES = (".md", ".html")
+_STYLE = """body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; text-align: left }
+th { border-bottom: 2px solid #888 } .right { text-align: right; font-variant-numeric: tabular-nums }
+h1 { font-size: 1.6em } h2 { font-size: 1.2em; margin-top: 2em }"""
+
+
+def check_page(path: str | os.PathLike[str]) -> Path:
+    """Raises InputError for another ending than those of SUFFIXES, and for a folder that is not there."""
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise InputError(f"a report is a .md or .html file, got {str(path)!r}.",
+                         [f"--report {target.stem or 'report'}.md", f"--report {target.stem or 'report'}.html"])  # fmt: skip
+    if not target.parent.is_dir():
+        raise InputError(f"there is no folder {target.parent} to write {target.name} to.", ["make it first"])
+    return target
+
+
+def save_page(result: Validation, path: str | os.PathLike[str]) -> Path:
+    """Writes the page; it is whole or is not there. Raises InputError where it cannot be written."""
+    target = check_page(path)
+    text = markdown(result) if target.suffix.lower() == ".md" else html(result)
+    try:
+        with written_whole(target) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}.",
+                         ["name a folder that exists and can be written to"]) from None  # fmt: skip
+    return target
+
+
+def markdown(result: Validation) -> str:
+    """Headings, tables and lists."""
+    lines = [f"# {_TITLE}", "", *_opening(result), "", *_table(HEADERS, [row(trial) for trial in result.trials], RIGHT), ""]
+    lines += [*_table(("over all", ""), overall(result)), ""]
+    for trial in result.trials:
+        lines += [f"## {_cell(trial.job)}", "", *[f"- {_cell(said)}" for said in _facts(trial)], ""]
+        if rows := _memory(trial):
+            lines += [*_table(_MEMORY, rows, _MEMORY[1:]), ""]
+    if said := remarks(result):
+        lines += ["## Notes", "", *[f"- {_cell(line)}" for line in said], ""]
+    return "\n".join(lines)
+
+
+def html(result: Validation) -> str:
+    """The same, as one file."""
+    body = [f"<h1>{_TITLE}</h1>", *[f"<p>{escape(line)}</p>" for line in _opening(result)],
+            _html_table(HEADERS, [row(trial) for trial in result.trials], RIGHT),
+            _html_table(("over all", ""), overall(result))]  # fmt: skip
+    for trial in result.trials:
+        body += [f"<h2>{escape(trial.job)}</h2>", _html_list(_facts(trial))]
+        if rows := _memory(trial):
+            body.append(_html_table(_MEMORY, rows, _MEMORY[1:]))
+    if said := remarks(result):
+        body += ["<h2>Notes</h2>", _html_list(said)]
+    head = f'<meta charset="utf-8"><title>{_TITLE}</title><style>\n{_STYLE}\n</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+
+
+_TITLE = "Forecasts held against this machine"
+_MEMORY = ("memory at the peak", "measured", "forecast")
+
+
+def _opening(result: Validation) -> list[str]:
+    versions = sorted({f"PyTorch {t.torch_version}, threads: {t.threads}" for t in result.trials if t.torch_version})
+    return [f"{result.machine} ({result.chip}), {result.taken}. {'; '.join(versions)}. Written by gpuwise validate in "
+            f"{result.seconds:.0f} s. An error is of the forecast, as a share of what was measured."]  # fmt: skip
+
+
+def _facts(trial: Trial) -> list[str]:
+    """What the table of all jobs has no room for."""
+    told = [] if trial.measured is not None else [ending(trial)]
+    if trial.forecast is None:
+        return told
+    strategy = Strategy.from_dict(trial.forecast["strategy"])
+    sizes = "".join(f", {name.replace('_', ' ')} {value:,}" for name, value in trial.sizes.items())
+    told.append(f"{strategy.precision}, micro-batch {strategy.micro_batch:,}, accumulation {strategy.accumulation:,}{sizes}")
+    if trial.measured is not None and trial.throughput is not None:
+        foretold = trial.forecast["throughput"]
+        told.append(f"throughput {rate(trial.throughput, foretold['unit'])} measured over {trial.measured.step.rounds:,} "
+                    f"steps, {number(foretold['value'])} forecast")  # fmt: skip
+        told.append(f"the measured step spends its time on {_shares(trial.measured.shares)}")
+    told.append(f"the forecast is bound by {_shares(trial.forecast['bound'])}")
+    return [*told, *trial.forecast["assumptions"], *trial.forecast["warnings"]]
+
+
+def _shares(parts: Mapping[str, float]) -> str:
+    ranked = sorted(((name, share) for name, share in parts.items() if share >= 0.005), key=lambda part: -part[1])
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in ranked) or "nothing that was told"
+
+
+def _memory(trial: Trial) -> list[list[str]]:
+    return memory_rows(trial) if trial.measured is not None and trial.forecast is not None else []
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    rule = ["---:" if header in right else "---" for header in headers]
+    return [f"| {' | '.join(map(_cell, cells))} |" for cells in (headers, rule, *rows)]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
+    places = [' class="right"' if header in right else "" for header in headers]
+    lines = ["".join(f"<th{place}>{escape(header)}</th>" for header, place in zip(headers, places, strict=True))]
+    lines += ["".join(f"<td{place}>{escape(cell)}</td>" for cell, place in zip(cells, places, strict=True)) for cells in rows]
+    return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
+
+
+def _html_list(lines: Sequence[str]) -> str:
+    return "<ul>\n" + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "\n</ul>"

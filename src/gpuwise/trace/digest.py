@@ -1,0 +1,43 @@
+"""digest: which step a trace is of, told by what runs alone, so that it is known again in another process."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+
+import numpy as np
+
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import Trace
+
+FORM = 1  # counted up when the digest takes in something else
+# What a strategy says of how a step runs that its operations and storages do not show; those show the rest.
+_OF_STRATEGY = ("precision", "accumulation", "compile", "channels_last", "offload", "mode")
+
+
+def digest(trace: Trace, strategy: Strategy) -> str:
+    """32 hexadecimal digits, equal for two traces whose steps launch the same operations in the same order on the same sizes
+    and hold the same memory. Names of jobs and modules, and what was assumed, do not count; nor does the order in which a
+    recording lists its distinct operations and storages.
+
+    Arguments:
+        strategy: that runs, of one device.
+    """
+    seen = sha256(json.dumps([FORM, trace.header.substrate, sorted(trace.header.sizes.items()),
+                              [getattr(strategy, name) for name in _OF_STRATEGY]]).encode())  # fmt: skip
+    ops, sequence, storages = trace.operations, trace.sequence, trace.storages
+    values = np.ascontiguousarray(ops.values, dtype="<i8")
+    rows = [f"{name} {dtype} {kind} ".encode() + row.tobytes()
+            for name, dtype, kind, row in zip(ops.name, ops.dtype, ops.kind.tolist(), values, strict=True)]  # fmt: skip
+    used = sorted({rows[index] for index in np.unique(sequence.operation).tolist()})
+    place = {row: index for index, row in enumerate(used)}
+    numbers = np.array([place.get(row, -1) for row in rows], dtype="<i8")
+    for row in used:
+        seen.update(row)
+    for column in (numbers[sequence.operation], sequence.phase, sequence.micro_step):
+        seen.update(column.astype("<i8").tobytes())
+    columns = [column.astype("<i8") for column in (storages.size_bytes, storages.category, storages.born, storages.died)]
+    order = np.lexsort(columns)
+    for column in columns:
+        seen.update(column[order].tobytes())
+    return seen.hexdigest()[:32]

@@ -1,0 +1,166 @@
+"""`here` after a measurement: the machine's chip with what was found of it, and without where the file is no use."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gpuwise
+from gpuwise.cost.calibration import calibration
+from gpuwise.hardware import Catalog, detect_machine
+from gpuwise.hardware.detect import Cpu, Detected, Gpu, machine_key
+from gpuwise.hardware.detect import machine as module
+from gpuwise.hardware.detect.container import Container
+from gpuwise.hardware.detect.machine import Interconnect, System
+from gpuwise.hardware.detect.memory import Memory
+from gpuwise.hardware.measured import any_measured, as_measured, path_of
+from gpuwise.hardware.types import Source
+
+CATALOG = Catalog()
+CPU, GPU = CATALOG.chips["epyc-9654"], CATALOG.chips["h200-141gb-sxm"]
+HERE = Cpu("Some CPU", "AMD", 2, 2, 3e9, ("avx2",), memory_bytes=8 * 2**30)
+TEXT = """
+schema = 1
+level = "machine"
+of = "{chip}"
+
+[measured]
+taken = "2026-05-04T12:30:00+00:00"
+
+[chip]
+memory_bandwidth_bytes_per_s = 3.1e10
+as_of = "2026-05-04"
+
+[chip.peak_flops_per_s]
+fp32 = 2.5e11
+bf16 = 3.9e11
+moons = 1e12
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path))
+    return tmp_path
+
+
+def put(text: str, machine: str = "here") -> Path:
+    path = path_of(machine)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_where_it_is_kept(home: Path):
+    assert path_of("amd-epyc-2c-9f3a1c") == home / "machines" / "amd-epyc-2c-9f3a1c.toml"
+    assert not any_measured()
+    put("", "another")
+    assert any_measured()
+
+
+def test_the_figures_of_a_cpu_are_those_measured():
+    path = put(TEXT.format(chip=CPU.id))
+    found = as_measured(CPU, "here")
+    assert found.calibration == str(path)
+    assert found.peak_flops_per_s == {**CPU.peak_flops_per_s, "fp32": 2.5e11, "bf16": 3.9e11}
+    assert found.memory_bandwidth_bytes_per_s == 3.1e10
+    source = Source("gpuwise measure on this machine", "2026-05-04")
+    assert {found.source_of(name) for name in ("fp32", "bf16", "memory_bandwidth_bytes_per_s")} == {source}
+    assert found.source_of("tdp_w") == CPU.source_of("tdp_w")
+    assert "fp32" not in found.unverified
+    assert (found.id, found.name, found.sm_count) == (CPU.id, CPU.name, CPU.sm_count)
+
+
+def test_a_gpu_keeps_its_sheet_and_gets_the_calibration():
+    path = put(TEXT.format(chip=GPU.id))
+    assert as_measured(GPU, "here") == replace(GPU, calibration=str(path))
+
+
+def test_nothing_was_measured_or_another_chip():
+    assert as_measured(CPU, "here") is CPU
+    put(TEXT.format(chip=GPU.id))
+    assert as_measured(CPU, "here") is CPU
+
+
+@pytest.mark.parametrize("text", ["schema = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "\0"])
+def test_a_damaged_file_is_pointed_to_so_that_the_forecast_says_so(text: str):
+    path = put(text)
+    found = as_measured(CPU, "here")
+    assert found == replace(CPU, calibration=str(path))
+    with pytest.warns(UserWarning, match="what was measured on this machine is left out"):
+        assert calibration(found) == calibration(CPU)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    ["chip = 3", "chip = []", '[chip]\npeak_flops_per_s = "much"', "[chip]\npeak_flops_per_s = [1e11]",
+     "[chip.peak_flops_per_s]",
+     *(f"[chip]\nmemory_bandwidth_bytes_per_s = {value}\n[chip.peak_flops_per_s]\nfp32 = {value}"
+       for value in ("nan", "inf", "-3e10", "0", "1e30", "true", '"3e10"', "[3e10]", "{ a = 1 }", "1979-05-27", "9" * 400,
+                     "[" * 90 + "]" * 90))],
+)  # fmt: skip
+def test_absurd_figures_are_ignored(figures: str):
+    put(f'schema = 1\nlevel = "machine"\nof = "{CPU.id}"\n{figures}\n')
+    found = as_measured(CPU, "here")
+    assert found.peak_flops_per_s == CPU.peak_flops_per_s
+    assert found.memory_bandwidth_bytes_per_s == CPU.memory_bandwidth_bytes_per_s
+
+
+def detected(gpus: tuple[Gpu, ...] = ()) -> Detected:
+    return Detected(HERE, Memory(8 * 2**30, 6 * 2**30), Container(), (), gpus, (), Interconnect(), System("Linux 6.18"))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """HERE is this machine. What was looked at beside its processor and GPUs."""
+    looked: list[str] = []
+    monkeypatch.setattr(module, "detect_cpu", lambda: HERE)
+    monkeypatch.setattr(module, "detect_gpus", lambda: ())
+    monkeypatch.setattr(module, "detect", lambda: looked.append("all of it") or detected())
+    return looked
+
+
+def test_here_is_as_measured(machine: list[str]):
+    sheet = detect_machine(CATALOG).chip
+    assert sheet.calibration == ""
+    assert machine == [], "nobody looks closer before anything was measured"
+    path = put(TEXT.format(chip=sheet.id), machine_key(detected()))
+    found = detect_machine(CATALOG)
+    assert found.chip.calibration == str(path)
+    assert found.chip.peak_flops_per_s["fp32"] == 2.5e11
+    assert detect_machine(CATALOG, measured=False).chip == sheet
+    assert len(machine) == 1
+
+
+def test_the_file_of_another_machine_in_the_same_home_is_not_ours(machine: list[str]):
+    sheet = detect_machine(CATALOG).chip
+    other = replace(detected(), cpu=replace(HERE, cores=4, threads=4))
+    put(TEXT.format(chip=sheet.id), machine_key(other))
+    assert detect_machine(CATALOG).chip == sheet
+
+
+def test_a_forecast_on_here_rests_on_it(machine: list[str], recwarn: pytest.WarningsRecorder):
+    sheet = detect_machine(CATALOG).chip
+    before = gpuwise.forecast("gpt2", on="here:1", micro_batch=1, precision="fp32")
+    entry = '\n[entry."gemm.fp32"]\nfloor_s = 1e-6\n[entry."gemm.fp32".terms.compute]\nscale = 1.1\n'
+    put(TEXT.format(chip=sheet.id) + entry, machine_key(detected()))
+    after = gpuwise.forecast("gpt2", on="here:1", micro_batch=1, precision="fp32")
+    assert after.rests_on["measured here"] > 0.2
+    assert "measured here" not in before.rests_on
+    assert after.step_time_s.value != before.step_time_s.value
+    unverified = [line for line in before.assumptions if line.startswith("unverified")]
+    assert any("memory_bandwidth" in line for line in unverified)
+    assert not any("memory_bandwidth" in line for line in after.assumptions)
+    assert not [w for w in recwarn if "measured" in str(w.message)]
+
+
+def test_a_damaged_file_does_not_stop_a_forecast(machine: list[str]):
+    put("schema = 1\nlevel = 'machine'\nof = ", machine_key(detected()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = gpuwise.forecast("gpt2", on="here:1", micro_batch=1)
+    assert found.step_time_s.value > 0
+    assert len({str(w.message) for w in caught if "left out" in str(w.message)}) == 1

@@ -1,0 +1,129 @@
+"""A made-up machine whose operations take known times is found again from what it showed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from calibration_samples import CPU, FACTORS, GPU, NAMES, samples
+
+from gpuwise.cost.calibration import Calibration, Entry, Term, calibration
+from gpuwise.cost.calibration.files import CalibrationFile
+from gpuwise.cost.parameters import parameters
+from gpuwise.measure import calibrate as module
+from gpuwise.measure.calibrate import FEWEST_NETWORKS, LARGEST_FACTOR, LEAST_SPREAD, Fitted, calibrate
+from gpuwise.measure.samples import by_class
+
+
+@pytest.fixture(scope="module")
+def of_cpu() -> Fitted:
+    return calibrate(samples(), CPU)
+
+
+def kind_of(key: str) -> str:
+    return key.partition(".")[0].split("_")[0]
+
+
+def test_networks_that_the_fit_did_not_see_are_forecast(of_cpu):
+    assert set(of_cpu.errors) == set(NAMES)
+    assert max(map(abs, of_cpu.errors.values())) < 0.08
+    assert np.median(np.abs(list(of_cpu.errors.values()))) < 0.04
+
+
+def test_every_class_of_a_cpu_has_an_entry_that_explains_it(of_cpu):
+    assert {"gemm.fp32", "attention.fp32", "elementwise", "norm_layer", "optimizer"} <= set(of_cpu.entries)
+    assert "other" not in of_cpu.entries
+    assert not of_cpu.scale
+    for entry in of_cpu.entries.values():
+        low, high = entry.spread
+        assert low <= 1 / LEAST_SPREAD + 1e-3 < 1 < LEAST_SPREAD - 1e-3 <= high
+        assert "operations observed" in entry.evidence["source"]
+    low, high = of_cpu.entries["gemm.fp32"].spread
+    assert low > 0.8
+    assert high < 1.25
+
+
+def test_spreads_are_of_the_errors_and_hold_1(of_cpu):
+    assert {(s.family, s.level, s.mode, s.rows) for s in of_cpu.spreads} == {
+        ("cpu", "machine", mode, len(NAMES)) for mode in ("train", "infer")}  # fmt: skip
+    errors = 1 / (1 + np.array(list(of_cpu.errors.values())))
+    for spread in of_cpu.spreads:
+        assert spread.low <= 1 / LEAST_SPREAD + 1e-3
+        assert spread.high >= LEAST_SPREAD
+        inside = (spread.low <= errors + 1e-3) & (errors - 1e-3 <= spread.high)
+        assert inside.mean() > 0.8
+
+
+def test_an_earlier_measurement_of_this_machine_is_not_what_the_fit_starts_from(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "calibration", lambda chip: asked.append(chip) or calibration(chip))
+    calibrate(samples()[-1:], replace(CPU, calibration="/nowhere/at-all.toml"))
+    assert [chip.calibration for chip in asked] == [""]
+
+
+def test_the_factors_of_a_gpu_are_found_again():
+    found = calibrate(samples("accelerator"), GPU)
+    assert not found.entries
+    for key in ("gemm.bf16", "attention.bf16", "attention_backward.bf16", "norm_layer", "elementwise", "optimizer"):
+        # The floor of a kernel is not scaled: it is the launch, which is the driver's.
+        assert found.scale[key] == pytest.approx(FACTORS[kind_of(key)], rel=0.1), key
+    for key in ("reduction", "copy_cast", "embedding"):
+        assert found.scale[key] == pytest.approx(1.0, rel=0.05), key
+    assert "other" not in found.scale
+    assert max(map(abs, found.errors.values())) < 0.08
+    assert {s.family for s in found.spreads} == {"gpu"}
+
+
+def test_every_factor_of_a_gpu_reaches_its_class():
+    """Also that of a class without shipped figures of its own, which runs like a wider one."""
+    found, known = calibrate(samples("accelerator"), GPU), calibration(GPU)
+    ours = Calibration((CalibrationFile("here", "machine", GPU.id, {}, found.scale), *known.files))
+    own = {key for file in known.files for key in file.entries}
+    assert set(found.scale) - own, "of such classes there are some"
+    for key, factor in found.scale.items():
+        kernel_class, _, figure = key.partition(".")
+        shipped, got = known.find(kernel_class, figure), ours.find(kernel_class, figure)
+        assert (got.level, got.entry, got.scale) == ("machine", shipped.entry, pytest.approx(factor * shipped.scale)), key
+
+
+def test_a_factor_has_bounds():
+    last = samples("accelerator")[-1]
+    for second, factor in ((1e3, LARGEST_FACTOR), (1e-12, 1 / LARGEST_FACTOR)):
+        classes = tuple(
+            (name, dtype, found | {"seconds": [second] * len(found["count"])}) for name, dtype, found in last.classes
+        )
+        assert set(calibrate([replace(last, classes=classes)], GPU).scale.values()) == {factor}
+
+
+def test_few_networks_tell_no_errors():
+    found = calibrate(samples("accelerator")[: FEWEST_NETWORKS - 1], GPU)
+    assert found.scale
+    assert not found.errors
+    assert found.spreads == ()
+
+
+def test_a_class_that_nothing_is_known_of_starts_in_the_middle_and_one_of_other_terms_keeps_what_it_has():
+    design = module.design_of("gemm.fp32")
+    assert module._prior(design, None) == design.start()
+    prior = module._prior(design, Entry({"compute": Term(3.0), "unheard of": Term(9.0)}, 2.0, 1e-6))
+    assert prior.terms == {**design.start().terms, "compute": Term(3.0)}
+    assert (prior.sharpness, prior.floor_s) == (2.0, 1e-6)
+
+
+@pytest.mark.parametrize("logs", [[0.5, 0.6], [-0.7, -0.5], [0.0, 0.0], [0.001, -0.001]])
+def test_an_interval_holds_1_whatever_it_saw(logs):
+    low, high = module._interval(np.array(logs))
+    assert 0 < low < 1 < high
+    assert low <= np.exp(min(logs)) + 0.05
+    assert high >= np.exp(max(logs)) - 0.05
+
+
+def test_designs_are_of_terms_and_features_that_the_class_has():
+    for key, part in by_class(samples(), CPU, parameters()).items():
+        for name, term in module.design_of(key).terms.items():
+            assert name in part.terms.seconds, key
+            assert {curve.over for curve in term.curves} <= set(part.terms.features), key

@@ -1,0 +1,76 @@
+"""Accelerators as PyTorch sees them, of makers whose hardware is not here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpuwise.hardware import Catalog, Cpu
+from gpuwise.measure import devices
+
+CATALOG = Catalog()
+GIB = 2**30
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, backend: object, *found: SimpleNamespace) -> None:
+    monkeypatch.setattr(backend, "is_available", lambda: bool(found))
+    monkeypatch.setattr(backend, "device_count", lambda: len(found))
+    monkeypatch.setattr(backend, "get_device_properties", lambda place: found[place])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_here(monkeypatch: pytest.MonkeyPatch):
+    seen(monkeypatch, torch.cuda)
+    seen(monkeypatch, torch.xpu)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+def test_none():
+    assert devices.accelerators(CATALOG) == ()
+
+
+def test_nvidia(monkeypatch: pytest.MonkeyPatch):
+    seen(monkeypatch, torch.cuda, SimpleNamespace(name="NVIDIA L4", total_memory=22.0 * GIB, major=8, minor=9))
+    monkeypatch.setattr(torch.version, "hip", None)
+    (found,) = devices.accelerators(CATALOG)
+    assert (found.device, found.chip.id, found.gpu.compute_capability, found.known) == ("cuda:0", "l4", (8, 9), True)
+
+
+def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    known = SimpleNamespace(name="AMD Instinct MI300X", total_memory=int(191.98 * GIB), major=9, minor=4)
+    other = SimpleNamespace(name="AMD Radeon Graphics", total_memory=8 * GIB, major=11, minor=0)
+    seen(monkeypatch, torch.cuda, known, other)
+    one, two = devices.accelerators(CATALOG)
+    assert (one.device, one.chip.id, one.gpu.vendor, one.gpu.compute_capability) == ("cuda:0", "mi300x", "AMD", None)
+    assert (two.device, two.chip.id, two.chip.name, two.known) == ("cuda:1", "here-gpu", "AMD Radeon Graphics", False)
+    assert two.chip.peak_flops_per_s == {}
+
+
+def test_intel(monkeypatch: pytest.MonkeyPatch):
+    seen(monkeypatch, torch.xpu, SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", total_memory=128 * GIB))
+    (found,) = devices.accelerators(CATALOG)
+    assert (found.device, found.chip.id) == ("xpu:0", "intel-max-1550")
+
+
+@pytest.mark.parametrize(("cores", "gib", "chip_id"), [(38, 96, "apple-m2-max"), (30, 32, "here-gpu")])
+def test_apple_with_the_memory_and_cores_that_are_here(monkeypatch: pytest.MonkeyPatch, cores: int, gib: int, chip_id: str):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "get_core_count", lambda: cores, raising=False)
+    monkeypatch.setattr(devices, "detect_cpu", lambda: Cpu("Apple M2 Max", "Apple", 12, 12, memory_bytes=gib * GIB))
+    (found,) = devices.accelerators(CATALOG)
+    whole = CATALOG.chips["apple-m2-max"]
+    assert (found.device, found.chip.id, found.chip.sm_count, found.chip.memory_bytes) == ("mps", chip_id, cores, gib * GIB)
+    for precision, rate in whole.peak_flops_per_s.items():
+        assert found.chip.peak_flops_per_s[precision] == pytest.approx(rate * cores / 38)
+
+
+def test_a_driver_that_fails_is_no_device(monkeypatch: pytest.MonkeyPatch):
+    def fail(place: int):
+        raise RuntimeError("CUDA driver version is insufficient")
+
+    seen(monkeypatch, torch.cuda, SimpleNamespace(name="NVIDIA L4"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", fail)
+    assert devices.accelerators(CATALOG) == ()

@@ -1,0 +1,69 @@
+"""The networks that a measurement watches: they can be built and trained, and none of them is validated on."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from calibration_samples import recorded  # noqa: E402
+
+from gpuwise.measure import networks as module  # noqa: E402
+from gpuwise.measure.networks import NETWORKS, QUICK, scaled  # noqa: E402
+from gpuwise.measure.stages import stages  # noqa: E402
+from gpuwise.measure.suite import SUITE  # noqa: E402
+from gpuwise.trace import KINDS  # noqa: E402
+
+LIGHT = [name for name, _, _ in NETWORKS[:QUICK] if name not in ("unet", "convolutions 3 x 3", "convolutions by channel")]
+
+
+def test_names_are_their_own():
+    names = [name for name, _, _ in NETWORKS]
+    assert len(set(names)) == len(names)
+    assert not set(names) & set(SUITE)
+    assert len(NETWORKS) > QUICK
+
+
+@pytest.mark.parametrize(("name", "job", "samples"), NETWORKS)
+def test_each_can_be_built_and_takes_its_batch(name, job, samples):
+    with torch.device("meta"):
+        model = job.model()
+        batch = job.batch(2)
+    assert 1 <= samples <= 4096
+    assert sum(p.numel() for p in model.parameters()) > 1000
+    assert all(p.is_meta for p in model.parameters())
+    assert {len(tensor) for tensor in batch.values()} == {2}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_the_quick_ones_train(name):
+    trace = recorded(name)
+    phases = {operator for operator in trace.operations.name if "_fused_adam" in operator or "backward" in operator}
+    assert phases
+    assert trace.model_flops > 0
+    assert any(kind in {KINDS[k] for k in trace.operations.kind} for kind in ("gemm", "conv", "attention"))
+
+
+def test_networks_of_a_seed_are_the_same_each_time_and_differ_between_seeds():
+    def sizes(seed):
+        with torch.device("meta"):
+            model = module.pyramid(seed, width=24, kernels=(3, 5), block=module.mobile)
+        return [tuple(p.shape) for p in model.parameters()]
+
+    assert sizes(1) == sizes(1) != sizes(2)
+
+
+def test_a_larger_device_gets_more_samples(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert scaled(3, torch.device("cpu")) == 3
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    assert scaled(3, torch.device("cpu")) == 48
+
+
+def test_the_worker_and_the_plan_mean_the_same_networks():
+    places = [stage.network for stage in stages(quick=False, networks=len(NETWORKS), quick_networks=QUICK, half=None)
+              if stage.name == "network"]  # fmt: skip
+    assert max(places) == len(NETWORKS) - 1
+    assert all(inspect.isfunction(part) for part in (module.dense, module.plain, module.mobile))

@@ -1,0 +1,141 @@
+"""A measurement from beginning to end, with a worker that is made up: what it asks for, gathers, writes and says."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from measured_machine import CHIP, FITTED, QUIET, Here, set_up
+
+from gpuwise.cli.main import main
+from gpuwise.cost.calibration import calibration
+from gpuwise.hardware import Catalog
+from gpuwise.hardware.measured import as_measured
+from gpuwise.measure.result import METHOD, Progress
+from gpuwise.measure.run import measure
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    return set_up(tmp_path, monkeypatch)
+
+
+def test_a_whole_measurement(here: Here):
+    found = measure()
+    assert (found.complete, found.interrupted, found.quick, found.device, found.chip) == (True, False, False, "cpu", CHIP.id)
+    assert found.calibration == str(here.path)
+    assert here.path.exists()
+    assert found.error == 0.02
+    assert found.launch_s == 1e-3
+    assert [row.sizes["n"] for row in found.rows] == list(range(here.worker.total))
+    assert [(p.dtype, p.measured, p.datasheet) for p in found.peaks] == [
+        ("bf16", 3.9e11, CHIP.peak_flops_per_s["bf16"]), ("fp32", 2.5e11, CHIP.peak_flops_per_s["fp32"])]  # fmt: skip
+    assert [(level.name, level.datasheet) for level in found.memory] == [
+        ("L1", None), ("memory", CHIP.memory_bandwidth_bytes_per_s)]  # fmt: skip
+    assert found.notes == ("a note",), "each is said once"
+    assert (found.method, found.torch_version, found.machine) == (METHOD, "2.13.0", here.machine.name)
+    assert found.detected["cpu"]["name"] == "Some CPU"
+    json.dumps(found.to_dict())
+
+
+def test_what_the_worker_is_asked(here: Here):
+    measure(quick=True)
+    look, sweep, fit = here.worker.asked
+    assert look == {}
+    assert sweep["device"] == "cpu"
+    assert sum(stage["name"] == "network" for stage in sweep["stages"]) == here.worker.seen["quick"]
+    assert [sample["name"] for sample in fit["samples"]] == [f"network {n}" for n in range(5)]
+    assert fit["figures"] == {"peak_flops_per_s": {"bf16": 3.9e11, "fp32": 2.5e11}, "memory_bandwidth_bytes_per_s": 3.123e10}
+    assert here.worker.closed == 3, "no worker is left behind"
+
+
+def test_forecasts_on_this_machine_rest_on_it_at_once(here: Here):
+    measure()
+    chip = as_measured(CHIP, here.path.stem)
+    assert chip.peak_flops_per_s["fp32"] == 2.5e11
+    assert chip.memory_bandwidth_bytes_per_s == 3.123e10
+    found = calibration(chip)
+    assert found.find("gemm", "fp32").level == "machine"
+    assert [spread.level for spread in found.spreads] == ["machine", "machine"]
+
+
+def test_the_file_says_when_and_how(here: Here):
+    told = tomllib.loads((measure(quick=True) and here.path).read_text())["measured"]
+    assert told["quick"] is True
+    assert told["complete"] is True
+    assert set(told["notes"]) == {"a note"}
+    assert (told["method"], told["torch"], told["threads"], told["machine"]) == (METHOD, "2.13.0", 2, here.machine.name)
+
+
+def test_progress_is_told_before_each_stage_and_after_each_figure(here: Here):
+    told: list[Progress] = []
+    found = measure(on_progress=told.append)
+    total = here.worker.total
+    assert [p.done for p in told] == sorted(p.done for p in told)
+    assert {p.total for p in told} == {total}
+    assert [p.row for p in told if p.row is not None] == list(found.rows)
+    assert (told[0].done, told[0].row, told[0].what) == (0, None, "overhead of operations")
+    assert (told[-1].done, told[-1].what) == (total, "fitting the calibration")
+
+
+def test_a_second_measurement_replaces_the_first_whole(here: Here):
+    measure()
+    here.worker.fitted = {**FITTED, "entries": {"norm": FITTED["entries"]["gemm.fp32"]}, "spreads": []}
+    measure(quick=True)
+    data = tomllib.loads(here.path.read_text())
+    assert set(data["entry"]) == {"norm"}
+    assert "spread" not in data
+    assert data["measured"]["quick"] is True
+    assert [path.name for path in here.path.parent.iterdir()] == [here.path.name]
+
+
+def test_a_gpu_keeps_the_figures_of_its_sheet(here: Here):
+    gpu = Catalog().chips["h200-141gb-sxm"]
+    here.machine = replace(here.machine, chip=gpu)
+    here.worker.seen["device"] = "cuda"
+    here.worker.fitted = {**FITTED, "entries": {}, "scale": {"gemm.bf16": 1.1}, "spreads": []}
+    found = measure()
+    assert here.worker.asked[-1]["figures"] == {}
+    assert here.worker.asked[1]["device"] == "cuda"
+    data = tomllib.loads(here.path.read_text())
+    assert (data["of"], data["scale"], data["chip"]) == (gpu.id, {"gemm.bf16": 1.1}, {})
+    assert found.peaks[0].datasheet == gpu.peak_flops_per_s["bf16"]
+    assert as_measured(gpu, here.path.stem) == replace(gpu, calibration=str(here.path))
+
+
+def test_half_precision_where_the_machine_has_it(here: Here):
+    here.worker.seen["half"] = "amp-bf16"
+    measure()
+    assert {stage["precision"] for stage in here.worker.asked[1]["stages"]} == {"fp32", "amp-bf16"}
+
+
+def test_what_disturbed_it_is_said_in_the_result_and_in_the_file(here: Here):
+    after = replace(QUIET, taken_s=1060.0, wall_s=5e8 + 3660.0, awake_s=2060.0, busy_s=130.0, idle_s=140.0, own_s=20.0)
+    here.loads = [QUIET, QUIET, QUIET, after]
+    notes = measure().notes
+    assert "other processes used 17 % of the processors meanwhile" in notes
+    assert "the system clock jumped by 3600 s; times are from the monotonic clock" in notes
+    assert set(notes) <= set(tomllib.loads(here.path.read_text())["measured"]["notes"])
+
+
+def test_too_few_networks_fit_nothing(here: Here):
+    here.worker.seen["quick"] = 3
+    found = measure(quick=True)
+    assert len(here.worker.asked) == 2
+    assert (found.calibration, found.error) == ("", None)
+    assert not here.path.exists()
+    assert any("too few training steps" in note for note in found.notes)
+    assert found.rows
+
+
+def test_the_command_line(here: Here):
+    pytest.importorskip("torch")
+    done = CliRunner().invoke(main, ["measure", "--quick", "--json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert (data["calibration"], data["complete"], len(data["rows"])) == (str(here.path), True, here.worker.total)
+    assert data["ridges"]["fp32"] == pytest.approx(2.5e11 / 3.12345e10)

@@ -1,0 +1,79 @@
+"""What doctor says of a machine that is not this one."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gpuwise.api import installation as module
+from gpuwise.api.installation import Installation, inspect_installation
+from gpuwise.hardware import Catalog, Cpu, Gpu
+from gpuwise.hardware.detect import Detected, GpuLoad, GpuPair, Interconnect, NumaNode, detect, machine_key
+from gpuwise.report.doctor import doctor_report
+from gpuwise.report.json import to_json
+
+GPU = Gpu("NVIDIA H100 80GB HBM3", 80 << 30, driver="570.1", power_limit_w=500.0, default_power_limit_w=700.0, nvlinks=18)
+LOAD = GpuLoad(GPU.name, 0.45, 80 << 30, 3 << 30, (5, 6), power_limit_w=500.0, held_back=("power limit",))
+
+
+def text(found: Installation, width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(doctor_report(found))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Detected:
+    return replace(
+        detect(tmp_path),
+        cpu=Cpu("Intel(R) Xeon(R) Platinum 8480+", "Intel", 112, 224, 3.8e9, ("avx512", "amx"), sockets=2),
+        gpus=(GPU, GPU),
+        gpu_loads=(LOAD, replace(LOAD, busy=0.0, processes=(), held_back=())),
+        interconnect=Interconnect(2, (NumaNode(0, "0-111"), NumaNode(1, "112-223")), (GpuPair(0, 1, "NVLink switch"),)),
+        gpus_told_by="NVML",
+    )
+
+
+def inspected(monkeypatch: pytest.MonkeyPatch, detected: Detected, torch: str = "2.13.0+cu128") -> Installation:
+    monkeypatch.setattr(module, "detect", lambda: detected)
+    monkeypatch.setattr(module, "PRESETS", {})
+    monkeypatch.setattr(module, "_version", lambda package: torch if package == "torch" else "1.0")
+    return inspect_installation(Catalog())
+
+
+def test_a_server_with_gpus(monkeypatch: pytest.MonkeyPatch, server: Detected):
+    found = inspected(monkeypatch, server)
+    assert (found.device, found.gpus, found.machine_key) == ("h100-80gb-sxm", (f"{GPU.name} x 2",), machine_key(server))
+    assert found.problems == ()
+    said = " ".join(text(found).split())
+    for words in (
+        "2 × NVIDIA H100 80GB HBM3 with Intel(R) Xeon(R) Platinum 8480+",
+        "112 cores, 224 threads",
+        "power limit 500 W (default 700 W)",
+        "busy 45 % of the time, 3 GiB in use by 2 processes, held back by power limit; busy 0 % of the time, 3 GiB in use",
+        "2 sockets, 2 NUMA nodes; NVLink switch (1 pair of GPUs)",
+        found.machine_key,
+    ):
+        assert words in said
+    assert json.loads(to_json(found.to_dict()))["detected"]["gpus"][0]["nvlinks"] == 18
+    assert max(map(len, text(found, 80).splitlines())) <= 80
+
+
+def test_what_should_be_mended_of_gpus(monkeypatch: pytest.MonkeyPatch, server: Detected):
+    found = inspected(monkeypatch, replace(server, gpus_told_by="nvidia-smi"), torch="2.13.0+cpu")
+    assert [problem.split(":")[0] for problem in found.problems] == [
+        "PyTorch is a build for CPUs alone and leaves the GPU unused",
+        "little is known of the GPU",
+    ]
+
+
+def test_a_machine_that_tells_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    found = inspected(monkeypatch, detect(tmp_path))
+    assert found.problems == ()
+    assert "none found" in text(found)
+    assert "None" not in text(found)
