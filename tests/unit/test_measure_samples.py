@@ -42,7 +42,7 @@ def test_they_travel_as_json(substrate):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_operation_that_launches_something_is_there_with_its_count(name, substrate):
     trace, found = recorded(name, substrate), samples(substrate)[NAMES.index(name)]
-    assert (found.name, found.precision, found.mode) == (name, trace.header.strategy.precision, "train")
+    assert (found.network, found.precision, found.mode) == (name, trace.header.strategy.precision, "train")
     assert found.flops == trace.model_flops
     launching = trace.operations.column("kernels") > 0
     runs = np.bincount(trace.sequence.operation, minlength=len(trace.operations))

@@ -6,7 +6,7 @@ larger tables, a factor a class says how this one differs. Errors are those of n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,8 @@ SHORT_STEPS = 0.4
 LEAST_SPREAD = 1.08
 FEWEST_NETWORKS = 4
 LARGEST_FACTOR = 5.0
+
+Fit = Callable[[Mapping[str, ClassSamples], Calibration, int], dict[str, Entry]]
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,17 @@ def predicted_s(entry: Entry, part: ClassSamples) -> np.ndarray:
     return busy
 
 
-def _errors(
-    samples: Sequence[StepSamples], table: Mapping[str, ClassSamples], shipped: Calibration, fit: object
-) -> dict[int, float]:
-    """forecast / measured - 1 of each network, by entries fitted to the others."""
-    if len(samples) < FEWEST_NETWORKS:
+def _errors(samples: Sequence[StepSamples], table: Mapping[str, ClassSamples], shipped: Calibration,
+            fit: Fit) -> dict[int, float]:  # fmt: skip
+    """forecast / measured - 1 of each step, by entries fitted to other networks, in whatever precision or mode."""
+    networks = list(dict.fromkeys(step.network for step in samples))
+    if len(networks) < FEWEST_NETWORKS:
         return {}
-    fold = np.arange(len(samples)) % FOLDS
+    fold = np.array([networks.index(step.network) for step in samples]) % FOLDS
     found = {}
     for number in range(FOLDS):
         others = {key: only for key, part in table.items() if (only := _of(part, fold[part.step] != number)) is not None}
-        entries = fit(others, shipped, len(samples))  # type: ignore[operator]
+        entries = fit(others, shipped, len(samples))
         forecast_s = np.zeros(len(samples))
         for key, part in table.items():
             entry = entries.get(key) or _shipped(shipped, key) or GENERIC.entry

@@ -24,14 +24,14 @@ LONG_STEP_S, MOST_STRETCH = 0.08, 1.5
 
 @dataclass(frozen=True)
 class StepSamples:
-    """One observed network.
+    """One observed network, in one precision and mode.
 
     step_s: of its steps, unwatched. unseen_s: a call's time beside its kernel (Observation.unseen_s). host_s: what a GPU's host
     needs to launch it at least. classes: by class, dtype
     the columns of Shapes, with `seconds`, the median of one run of each distinct operation, and `count`, its runs a step.
     """
 
-    name: str
+    network: str
     precision: str
     mode: str
     step_s: tuple[float, ...]
@@ -39,6 +39,10 @@ class StepSamples:
     host_s: float
     flops: int
     classes: tuple[tuple[str, str, dict[str, list[float]]], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.network}, {self.precision}, {self.mode}"
 
     @property
     def operations_s(self) -> float:
@@ -55,7 +59,7 @@ class StepSamples:
         return cls(**{**data, "step_s": tuple(data["step_s"]), "classes": classes})
 
 
-def samples_of(name: str, observation: Observation, *, host_s: float = 0.0) -> StepSamples:
+def samples_of(network: str, observation: Observation, *, host_s: float = 0.0) -> StepSamples:
     """The operations of a step by class; those that launch nothing are left out. host_s: what the host needs to launch it."""
     trace = observation.trace
     operation, count_of = trace.sequence.operation, len(trace.operations)
@@ -70,7 +74,7 @@ def samples_of(name: str, observation: Observation, *, host_s: float = 0.0) -> S
             columns |= {"seconds": once_s[group.rows][kept].tolist(), "count": count[group.rows][kept].tolist()}
             found.append((group.kernel_class, group.dtype, columns))
     strategy = trace.header.strategy
-    return StepSamples(name, strategy.precision, strategy.mode, tuple(observation.step_s.tolist()), observation.unseen_s,
+    return StepSamples(network, strategy.precision, strategy.mode, tuple(observation.step_s.tolist()), observation.unseen_s,
                        host_s, int(trace.model_flops), tuple(found))  # fmt: skip
 
 

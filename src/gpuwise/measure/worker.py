@@ -57,7 +57,7 @@ def run_stage(stage: Stage, device: torch.device, child: Answering) -> None:
         strategy = Strategy(precision=stage.precision, micro_batch=scaled(samples, device), mode=stage.mode)
         seen = observe(job, strategy, device, steps=stage.steps)
         chip = detect_machine(load_catalog(), measured=False).chip
-        told = samples_of(f"{name}, {stage.precision}, {stage.mode}", seen, host_s=host_s(seen.trace, chip, parameters()))
+        told = samples_of(name, seen, host_s=host_s(seen.trace, chip, parameters()))
         row = Row("step", name, summary(told.step_s), stage.precision, {"micro_batch": strategy.micro_batch}, told.flops)
         child.say(row=row.to_dict(), samples=told.to_dict())
         return
