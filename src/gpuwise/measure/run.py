@@ -17,7 +17,7 @@ from gpuwise.hardware.detect import Detected, detect, detect_machine, machine_ke
 from gpuwise.hardware.load import all_busy, disturbances, load
 from gpuwise.hardware.measured import path_of
 from gpuwise.measure.calibration_file import check_writable, write
-from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.measure.child import ChildDiedError, answers, bound
 from gpuwise.measure.result import METHOD, MachineMeasurement, MemoryLevel, Peak, Progress, Row
 from gpuwise.measure.stages import Stage, stages
 
@@ -114,8 +114,9 @@ def _run(todo: list[Stage], device: str, found: _Found, show: OnProgress) -> Non
     place, deaths = 0, 0
     while place < len(todo):
         begun = place
+        request = {"device": device, "stages": [asdict(stage) for stage in todo[place:]]}
         try:
-            for answer in answers(WORKER, {"device": device, "stages": [asdict(stage) for stage in todo[place:]]}):
+            for answer in answers(WORKER, request, environment=bound()):
                 if "begun" in answer:
                     begun = place + answer["begun"]
                     show(Progress(begun, len(todo), todo[begun].what))
