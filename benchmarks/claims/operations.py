@@ -36,7 +36,8 @@ RESNET = Claim(
             (22e9, 26e9)),
     ),
     published=(Published("ResNet-50, multiply-adds", "3.8 billion (version 1, printed as FLOPs)",
-                         "He et al., Deep Residual Learning for Image Recognition (arXiv 1512.03385), table 1", "2015"),),
+                         "He et al., Deep Residual Learning for Image Recognition (arXiv 1512.03385), table 1", "2015",
+                         checked=False),),
 )  # fmt: skip
 
 SIX_N = Claim(
@@ -58,7 +59,7 @@ SIX_N = Claim(
     ),
     published=(Published("operations of training", "C ≈ 6 N D",
                          "Kaplan et al., Scaling Laws for Neural Language Models (arXiv 2001.08361), "
-                         "section 2.1", "2020"),),
+                         "section 2.1", "2020", checked=False),),
 )  # fmt: skip
 
 THREE = Claim(

@@ -118,7 +118,7 @@ GPT3_34_DAYS = Claim(
     ),
     published=(
         Published("GPT-3 175B, 300 billion tokens, 1,024 A100, batch 1,536", "34 days, at 140 TFLOP/s a GPU", MEGATRON,
-                  "2021"),
+                  "2021", checked=False),
     ),
     note="The interval of the forecast of one sequence a GPU is {rate_1_low} to {rate_1_high} of the time. Two sequences a "
     "GPU is a batch of 2,048, above GPT-3's 1,536.",
