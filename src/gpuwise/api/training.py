@@ -99,7 +99,9 @@ def _this_device() -> tuple[Chip, int | None, str]:
 
     catalog = load_catalog()
     machine = detect_machine(catalog)
-    if machine.chip.kind != "cpu" and torch.cuda.is_available():
+    if machine.chip.kind == "cpu":
+        return machine.chip, machine.host_memory_bytes, "cpu"
+    if torch.cuda.is_available():
         return machine.chip, machine.chip.usable_memory_bytes, "cuda"
     return local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu"
 
