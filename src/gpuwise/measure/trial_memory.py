@@ -108,7 +108,7 @@ def _addresses(tensors: Iterable[Any]) -> Iterator[int]:
         if isinstance(tensor, torch.Tensor):
             try:
                 yield tensor.untyped_storage().data_ptr()
-            except (NotImplementedError, RuntimeError):  # a tensor subclass without a storage of its own
+            except RuntimeError:  # a tensor subclass without a storage of its own
                 continue
 
 

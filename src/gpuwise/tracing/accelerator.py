@@ -28,6 +28,6 @@ def problem() -> str | None:
             layer = torch.nn.Linear(4, 2, device=DEVICE)
             layer(torch.empty(3, 4, device=DEVICE)).sum().backward()
             gradient = layer.weight.grad
-    except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:  # a private interface has changed
+    except (RuntimeError, AttributeError, TypeError) as error:  # a private interface has changed
         return f"{type(error).__name__}: {error}"
     return None if gradient is not None and gradient.shape == (2, 4) else "a layer's gradient has another shape"
