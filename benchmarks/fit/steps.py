@@ -7,7 +7,7 @@ what they are made of. Classes without a design are priced by the figures they h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -143,16 +143,8 @@ def fit_steps(table: Table, designs: Mapping[str, Design], priors: Mapping[str, 
             fixed += table.part_s(key, priors.get(key, GENERIC.entry))
     measured = Measured(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)
     wanted = {key: designs[key] for key in blocks}
-    own = {key: prior_of(design, priors.get(key)) for key, design in wanted.items()}
+    own = {key: design.start(priors.get(key)) for key, design in wanted.items()}
     return solve(blocks, wanted, own, measured, pull=pull, smooth=smooth, iterations=iterations, least_compute=LEAST_COMPUTE)
-
-
-def prior_of(design: Design, entry: Entry | None) -> Entry:
-    """An entry of the design's form: terms that `entry` has as they are there, others from the middle of their bounds."""
-    start = design.start()
-    if entry is None:
-        return start
-    return replace(entry, terms={name: entry.terms.get(name, term) for name, term in start.terms.items()})
 
 
 def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, Entry]:
@@ -162,8 +154,7 @@ def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, Entry
         kernel_class, _, numerics = key.partition(".")
         found = calibration.find(kernel_class, numerics)
         if found is not None:
-            terms = {name: replace(term, scale=term.scale * found.scale) for name, term in found.entry.terms.items()}
-            entries[key] = replace(found.entry, terms=terms)
+            entries[key] = found.applied
     return entries
 
 

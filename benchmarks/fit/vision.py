@@ -17,7 +17,7 @@ import pandas as pd
 from benchmarks.fit import vision_others
 from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.split import kept_out_model
-from benchmarks.fit.steps import Step, Table, entries_of, fit_steps, prior_of, table_of
+from benchmarks.fit.steps import Step, Table, entries_of, fit_steps, table_of
 from benchmarks.fit.store import Store, error_rows, spread
 from benchmarks.fit.vision_designs import designs
 from benchmarks.support.published import Case, cached, recording_path, step_of
@@ -193,7 +193,7 @@ def _pooled(table: Table, store: Store, context: Context) -> dict[str, Entry]:
     chip = context.catalog.chips[str(table.chip[0])]
     known = entries_of(store.calibration(chip, levels=("family",)), table.parts)
     wanted = designs(table.parts)
-    priors = {**known, **{key: prior_of(design, known.get(key)) for key, design in wanted.items()}}
+    priors = {**known, **{key: design.start(known.get(key)) for key, design in wanted.items()}}
     counts = pd.Series(table.chip.astype(str)).map(pd.Series(table.chip.astype(str)).value_counts()).to_numpy(float)
     entries, _ = fit_steps(table, wanted, priors, weight=1 / counts, pull=POOLED_PULL, smooth=SMOOTH,
                           iterations=50)  # fmt: skip

@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 from dataclasses import replace
 
-from benchmarks.fit.steps import Part, Step, Table, fit_steps, prior_of, table_of
+from benchmarks.fit.steps import Part, Step, Table, fit_steps, table_of
 
 from gpuwise.cost.calibration import Curve, Entry, Term
 from gpuwise.cost.kernels.shapes import Terms
@@ -75,7 +75,7 @@ def test_a_step_is_no_quicker_than_its_host():
 
 def test_a_prior_of_another_form_gives_what_it_has():
     known = Entry({"memory": Term(2.5), "rows": Term(1.0)}, 3.0, 4e-6)
-    prior = prior_of(DESIGNS["conv.fp16"], known)
+    prior = DESIGNS["conv.fp16"].start(known)
     assert set(prior.terms) == {"compute", "memory"}
     assert prior.terms["memory"].scale == 2.5
     assert prior.terms["compute"] == DESIGNS["conv.fp16"].start().terms["compute"]

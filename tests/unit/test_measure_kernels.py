@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from gpuwise.measure.probes import cases, kernels, products, streaming  # noqa: E402
+from gpuwise.measure.probes import cases, kernels, peaks, products, streaming  # noqa: E402
 from gpuwise.measure.probes.cases import Case, Kernel, Noise  # noqa: E402
 from gpuwise.measure.result import GROUPS, Timing  # noqa: E402
 
@@ -243,9 +243,9 @@ def test_numerics_are_as_before():
         return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
     before = now()
-    with cases.numerics("tf32"):
+    with peaks.numerics("tf32"):
         assert now() == ("high", True)
-    with cases.numerics("fp32"):
+    with peaks.numerics("fp32"):
         assert now() == ("highest", False)
     assert now() == before
 

@@ -189,14 +189,6 @@ class TestPeaks:
         assert peaks.peaks(found) == []
         assert "was wrong" in said[0]
 
-    def test_the_precision_of_products_is_as_before(self):
-        before = torch.get_float32_matmul_precision()
-        with peaks._tf32(True):
-            assert torch.get_float32_matmul_precision() == "high"
-        with peaks._tf32(False):
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == before
-
 
 def test_launch(said):
     found = list(launch.rows(0.1, CPU, said.append))

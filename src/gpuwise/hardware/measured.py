@@ -20,6 +20,11 @@ def path_of(machine: str) -> Path:
     return config_home() / FOLDER / f"{machine}.toml"
 
 
+def entry_of(path: Path) -> str:
+    """Under which its tables are kept for the next process, and for whoever reads it next in this one."""
+    return f"machine-{path.stem}"
+
+
 def any_measured() -> bool:
     """Whether there is a file of any machine: asked first, as telling which one is ours takes a look at the hardware."""
     return any((config_home() / FOLDER).glob("*.toml"))
@@ -35,7 +40,7 @@ def as_measured(chip: Chip, machine: str) -> Chip:
     if not path.exists():
         return chip
     try:
-        data, _ = read_toml(path)
+        data, _ = read_toml(path, entry=entry_of(path))
     except FileFormatError:
         return replace(chip, calibration=str(path))
     if data.get("of") != chip.id:

@@ -17,7 +17,7 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
-from gpuwise.measure.fitting import Block, Design, Measured, solve
+from gpuwise.measure.fitting import Block, Measured, solve
 from gpuwise.measure.fitting.machine_designs import design_of
 from gpuwise.measure.samples import ClassSamples, StepSamples, by_class
 
@@ -66,7 +66,7 @@ def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int
         design, step_s = design_of(key), total_s[part.step]
         weight = np.sqrt(part.seconds * part.count / step_s) / step_s**SHORT_STEPS
         block = Block(part.terms, part.kernels, np.arange(len(part.seconds)), np.ones(len(part.seconds)))
-        prior = _prior(design, _shipped(shipped, key))
+        prior = design.start(_shipped(shipped, key))
         solved, errors = solve({key: block}, {key: design}, {key: prior}, Measured(part.seconds, weight=weight), pull=PULL,
                                smooth=SMOOTH, iterations=ITERATIONS)  # fmt: skip
         evidence = {"source": f"{len(part.seconds)} operations observed in steps on this machine"}
@@ -133,18 +133,10 @@ def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
 
 
 def _shipped(shipped: Calibration, key: str) -> Entry | None:
-    """The entry as it applies, a level's factor worked in."""
+    """The entry as it applies."""
     kernel_class, _, numerics = key.partition(".")
     found = shipped.find(kernel_class, numerics)
-    if found is None:
-        return None
-    return replace(found.entry, terms={n: replace(t, scale=t.scale * found.scale) for n, t in found.entry.terms.items()})
-
-
-def _prior(design: Design, entry: Entry | None) -> Entry:
-    """An entry of the design's form: terms that `entry` has as they are there, others from the middle of their bounds."""
-    start = design.start()
-    return start if entry is None else replace(entry, terms={n: entry.terms.get(n, term) for n, term in start.terms.items()})
+    return None if found is None else found.applied
 
 
 def _total_s(table: Mapping[str, ClassSamples], steps: int) -> np.ndarray:

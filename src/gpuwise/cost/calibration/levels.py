@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuwise.cost.calibration.entry import Entry
@@ -24,6 +24,14 @@ class Found:
     entry: Entry
     level: str
     scale: float = 1.0
+
+    @property
+    def applied(self) -> Entry:
+        """The entry with the scale worked in."""
+        if self.scale == 1.0:
+            return self.entry
+        terms = {name: replace(term, scale=term.scale * self.scale) for name, term in self.entry.terms.items()}
+        return replace(self.entry, terms=terms)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from gpuwise.cost.calibration.files import CalibrationFile, file_of, tables
 from gpuwise.cost.calibration.steps import StepSpread, spread_from
 from gpuwise.errors import FileFormatError
+from gpuwise.hardware.measured import entry_of
+from gpuwise.hardware.parsed import parsed
 
 LEVEL = "machine"
 # Tables of the file that are read elsewhere or by people: figures of the chip (gpuwise.hardware.measured), what was measured.
@@ -53,4 +55,4 @@ def machine_file(path: str) -> MachineFile | None:
 
 @lru_cache(maxsize=8)
 def _read(path: str, changed_ns: int) -> MachineFile:
-    return parse_machine(tables(Path(path).read_bytes(), path), path)
+    return parse_machine(tables(Path(path).read_bytes(), path, partial(parsed, entry_of(Path(path)))), path)

@@ -100,10 +100,11 @@ def detect_machine(catalog: Catalog, *, measured: bool = True) -> Machine:
 
     measured: with what `gpuwise measure` found of it, if it has.
     """
-    machine = machine_of(detect_cpu(), detect_gpus(), catalog)
     if not (measured and any_measured()):
-        return machine
-    return replace(machine, chip=as_measured(machine.chip, machine_key(detect())))
+        return machine_of(detect_cpu(), detect_gpus(), catalog)
+    found = detect()
+    machine = machine_of(found.cpu, found.gpus, catalog)
+    return replace(machine, chip=as_measured(machine.chip, machine_key(found)))
 
 
 def machine_of(cpu: Cpu, gpus: tuple[Gpu, ...], catalog: Catalog) -> Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.cost.calibration import Curve, Entry, Term
 
@@ -36,8 +36,15 @@ class Design:
     sharpness: tuple[float, float] = (1.5, 8.0)
     floor_s: tuple[float, float] = (1e-6, 6e-6)
 
-    def start(self) -> Entry:
-        """An entry of this form in the middle of its bounds, with flat curves."""
+    def start(self, known: Entry | None = None) -> Entry:
+        """An entry of this form: terms that `known` has as they are there, others in the middle of their bounds with flat
+        curves."""
+        middle = self._middle()
+        if known is None:
+            return middle
+        return replace(known, terms={name: known.terms.get(name, term) for name, term in middle.terms.items()})
+
+    def _middle(self) -> Entry:
         return Entry(
             {
                 name: Term(

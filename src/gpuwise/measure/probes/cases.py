@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -97,17 +96,3 @@ def agree(found: torch.Tensor, exact: torch.Tensor, dtype: str) -> bool:
 def places(size: int, device: torch.device, count: int = _PLACES) -> torch.Tensor:
     """At most `count` indices below a size, the first and the last among them."""
     return torch.linspace(0, size - 1, min(size, count), dtype=torch.float64).long().to(device)
-
-
-@contextmanager
-def numerics(dtype: str) -> Iterator[None]:
-    """fp32 is fp32 inside, of products as of convolutions, and tf32 tf32; afterwards all is as it was before."""
-    cudnn = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    cudnn.allow_tf32 = dtype == "tf32"
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        cudnn.allow_tf32 = before[1]

@@ -11,9 +11,10 @@ from math import ceil, log2
 import torch
 
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.measure.probes.cases import Case, Kernel, Noise, numerics
+from gpuwise.measure.probes.cases import Case, Kernel, Noise
 from gpuwise.measure.probes.convolutions import convolutions
 from gpuwise.measure.probes.memory import SHARE_OF_FREE, caches_together, free_bytes
+from gpuwise.measure.probes.peaks import has_tf32, numerics
 from gpuwise.measure.probes.products import attentions, gemms
 from gpuwise.measure.probes.streaming import elementwise, norms, optimizers, reductions
 from gpuwise.measure.result import Row
@@ -79,8 +80,7 @@ def fast_dtypes(noise: Noise, say: Callable[[str], None]) -> list[str]:
     names = ["fp32", "bf16"]
     if device.type == "cuda":
         names += ["fp16"]
-        if torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0):
-            names += ["tf32"]
+        names += ["tf32"] if has_tf32(device) else []
     side = TRIAL[device.type]
     for name in names:
         a, b = (noise(side, side, dtype=name) for _ in range(2))

@@ -40,7 +40,7 @@ class _UnableError(Exception):
 def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
     """Rows of group "gemm" named "product", by dtype from the smallest product to the largest that the time allows."""
     began = time.perf_counter()
-    able = [name for name in DTYPES if name != "tf32" or _has_tf32(device)]
+    able = [name for name in DTYPES if name != "tf32" or has_tf32(device)]
     fp32_rate = None
     for place, name in enumerate(able):
         share_s = (budget_s - (time.perf_counter() - began)) / (len(able) - place)
@@ -96,7 +96,7 @@ def _sweep(name: str, trial: Row, budget_s: float, device: torch.device, say: Ca
 
 def _row(name: str, shape: tuple[int, int, int], budget_s: float, device: torch.device) -> Row:
     m, k, n = shape
-    with _tf32(name == "tf32"):
+    with numerics(name):
         try:
             pairs = [_operands(name, shape, device, seed) for seed in range(SETS)]
             products = [_product(name, a, b) for a, b in pairs]
@@ -152,7 +152,7 @@ def _picked(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return matrix[rows]
 
 
-def _has_tf32(device: torch.device) -> bool:
+def has_tf32(device: torch.device) -> bool:
     """NVIDIA's from Ampere (compute capability 8.0) on."""
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
@@ -166,10 +166,14 @@ def _has_room(name: str, shape: tuple[int, int, int], device: torch.device) -> b
 
 
 @contextmanager
-def _tf32(on: bool) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if on else "highest")
+def numerics(dtype: str) -> Iterator[None]:
+    """fp32 is fp32 inside, of products as of convolutions, and tf32 tf32; afterwards all is as it was before."""
+    cudnn = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    cudnn.allow_tf32 = dtype == "tf32"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32 = before[1]
