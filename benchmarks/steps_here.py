@@ -3,10 +3,10 @@
     python -m benchmarks.steps_here [--rounds N] [--only freed|bound|observed]
 
 freed: memory that is freed is kept (gpuwise.runtime.host_memory) or goes back to the system; steps of common presets.
-bound: threads stay on their cores (gpuwise.measure.child.BOUND) or not; a step of the suite's perceptron.
+bound: threads stay on their cores (OMP_PROC_BIND) or not; a step of the suite's perceptron.
 observed: what a step's operations add up to when each is timed (gpuwise.measure.observe), over the step that nobody watched.
 
-Medians of the rounds, and the range of the rounds' own medians. 3 minutes on two cores.
+Medians of the rounds, and the range of the rounds' own medians. 8 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import sys
 import warnings
 from statistics import median
 
-from gpuwise.measure.child import BOUND
-
 # Preset, sequence length (0: none), samples a step.
 STEPS = (("alexnet", 0, 8), ("resnet50", 0, 4), ("vit-b16", 0, 2), ("bert-base", 128, 2), ("gpt2", 128, 2))
+BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
 TIMED, WARM = 7, 2
 SHORT_TIMED = 1500
 LEAST_S = 0.02  # of a network whose sum is compared: shorter ones are mostly what operations take beside their kernels
@@ -92,8 +91,8 @@ def observed(rounds: int) -> None:
         operations += seen.seconds.shape[1]
         if np.median(seen.step_s) > LEAST_S:
             ratios.append(float(np.median(seen.seconds, axis=0).sum() / np.median(seen.step_s)))
-    print(f"{len(NETWORKS)} networks, {operations:,} operations; of {len(ratios)} steps over {1e3 * LEAST_S:.0f} ms the operations "
-          f"add up to {min(ratios):.1%} to {max(ratios):.1%} of the step, median {median(ratios):.1%}")  # fmt: skip
+    print(f"{len(NETWORKS)} networks, {operations:,} operations; of {len(ratios)} steps over {1e3 * LEAST_S:.0f} ms the "
+          f"operations add up to {min(ratios):.1%} to {max(ratios):.1%} of the step, median {median(ratios):.1%}")  # fmt: skip
 
 
 PARTS = {"freed": freed, "bound": bound, "observed": observed}

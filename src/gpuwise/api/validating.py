@@ -23,7 +23,7 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError
 from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.load import disturbances, load
-from gpuwise.measure.child import ChildDiedError, answers, bound
+from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
 from gpuwise.measure.trial_result import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, Measured, Trial, Validation
 from gpuwise.strategy import Strategy
@@ -128,7 +128,7 @@ def _trial(request: Mapping[str, Any], tell: Callable[[str], None]) -> Trial:
     began, kills, before = time.monotonic(), _oom_kills(), load()
     trial = Trial(request["job"], FAILED, "the process ended without a word", sizes=request["sizes"])
     try:
-        child = answers(CHILD, request, silence_s=SILENCE_S, purpose="trial", environment=bound())
+        child = answers(CHILD, request, silence_s=SILENCE_S, purpose="trial")
         with closing(child) as told:
             for answer in told:
                 if "doing" in answer:

@@ -19,9 +19,6 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError
 
-# Threads stay on their cores: left alone, the scheduler lays them out now so, now so, and a step of a small perceptron took
-# 0.64 or 0.95 ms on two cores, a process through. OpenMP's own variables, 4.0 and newer.
-BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
 _TAIL_LINES = 5
 _GRACE_S = 5.0
 
@@ -77,12 +74,6 @@ def answers(module: str, request: Mapping[str, Any], *, silence_s: float = 600.0
         child.stderr.close()
     if child.returncode != 0:
         raise _death(child.returncode, tail, purpose)
-
-
-def bound() -> dict[str, str]:
-    """Variables that keep a child's threads on their cores; none where the user has said where threads belong."""
-    said = any(name in os.environ for name in (*BOUND, "GOMP_CPU_AFFINITY", "KMP_AFFINITY"))
-    return {} if said else dict(BOUND)
 
 
 def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, purpose: str) -> Iterator[dict[str, Any]]:

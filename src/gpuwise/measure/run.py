@@ -17,7 +17,7 @@ from gpuwise.hardware.detect import Detected, detect, detect_machine, machine_ke
 from gpuwise.hardware.load import all_busy, disturbances, load
 from gpuwise.hardware.measured import path_of
 from gpuwise.measure.calibration_file import check_writable, write
-from gpuwise.measure.child import ChildDiedError, answers, bound
+from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.result import METHOD, MachineMeasurement, MemoryLevel, Peak, Progress, Row
 from gpuwise.measure.stages import Stage, stages
 
@@ -116,7 +116,7 @@ def _run(todo: list[Stage], device: str, found: _Found, show: OnProgress) -> Non
         begun = place
         request = {"device": device, "stages": [asdict(stage) for stage in todo[place:]]}
         try:
-            for answer in answers(WORKER, request, environment=bound()):
+            for answer in answers(WORKER, request):
                 if "begun" in answer:
                     begun = place + answer["begun"]
                     show(Progress(begun, len(todo), todo[begun].what))

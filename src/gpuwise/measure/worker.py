@@ -5,10 +5,8 @@ Asked for stages, it says the rows of each; asked for a fit, the entries that ex
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -21,9 +19,8 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.hardware.detect.cpu import allowed_processors
 from gpuwise.measure.calibrate import calibrate
-from gpuwise.measure.child import BOUND, Answering
+from gpuwise.measure.child import Answering
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
@@ -40,8 +37,6 @@ PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[Row]]] = {
     "launch": launch.rows, "memory": memory.rows, "peaks": peaks.rows, "kernels": kernels.rows, "copies": copies.rows,
     "collectives": collectives.rows, "loader": loader.rows, "disk": disk.rows, "again": memory.rows,
 }  # fmt: skip
-
-STARTING = ("collectives", "loader")
 
 
 def survey() -> dict[str, Any]:
@@ -71,32 +66,15 @@ def run_stage(stage: Stage, device: torch.device, child: Answering) -> None:
     if stage.name in ("memory", "again"):
         probe = partial(memory.rows, beyond_bytes=max(caches.values(), default=0))
     found = []
-    with unbound() if stage.name in STARTING else nullcontext():
-        for row in probe(stage.budget_s, device, lambda text: child.say(note=text)):
-            found.append(row)
-            if stage.name != "again":
-                child.say(row=row.to_dict())
+    for row in probe(stage.budget_s, device, lambda text: child.say(note=text)):
+        found.append(row)
+        if stage.name != "again":
+            child.say(row=row.to_dict())
     if stage.name in ("memory", "again"):
         key = "levels" if stage.name == "memory" else "again"
         child.say(**{key: [asdict(level) for level in memory.levels(found, caches)]})
     if stage.name == "peaks":
         child.say(peaks=[asdict(peak) for peak in peaks.peaks(found)])
-
-
-@contextmanager
-def unbound() -> Iterator[None]:
-    """For what starts processes of its own: they would all share the one core that OpenMP has left this thread."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before, all_of_ours = os.sched_getaffinity(0), allowed_processors()
-    variables = {name: os.environ.pop(name) for name in BOUND if name in os.environ}
-    os.sched_setaffinity(0, all_of_ours)
-    try:
-        yield
-    finally:
-        os.environ.update(variables)
-        os.sched_setaffinity(0, before)
 
 
 def fit(request: Mapping[str, Any]) -> dict[str, Any]:

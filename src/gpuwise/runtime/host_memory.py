@@ -16,8 +16,8 @@ def keep_freed_memory() -> bool:
     """Tells the C library of this process to keep what is freed. Returns whether it does.
 
     By default glibc returns large blocks to the system, so that each step of a training on the CPU has its activations mapped
-    and cleared anew, page by page: 10 to 27 % of the step of common models (docs/measure.md). With it the process holds its
-    peak memory until it ends. Only glibc (Linux) knows these settings; elsewhere nothing is done.
+    and cleared anew, page by page: 3 to 20 % of the step of common models (benchmarks/steps_here.py). With it the process holds
+    its peak memory until it ends. Only glibc (Linux) knows these settings; elsewhere nothing is done.
     """
     if not sys.platform.startswith("linux"):
         return False

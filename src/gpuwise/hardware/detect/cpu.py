@@ -98,16 +98,9 @@ def _detect_elsewhere(system: str) -> Cpu:
 
 
 def allowed_processors(root: Path = ROOT) -> tuple[int, ...]:
-    """The logical processors this process may run on, at least one.
-
-    OpenMP that binds threads (OMP_PROC_BIND) leaves this one a single core, and no longer tells what it had: then the process
-    that started this one is asked, too.
-    """
+    """The logical processors this process may run on, at least one."""
     present = [int(n) for n in re.findall(r"^processor\s*:\s*(\d+)", read(root / "proc/cpuinfo"), re.MULTILINE)]
-    status = read(root / "proc/self/status")
-    allowed = set(listed(told(status, "Cpus_allowed_list")))
-    if os.environ.get("OMP_PROC_BIND", "false").lower() != "false":
-        allowed |= set(listed(told(read(root / "proc" / told(status, "PPid") / "status"), "Cpus_allowed_list")))
+    allowed = set(listed(told(read(root / "proc/self/status"), "Cpus_allowed_list")))
     if not allowed and root == ROOT and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     return tuple(n for n in present if n in allowed) or tuple(present) or (0,)
