@@ -2,8 +2,8 @@
 
     gpuwise train examples/char_gpt.py:job
 
-One epoch takes about a minute on two CPU cores. The loss falls from 4.6 nats a character (guessing) to about 2.5; words
-begin to appear after three or four epochs.
+One epoch takes about a minute on two CPU cores. The loss falls from 4.6 nats a character (guessing) to 1.7, and to 2.2 on text
+that was held out.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ def job(seq_len: int = 64) -> Job:
         loss=token_loss,
         optimizer="adamw",
         learning_rate=3e-3,
+        schedule="cosine",
+        warmup_steps=50,
+        clip_norm=1.0,
         data=lambda: Windows(splits()[0], seq_len=seq_len, stride=STRIDE),
         samples=(CHARACTERS - HELD_OUT - seq_len - 1) // STRIDE + 1,
         evaluate=evaluate,

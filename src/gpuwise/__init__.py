@@ -34,6 +34,7 @@ _HOME = {
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
     "plan": "gpuwise.api",
+    "Trainer": "gpuwise.api",
     "train": "gpuwise.api",
     "validate": "gpuwise.api",
     "measure": "gpuwise.api",
@@ -53,6 +54,7 @@ _CALLABLE_PACKAGES = ("measure", "plan")
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from gpuwise.api import Trainer as Trainer
     from gpuwise.api import compare as compare
     from gpuwise.api import doctor as doctor
     from gpuwise.api import fit as fit

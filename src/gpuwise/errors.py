@@ -56,7 +56,7 @@ class FileFormatError(GpuwiseError):
 
 
 class DoesNotFitError(GpuwiseError):
-    """No strategy fits the device's memory."""
+    """No strategy fits the device's memory, or a run ran out of it."""
 
     code = "does-not-fit"
 

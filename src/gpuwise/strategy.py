@@ -24,6 +24,8 @@ ADAPTERS = ("none", "lora", "qlora")
 MODES = ("train", "infer")
 # Fields that only a training step has.
 TECHNIQUES = ("optimizer_kernels", "optimizer_in_backward", "keep_gradients", "offload", "adapter", "adapter_rank")
+# Fields about the host that feeds the device: they change no operation of the step. None leaves the choice to the runtime.
+HOST_FIELDS = ("threads", "pin_threads", "loader_workers", "prefetch", "pinned_memory")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,10 @@ class Strategy:
     model's weights and trains low-rank additions of adapter_rank to its linear layers; qlora holds the frozen weights
     in 4 bits, too. channels_last: images and the parameters of two-dimensional convolutions lie with their channels
     innermost, as tensor cores read them.
+
+    Of the host, None leaving the choice to the runtime: threads of the CPU's operations; pin_threads: each on a core of its
+    own; loader_workers: processes that read data (0: the training's own); prefetch: micro-batches made ready ahead;
+    pinned_memory: batches wait in memory the device can read by itself.
     """
 
     precision: str = "fp32"
@@ -94,6 +100,11 @@ class Strategy:
     compile: bool = False
     channels_last: bool = False
     mode: str = "train"
+    threads: int | None = None
+    pin_threads: bool | None = None
+    loader_workers: int | None = None
+    prefetch: int | None = None
+    pinned_memory: bool | None = None
 
     def __post_init__(self) -> None:
         _choice("precision", self.precision, PRECISIONS)
@@ -110,6 +121,11 @@ class Strategy:
         _choice("adapter", self.adapter, ADAPTERS)
         for name in ("optimizer_in_backward", "keep_gradients", "compile", "channels_last"):
             _choice(name.replace("_", " "), getattr(self, name), (False, True))
+        for name in ("pin_threads", "pinned_memory"):
+            _choice(name.replace("_", " "), getattr(self, name), (None, False, True))
+        for name, low, high in (("threads", 1, 4096), ("loader_workers", 0, 1024), ("prefetch", 0, 1024)):
+            if getattr(self, name) is not None:
+                _whole(name.replace("_", " "), getattr(self, name), low, high)
         _whole("adapter rank", self.adapter_rank, 1, 65_536)
         _whole("micro-batch", self.micro_batch, 1, 10_000_000)
         _whole("accumulation", self.accumulation, 1, 10_000_000)
@@ -126,8 +142,9 @@ class Strategy:
 
     @property
     def variant(self) -> Strategy:
-        """What tells one recording from another: everything but the batch and the mesh."""
-        return replace(self, precision=self.recorded_precision, micro_batch=1, accumulation=1, mesh=Mesh())
+        """What tells one recording from another: everything but the batch, the mesh and the host."""
+        nothing_said: dict[str, Any] = dict.fromkeys(HOST_FIELDS)
+        return replace(self, precision=self.recorded_precision, micro_batch=1, accumulation=1, mesh=Mesh(), **nothing_said)
 
     def but(self, **changes: Any) -> Strategy:
         """A copy with some fields changed."""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 from gpuwise.job import Job
-from gpuwise.runtime import train
-from gpuwise.runtime.log import read_log
+from gpuwise.runtime import Training, TrainSettings
+from gpuwise.runtime.interruption import signals
+from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Strategy
 
 STRATEGY = Strategy(micro_batch=4)
@@ -24,36 +26,41 @@ JOB = Job(model=lambda: nn.Linear(3, 1), batch=lambda n: torch.randn(n, 3),
 
 
 @pytest.fixture(autouse=True)
-def _signals_arrive():
-    """A shell starts background commands with SIGINT ignored, which a run rightly respects."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def _signals_arrive(monkeypatch):
+    """A shell starts background commands with SIGINT ignored, which a run rightly respects. Signals follow each other here
+    faster than anybody sends them."""
+    monkeypatch.setattr(signals, "SAME_REQUEST_S", 0.0)
+    before = {number: signal.getsignal(number) for number in signals.STOP_SIGNALS}
+    for number in signals.STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def signal_at(step, *numbers):
-    def on_progress(update):
-        if update.step == step:
-            for number in numbers:
+def trained(job=JOB, *, steps=50, at=None, send=(), **settings):
+    """The result of a run that is sent signals after step `at`."""
+    training = Training(job, STRATEGY, TrainSettings(steps=steps, progress="silent", preemption="none", **settings))
+    for step in training:
+        if step.step == at:
+            for number in send:
                 signal.raise_signal(number)
+    return training.result
 
-    return on_progress
 
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", signals.STOP_SIGNALS)
 def test_first_signal_finishes_the_step(number, tmp_path):
     before = signal.getsignal(number)
     path = tmp_path / "log.jsonl"
-    result = train(JOB, STRATEGY, steps=50, progress="silent", log_path=path, on_progress=signal_at(3, number))
+    result = trained(at=3, send=[number], log_path=path)
     assert result.interrupted
     assert result.steps == 3
     assert result.metrics == {}
-    assert [r["record"] for r in read_log(path)] == ["header", "step", "step", "step", "interrupted", "summary"]
-    assert read_log(path)[-2]["signal"] == number.name
-    assert read_log(path)[-1]["interrupted"] is True
+    records = read_log(path)
+    assert [r["record"] for r in records if r["record"] != "step"] == ["header", "interrupted", "summary"]
+    assert records[-2]["why"] == number.name
+    assert records[-1]["interrupted"] is True
     assert signal.getsignal(number) is before
 
 
@@ -62,8 +69,7 @@ def test_a_signal_inside_a_step_waits_for_its_end():
         signal.raise_signal(signal.SIGINT)
         return model(x).square().mean()
 
-    job = Job(model=JOB.model, batch=JOB.batch, loss=loss, data=JOB.data)
-    result = train(job, STRATEGY, steps=50, progress="silent")
+    result = trained(Job(model=JOB.model, batch=JOB.batch, loss=loss, data=JOB.data))
     assert result.interrupted
     assert result.steps == 1
 
@@ -72,26 +78,32 @@ def test_a_signal_inside_a_step_waits_for_its_end():
 def test_second_signal_ends_at_once(number, error, tmp_path):
     before = signal.getsignal(number)
     path = tmp_path / "log.jsonl"
+    calls = []
+
+    def loss(model, x):
+        calls.append(x)
+        if len(calls) == 3:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+        return model(x).square().mean()
+
     with pytest.raises(error):
-        train(JOB, STRATEGY, steps=50, progress="silent", log_path=path, on_progress=signal_at(3, number, number))
+        trained(Job(model=JOB.model, batch=JOB.batch, loss=loss, data=JOB.data), log_path=path)
+    assert len(calls) == 3
     assert signal.getsignal(number) is before
     assert read_log(path)[-1] | {"time": ""} == {"record": "interrupted", "time": "", "at_once": True}
 
 
 def test_handlers_are_restored_when_the_job_fails():
     before = signal.getsignal(signal.SIGINT)
-    job = Job(model=JOB.model, batch=JOB.batch, loss=lambda model, x: 1 / 0, data=JOB.data)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        train(job, STRATEGY, steps=5, progress="silent")
+        trained(Job(model=JOB.model, batch=JOB.batch, loss=lambda model, x: 1 / 0, data=JOB.data))
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_signal_told_to_be_ignored_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        result = train(JOB, STRATEGY, steps=5, progress="silent", on_progress=signal_at(2, signal.SIGINT))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    result = trained(steps=5, at=2, send=[signal.SIGINT])
     assert result.steps == 5
     assert not result.interrupted
 
@@ -99,7 +111,7 @@ def test_a_signal_told_to_be_ignored_stays_ignored():
 def test_works_outside_the_main_thread():
     before = signal.getsignal(signal.SIGINT)
     with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(train, JOB, STRATEGY, steps=3, progress="silent").result()
+        result = pool.submit(trained, steps=3).result()
     assert result.steps == 3
     assert signal.getsignal(signal.SIGINT) is before
     assert threading.current_thread() is threading.main_thread()
@@ -108,27 +120,37 @@ def test_works_outside_the_main_thread():
 def test_interrupted_evaluation_keeps_the_run(tmp_path):
     def evaluate(model):
         signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return {"never": 1.0}
 
     job = Job(model=JOB.model, batch=JOB.batch, loss=JOB.loss, data=JOB.data, evaluate=evaluate)
-    result = train(job, STRATEGY, steps=3, progress="silent", log_path=tmp_path / "log.jsonl")
+    result = trained(job, steps=3, log_path=tmp_path / "log.jsonl")
     assert result.metrics == {}
-    assert "evaluation was interrupted" in result.notes[0]
-    assert read_log(tmp_path / "log.jsonl")[-1]["record"] == "summary"
+    *records, last = read_log(tmp_path / "log.jsonl")
+    assert any("evaluation was interrupted" in record.get("text", "") for record in records)
+    assert last["record"] == "summary"
+
+
+def test_the_end_of_a_slurm_job_ends_the_run_before_it(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 4))  # less than what is kept free
+    result = trained()
+    assert result.steps < 50
+    assert result.stopped == "time limit"
 
 
 KILLED = """
-import os, signal, sys, torch
+import os, signal, sys, time, torch
+from pathlib import Path
 from torch import nn
 from gpuwise.job import Job
-from gpuwise.runtime import train
+from gpuwise.runtime import Training, TrainSettings
 from gpuwise.strategy import Strategy
 job = Job(model=lambda: nn.Linear(3, 1), batch=lambda n: torch.randn(n, 3), loss=lambda m, x: m(x).square().mean(),
           data=lambda: torch.zeros(40, 3))
-def kill(update):
-    if update.step == 7:
+settings = TrainSettings(steps=50, progress="silent", preemption="none", log_path=Path(sys.argv[1]))
+for step in Training(job, Strategy(micro_batch=4), settings):
+    if step.step == 7:
         os.kill(os.getpid(), signal.SIGKILL)
-train(job, Strategy(micro_batch=4), steps=50, progress="silent", log_path=sys.argv[1], on_progress=kill)
 """
 
 
@@ -136,5 +158,5 @@ def test_a_killed_process_leaves_whole_lines(tmp_path):
     path = tmp_path / "log.jsonl"
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
-    steps = [json.loads(line)["step"] for line in path.read_text().splitlines()[1:]]
-    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    records = [json.loads(line) for line in path.read_text().splitlines()]  # what was written is whole
+    assert records[0]["record"] == "header"

@@ -10,6 +10,6 @@ def test_a_cpu_that_was_measured_is_forecast_as_measured(monkeypatch):
     machine = detect_machine(load_catalog(), measured=False)
     cpu = replace(load_catalog().chips["epyc-9654"], calibration="/somewhere/machines/this.toml")
     monkeypatch.setattr(training, "detect_machine", lambda catalog: replace(machine, chip=cpu, count=1))
-    chip, capacity_bytes, device = training._this_device()
-    assert chip is cpu
-    assert (capacity_bytes, device) == (machine.host_memory_bytes, "cpu")
+    here = training._this_device()
+    assert here.chip is cpu
+    assert (here.capacity_bytes, here.torch_device) == (machine.host_memory_bytes, "cpu")

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import gpuwise
+import gpuwise.runtime
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError, JobError
 from gpuwise.plan import save_plan
@@ -64,7 +65,7 @@ def test_train_json_is_the_result_and_nothing_else(folder: Path):
     assert found["strategy"]["accumulation"] == 2
     assert found["forecast"]["forecast_s"] > 0
     records = [json.loads(line)["record"] for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert records == ["header", *["step"] * 8, "summary"]
+    assert [record for record in records if record not in ("step", "event", "checkpoint")] == ["header", "summary"]
 
 
 def test_train_prints_the_forecast_beside_what_was_measured():
@@ -115,11 +116,46 @@ def test_a_plan_at_sizes_the_job_does_not_have_is_for_another_job(plan: gpuwise.
 
 
 def test_an_interrupted_run_is_reported_and_exits_130(monkeypatch: pytest.MonkeyPatch):
-    done = gpuwise.train("tiny.py:job", steps=1, progress="silent")
-    monkeypatch.setattr(gpuwise.api, "train", lambda *_, **__: replace(done, interrupted=True))
+    class Stopped(gpuwise.Trainer):
+        def run(self) -> gpuwise.runtime.TrainResult:
+            return replace(super().run(), stopped="interrupted", stop_reason="SIGTERM")
+
+    monkeypatch.setattr(gpuwise.api, "Trainer", Stopped)
     result = run("train", "tiny.py:job")
     assert result.exit_code == 130
     assert "tiny interrupted on cpu" in result.stdout
+
+
+def test_a_run_is_kept_in_its_folder_and_the_next_has_another(folder: Path):
+    first = json.loads(run("train", "tiny.py:job", "--steps", "3", "--json").stdout)
+    second = json.loads(run("train", "tiny.py:job", "--steps", "3", "--json").stdout)
+    assert (first["run_folder"], second["run_folder"]) == ("runs/tiny", "runs/tiny-2")
+    kept = {path.name for path in (folder / "runs" / "tiny").iterdir()}
+    assert kept == {"checkpoints", "lock", "log.jsonl", "report.html", "run.json"}
+    assert first["checkpoints"]["last_step"] == 3
+    assert json.loads(run("train", "tiny.py:job", "--steps", "3", "--no-run", "--json").stdout)["run_folder"] is None
+    assert len(list((folder / "runs").iterdir())) == 2
+
+
+def test_what_was_interrupted_is_continued_by_the_same_command(folder: Path):
+    trainer = gpuwise.Trainer("tiny.py:job", steps=6, run="auto", progress="silent", micro_batch=8)
+    for step in trainer:
+        if step.step == 2:
+            break
+    assert trainer.result is not None
+    assert trainer.result.interrupted
+    again = json.loads(run("train", "tiny.py:job", "--steps", "6", "--micro-batch", "8", "--resume", "--json").stdout)
+    assert (again["run_folder"], again["resumed_from"], again["stopped"]) == ("runs/tiny", 2, "finished")
+    refused = run("train", "tiny.py:job", "--steps", "6", "--micro-batch", "8", "--resume")
+    assert refused.exit_code == 2
+    assert "no run of tiny to continue" in refused.stderr
+
+
+def test_weights_are_exported(folder: Path):
+    from safetensors.torch import load_file
+
+    assert run("train", "tiny.py:job", "--steps", "2", "--export", "out/weights.safetensors").exit_code == 0
+    assert set(load_file(folder / "out" / "weights.safetensors")) == {"weight", "bias"}
 
 
 def test_debug_shows_where_the_users_code_failed(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -201,6 +237,6 @@ def test_a_forecast_that_fails_never_stops_a_run(monkeypatch: pytest.MonkeyPatch
     def fail(*_: object, **__: object) -> None:
         raise JobError("cannot be traced.")
 
-    monkeypatch.setattr(training.JobSource, "trace", fail)
+    monkeypatch.setattr(training.Source, "trace", fail)
     with pytest.warns(UserWarning, match="no forecast to compare with: cannot be traced"):
         assert gpuwise.train("tiny.py:job", steps=1, progress="silent").forecast is None

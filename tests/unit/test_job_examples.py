@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuwise import Trainer  # noqa: E402
 from gpuwise.job import checked_batch, fingerprint, repeated_blocks, resolve  # noqa: E402
 from gpuwise.job.job import named_tensors  # noqa: E402
 
@@ -69,3 +71,36 @@ def test_the_text_is_held_out_and_long_enough():
     assert len(train) + len(test) == module.CHARACTERS
     assert train.min() >= 0
     assert train.max() < len(module.ALPHABET) == 96
+
+
+def test_a_run_by_hand_goes_on_with_the_same_bits(tmp_path):
+    def losses(folder, *leaving):
+        settings = {"steps": 30, "micro_batch": 64, "run": tmp_path / folder, "progress": "silent", "preemption": "none"}
+        trainer = Trainer(resolve(f"{EXAMPLES}/by_hand.py:job"), precision="fp32", **settings)
+        found = []
+        for last in (*leaving, None):
+            for step in trainer:
+                found.append((step.step, step.loss, step.learning_rate))
+                if step.step == last:
+                    break
+        return found, trainer
+
+    whole, trainer = losses("whole")
+    assert [step for step, _, _ in whole] == list(range(1, 31))
+    assert trainer.result.metrics["accuracy"] > 0.5
+    in_parts, trainer = losses("in-parts", 10, 20)
+    assert in_parts == whole
+    assert trainer.result.resumed_from == 20
+    assert trainer.export(tmp_path / "weights").is_file()
+
+
+def test_a_run_by_hand_as_a_script(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = (EXAMPLES / "by_hand.py").read_text().replace("epochs=10", "epochs=3")
+    (tmp_path / "by_hand.py").write_text(source)
+    runpy.run_path("by_hand.py", run_name="__main__")
+    told = capsys.readouterr().out
+    assert "in runs/spirals" in told
+    assert "step 100 of 138: loss" in told
+    assert "finished at step 138" in told
+    assert (tmp_path / "runs/spirals/model.safetensors").is_file()

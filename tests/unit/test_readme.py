@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gpuwise.cli.failure import EXIT_INTERRUPTED
 from gpuwise.cli.main import main
 from gpuwise.hardware import Catalog
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+?)(?:#[^)]*)?\)")
 # About an hour, and minutes on a machine that is left alone; their parts are tested elsewhere.
 SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
@@ -26,6 +28,13 @@ def commands() -> list[str]:
         for block in BLOCK.findall(page.read_text(encoding="utf-8")):
             found += [line.split("  #")[0].strip() for line in block.splitlines() if line.startswith("gpuwise ")]
     return list(dict.fromkeys(found))
+
+
+def linked() -> list[tuple[Path, str]]:
+    """Files of this repository that a page refers to."""
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    found = [(page, target) for page in pages for target in LINK.findall(page.read_text(encoding="utf-8"))]
+    return [(page, target) for page, target in found if not target.startswith(("http", "#"))]
 
 
 def is_slow(command: str) -> bool:
@@ -44,6 +53,11 @@ def test_the_numbers_of_the_catalog_are_todays() -> None:
     assert f"{len(catalog.chips)} chips and {len(catalog.offers)} priced offers" in text
 
 
+@pytest.mark.parametrize(("page", "target"), linked(), ids=lambda part: getattr(part, "name", part))
+def test_what_a_page_links_to_is_there(page: Path, target: str) -> None:
+    assert (page.parent / target).exists()
+
+
 @pytest.mark.parametrize("command", [c for c in commands() if not is_slow(c)])
 def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -55,6 +69,9 @@ def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: py
             made = CliRunner().invoke(main, ["plan", words[1], "--epochs", "1", "--on", "here", "-o", "plan.toml"])
             assert made.exit_code == 0, made.output
         words += ["--steps", "3"] if "--epochs" not in words and "--steps" not in words else []
+        if "--resume" in words:  # there must be a run that was stopped
+            stopped = CliRunner().invoke(main, [*(word for word in words if word != "--resume"), "--time-limit", "0.1s"])
+            assert stopped.exit_code == EXIT_INTERRUPTED, stopped.output
     if words[0] == "validate":
         words += ["--steps", "1"]
     result = CliRunner().invoke(main, words, catch_exceptions=False)

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import MicroBatches
+from gpuwise.runtime.data import Feed
 from gpuwise.strategy import Strategy
 
 NUMBERS = torch.arange(10.0)
@@ -33,7 +33,7 @@ class Shifted(TensorDataset):
 
 def batches_of(data, *, micro_batch=4, accumulation=1, seed=0, example=lambda n: {"x": torch.zeros(n)}, samples=None):
     job = Job(model=nn.Identity, batch=example, loss=lambda model, batch: batch, data=data, samples=samples)
-    return MicroBatches(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), seed=seed)
+    return Feed(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), seed=seed)
 
 
 def values(batches, steps):

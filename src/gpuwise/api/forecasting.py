@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import Source
@@ -49,19 +50,25 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
     if on_this_cpu:
         source = source.with_own_kernels()
     assumed = list(device.assumptions)
-    if precision is None:
-        # On the CPU here what `train` runs by default.
-        best = "fp32" if on_this_cpu else next(iter(precisions_for(device.chip)), "fp32")
-        precision = source.default_precision(best)
-        assumed.append(f"assumed precision {precision}; --precision changes it")
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)
         assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
-    strategy = Strategy(precision, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
+    chosen = precision
+    if precision is None:
+        best = "fp32" if on_this_cpu else next(iter(precisions_for(device.chip)), "fp32")
+        chosen = source.default_precision(best)
+    assert chosen is not None
+    strategy = Strategy(chosen, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
                         recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
                         compile=compile, channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
-    check_can_run(device.chip, mode=strategy.mode, precision=precision)  # before any tracing
+    check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
+    if precision is None:
+        reasons: tuple[str, ...] = ()
+        if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
+            strategy, reasons = _as_train_would(source, device, strategy, compile=compile, channels_last=channels_last)
+        layout = ", channels-last" if strategy.channels_last and not channels_last else ""
+        assumed.append("; ".join([f"assumed precision {strategy.precision}{layout}", *reasons, "--precision changes it"]))
     price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
     if mesh is not None:
         return price_it(strategy.but(mesh=mesh))
@@ -76,6 +83,15 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         result = price_it(strategy.but(mesh=Mesh(dp_shard=device.devices)))
     note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
     return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
+
+
+def _as_train_would(source: Source, device: Device, strategy: Strategy, *, compile: bool,
+                    channels_last: bool | None) -> tuple[Strategy, tuple[str, ...]]:  # fmt: skip
+    """What `train` chooses on the CPU here, but for compiling, which depends on how long the run is; and why."""
+    said = {"channels_last": channels_last is not None, "compile": compile}
+    choice = cpu_settings(source, device.chip, strategy, given=[name for name, given in said.items() if given],
+                          capacity_bytes=device.capacity_bytes)  # fmt: skip
+    return choice.strategy, choice.reasons
 
 
 def checked_techniques(techniques: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,55 +1,210 @@
-"""train on this machine: the job and strategy a plan or flags name, its forecast, and the run."""
+"""Trainer: the job and strategy that a plan or flags name, their forecast, and the run on this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.devices import substrate_of
 from gpuwise.api.measured import as_last_measured
-from gpuwise.api.sources import job_of, usual_micro_batch
+from gpuwise.api.source import Source
+from gpuwise.api.sources import job_of, source_of, usual_micro_batch
 from gpuwise.api.traced import JobSource
 from gpuwise.cost import Forecast, price
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.types import Plan
-from gpuwise.strategy import TECHNIQUES, Strategy
+from gpuwise.strategy import HOST_FIELDS, TECHNIQUES, Strategy
 from gpuwise.trace.sharded import data_parallel
+from gpuwise.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
+    import torch
+
     from gpuwise.job import Job
-    from gpuwise.runtime import TrainResult
+    from gpuwise.runtime import TrainedStep, Training, TrainResult, TrainSettings
+
+AUTO = "auto"  # a run folder of this name: runs/<job>, the first that is free or to be continued
+_CHOSEN = ("precision", "channels_last", "compile")  # by the machine, where the user says nothing
+_STRATEGY = ("micro_batch", "accumulate", "precision", "recompute", "optimizer", "compile", "channels_last", *TECHNIQUES,
+             *HOST_FIELDS)  # fmt: skip
 
 
-def train_here(job: str | Job, plan: Plan | None, settings: Mapping[str, Any], *, sizes: Mapping[str, int | None],
-               epochs: float | None, steps: int | None, seed: int, log: str | os.PathLike[str] | None,
-               progress: str) -> TrainResult:  # fmt: skip
-    """See gpuwise.api.train. settings: fields of a Strategy, `accumulate` for its accumulation."""
-    from gpuwise.job.dependencies import require
+def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **settings: Any) -> TrainResult:
+    """Runs a job on this machine, with its forecast next to what is measured.
 
-    if plan is not None:
-        _check_same_sizes(plan, sizes)
-        sizes = plan.sizes
-    sizes = {name: value for name, value in sizes.items() if value is not None}
-    require("torch", purpose="train")
-    from gpuwise.runtime import train
-
-    resolved = job_of(job, **sizes) if plan is None else _planned_job(job, plan)
-    chip, capacity_bytes, device = _this_device()
-    if plan is not None:
-        _check_device(plan, chip)
-    strategy = plan.strategy if plan is not None else _strategy(resolved, settings, device)
-    expected = _forecast(resolved, strategy, chip, capacity_bytes)
-    if plan is not None and steps is None and epochs is None:
-        steps = plan.steps
-    return train(resolved, strategy, steps=steps, epochs=epochs, device=device, seed=seed, log_path=log,
-                 forecast=expected, progress=progress)  # fmt: skip
+    Arguments: those of Trainer, of which this runs all steps. Raises what it raises.
+    """
+    return Trainer(job, plan, **settings).run()
 
 
-def _check_same_sizes(plan: Plan, sizes: Mapping[str, int | None]) -> None:
+class Trainer:
+    """A job's run on this machine, under a plan or the settings given.
+
+        trainer = gpuwise.Trainer(job, plan, epochs=3, run="runs/digits")
+        result = trainer.run()                      # or step by step:
+        for step in trainer: print(step.step, step.loss)
+
+    Arguments:
+        plan: a Plan or its file, run as it is; else micro_batch, accumulate, precision, recompute, optimizer, compile,
+            channels_last, threads, pin_threads, loader_workers, prefetch, pinned_memory and the techniques of
+            gpuwise.strategy.Strategy say how; what none of them says is chosen.
+        epochs, steps, samples, tokens: how long, one of them; None: as planned, or one epoch.
+        run: the folder of checkpoints, log and report; a run in it that has not ended is continued. "auto": runs/<job>.
+            None keeps nothing. resume: True: there must be one to continue; False: there must be none.
+        save_every: "10min" or seconds between checkpoints; None chooses them by what a save takes and how many
+            `interruptions` a day are to be expected. keep: checkpoints kept, the best apart.
+        evaluate_every: steps. monitor: "max:accuracy"; its best checkpoint is kept; patience: evaluations without a better.
+        time_limit: "11h" or seconds: the run is saved and ends before. preemption: auto | aws | gcp | azure | none.
+        on_nonfinite: "stop" or "skip" a step whose loss is no number. writers: "tensorboard", "wandb".
+        log: a file for the log, where not in the run's folder. progress: auto | panel | plain | silent.
+
+    Attributes: job, strategy, forecast (None where there can be none), reasons (of what was chosen), folder; once it has
+    begun, model; at the end, result.
+
+    Raises JobError where the plan is for another job or the job fails, InputError, and what `forecast` raises.
+    """
+
+    def __init__(
+        self,
+        job: str | Job,
+        plan: str | os.PathLike[str] | Plan | None = None,
+        *,
+        epochs: float | None = None,
+        steps: int | None = None,
+        samples: int | str | None = None,
+        tokens: int | str | None = None,
+        run: str | os.PathLike[str] | None = None,
+        resume: bool | None = None,
+        seed: int = 0,
+        save_every: float | str | None = None,
+        keep: int = 2,
+        interruptions: float | None = None,
+        evaluate_every: int | None = None,
+        monitor: str | None = None,
+        patience: int | None = None,
+        time_limit: float | str | None = None,
+        preemption: str = "auto",
+        on_nonfinite: str = "stop",
+        writers: str | tuple[str, ...] = (),
+        log: str | os.PathLike[str] | None = None,
+        progress: str = "auto",
+        seq_len: int | None = None,
+        image_size: int | None = None,
+        **strategy: Any,
+    ):
+        from gpuwise.job.dependencies import require
+        from gpuwise.plan.file import load_plan
+
+        given = {name: value for name, value in strategy.items() if value is not None}
+        _check_names(given, plan)
+        if plan is not None and not isinstance(plan, Plan):
+            plan = load_plan(plan)
+        self.plan = plan
+        sizes = {name: value for name, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
+        if plan is not None:
+            _check_same_sizes(plan, sizes)
+        require("torch", purpose="train")
+        from gpuwise.runtime import Training, TrainSettings
+
+        if plan is not None and not any((steps, epochs, samples, tokens)):
+            steps = plan.steps
+        self.settings: TrainSettings = TrainSettings(
+            steps=steps, epochs=epochs, samples=_count(samples, "samples"), tokens=_count(tokens, "tokens"), seed=seed,
+            resume="auto" if resume is None else "must" if resume else "never", keep=keep, save_every_s=_seconds(save_every),
+            interruptions_per_day=interruptions,
+            evaluate_every=evaluate_every, monitor=monitor, patience=patience, time_limit_s=_seconds(time_limit),
+            preemption=preemption, on_nonfinite=on_nonfinite, progress=progress, log_path=None if log is None else Path(log),
+            writers=(writers,) if isinstance(writers, str) else tuple(writers),
+            usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
+        )  # fmt: skip
+        self.job: Job = job_of(job, **sizes) if plan is None else _planned_job(job, plan)
+        here = _this_device()
+        source = source_of(job, **sizes).with_own_kernels() if plan is None else JobSource(self.job, "", {})
+        self.reasons: tuple[str, ...] = ()
+        if plan is not None:
+            _check_device(plan, here.chip)
+            self.strategy = plan.strategy
+            self.settings = _in_folder(self.settings, run, self.job, self.strategy)
+        else:
+            self.strategy = _named(self.job, given, here)
+            self.settings = _in_folder(self.settings, run, self.job, self.strategy)
+            self.strategy, self.reasons = _chosen(self.strategy, given, source, here, self.settings, self.job)
+        self.forecast = _forecast(source, self.strategy, here)
+        self._training: Training = Training(self.job, self.strategy, self.settings, device=here.torch_device,
+                                            forecast=self.forecast, notes=self.reasons,
+                                            plan=None if plan is None else plan.to_dict())  # fmt: skip
+
+    @property
+    def folder(self) -> Path | None:
+        return self.settings.folder
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """As it is trained now. Before the first step there is none yet."""
+        return self._training.model
+
+    @property
+    def result(self) -> TrainResult | None:
+        return self._training.result
+
+    def __iter__(self) -> Iterator[TrainedStep]:
+        return iter(self._training)
+
+    def run(self) -> TrainResult:
+        """All steps. Returns what came of them."""
+        return self._training.run()
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
+        safetensors file that transformers and timm load. Returns its path."""
+        return self._training.export(Path(path))
+
+
+@dataclass(frozen=True)
+class _Here:
+    """The chip that runs here, the memory its programs can use, and PyTorch's name for it."""
+
+    chip: Chip
+    capacity_bytes: int | None
+    torch_device: str
+
+
+def _check_names(given: Mapping[str, Any], plan: object) -> None:
+    if unknown := set(given) - set(_STRATEGY):
+        raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
+    if plan is not None and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(f"{flags} and --plan exclude each other: a plan is run as it is.",
+                         ["leave out --plan", f"leave out {flags}"])  # fmt: skip
+
+
+def _count(value: int | str | None, what: str) -> int | None:
+    return None if value is None else parse_count(str(value), f"a number of {what}")
+
+
+def _seconds(value: float | str | None) -> float | None:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job: Job, strategy: Strategy) -> TrainSettings:
+    from gpuwise.runtime.run.folder import usual_folder
+
+    if run is None:
+        if settings.resume == "must":
+            raise InputError("there is nothing to continue without a folder.", ["--run FOLDER of the run to continue"])
+        return settings
+    if os.fspath(run) == AUTO:
+        return replace(settings, folder=usual_folder(Path("runs"), job, strategy, settings))
+    return replace(settings, folder=Path(run))
+
+
+def _check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
     for name, value in sizes.items():
-        if value is not None and plan.sizes.get(name) != value:
+        if plan.sizes.get(name) != value:
             raise InputError(f"the plan is for {name} {plan.sizes.get(name)}, not {value}.",
                              [f"leave out --{name.replace('_', '-')}", "plan again"])  # fmt: skip
 
@@ -91,8 +246,7 @@ def _check_device(plan: Plan, here: Chip) -> None:
                             f"try its settings here: gpuwise train {job} {flags}"])  # fmt: skip
 
 
-def _this_device() -> tuple[Chip, int | None, str]:
-    """The chip that runs here, the memory its programs can use, and PyTorch's name for it."""
+def _this_device() -> _Here:
     import torch
 
     from gpuwise.hardware.detect import detect_cpu, local_cpu_chip
@@ -100,38 +254,65 @@ def _this_device() -> tuple[Chip, int | None, str]:
     catalog = load_catalog()
     machine = detect_machine(catalog)
     if machine.chip.kind == "cpu":
-        return machine.chip, machine.host_memory_bytes, "cpu"
+        return _Here(machine.chip, machine.host_memory_bytes, "cpu")
     if torch.cuda.is_available():
-        return machine.chip, machine.chip.usable_memory_bytes, "cuda"
-    return local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu"
+        return _Here(machine.chip, machine.chip.usable_memory_bytes, "cuda")
+    return _Here(local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu")
 
 
-def _strategy(job: Job, settings: Mapping[str, Any], device: str) -> Strategy:
-    """What the user named; else full precision on a CPU, whose short formats are seldom faster, and the usual batch."""
-    fields = dict(settings)
+def _named(job: Job, given: Mapping[str, Any], here: _Here) -> Strategy:
+    """What the user named, with the usual for the rest."""
+    fields = dict(given)
     if "accumulate" in fields:
         fields["accumulation"] = fields.pop("accumulate")
     defaults = {
         "micro_batch": usual_micro_batch(job.tokens_per_sample),
-        "precision": "fp32" if device == "cpu" else "amp-bf16",
+        "precision": "fp32" if here.torch_device == "cpu" else "amp-bf16",
     }
-    unknown = set(fields) - {"micro_batch", "accumulation", "precision", "recompute", "optimizer", "channels_last", *TECHNIQUES}
-    if unknown:
-        raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
     return Strategy(**{**defaults, **fields})
 
 
-def _forecast(job: Job, strategy: Strategy, chip: Chip, capacity_bytes: int | None) -> Forecast | None:
+def _chosen(named: Strategy, given: Mapping[str, Any], source: Source, here: _Here, settings: TrainSettings,
+            job: Job) -> tuple[Strategy, tuple[str, ...]]:  # fmt: skip
+    """The strategy with what the user did not name chosen, and the reasons. A run that is continued keeps what it had."""
+    from gpuwise.api.cpu_settings import cpu_settings
+    from gpuwise.runtime.run.folder import RunFolder
+
+    found = None if settings.folder is None else RunFolder(settings.folder).identity()
+    if found is not None:
+        before = Strategy.from_dict(found.get("strategy", {}))
+        return named.but(**{name: getattr(before, name) for name in _CHOSEN if name not in given}), ()
+    if here.torch_device != "cpu" or named.mesh.devices != 1:
+        return named, ()
+    try:
+        choice = cpu_settings(source, here.chip, named, given=set(given) & set(_CHOSEN), steps=_steps(settings, job, named),
+                              capacity_bytes=here.capacity_bytes)  # fmt: skip
+    except GpuwiseError:  # the forecast says why; the run itself may go well
+        return named, ()
+    return choice.strategy, choice.reasons
+
+
+def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | None:
+    """Optimizer steps of the run, as far as that is known before its data is opened."""
+    if settings.steps is not None:
+        return settings.steps
+    tokens = None if settings.tokens is None or job.tokens_per_sample is None else settings.tokens / job.tokens_per_sample
+    epochs = None if job.samples is None else (settings.epochs or 1) * job.samples
+    samples = next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
+    return None if samples is None else samples / strategy.global_batch
+
+
+def _forecast(source: Source, strategy: Strategy, here: _Here) -> Forecast | None:
     """The forecast of a step here; None, with a warning, where there can be none. Never stops a run."""
     if strategy.mesh.devices != 1:
         return None  # the runtime refuses it with its own words
-    source = JobSource(job, "", {})
     try:
-        trace = source.trace(strategy, substrate=substrate_of(chip))
+        trace = source.trace(strategy, substrate=substrate_of(here.chip))
         single, communication = data_parallel(trace, strategy)
-        # The loop copies a batch when it needs it.
-        model = price(single, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy, prefetched=False)
-        return as_last_measured(model, single, strategy, chip)
+        # On a GPU the next batch is copied while a step computes.
+        model = price(single, communication, here.chip, count=1, capacity_bytes=here.capacity_bytes, strategy=strategy,
+                      prefetched=here.torch_device == "cuda" and strategy.prefetch != 0)  # fmt: skip
+        return as_last_measured(model, single, strategy, here.chip)
     except GpuwiseError as error:
         import warnings
 

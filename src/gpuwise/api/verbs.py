@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.api.cpu_settings import has_compiler, own_traces
 from gpuwise.api.devices import device_of
 from gpuwise.api.forecasting import check_mode, checked_techniques, forecast_step
 from gpuwise.api.sources import PresetSource, SavedSource, Source, source_of
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.plan.compare import Comparison
     from gpuwise.plan.fitted import FitResult
-    from gpuwise.plan.types import Plan, PlanResult
-    from gpuwise.runtime import TrainResult
+    from gpuwise.plan.types import PlanResult
     from gpuwise.trace import TraceFamily
 
 # Operations of a step (two micro-batches) up to which a job is traced a second time unasked. Counted, not timed, so that
@@ -228,47 +227,14 @@ def plan(
     catalog = load_catalog()
     request = replace(request, here=detect_machine(catalog), samples_per_epoch=source.samples_per_epoch,
                       sizes=source.sizes, job_argument=source.argument)  # fmt: skip
-    return search(source, request, catalog.offers, catalog)
+    here_is_a_cpu = request.here is not None and request.here.chip.kind == "cpu"
+    own_kernels = own_traces(source) if here_is_a_cpu and _names_here(on) else None
+    return search(source, request, catalog.offers, catalog, own=own_kernels, compiler=has_compiler())
 
 
-def train(
-    job: str | Job,
-    *,
-    plan: str | os.PathLike[str] | Plan | None = None,
-    epochs: float | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    log: str | os.PathLike[str] | None = None,
-    progress: str = "auto",
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    **strategy: Any,
-) -> TrainResult:
-    """Runs a job on this machine, with its forecast next to what is measured.
-
-    Arguments:
-        plan: a Plan or its file, whose strategy is run as it is; else the strategy is given by micro_batch, accumulate,
-            precision, recompute and optimizer.
-        epochs, steps: how long, one of them; None: as planned, or one epoch.
-        log: a file that one JSON line a step is appended to. progress: auto | bar | plain | silent.
-
-    Raises JobError where the plan is for another job or the job fails, and what `forecast` raises.
-    """
-    from gpuwise.api.training import train_here
-    from gpuwise.plan.file import load_plan
-    from gpuwise.plan.types import Plan
-
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}.")
-    given = {name: value for name, value in strategy.items() if value is not None}
-    if plan is not None and given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InputError(f"{flags} and --plan exclude each other: a plan is run as it is.",
-                         ["leave out --plan", f"leave out {flags}"])  # fmt: skip
-    if plan is not None and not isinstance(plan, Plan):
-        plan = load_plan(plan)
-    sizes = {"seq_len": seq_len, "image_size": image_size}
-    return train_here(job, plan, given, sizes=sizes, epochs=epochs, steps=steps, seed=seed, log=log, progress=progress)
+def _names_here(on: str | Sequence[str] | None) -> bool:
+    """Whether plans are for this machine's CPU alone, or beside few others: its settings are then worth tracing for."""
+    return on is not None and bool({name.partition(":")[0].strip().lower() for name in _device_names(on)} & {"here", "cpu"})
 
 
 def doctor() -> Installation:

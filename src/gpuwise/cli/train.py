@@ -1,4 +1,4 @@
-"""gpuwise train JOB [--plan plan.toml]"""
+"""gpuwise train JOB [--plan plan.toml] [--resume]"""
 
 from __future__ import annotations
 
@@ -9,23 +9,59 @@ import click
 from gpuwise.cli.failure import EXIT_INTERRUPTED
 from gpuwise.cli.options import JobCommand, job_argument, json_option, strategy_options
 
+AUTO = "auto"  # runs/<job>, the first that is free or to be continued
+
 
 @click.command("train", cls=JobCommand, short_help="Run a job on this machine.")
 @job_argument
 @click.option("--plan", type=click.Path(dir_okay=False), help="Run exactly this plan, from `gpuwise plan -o`.")
 @click.option("--epochs", type=float, metavar="N", help="Passes over the data set (default 1).")
 @click.option("--steps", type=int, metavar="N", help="Optimizer steps, instead of epochs.")
+@click.option("--samples", metavar="N", help="Samples in all, such as 1M, instead of epochs.")
+@click.option("--tokens", metavar="N", help="Tokens in all, such as 5B, instead of epochs.")
+@click.option("--run", type=click.Path(file_okay=False), metavar="FOLDER",
+              help="For checkpoints, log and report; a run in it is continued (default runs/JOB).")  # fmt: skip
+@click.option("--no-run", is_flag=True, help="Keep nothing: no checkpoints, no log, no report.")
+@click.option("--resume/--no-resume", default=None, help="There must be a run to continue; or, there must be none.")
+@click.option("--save-every", metavar="TIME", help="Between checkpoints, such as 10min; chosen without it.")
+@click.option("--keep", type=int, default=2, show_default=True, metavar="N", help="Newest checkpoints kept, the best apart.")
+@click.option("--interruptions", type=float, metavar="N", help="A day, to choose the time between checkpoints by (1).")
+@click.option("--time-limit", metavar="TIME", help="Save and end before it, such as 11h.")
+@click.option("--preemption", type=click.Choice(("auto", "aws", "gcp", "azure", "none")), default="auto", show_default=True,
+              help="Whose notices that the machine will be taken away to listen to.")  # fmt: skip
+@click.option("--evaluate-every", type=int, metavar="N", help="Steps between evaluations by the job.")
+@click.option("--monitor", metavar="max:METRIC", help="Keep the checkpoint with the best of a metric; or min:METRIC.")
+@click.option("--patience", type=int, metavar="N", help="Stop after so many evaluations without a better one.")
+@click.option("--on-nonfinite", type=click.Choice(("stop", "skip")), default="stop", show_default=True,
+              help="What to do with a step whose loss is no number.")  # fmt: skip
 @strategy_options(without=("mesh", "mode"))
-@click.option("--log", type=click.Path(dir_okay=False), help="Append one JSON line a step to this file.")
+@click.option("--compile/--no-compile", default=None, help="The step under torch.compile; chosen without it.")
+@click.option("--threads", type=int, metavar="N", help="Of the CPU's operations (default: its cores).")
+@click.option("--pin-threads", is_flag=True, default=None, help="Bind each of them to a core.")
+@click.option("--loader-workers", type=int, metavar="N", help="Processes that read data.")
+@click.option("--prefetch", type=int, metavar="N", help="Micro-batches made ready ahead.")
+@click.option("--pinned-memory/--no-pinned-memory", default=None, help="Batches wait where the device can read by itself.")
+@click.option("--writer", "writers", multiple=True, type=click.Choice(("tensorboard", "wandb")), help="Curves there, too.")
+@click.option("--export", type=click.Path(), metavar="FILE", help="At the end, write the weights as safetensors.")
+@click.option("--log", type=click.Path(dir_okay=False), help="Append the log to this file, instead of one in the run's folder.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and of the order of data.")
 @json_option
-def command(job: str, as_json: bool, **settings: Any) -> None:
-    """Run JOB on this machine, with the forecast next to what is measured. Ctrl-C ends it after the step it is in."""
+def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str | None, **settings: Any) -> None:
+    """Run JOB on this machine, with the forecast next to what is measured.
+
+    What is in its folder is continued. Ctrl-C, SIGTERM, SIGUSR1 or a notice of the cloud ends it after the step it is in,
+    saved; a second signal ends it at once.
+    """
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.train import train_report
 
-    result = api.train(job, progress="plain" if as_json else "auto", **settings)
+    if no_run and run is not None:
+        raise click.UsageError("--run and --no-run exclude each other.")
+    trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
+    result = trainer.run()
+    if export is not None:
+        trainer.export(export)
     emit(result, train_report, as_json=as_json)
     if result.interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)

@@ -4,7 +4,7 @@ Importing this package needs no PyTorch; resolving or building a job does.
 """
 
 from gpuwise.job.blocks import repeated_blocks
-from gpuwise.job.job import Job, checked_batch, fingerprint
+from gpuwise.job.job import SCHEDULES, Job, checked_batch, fingerprint
 from gpuwise.job.resolve import resolve
 
-__all__ = ["Job", "checked_batch", "fingerprint", "repeated_blocks", "resolve"]
+__all__ = ["SCHEDULES", "Job", "checked_batch", "fingerprint", "repeated_blocks", "resolve"]

@@ -8,14 +8,16 @@ from types import ModuleType
 from gpuwise.errors import MissingDependencyError
 
 _EXTRAS = {"torch": "torch", "transformers": "hf", "timm": "timm",
-           "torchao": "lowbit", "bitsandbytes": "lowbit", "peft": "lowbit"}  # fmt: skip
+           "torchao": "lowbit", "bitsandbytes": "lowbit", "peft": "lowbit",
+           "tensorboard": "tensorboard", "wandb": "wandb"}  # fmt: skip
 
 
 def require(package: str, *, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Arguments:
-        package: one of those of the extras: "torch", "transformers", "timm", "torchao", "bitsandbytes", "peft".
+        package: one of those of the extras: "torch", "transformers", "timm", "torchao", "bitsandbytes", "peft",
+            "tensorboard", "wandb".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

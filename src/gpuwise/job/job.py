@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 SAMPLE_UNITS = ("sample", "token", "image")
+SCHEDULES = ("constant", "cosine", "linear", "wsd")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Job:
         samples: samples an epoch.
         name: what reports call the job.
         learning_rate: for an optimizer given by name.
+        schedule: of the learning rate, a name of `gpuwise.job.SCHEDULES` ("constant" | "cosine" | "linear" | "wsd"), or a
+            function (step, steps) -> the factor of the optimizer step counted so from 0, in a run of that many.
+        warmup_steps: over which the learning rate rises from near 0; the schedule begins, and counts, after them.
+        clip_norm: the largest 2-norm of all gradients together; longer ones are scaled down to it.
+        ema_decay: of an exponential moving average of the parameters, which is what is evaluated and exported.
         sample_unit: what throughput counts, "sample" | "token" | "image".
         tokens_per_sample: tokens in one sample, when the unit is "token".
         seq_len, image_size: what the example batch uses, where that means something.
@@ -51,6 +57,10 @@ class Job:
     samples: int | None = None
     name: str = ""
     learning_rate: float = 1e-3
+    schedule: str | Callable[[int, int], float] = "constant"
+    warmup_steps: int = 0
+    clip_norm: float | None = None
+    ema_decay: float | None = None
     sample_unit: str = "sample"
     tokens_per_sample: int | None = None
     seq_len: int | None = None
@@ -79,6 +89,15 @@ class Job:
                 raise JobError(f"a job's {field} must be a whole number above zero, got {value!r}.")
         if not 0 < self.learning_rate < float("inf"):
             raise JobError(f"a job's learning_rate must be above zero, got {self.learning_rate!r}.")
+        if not callable(self.schedule) and self.schedule not in SCHEDULES:
+            raise JobError(f"unknown schedule {self.schedule!r}.",
+                           [f"one of: {', '.join(SCHEDULES)}", "a function (step, steps) -> factor"])  # fmt: skip
+        if not isinstance(self.warmup_steps, int) or isinstance(self.warmup_steps, bool) or self.warmup_steps < 0:
+            raise JobError(f"a job's warmup_steps must be a whole number from 0 on, got {self.warmup_steps!r}.")
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise JobError(f"a job's clip_norm must be above zero, got {self.clip_norm!r}.")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise JobError(f"a job's ema_decay must be between 0 and 1, got {self.ema_decay!r}.", ["ema_decay=0.999"])
 
 
 def checked_batch(job: Job, n: int) -> Any:

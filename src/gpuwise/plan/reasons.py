@@ -15,7 +15,8 @@ from gpuwise.units import format_bytes, format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16"}
 _CPU_IS_ENOUGH_S = 3600.0
-_NEEDS_CHECKPOINTS = "your training must save checkpoints and resume: gpuwise train does not do that yet"
+_SAVES = "gpuwise train saves checkpoints and goes on from them: keep its --run folder where the next machine finds it"
+_MUST_SAVE = "your training must save checkpoints and resume: gpuwise train does so on one NVIDIA GPU or CPU"
 
 
 def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
@@ -64,7 +65,8 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
                      f"{format_duration(twice.calendar_s)} and {format_usd(twice.usd)}")  # fmt: skip
     several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None
     if offer.terms == "spot" or several_sessions:
-        found.append(_NEEDS_CHECKPOINTS)
+        trains_here = candidate.place.count == 1 and (candidate.chip.vendor == "NVIDIA" or candidate.chip.kind == "cpu")
+        found.append(_SAVES if trains_here else _MUST_SAVE)
     if offer.terms.startswith("reserved"):
         found.append(f"reserved: {format_usd(offer.usd_per_hour)}/h is paid for the whole term, used or not")
     if several_sessions:

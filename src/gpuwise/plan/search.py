@@ -13,8 +13,10 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Offer
 from gpuwise.plan import economics, space
 from gpuwise.plan.candidates import Candidate, Key, candidates
+from gpuwise.plan.cpu_choice import CpuChoice
 from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, money_times_time, offer_reasons, rank_reasons
+from gpuwise.plan.this_cpu import OwnTraces, choices_here
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
 from gpuwise.trace.trace import Header
 from gpuwise.units import format_duration, format_usd
@@ -41,12 +43,15 @@ class _Rejections:
         return {reason: Rejection(len(found), nearest[reason][:_EXAMPLES]) for reason, found in ordered}
 
 
-def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog) -> PlanResult:
+def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog, *,
+         own: OwnTraces | None = None, compiler: bool = True) -> PlanResult:  # fmt: skip
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments:
         source: gives the job's traces; the only way this function learns about the job.
         offers: what can be rented; request.own and request.here are added.
+        own: traces with the kernels of this machine's CPU, to choose its settings by; None: as every device's.
+        compiler: whether there is one here for torch.compile.
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
     """
@@ -68,11 +73,13 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
         return _best(pricer, item, request, global_batch, exact=exact)
 
     best = {key: search(item) for key, item in places.items()}
-    settled: set[Key] = set()
+    choices = {} if own is None else choices_here(places, best, own, request, samples=samples, compiler=compiler)
+    best |= {key: choice.forecast for key, choice in choices.items()}
+    settled = set(choices)  # counted by traces of the very kernels
     while True:  # until the memory of all that would be shown is what the allocator makes of it
         rejected = _Rejections()
         found = _plans(considered, best, request, header, rejected, samples=samples,
-                       default_batch=None if exact else global_batch)  # fmt: skip
+                       default_batch=None if exact else global_batch, choices=choices)  # fmt: skip
         inside = _inside(found, request, rejected)
         chosen = _choose(inside, request.limit, rejected)
         unsettled = {key_of[plan.offer] for plan in chosen} - settled
@@ -98,7 +105,8 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
 
 
 def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Key, Forecast | NoStrategy], request: Request,
-           header: Header, rejected: _Rejections, *, samples: int, default_batch: int | None) -> list[Plan]:  # fmt: skip
+           header: Header, rejected: _Rejections, *, samples: int, default_batch: int | None,
+           choices: Mapping[Key, CpuChoice]) -> list[Plan]:  # fmt: skip
     """A plan for each candidate that has a strategy and an end; the others are counted."""
     found = []
     for item in considered:
@@ -112,7 +120,8 @@ def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Ke
             detail = f": {forecast.detail.rstrip('.')}" if forecast.detail else ""
             rejected.add(forecast.reason, f"{item}{detail}", distance=forecast.shortfall_bytes)
             continue
-        made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch)
+        made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch,
+                     choice=choices.get(item.key))  # fmt: skip
         if math.isfinite(made.hours) and math.isfinite(made.usd.high):
             found.append(made)
         else:
@@ -144,19 +153,20 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
         return NoStrategy("the step cannot be priced there", error.what)
 
 
-def _plan(
-    item: Candidate, forecast: Forecast, request: Request, header: Header, *, samples: int, default_batch: int | None
-) -> Plan:
+def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header, *, samples: int,
+          default_batch: int | None, choice: CpuChoice | None = None) -> Plan:  # fmt: skip
     batch = forecast.strategy.global_batch
     steps = -(-samples // batch)
     work = forecast.step_time_s.scaled(steps)
-    outcome = economics.outcome(work, item.terms, deadline_s=request.deadline_s)
+    terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
+    outcome = economics.outcome(work, terms, deadline_s=request.deadline_s)
     assumptions = [*item.assumptions, *forecast.assumptions]
     if default_batch not in (None, batch):
         assumptions.append(
             f"the assumed global batch is {batch:,} samples here, so that it divides over {item.place.count} devices"
         )
-    reasons = offer_reasons(item, outcome, request, work_s=work.value) + forecast_reasons(forecast, item)
+    reasons = [*offer_reasons(item, outcome, request, work_s=work.value), *forecast_reasons(forecast, item),
+               *(() if choice is None else choice.reasons)]  # fmt: skip
     bill = outcome.bill
     return Plan(
         rank=1,

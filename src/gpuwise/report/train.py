@@ -2,46 +2,85 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.report.parts import grid, notes, percent, rate, strategy_words
-from gpuwise.units import format_bytes, format_duration
+from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
     from gpuwise.runtime import TrainResult
 
+_STOPPED = {"finished": "trained", "early stop": "stopped early", "time limit": "stopped at its time limit"}
+
 
 def train_report(result: TrainResult) -> Group:
-    """How it went: loss, pace, and the forecast next to what was measured."""
-    step = result.step_time
-    rows = [
-        ("loss", f"{result.first_loss:.4g} at first, {result.last_loss:.4g} at the end"),
-        ("pace", f"{rate(result.samples_per_s, 'samples')}, {result.steps:,} steps in "
-         f"{format_duration(result.wall_s)}"),
-        ("step", f"{format_duration(step.median_s)} measured "
-         f"({format_duration(step.low_s)} to {format_duration(step.high_s)})"),
-    ]  # fmt: skip
-    if result.forecast is not None:
-        check = result.forecast
-        inside = "inside" if check.inside else "outside"
-        rows.append(("forecast", f"{format_duration(check.forecast_s)} ({format_duration(check.low_s)} to "
-                     f"{format_duration(check.high_s)}): {check.error:+.0%}, {inside} its interval"))  # fmt: skip
-    if result.peak_memory_bytes is not None:
-        rows.append(("memory", f"{format_bytes(result.peak_memory_bytes)} at most, above what the process had before"))
-    if result.data_share >= 0.005:
-        rows.append(("data", f"{percent(result.data_share)} of the time went into waiting for it"))
-    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items()]
-    if result.log_path is not None:
-        rows.append(("log", result.log_path))
-    how = "interrupted" if result.interrupted else "trained"
+    """Where it stands: loss, pace, the forecast next to what was measured, what was saved, and how to go on."""
+    how = _STOPPED.get(result.stopped, result.stopped)
     parts: list[RenderableType] = [
         Text(f"{result.job} {how} on {result.device}: {strategy_words(result.strategy)}, {result.samples:,} samples",
              style="bold"),
         Text(""),
-        grid(rows),
+        grid([*_course(result), *_measured(result), *_kept(result)]),
     ]  # fmt: skip
-    parts += notes("notes", result.notes)
-    return Group(*parts)
+    return Group(*parts, *notes("notes", result.notes))
+
+
+def _course(result: TrainResult) -> Iterator[tuple[str, str]]:
+    if result.stop_reason is not None:
+        yield "stopped", result.stop_reason
+    yield "loss", f"{result.first_loss:.4g} at first, {result.last_loss:.4g} at the end"
+    if result.skipped_steps or result.spikes:
+        counts = ((result.skipped_steps, "skipped step"), (result.spikes, "loss spike"))
+        yield "trouble", ", ".join(f"{count:,} {name}{'s' * (count > 1)}" for count, name in counts if count)
+    for name, value in result.metrics.items():
+        yield name, f"{value:.4g}"
+    if result.best is not None:
+        yield "best", f"{result.best['metric']} {result.best['value']:.4g} at step {result.best['step']:,}"
+
+
+def _measured(result: TrainResult) -> Iterator[tuple[str, str]]:
+    step, check, memory = result.step_time, result.forecast, result.memory_check
+    mfu = "" if result.mfu is None else f", MFU {percent(result.mfu)}"
+    went_on = "" if result.resumed_from is None else f", resumed from step {result.resumed_from:,}"
+    yield "pace", (f"{rate(result.samples_per_s, 'samples')}{mfu}, {result.steps:,} steps in "
+                   f"{format_duration(result.wall_s)}{went_on}")  # fmt: skip
+    yield "step", (f"{format_duration(step.median_s)} measured "
+                   f"({format_duration(step.low_s)} to {format_duration(step.high_s)})")  # fmt: skip
+    if check is not None:
+        inside = "inside" if check.inside else "outside"
+        yield "forecast", (f"{format_duration(check.forecast_s)} ({format_duration(check.low_s)} to "
+                           f"{format_duration(check.high_s)}): {check.error:+.0%}, {inside} its interval")  # fmt: skip
+    if result.peak_memory_bytes is not None:
+        foretold = ""
+        if memory is not None:
+            foretold = f"; forecast {format_bytes(memory.forecast_bytes)}: {memory.error:+.0%}"
+        yield "memory", f"{format_bytes(result.peak_memory_bytes)} at most, above what the process had before{foretold}"
+    if result.data_share >= 0.005:
+        yield "data", f"{percent(result.data_share)} of the time went into waiting for it"
+    if result.usd is not None:
+        yield "cost", format_usd(result.usd)
+
+
+def _kept(result: TrainResult) -> Iterator[tuple[str, str]]:
+    saved = result.checkpoints
+    if saved is not None:
+        words = f"{saved['count']:,} saved"
+        if saved["count"]:
+            words += (f", the last of step {saved['last_step']:,} ({format_bytes(saved['bytes'])}); they held the run up for "
+                      f"{format_duration(saved['held_up_s'])}")  # fmt: skip
+        if saved.get("problem"):
+            words += f"; the latest could not be saved: {saved['problem']}"
+        yield "checkpoints", words
+        if saved["sentence"]:
+            yield "", saved["sentence"]
+    if result.run_folder is not None:
+        yield "run", result.run_folder
+        if result.interrupted:
+            yield "go on with", f"gpuwise train JOB --run {shlex.quote(result.run_folder)} --resume"
+    if result.log_path is not None:
+        yield "log", result.log_path

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import InputError
+from gpuwise.report.html import bullets, page, table
 from gpuwise.report.parts import number, rate
 from gpuwise.report.validate import HEADERS, RIGHT, ending, memory_rows, overall, remarks, row
 from gpuwise.strategy import Strategy
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from gpuwise.measure.trial_result import Trial, Validation
 
 SUFFIXES = (".md", ".html")
-_STYLE = """body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0 }
-th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; text-align: left }
-th { border-bottom: 2px solid #888 } .right { text-align: right; font-variant-numeric: tabular-nums }
-h1 { font-size: 1.6em } h2 { font-size: 1.2em; margin-top: 2em }"""
 
 
 def check_page(path: str | os.PathLike[str]) -> Path:
@@ -65,16 +61,15 @@ def markdown(result: Validation) -> str:
 def html(result: Validation) -> str:
     """The same, as one file."""
     body = [f"<h1>{_TITLE}</h1>", *[f"<p>{escape(line)}</p>" for line in _opening(result)],
-            _html_table(HEADERS, [row(trial) for trial in result.trials], RIGHT),
-            _html_table(("over all", ""), overall(result))]  # fmt: skip
+            table(HEADERS, [row(trial) for trial in result.trials], right=RIGHT),
+            table(("over all", ""), overall(result))]  # fmt: skip
     for trial in result.trials:
-        body += [f"<h2>{escape(trial.job)}</h2>", _html_list(_facts(trial))]
+        body += [f"<h2>{escape(trial.job)}</h2>", bullets(_facts(trial))]
         if rows := _memory(trial):
-            body.append(_html_table(_MEMORY, rows, _MEMORY[1:]))
+            body.append(table(_MEMORY, rows, right=_MEMORY[1:]))
     if said := remarks(result):
-        body += ["<h2>Notes</h2>", _html_list(said)]
-    head = f'<meta charset="utf-8"><title>{_TITLE}</title><style>\n{_STYLE}\n</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+        body += ["<h2>Notes</h2>", bullets(said)]
+    return page(_TITLE, body)
 
 
 _TITLE = "Forecasts held against this machine"
@@ -120,14 +115,3 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
-    places = [' class="right"' if header in right else "" for header in headers]
-    lines = ["".join(f"<th{place}>{escape(header)}</th>" for header, place in zip(headers, places, strict=True))]
-    lines += ["".join(f"<td{place}>{escape(cell)}</td>" for cell, place in zip(cells, places, strict=True)) for cells in rows]
-    return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
-
-
-def _html_list(lines: Sequence[str]) -> str:
-    return "<ul>\n" + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "\n</ul>"

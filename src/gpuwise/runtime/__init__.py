@@ -1,7 +1,9 @@
 """Job + Strategy -> Program, and the loop that runs it."""
 
-from gpuwise.runtime.loop import train
 from gpuwise.runtime.program import Program, build
-from gpuwise.runtime.result import ForecastCheck, StepTime, TrainResult
+from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, StepTime, TrainResult
+from gpuwise.runtime.run.settings import TrainSettings
+from gpuwise.runtime.run.training import TrainedStep, Training
 
-__all__ = ["ForecastCheck", "Program", "StepTime", "TrainResult", "build", "train"]
+__all__ = ["ForecastCheck", "MemoryCheck", "Program", "StepTime", "TrainResult", "TrainSettings", "TrainedStep", "Training",
+           "build"]  # fmt: skip

@@ -8,17 +8,18 @@ from types import TracebackType
 
 from gpuwise.errors import GpuwiseError, JobError
 from gpuwise.job import Job
+from gpuwise.runtime.health.out_of_memory import MemoryView, explain, is_out_of_memory
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
-def job_failure(error: Exception, job: Job, *, doing: str, part: object) -> GpuwiseError:
+def job_failure(error: Exception, job: Job, *, doing: str, part: object, memory: MemoryView | None = None) -> GpuwiseError:
     """The error to raise when the job's code raised `error`; says which line of the job it came from.
 
     doing: what the job was asked for, e.g. "step 1"; part: the job's function that was asked, to be pointed at when
-    no line of the user's raised. Errors of gpuwise keep their kind and gain the line.
+    no line of the user's raised; memory: what is known of it, in case it ran out. Errors of gpuwise keep their kind and
+    gain the line.
     """
     line = job_line(error, part)
     at = f" ({line})" if line else ""
@@ -26,12 +27,11 @@ def job_failure(error: Exception, job: Job, *, doing: str, part: object) -> Gpuw
         if not line or line in error.what:
             return error
         return type(error)(f"{error.what.rstrip('.')}{at}.", error.ways_out)
+    where = f"{job.name or 'the job'} failed in {doing}{at}"
+    if is_out_of_memory(error):
+        return explain(error, memory, where=f"{job.name or 'the job'} in {doing}{at}")
     text = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
-    ways = []
-    if isinstance(error, MemoryError) or any(sign in text.lower() for sign in _OUT_OF_MEMORY):
-        ways = ["a smaller --micro-batch with more --accumulate: same global batch, less memory", "--recompute full"]
-    return JobError(f"{job.name or 'the job'} failed in {doing}{at}: {text}.", ways)
+    return JobError(f"{where}: {type(error).__name__}: {text[:400]}." if text else f"{where}: {type(error).__name__}.")
 
 
 def job_line(error: BaseException, part: object) -> str | None:

@@ -122,6 +122,7 @@ class HostOptimizer(Together):
 
     def __init__(self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer],
                  visiting: VisitingBlocks | None = None):  # fmt: skip
+        self._all_copies = copies
         self._copies = {p: copy for p, copy in copies.items() if p.requires_grad}
         self._visiting = visiting
         super().__init__([make(list(self._copies.values()))])
@@ -137,6 +138,19 @@ class HostOptimizer(Together):
         for parameter, copy in self._copies.items():
             if self._visiting is None or self._visiting.stays(parameter):
                 parameter.copy_(copy, non_blocking=True)
+
+    @torch.no_grad()
+    def load_parameters(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+        """Loads a state dict of the model: what is updated here into its copies, and onto the device what stays there."""
+        away: set[str] = set()
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if parameter in self._all_copies:
+                self._all_copies[parameter].copy_(state[name])
+            if self._visiting is not None and not self._visiting.stays(parameter):
+                away.add(name)
+        missing, unexpected = model.load_state_dict({k: v for k, v in state.items() if k not in away}, strict=False)
+        if unexpected or set(missing) - away:
+            raise KeyError(", ".join([*unexpected, *(set(missing) - away)]))
 
     def _send_gradient(self, copy: Parameter, room: Tensor, parameter: Tensor) -> None:
         """Adds a gradient to the host's and frees it. `room` is where the host's gradient lies."""

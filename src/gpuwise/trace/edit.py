@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Operations, Sequence, Storages, Trace
@@ -36,9 +37,14 @@ class Edit(Generic[Recorded]):
 
     Gradients die at the end of the step unless told otherwise. A place is a recorded position, or what `insert` gives for
     the last row it added. `gradients` are rows of the storages, in the order of the model's parameters.
+
+    Raises UnsupportedError where more than the optimizer is part of the update.
     """
 
     def __init__(self, trace: Recorded):
+        if trace.header.averages:
+            raise UnsupportedError("an average of the parameters is kept in this step: its update must be recorded, it cannot "
+                                   "be composed.", ["a Job without ema_decay"])  # fmt: skip
         self._trace: Recorded = trace
         sequence, storages = trace.sequence, trace.storages
         mine = sequence.phase == PHASES.index("optimizer")

@@ -41,7 +41,8 @@ class Header:
     counts; sample_unit: "sample", "image" or "token"; units_per_sample: tokens a sample, else 1; substrate:
     "accelerator", "pre-ampere" or "cpu", whose kernels were taken; blocks: paths of the repeated blocks;
     assumptions: guesses, each with the flag that changes it; gradient_shapes: shape of the parameter behind each storage
-    of category gradient, in their order, which is that of the model's parameters (empty in older files).
+    of category gradient, in their order, which is that of the model's parameters (empty in older files); averages: an
+    average of the parameters is kept up to date after the optimizer's step.
     """
 
     job: str
@@ -57,6 +58,7 @@ class Header:
     blocks: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     gradient_shapes: tuple[tuple[int, ...], ...] = ()
+    averages: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}

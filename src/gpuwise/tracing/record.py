@@ -21,7 +21,7 @@ from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.kernels import autocast, libraries, quantized
 from gpuwise.tracing.kernels.low_bit import inner_tensors, low_bit_updates
 from gpuwise.tracing.kernels.target import targeting
-from gpuwise.tracing.recorder import Recorder, StorageRow
+from gpuwise.tracing.recorder import BACKWARD, Recorder, StorageRow
 from gpuwise.tracing.refusals import explained
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 
@@ -100,6 +100,7 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
                                    f"{torch.__version__} ({broken})"] = 1  # fmt: skip
         try:
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
+            _clipping_belongs_to_backward(program, recorder)
             stack.enter_context(low_bit_updates())
             quantized.register()
             recorder.name_modules(program.model)
@@ -144,6 +145,8 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
             recorder.owns(path.rpartition(".")[0], tensor)
     for tensor in [*program.model.parameters(), *program.model.buffers()]:
         _is_for(recorder, "parameter", tensor)
+    for tensor in program.average.tensors.values() if program.average is not None else ():
+        _is_for(recorder, "optimizer_state", tensor)
     for state in optimizer.state.values() if optimizer is not None else ():
         for value in state.values():
             if isinstance(value, torch.Tensor):
@@ -197,6 +200,20 @@ def _batch(job: Job, recorder: Recorder, micro_batch: int) -> Any:
         recorder.paused = False
     recorder.receive(batch)
     return batch
+
+
+def _clipping_belongs_to_backward(program: Program, recorder: Recorder) -> None:
+    """What a step does to its gradients stays when its optimizer is exchanged for another (gpuwise.trace.optimizers)."""
+    clip = program.clip_gradients
+
+    def recorded(norm: float) -> None:
+        recorder.place = (BACKWARD, 0)
+        try:
+            clip(norm)
+        finally:
+            recorder.place = None
+
+    program.clip_gradients = recorded  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -7,6 +7,8 @@ every kernel wakes them all and waits for the last, so its floor grows with thei
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpuwise.cost.kernels.conv import reuse
@@ -23,7 +25,9 @@ def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> Terms:
     kind = kernel_class.split("_")[0]
     if kind in ("gemm", "conv", "rnn"):
         return contraction(shapes, hardware)
-    return attention(shapes, hardware) if kind == "attention" else streaming(shapes, hardware)
+    if kind == "attention":
+        return attention(shapes, hardware)
+    return drawing(shapes, hardware) if kind == "random" else streaming(shapes, hardware)
 
 
 def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
@@ -98,6 +102,14 @@ def streaming(shapes: Shapes, hardware: Hardware) -> Terms:
         },
         waking(hardware),
     )
+
+
+def drawing(shapes: Shapes, hardware: Hardware) -> Terms:
+    """Random numbers. serial: a clock of one core for each, as one generator makes them one after the other (Intel's
+    processors apart: ATen/native/cpu/DistributionKernels.cpp); memory and features: see streaming."""
+    found = streaming(shapes, hardware)
+    numbers = shapes.bytes_written / shapes.element_bytes
+    return replace(found, seconds={**found.seconds, "serial": numbers / hardware.clock_hz})
 
 
 def waking(hardware: Hardware) -> np.ndarray:

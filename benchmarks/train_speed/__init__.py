@@ -1,0 +1,1 @@
+"""How fast gpuwise trains, beside hand-written loops and other trainers: python -m benchmarks.train_speed."""

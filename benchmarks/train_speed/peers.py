@@ -1,0 +1,189 @@
+"""Loops written by hand, and other trainers, each as its documentation shows it and no slower than that has to be.
+
+Each takes a Work and a precision ("fp32" | "amp-bf16") and returns the seconds of its timed steps and the last loss. All have
+PyTorch's fused AdamW of the same settings and leave out incomplete batches. None saves, and none logs beyond its defaults.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from benchmarks.train_speed.works import LEARNING_RATE, WEIGHT_DECAY, Batch, Work
+
+Timed = tuple[float, float]  # seconds, last loss
+
+
+class Clock:
+    """Told of each step that has ended."""
+
+    def __init__(self, work: Work):
+        self._first, self._last = work.warm, work.warm + work.timed
+        self._began_s = self.seconds = 0.0
+
+    def stepped(self, step: int) -> None:
+        if step == self._first:
+            self._began_s = time.perf_counter()
+        elif step == self._last:
+            self.seconds = time.perf_counter() - self._began_s
+
+
+def indexed(work: Work, precision: str) -> Timed:
+    """By hand, without a DataLoader: a batch is a list of rows, taken out of each tensor at once."""
+    model, optimizer = made(work)
+    clock, step = Clock(work), 0
+    for step, batch in enumerate(ordered(work), 1):
+        loss = take(work, model, optimizer, batch, precision)
+        clock.stepped(step)
+        if clock.seconds:
+            return clock.seconds, loss
+    raise AssertionError
+
+
+def loader(work: Work, precision: str) -> Timed:
+    """By hand, with a DataLoader."""
+    model, optimizer = made(work)
+    clock = Clock(work)
+    for step, batch in enumerate(_endless(_loader(work)), 1):
+        loss = take(work, model, optimizer, batch, precision)
+        clock.stepped(step)
+        if clock.seconds:
+            return clock.seconds, loss
+    raise AssertionError
+
+
+def kept(work: Work, precision: str) -> Timed:
+    """`loader` in a process that was told to keep the memory it frees, as gpuwise tells its own."""
+    from gpuwise.runtime.host_memory import keep_freed_memory
+
+    keep_freed_memory()
+    return loader(work, precision)
+
+
+def trainer(work: Work, precision: str) -> Timed:
+    """Hugging Face's Trainer."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    clock = Clock(work)
+
+    class Told(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            clock.stepped(state.global_step)
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder, max_steps=work.warm + work.timed, per_device_train_batch_size=work.batch,
+            learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, lr_scheduler_type="constant", max_grad_norm=0.0,
+            optim="adamw_torch_fused", bf16=precision == "amp-bf16", use_cpu=True, dataloader_drop_last=True,
+            dataloader_pin_memory=False, dataloader_num_workers=0, remove_unused_columns=False, save_strategy="no",
+            report_to="none")  # fmt: skip
+        torch.manual_seed(0)
+        run = Trainer(work.with_loss(), arguments, train_dataset=work.rows(), callbacks=[Told()])
+        return _checked(clock, run.train().training_loss)
+
+
+def accelerated(work: Work, precision: str) -> Timed:
+    """Hugging Face's accelerate."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16" if precision == "amp-bf16" else "no")
+    model, optimizer, batches = accelerator.prepare(*made(work), _loader(work))
+    clock = Clock(work)
+    for step, batch in enumerate(_endless(batches), 1):
+        loss = work.loss(model, batch)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.stepped(step)
+        if clock.seconds:
+            return clock.seconds, loss.item()
+    raise AssertionError
+
+
+def lightning(work: Work, precision: str) -> Timed:
+    """Lightning's Trainer."""
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+    clock, last = Clock(work), []
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = work.model()
+
+        def training_step(self, batch: Batch, number: int) -> torch.Tensor:
+            return work.loss(self.model, batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return _adamw(self)
+
+    class Told(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
+            clock.stepped(trainer.global_step)
+            if clock.seconds:
+                last.append(float(outputs["loss"]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(0)
+        run = Trainer(accelerator="cpu", devices=1, precision="bf16-mixed" if precision == "amp-bf16" else "32-true",
+                      max_steps=work.warm + work.timed, max_epochs=-1, logger=False, enable_checkpointing=False,
+                      enable_model_summary=False, callbacks=[Told()], default_root_dir=folder)  # fmt: skip
+        run.fit(Module(), _loader(work))
+    return _checked(clock, last[0])
+
+
+def take(work: Work, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, precision: str) -> float:
+    """One step, as one writes it by hand; its loss is read, as gpuwise reads it."""
+    with _autocast(precision):
+        loss = work.loss(model, batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def ordered(work: Work) -> Iterator[Batch]:
+    """Batches by index, in gpuwise's order: each epoch a permutation, seeded with its number."""
+    columns = work.columns()
+    count = len(next(iter(columns.values())))
+    for epoch in itertools.count():
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
+        for rows in order[: count // work.batch * work.batch].split(work.batch):
+            yield {name: column[rows] for name, column in columns.items()}
+
+
+def made(work: Work) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = work.model()
+    model.train()
+    return model, _adamw(model)
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+
+
+def _loader(work: Work) -> DataLoader[Batch]:
+    return DataLoader(work.rows(), batch_size=work.batch, shuffle=True, drop_last=True)
+
+
+def _endless(batches: Any) -> Iterator[Batch]:
+    while True:
+        yield from batches
+
+
+def _autocast(precision: str) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16) if precision == "amp-bf16" else nullcontext()
+
+
+def _checked(clock: Clock, loss: float) -> Timed:
+    assert clock.seconds > 0
+    return clock.seconds, loss

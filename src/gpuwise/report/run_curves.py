@@ -1,0 +1,108 @@
+"""The curves of a run's page: what its log says over steps, next to what was forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuwise.cost.forecast import Interval
+from gpuwise.report.parts import number as digits
+from gpuwise.report.run_records import lasting, latest, number, part
+from gpuwise.report.svg_chart import Chart, Mark, Point
+from gpuwise.units import format_bytes, format_duration
+
+_LOSS_WIDTH = 1120.0
+
+
+_TROUBLE = ("spike", "nonfinite", "stall", "evaluation failed")  # kinds of events that are marked
+
+
+def curves(records: Sequence[dict[str, Any]]) -> str:
+    """The figures as HTML; the loss first and widest. Empty where no step was logged."""
+    steps = lasting(records, "step")
+    reach = [at for record in steps if (at := number(record, "step")) is not None]
+    if not reach:
+        return ""
+    ends, marked = (min(reach), max(reach)), marks(records)
+    first, *rest = [chart.svg(marked, ends) for chart in _charts(records, steps)] or [""]
+    return f'{first}\n<div class="figures">\n' + "\n".join(rest) + "\n</div>"
+
+
+def _charts(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[Chart]:
+    header, summary = latest(records, "header"), latest(records, "summary")
+    step_time = interval(part(part(header, "forecast"), "step_time_s"))
+    memory = (number(part(summary, "memory_check"), "forecast_bytes")
+              or number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes"))  # fmt: skip
+    peak = max((point[1] for point in _points(steps, "memory_bytes")), default=1.0)
+    found = [
+        _chart(steps, "loss", "loss", _short, logarithmic=True, width=_LOSS_WIDTH,
+               note="a thin line of all values, a thick one of their mean"),
+        _chart(steps, "step_time_s", "step time", format_duration, expected=step_time, clipped=True,
+               note="and its forecast, in the band it should lie in" if step_time else ""),
+        _chart(steps, "samples_per_s", "samples/s", digits, clipped=True, note="waiting for data counted"),
+        _chart(steps, "memory_bytes", "memory", format_bytes, unit=1024.0 ** _thousands(peak), smoothed=False, from_zero=True,
+               expected=Interval(memory, memory, memory) if memory else None, note="and its forecast" if memory else ""),
+        _chart(steps, "learning_rate", "learning rate", _short, smoothed=False),
+        _chart(steps, "grad_norm", "gradient norm", _short, logarithmic=True),
+    ]  # fmt: skip
+    evaluations = [{**record, **part(record, "metrics")} for record in lasting(records, "evaluation")]
+    names = dict.fromkeys(name for record in evaluations for name in part(record, "metrics"))
+    found += [_chart(evaluations, name, name, _short, smoothed=False, note="by the job's evaluate") for name in names]
+    return [chart for chart in found if chart.points]
+
+
+def _chart(records: Sequence[dict[str, Any]], name: str, title: str, show: Callable[[float], str], **options: Any) -> Chart:
+    return Chart(title, _points(records, name), show, **options)
+
+
+def _points(records: Sequence[dict[str, Any]], name: str) -> list[Point]:
+    pairs = [(number(record, "step"), number(record, name)) for record in records]
+    return [(step, value) for step, value in pairs if step is not None and value is not None]
+
+
+def marks(records: Sequence[dict[str, Any]]) -> list[Mark]:
+    """What happened at which step: checkpoints, resumes and interruptions, and trouble (spikes, skipped steps, stalls)."""
+    found = []
+    for record in records:
+        kind, step = record.get("record"), number(record, "step")
+        if step is None or kind not in ("checkpoint", "resumed", "interrupted", "event"):
+            continue
+        if kind == "event" and record.get("kind") not in _TROUBLE:
+            continue
+        shape = {"checkpoint": "saved", "resumed": "resumed", "interrupted": "resumed"}.get(str(kind), "trouble")
+        found.append(Mark(step, "trouble" if failed(record) else shape, f"step {step:,.0f}: {said(record)}"))
+    return found
+
+
+def said(record: Mapping[str, Any]) -> str:
+    """A checkpoint, resumed, interrupted, event or error record in words."""
+    if failed(record):
+        return f"checkpoint not saved: {record['failed']}"
+    for name in ("text", "message"):
+        if isinstance(record.get(name), str):
+            return str(record[name])
+    kind = str(record.get("record"))
+    why = record.get("why") or record.get("signal")
+    words = {"checkpoint": "checkpoint saved", "interrupted": "interrupted at once" if record.get("at_once") else "interrupted"}
+    return words.get(kind, kind) + (f" ({why})" if isinstance(why, str) else "")
+
+
+def failed(record: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint record is of one that was not saved."""
+    return record.get("record") == "checkpoint" and isinstance(record.get("failed"), str)
+
+
+def interval(values: Mapping[str, Any]) -> Interval | None:
+    """{value, low, high}; None where one of them is missing or they are out of order."""
+    value, low, high = (number(values, name) for name in ("value", "low", "high"))
+    if value is None or low is None or high is None or not low <= value <= high:
+        return None
+    return Interval(value, low, high)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _thousands(value: float) -> int:
+    return max(0, (int(value).bit_length() - 1) // 10)

@@ -1,0 +1,57 @@
+"""An exponential moving average of the parameters, kept beside those that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class Average:
+    """Averages of the trained parameters of a model, on its device and in its types.
+
+    After step n the average moves by 1 - min(decay, (1 + n) / (10 + n)) towards the parameters: the early bound, as
+    TensorFlow's ExponentialMovingAverage has it, lets it follow while they still move far.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay, self.updates = decay, 0
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.tensors: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Once after each optimizer step."""
+        self.updates += 1
+        weight = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
+        torch._foreach_lerp_(list(self.tensors.values()), list(self._parameters.values()), weight)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within it the model has the averages for its parameters."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, parameter in self._parameters.items():
+            held = parameter.detach().clone()
+            parameter.copy_(self.tensors[name])
+            self.tensors[name].copy_(held)
+
+    def state(self) -> dict[str, object]:
+        return {"updates": self.updates, "tensors": self.tensors}
+
+    @torch.no_grad()
+    def load(self, state: dict[str, object]) -> None:
+        tensors = state["tensors"]
+        assert isinstance(tensors, dict)
+        assert isinstance(state["updates"], int)
+        self.updates = state["updates"]
+        for name, tensor in self.tensors.items():
+            tensor.copy_(tensors[name])

@@ -1,0 +1,120 @@
+"""One checkpoint: a folder with a file of tensors for each part of the state, its plain values, and the manifest."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import FileFormatError, InputError
+from gpuwise.runtime.checkpoint.files import Files
+from gpuwise.runtime.checkpoint.manifest import (
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    MAX_STATE_BYTES,
+    STATE,
+    Manifest,
+    dump_json,
+    load_json,
+    read_ordinary,
+)
+from gpuwise.runtime.checkpoint.state import Packed, unpack
+from gpuwise.runtime.checkpoint.tensors_file import check, read_tensors, write_bytes, write_tensors
+
+_SUFFIX = ".safetensors"
+
+
+class Checkpoint:
+    """A checkpoint on the disk, whole or damaged. `path` is its folder, `step` the optimizer steps done.
+
+    manifest: what it says of itself; raises FileFormatError where that is damaged.
+    """
+
+    def __init__(self, path: Path, step: int):
+        self.path, self.step = path, step
+        self._verified = False
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        manifest = Manifest.from_json(read_ordinary(self.path / MANIFEST, max_bytes=MAX_MANIFEST_BYTES))
+        if manifest.step != self.step:
+            raise FileFormatError(f"{MANIFEST} is of step {manifest.step}")
+        return manifest
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the caller gave with the state."""
+        return self.manifest.meta
+
+    def looks_whole(self) -> bool:
+        """Whether the manifest is whole and every file is there in its size; a fraction of what `verify` reads."""
+        try:
+            files = self.manifest.files
+            return all(os.lstat(self.path / name).st_size == digest.nbytes for name, digest in files.items())
+        except (FileFormatError, OSError):
+            return False
+
+    def verify(self) -> None:
+        """Reads every file once. Raises FileFormatError with what is damaged."""
+        for name, digest in self.manifest.files.items():
+            check(self.path / name, digest)
+        if STATE not in self.manifest.files:
+            raise FileFormatError(f"{MANIFEST} does not list {STATE}")
+        self._verified = True
+
+    def load(self) -> dict[str, Any]:
+        """The state, its tensors on the CPU. Verifies it first, unless that was done. Raises FileFormatError."""
+        try:
+            if not self._verified:
+                self.verify()
+            structure = load_json(read_ordinary(self.path / STATE, max_bytes=MAX_STATE_BYTES), name=STATE)
+            tensors = {name.removesuffix(_SUFFIX): read_tensors(self.path / name)
+                       for name in self.manifest.files if name.endswith(_SUFFIX)}  # fmt: skip
+            return unpack(structure, tensors)
+        except FileFormatError as error:
+            what = error.what.rstrip(".")
+            raise FileFormatError(f"the checkpoint {self.path} is damaged: {what}.", error.ways_out) from error
+
+    def weights(self, part: str = "model") -> Path:
+        """The file with the tensors of a part, for transformers, timm and whatever reads safetensors. Verifies it.
+
+        Raises InputError for a part without tensors, FileFormatError where it is damaged.
+        """
+        name = part + _SUFFIX
+        if name not in self.manifest.files:
+            parts = ", ".join(n.removesuffix(_SUFFIX) for n in self.manifest.files if n.endswith(_SUFFIX)) or "none"
+            raise InputError(f"the checkpoint {self.path} has no tensors of {part!r}.", [f"parts it has: {parts}"])
+        check(self.path / name, self.manifest.files[name])
+        return self.path / name
+
+
+def write_checkpoint(files: Files, folder: Path, packed: Packed, *, step: int, meta: Mapping[str, Any], best: bool) -> Manifest:
+    """Fills a new folder, all of it on the disk when this returns; the manifest comes last.
+
+    Raises OSError, leaving what was written, and InputError for a meta that is not JSON.
+    """
+    files.make_folder(folder)
+    digests = {part + _SUFFIX: write_tensors(files, folder / (part + _SUFFIX), tensors)
+               for part, tensors in packed.tensors.items()}  # fmt: skip
+    structure = dump_json(packed.structure)
+    if len(structure) > MAX_STATE_BYTES:
+        raise InputError(f"the plain values of the state take {len(structure):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
+                         ["keep large lists as tensors or arrays"])  # fmt: skip
+    digests[STATE] = write_bytes(files, folder / STATE, structure)
+    manifest = Manifest(step, digests, best, meta)
+    write_bytes(files, folder / MANIFEST, manifest.to_json())
+    files.sync_folder(folder)
+    return manifest
+
+
+def remove_folder(files: Files, folder: Path) -> None:
+    """Removes a folder of files; of a link, the link alone. Raises OSError, also for a folder that holds folders."""
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        files.remove(folder)
+        return
+    for name in files.names(folder):
+        files.remove(folder / name)
+    files.remove_folder(folder)

@@ -1,0 +1,84 @@
+"""Weights as plain safetensors, for whatever reads those: transformers, timm, another program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from gpuwise.atomic import written_whole
+from gpuwise.errors import InputError
+from gpuwise.runtime.checkpoint.checkpoint import Checkpoint
+from gpuwise.runtime.checkpoint.files import Files
+from gpuwise.runtime.checkpoint.state import pack
+from gpuwise.runtime.checkpoint.tensors_file import read_tensors, write_tensors
+
+WEIGHTS = "model.safetensors"  # the name transformers and timm look for
+
+# What torch.compile and PyTorch's checkpoint wrapper put into the names of what they wrap.
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter without what wrappers put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def plain_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict under the names its model has unwrapped."""
+    return {plain_name(name): tensor for name, tensor in weights.items()}
+
+
+def export_weights(source: nn.Module | Checkpoint, path: str | os.PathLike[str], *, part: str = "model") -> Path:
+    """Writes the weights of a model, or of a part of a checkpoint, as safetensors; a tensor shared by several names once.
+
+    Arguments:
+        path: a name that ends in .safetensors, or a folder, in which it is model.safetensors. Both may be new.
+        part: of the checkpoint, e.g. "ema".
+
+    For a model of transformers its config.json is written beside, so that `from_pretrained(folder)` works; timm takes
+    `create_model(..., checkpoint_path=file)`. Each file is whole or not there, and what was there stays until then.
+    Returns the file. Raises InputError where it cannot be written, FileFormatError for a damaged checkpoint.
+    """
+    path = Path(path)
+    target = path if path.suffix == ".safetensors" else path / WEIGHTS
+    if isinstance(source, Checkpoint):
+        tensors, config = read_tensors(source.weights(part)), None
+    else:
+        packed = pack({"model": plain_weights(source.state_dict())})
+        tensors, config = packed.tensors.get("model", {}), _config(source)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(tensors, target)
+        if config is not None:
+            with written_whole(target.with_name("config.json")) as file:
+                file.write(config.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}.", ["choose another path"]) from error
+    return target
+
+
+def _write(tensors: Mapping[str, Tensor], target: Path) -> None:
+    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        write_tensors(Files(), aside, tensors)
+        os.replace(aside, target)
+        Files().sync_folder(target.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _config(model: nn.Module) -> str | None:
+    """config.json of a model of transformers, with what `save_pretrained` adds to it."""
+    model = getattr(model, "_orig_mod", model)
+    config: Any = deepcopy(getattr(model, "config", None))
+    if not hasattr(config, "to_json_string") or not hasattr(model, "base_model_prefix"):
+        return None
+    config.architectures = [type(model).__name__]
+    return str(config.to_json_string())

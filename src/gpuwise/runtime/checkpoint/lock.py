@@ -1,0 +1,169 @@
+"""One run in a folder: a lock that dies with its process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import weakref
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gpuwise.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = "lock"
+_NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+
+
+class RunLock:
+    """Holds a run's folder for this process; a context manager.
+
+    The file `lock` in it says who: pid, host and start. The system's lock on it (flock) ends with the process, however
+    that ends. On filesystems without such locks a second file, `lock.held`, stands for it: it is taken over when its
+    process, on this host, is gone.
+
+    Raises InputError where another run has the folder, or it cannot be written to.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.path = Path(folder) / LOCK
+        self._fd: int | None = None
+        self._marker: Path | None = None
+
+    def acquire(self) -> RunLock:
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            _held.add(self)
+            self._take()
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, _about_this_process(), 0)
+        except OSError as error:
+            self._close()  # what the file says of its holder stays
+            raise InputError(f"the run folder {self.path.parent} cannot be locked: {error.strerror}.",
+                             ["a folder that can be written to"]) from error  # fmt: skip
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def release(self) -> None:
+        """Lets the next run have the folder. Without effect when it is not held."""
+        if self._fd is not None:
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)  # nobody has it any more
+                if fcntl is not None:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+        if self._marker is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._marker)
+            self._marker = None
+        self._close()
+
+    def __enter__(self) -> RunLock:
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def _take(self) -> None:
+        assert self._fd is not None
+        try:
+            if fcntl is None:
+                raise OSError(errno.ENOSYS, "no flock")
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._taken(_read(self.path)) from None
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+            self._marker = self._mark()
+
+    def _mark(self) -> Path:
+        """The lock as a file that only one process can create."""
+        marker = self.path.with_suffix(".held")
+        for _ in range(2):
+            with suppress(FileExistsError):
+                fd = os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                os.write(fd, _about_this_process())
+                os.close(fd)
+                return marker
+            holder = _read(marker)
+            if not _is_gone(holder):
+                raise self._taken(holder)
+            # Renamed, not removed: of several that come upon a dead run's file only one can.
+            aside = marker.with_suffix(f".{os.getpid()}")
+            with suppress(FileNotFoundError):
+                os.rename(marker, aside)
+                if _read(aside) != holder:  # another was faster, and this is its lock
+                    os.rename(aside, marker)
+                    raise self._taken(_read(marker))
+                os.unlink(aside)
+        raise self._taken(_read(marker))
+
+    def _taken(self, holder: dict[str, Any]) -> InputError:
+        who, stop = "another run", "wait until that run ends, or stop it"
+        if {"pid", "host", "started"} <= holder.keys():
+            pid, host = holder["pid"], holder["host"]
+            who = f"process {pid} on {host} since {holder['started']}"
+            stop += f": kill {pid}" if host == socket.gethostname() else f" on {host}"
+        marker = self.path.with_suffix(".held")
+        if marker.exists():
+            stop += f"; if it is gone, remove {marker}"
+        return InputError(f"the run folder {self.path.parent} is in use by {who}.", [stop, "give this run a folder of its own"])
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        _held.discard(self)
+
+
+def _in_child() -> None:
+    """A forked process (a data-loader worker) must not hold the lock: it may outlive the run."""
+    for lock in list(_held):
+        lock._marker = None
+        lock._close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _about_this_process() -> bytes:
+    about = {"pid": os.getpid(), "host": socket.gethostname(), "started": datetime.now(UTC).isoformat(timespec="seconds")}
+    return json.dumps(about).encode()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            holder = json.loads(file.read(10_000))
+    except (OSError, ValueError, RecursionError):  # empty: the holder has only just taken it
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _is_gone(holder: dict[str, Any]) -> bool:
+    """Whether the process was one of this host, and is no more."""
+    pid = holder.get("pid")
+    if holder.get("host") != socket.gethostname() or not isinstance(pid, int) or not 0 < pid < 2**31:
+        return False
+    if pid == os.getpid():
+        return not any(lock._marker for lock in _held)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's: alive
+        return False
+    return False

@@ -1,0 +1,114 @@
+"""The manifest of a checkpoint: what is in it, with sizes and checksums, under a checksum of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gpuwise
+from gpuwise.errors import FileFormatError, InputError
+from gpuwise.runtime.checkpoint.tensors_file import Digest, open_ordinary
+
+MANIFEST, STATE = "manifest.json", "state.json"
+FORMAT, VERSION = "gpuwise-checkpoint", 1
+MAX_MANIFEST_BYTES = 16 * 2**20
+MAX_STATE_BYTES = 256 * 2**20  # of plain values; large data belongs into tensors
+
+_FILE_NAME = re.compile(r"state\.json|[a-z][a-z0-9_]{0,63}\.safetensors")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class NewerFormatError(FileFormatError):
+    """A checkpoint that a newer gpuwise wrote: whole, and not readable by this one."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    step: optimizer steps done; files: size and checksum by name; best: whether it was the best of its run when it was
+    saved; meta: what the caller wanted to find again (JSON); gpuwise: the version that wrote it.
+    """
+
+    step: int
+    files: Mapping[str, Digest]
+    best: bool
+    meta: Mapping[str, Any]
+    gpuwise: str = gpuwise.__version__
+
+    @property
+    def nbytes(self) -> int:
+        return sum(digest.nbytes for digest in self.files.values())
+
+    def to_json(self) -> bytes:
+        """Raises InputError for a meta that is not JSON."""
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        try:
+            return dump_json({"checksum": _checksum(content), "content": content})
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the meta of a checkpoint must be JSON: {error}.") from error
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Raises FileFormatError when it is damaged, NewerFormatError when it is whole and of a newer version."""
+        try:
+            outer = load_json(data, name=MANIFEST)
+            content = outer["content"]
+            if outer["checksum"] != _checksum(content) or content["format"] != FORMAT or data != dump_json(outer):
+                raise FileFormatError(f"the checksum of {MANIFEST} is wrong")
+            if content["version"] > VERSION:
+                raise NewerFormatError(f"it was written by gpuwise {content['gpuwise']} in version {content['version']} of the "
+                                       f"format, and this one reads up to version {VERSION}")  # fmt: skip
+            files = {_name(name): _digest(digest) for name, digest in content["files"].items()}
+            return cls(content["step"], files, content["best"] is True, dict(content["meta"]), str(content["gpuwise"]))
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{MANIFEST} makes no sense ({type(error).__name__}: {error})") from error
+
+
+def dump_json(value: Any) -> bytes:
+    """ASCII, so that any text survives. Raises TypeError or ValueError for what JSON cannot hold."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def load_json(data: bytes, *, name: str) -> Any:
+    """The value in a file's contents. Raises FileFormatError."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise FileFormatError(f"the JSON of {name} is nested too deep") from error
+    except ValueError as error:  # of JSON, of UTF-8, of numbers too long
+        raise FileFormatError(f"the JSON of {name} is damaged ({error})") from error
+
+
+def read_ordinary(path: Path, *, max_bytes: int) -> bytes:
+    """The contents of an ordinary file. Raises FileFormatError, also for one that is too large."""
+    with open_ordinary(path) as file:
+        try:
+            data = file.read(max_bytes + 1)
+        except OSError as error:
+            raise FileFormatError(f"{path.name} cannot be read ({error.strerror})") from error
+    if len(data) > max_bytes:
+        raise FileFormatError(f"{path.name} is larger than {max_bytes:,} bytes")
+    return data
+
+
+def _checksum(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _name(name: str) -> str:
+    if not _FILE_NAME.fullmatch(name):
+        raise ValueError(f"no file of a checkpoint: {name!r}")
+    return name
+
+
+def _digest(value: Mapping[str, Any]) -> Digest:
+    nbytes, sha256 = value["nbytes"], value["sha256"]
+    if type(nbytes) is not int or nbytes < 0 or not _SHA256.fullmatch(sha256):
+        raise ValueError("no size and checksum")
+    return Digest(nbytes, sha256)

@@ -1,0 +1,72 @@
+"""A loaded state put into the model and the optimizer that go on with it, exactly as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gpuwise.errors import InputError
+from gpuwise.runtime.checkpoint.export import plain_name
+
+
+@torch.no_grad()
+def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copies weights into a model: its tensors stay the ones they are, in their place and layout.
+
+    Arguments:
+        weights: a state dict, with the names of the model unwrapped (see export.plain_weights).
+
+    Raises InputError when names, shapes or dtypes differ: it is the state of another model. Nothing was copied then.
+    """
+    live = {plain_name(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()}
+    _same("parameter", set(live), set(weights))
+    for name, tensor in live.items():
+        found, expected = _kind(weights[name]), _kind(tensor)
+        if found != expected:
+            raise InputError(f"the checkpoint is of another model: {name} is {found}, here {expected}.",
+                             ["train the job that was saved", "another run folder"])  # fmt: skip
+    for name, tensor in live.items():
+        if isinstance(tensor, Tensor):
+            tensor.copy_(weights[name])
+
+
+def restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """`load_state_dict`, but the state keeps the dtype it was saved in: PyTorch turns it into that of the parameters.
+
+    Raises InputError for the state of another optimizer.
+    """
+    try:
+        optimizer.load_state_dict(dict(saved))
+    except (KeyError, ValueError) as error:
+        raise InputError(f"the checkpoint is of another optimizer: {error}.",
+                         ["the optimizer that was saved", "another run folder"]) from error  # fmt: skip
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for name, value in saved["state"].get(number, {}).items():
+            live = optimizer.state[parameter][name]
+            if isinstance(live, Tensor) and live.dtype != value.dtype:
+                optimizer.state[parameter][name] = value.to(live.device)
+
+
+def _same(what: str, live: set[str], saved: set[str]) -> None:
+    if live != saved:
+        missing, extra = sorted(live - saved), sorted(saved - live)
+        differences = [f"it lacks {missing[0]}" + _more(missing)] if missing else []
+        differences += [f"its {extra[0]}{_more(extra)} is not here"] if extra else []
+        raise InputError(f"the checkpoint is of another model: {' and '.join(differences)}.",
+                         ["train the job that was saved", "another run folder"])  # fmt: skip
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

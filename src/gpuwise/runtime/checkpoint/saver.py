@@ -1,0 +1,157 @@
+"""Saves while the training goes on: the state is copied, and a thread writes the copy."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.runtime.checkpoint.snapshot import Snapshot
+from gpuwise.runtime.checkpoint.state import Packed, pack
+from gpuwise.runtime.checkpoint.store import CheckpointStore
+from gpuwise.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint is on the disk, whole.
+
+    nbytes: its size; write_s: from the copy of the state until it was on the disk; cpu_s: processor time of that;
+    held_up_s: what the training waited, on the host and the device; notes: sentences for the user.
+    """
+
+    step: int
+    path: Path
+    nbytes: int
+    write_s: float
+    cpu_s: float
+    held_up_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A checkpoint could not be written. Nothing of it is left, and the older ones are still there. error: a sentence."""
+
+    step: int
+    error: str
+    held_up_s: float = 0.0
+
+
+Outcome = Saved | Failed
+
+
+class Saver:
+    """Writes a run's checkpoints, one at a time. For the run that has the store's folder to itself.
+
+    A state is a dict of parts (see `state`). meta: JSON that `Checkpoint.meta` gives back. best: whether no checkpoint of
+    this run was better, so that it outlives the others.
+    """
+
+    def __init__(self, store: CheckpointStore):
+        self.store = store
+        self._snapshot = Snapshot()
+        self._thread: threading.Thread | None = None
+        self._outcomes: deque[Outcome] = deque()
+        store.remove_leftovers()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None, best: bool = False) -> float:
+        """Copies the state and has it written. Returns the seconds it held the caller up.
+
+        Waits first for a checkpoint that is still being written. Where the host's memory is too small for a copy, it
+        returns when all is written. Raises InputError or UnsupportedError for a state that cannot be saved.
+        """
+        start_s = time.perf_counter()
+        self._join()
+        packed = pack(state)
+        lacking = self._lack_of_room(packed, step)
+        if lacking is not None or not self._snapshot.has_room_for(packed):
+            outcome = lacking or self._write(packed, step, meta, best)
+            held_up_s = time.perf_counter() - start_s
+            self._outcomes.append(replace(outcome, held_up_s=held_up_s))
+            return held_up_s
+        packed = self._snapshot.take(packed)
+        held_up_s = time.perf_counter() - start_s
+        # A process that is told to end at once does not wait for the thread: what it leaves aside is no checkpoint.
+        self._thread = threading.Thread(target=self._write_copy, args=(packed, step, meta, best, held_up_s),
+                                        name="checkpoint", daemon=True)  # fmt: skip
+        self._thread.start()
+        return held_up_s
+
+    def save_now(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None,
+                 best: bool = False) -> Outcome:  # fmt: skip
+        """Writes a checkpoint and returns when it is there, or is not. What was still being written is waited for.
+
+        Raises InputError or UnsupportedError for a state that cannot be saved.
+        """
+        start_s = time.perf_counter()
+        self._join()
+        packed = pack(state)
+        outcome = self._lack_of_room(packed, step) or self._write(packed, step, meta, best)
+        return replace(outcome, held_up_s=time.perf_counter() - start_s)
+
+    def poll(self) -> tuple[Outcome, ...]:
+        """What has ended since the last call; cheap enough for every step."""
+        if not self._outcomes:
+            return ()
+        return tuple(self._outcomes.popleft() for _ in range(len(self._outcomes)))
+
+    def finish(self) -> tuple[Outcome, ...]:
+        """Waits for what is being written, then as `poll`."""
+        self._join()
+        return self.poll()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _lack_of_room(self, packed: Packed, step: int) -> Failed | None:
+        try:
+            lack = self.store.room_for(packed.nbytes)
+        except OSError as error:
+            lack = f"{self.store.folder} cannot be used: {error.strerror}"
+        return None if lack is None else Failed(step, _sentence(step, lack))
+
+    def _write_copy(self, packed: Packed, step: int, meta: Mapping[str, Any] | None, best: bool, held_up_s: float) -> None:
+        outcome = self._write(packed, step, meta, best)
+        self._outcomes.append(replace(outcome, held_up_s=held_up_s + outcome.held_up_s))
+
+    def _write(self, packed: Packed, step: int, meta: Mapping[str, Any] | None, best: bool) -> Outcome:
+        """Its held_up_s is what the device spent on copies; the caller adds its own."""
+        start_s, start_cpu_s, device_s = time.perf_counter(), time.thread_time(), 0.0
+        try:
+            device_s = self._snapshot.wait()
+            checkpoint = self.store.write(packed, step=step, meta=meta, best=best)
+            nbytes = checkpoint.manifest.nbytes
+        except Exception as error:  # the run goes on whatever it was, and its user is told
+            return Failed(step, _sentence(step, self._why(error, packed.nbytes)), device_s)
+        write_s, cpu_s = time.perf_counter() - start_s, time.thread_time() - start_cpu_s
+        notes = tuple(self.store.notes)
+        self.store.notes.clear()
+        return Saved(step, checkpoint.path, nbytes, write_s, cpu_s, device_s, notes)
+
+    def _why(self, error: Exception, nbytes: int) -> str:
+        if isinstance(error, GpuwiseError):
+            return error.what.rstrip(".")
+        if not isinstance(error, OSError):
+            return f"{type(error).__name__}: {error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = format_bytes(self.store.files.free_bytes(self.store.folder))
+            return f"the disk is full: it needs {format_bytes(nbytes)}, {free} are free in {self.store.folder}"
+        return f"{error.strerror or error} ({self.store.folder})"
+
+
+def _sentence(step: int, why: str) -> str:
+    return f"no checkpoint of step {step}: {why}. The older ones are still there."

@@ -1,0 +1,215 @@
+"""The checkpoints of a run: each complete or absent, the last few and the best kept, damaged ones passed over."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import FileFormatError, InputError
+from gpuwise.runtime.checkpoint.checkpoint import Checkpoint, remove_folder, write_checkpoint
+from gpuwise.runtime.checkpoint.files import Files
+from gpuwise.runtime.checkpoint.manifest import NewerFormatError
+from gpuwise.runtime.checkpoint.state import Packed
+from gpuwise.units import format_bytes
+
+MARGIN_BYTES = 64 * 2**20  # the log, the report and what else the machine writes meanwhile
+
+# `.old` is a checkpoint that another of the same step replaces; it counts until it is removed.
+_CHECKPOINT = re.compile(r"step-(\d{8,18})(\.old)?")
+_LEFTOVER = re.compile(r"\.step-\d{8,18}\.(\d{1,10})\.(tmp|gone)")
+
+
+class CheckpointStore:
+    """A folder of checkpoints, `step-00000100` and so on.
+
+    Arguments:
+        folder: made when the first is written.
+        keep: how many of the newest are kept, at least two; the newest of those saved as the best is kept, too.
+        files: the system calls; tests put their own in.
+
+    notes: sentences for the user, about damaged checkpoints and what could not be removed.
+    Raises InputError for keep below two.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2, files: Files | None = None):
+        if keep < 2:
+            raise InputError(f"at least two checkpoints are kept, in case the newest is damaged; got {keep}.")
+        self.folder, self.keep = Path(folder), keep
+        self.files = files or Files()
+        self.notes: list[str] = []
+
+    def all(self) -> list[Checkpoint]:
+        """Every checkpoint, newest first, not verified."""
+        found = []
+        for name in self._names():
+            match = _CHECKPOINT.fullmatch(name)
+            if match and _is_folder(self.folder / name):
+                found.append(((int(match[1]), match[2] is None), Checkpoint(self.folder / name, int(match[1]))))
+        return [checkpoint for _, checkpoint in sorted(found, key=lambda item: item[0], reverse=True)]
+
+    def latest(self) -> Checkpoint | None:
+        """The newest whole checkpoint, verified; None where there is none at all. Damaged ones leave a note.
+
+        Raises FileFormatError when the newest was written by a newer gpuwise, or when all are damaged.
+        """
+        return self._whole(self.all())
+
+    def best(self) -> Checkpoint | None:
+        """The newest whole one of those saved as the best, verified, or None. Raises FileFormatError as `latest`."""
+        return self._whole([checkpoint for checkpoint in self.all() if _is_best(checkpoint)])
+
+    def write(self, packed: Packed, *, step: int, meta: Mapping[str, Any] | None = None, best: bool = False) -> Checkpoint:
+        """Writes a checkpoint, then removes those that are no longer kept. It is there, whole and to stay, when this returns.
+
+        Raises OSError, leaving what was there before and nothing of this one.
+        """
+        path = self.folder / f"step-{step:08d}"
+        aside, old = self._aside(path, "tmp"), path.with_suffix(".old")
+        self._make_folders()
+        try:
+            write_checkpoint(self.files, aside, packed, step=step, meta=meta or {}, best=best)
+            if os.path.lexists(path):  # a run that began again before this step
+                if os.path.lexists(old):
+                    self._remove(old)
+                self.files.rename(path, old)
+            self.files.rename(aside, path)
+        except BaseException:
+            with suppress(OSError):  # what stays is removed when the next run starts
+                remove_folder(self.files, aside)
+            raise
+        self.files.sync_folder(self.folder)
+        self.prune(written=step)
+        return Checkpoint(path, step)
+
+    def prune(self, *, written: int | None = None) -> None:
+        """Removes all but the newest `keep` whole checkpoints, the best, and the one just written.
+
+        Damaged ones do not count, and go when they are older than those; what a newer gpuwise wrote stays.
+        """
+        whole: set[int] = set()
+        best: int | None = None
+        for checkpoint in self.all():
+            step, good = checkpoint.step, checkpoint.looks_whole()
+            if good and best is None and checkpoint.manifest.best:
+                best = step
+            kept = step not in whole and (len(whole) < self.keep or (good and step in (best, written)))
+            if good:
+                whole.add(step)
+            if not kept and not _is_newer(checkpoint):
+                try:
+                    self._remove(checkpoint.path)
+                except OSError as error:
+                    self.notes.append(f"the old checkpoint {checkpoint.path} could not be removed: {error.strerror}.")
+
+    def remove_leftovers(self) -> None:
+        """Removes what dead processes did not finish. For the run that has the folder to itself."""
+        for name in self._names():
+            match = _LEFTOVER.fullmatch(name)
+            if match and (int(match[1]) == os.getpid() or not _is_alive(int(match[1]))):
+                shutil.rmtree(self.folder / name, ignore_errors=True)  # follows no links
+
+    def room_for(self, nbytes: int) -> str | None:
+        """None where so many bytes can be written; else, after removing what need not be kept, a sentence."""
+        folder = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.is_dir())
+        needed = nbytes + nbytes // 50 + MARGIN_BYTES
+        if self.files.free_bytes(folder) < needed:
+            self.prune()
+        free = self.files.free_bytes(folder)
+        if free >= needed:
+            return None
+        return f"the disk is nearly full: a checkpoint needs {format_bytes(needed)}, {format_bytes(free)} are free in {folder}"
+
+    def _names(self) -> list[str]:
+        try:
+            return self.files.names(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _whole(self, checkpoints: list[Checkpoint]) -> Checkpoint | None:
+        damaged: list[str] = []
+        for checkpoint in checkpoints:
+            try:
+                checkpoint.verify()
+            except NewerFormatError as error:
+                raise FileFormatError(f"the checkpoint {checkpoint.path} cannot be read: {error.what}.",
+                                      ["update gpuwise", "another run folder"]) from error  # fmt: skip
+            except FileFormatError as error:
+                damaged.append(f"{checkpoint.path.name} ({error.what})")
+                continue
+            if damaged:
+                self._note(f"damaged, and passed over for the checkpoint of step {checkpoint.step}: {'; '.join(damaged)}.")
+            return checkpoint
+        if damaged:
+            raise FileFormatError(f"all checkpoints in {self.folder} are damaged: {'; '.join(damaged)}.",
+                                  ["copy them back from elsewhere", "remove them to start anew"])  # fmt: skip
+        return None
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _aside(self, path: Path, suffix: str) -> Path:
+        """Where a checkpoint is while it is written (tmp) or removed (gone)."""
+        aside = self.folder / f".{path.stem}.{os.getpid()}.{suffix}"
+        if os.path.lexists(aside):  # of an attempt that failed, or of a dead process with the same number
+            remove_folder(self.files, aside)
+        return aside
+
+    def _make_folders(self) -> None:
+        for folder in reversed(list(_missing(self.folder))):
+            with suppress(FileExistsError):
+                self.files.make_folder(folder)
+                self.files.sync_folder(folder.parent)
+
+    def _remove(self, path: Path) -> None:
+        """Takes a checkpoint's name away first: one that is half removed is none."""
+        aside = self._aside(path, "gone")
+        self.files.rename(path, aside)
+        remove_folder(self.files, aside)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one itself; a link to one may lead anywhere."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:  # removed meanwhile
+        return False
+
+
+def _missing(folder: Path) -> Iterator[Path]:
+    while not folder.is_dir():
+        yield folder
+        folder = folder.absolute().parent
+
+
+def _is_best(checkpoint: Checkpoint) -> bool:
+    try:
+        return checkpoint.manifest.best
+    except FileFormatError:
+        return False
+
+
+def _is_newer(checkpoint: Checkpoint) -> bool:
+    try:
+        checkpoint.manifest  # noqa: B018  (reads it)
+    except NewerFormatError:
+        return True
+    except FileFormatError:
+        return False
+    return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,5 @@
+"""The job's data as micro-batches, with a position that can be saved and continued from."""
+
+from gpuwise.runtime.data.feed import Feed
+
+__all__ = ["Feed"]

@@ -1,0 +1,174 @@
+"""Feed: micro-batches for the training loop, from the job's data or synthetic when it has none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from gpuwise.errors import FileFormatError, JobError
+from gpuwise.job import Job
+from gpuwise.runtime.data.columns import Columns
+from gpuwise.runtime.data.kinds import differences
+from gpuwise.runtime.data.opening import Opener, Source
+from gpuwise.runtime.data.order import Chunk, shuffled
+from gpuwise.runtime.data.prefetch import CudaCopies, ahead
+from gpuwise.runtime.data.samples import Samples
+from gpuwise.runtime.data.streams import Stream
+from gpuwise.runtime.data.synthetic import Synthetic
+from gpuwise.strategy import Strategy
+
+_CPU = torch.device("cpu")
+
+
+class Feed:
+    """The micro-batches of a job, `strategy.micro_batch` samples each, epoch after epoch without end.
+
+    The order depends on `seed` and the epoch alone. Samples left over at the end of an epoch, fewer than a micro-batch,
+    are skipped in that epoch; the next shuffle gives them another chance. An optimizer step may span two epochs.
+
+    job.data() may be a map-style dataset, an iterable of samples, a DataLoader (its dataset, collate function and workers
+    are taken), or columns: a tensor or array, or a dict or tuple of them of equal length. Columns and a plain
+    TensorDataset are indexed many batches at once. job.data() is called again for each further epoch of an iterable.
+
+    The batches are a function of the seed and the position: workers, reading ahead and a resume change none of them. What
+    the job's code draws from torch, random and numpy while a batch is read comes from a stream of its own.
+
+    Attributes:
+        samples_per_epoch: None where nothing says how many an iterable has.
+        synthetic: True when the job has no data.
+        notes: what the user should know, one sentence each; more may come while an iterable is read.
+
+    Raises JobError when the data is shorter than one global batch, or is nothing to take samples from.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, *, seed: int = 0, device: torch.device = _CPU):
+        self.job, self.strategy, self.seed, self.device = job, strategy, seed, device
+        self.size, self.accumulation = strategy.micro_batch, strategy.accumulation
+        self.notes: list[str] = []
+        self._places: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
+        self._position, self._mark = (0, 0), None  # of the sample that comes next
+        self._saved: dict[str, Any] = {"mark": None, "first_sample": None}  # what else a saved position says of a stream
+        opener = Opener(job, strategy, seed=seed, device=device, notes=self.notes)
+        self._source, self._ahead = opener.source(), opener.ahead
+        self.synthetic = isinstance(self._source, Synthetic)
+        self.samples_per_epoch = opener.samples
+
+    @property
+    def micro_batches_per_epoch(self) -> int | None:
+        return None if self.samples_per_epoch is None else self.samples_per_epoch // self.size
+
+    def steps(self) -> Iterator[list[Any]]:
+        """What one optimizer step takes, again and again from the position on: `strategy.accumulation` micro-batches."""
+        stream = self._micro_batches()
+        while True:
+            yield self._step(stream)
+
+    def state(self) -> dict[str, Any]:
+        """The position after the latest step handed out by `steps`, and what data it is a position in."""
+        epoch, offset = self._position
+        state = {"kind": _kind(self._source), "seed": self.seed, "epoch": epoch, "offset": offset,
+                 "samples": _length(self._source), "micro_batch": self.size, "accumulation": self.accumulation}  # fmt: skip
+        if isinstance(self._source, Stream):
+            if not self._places:  # nothing was read since the position was loaded
+                return {**state, **self._saved}
+            mark = self._source.mark() if self._source.at(epoch, offset) else self._mark
+            state |= {"mark": mark, "first_sample": self._source.first_sample if self._source.epoch == epoch else None}
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` says: the next step of `steps`, called after this, is the one that came next there.
+
+        The position is in samples, so another micro-batch goes on from the same sample. Raises JobError when the data is
+        another or the global batch differs; FileFormatError when this is no position.
+        """
+        _check_position(state)
+        _check_same_data(state, self._source)
+        if state["micro_batch"] * state["accumulation"] != self.size * self.accumulation:
+            raise JobError(f"the run began with {state['micro_batch']} × {state['accumulation']} samples a step, "
+                           f"now it is {self.size} × {self.accumulation}.",
+                           [f"--micro-batch {state['micro_batch']} --accumulate {state['accumulation']}",
+                            "a new run in another folder"])  # fmt: skip
+        self._source.close()
+        self.seed, self._position, self._places = state["seed"], (state["epoch"], state["offset"]), []
+        if isinstance(self._source, Stream):
+            self._saved = {"mark": state.get("mark"), "first_sample": state.get("first_sample"),
+                           "micro_batch": state["micro_batch"], "accumulation": state["accumulation"]}  # fmt: skip
+
+    def where(self) -> dict[str, Any]:
+        """The data of the latest step: of each micro-batch its epoch, its number there, and the indices of its samples
+        (for an iterable: how many came before them)."""
+        micro_batches = []
+        for epoch, start in self._places:
+            rows = list(range(start, start + self.size))
+            if isinstance(self._source, Columns | Samples):
+                rows = shuffled(len(self._source), seed=self.seed, epoch=epoch)[rows].tolist()
+            micro_batches.append({"epoch": epoch, "micro_batch": start // self.size, "samples": rows})
+        return {"seed": self.seed, "micro_batches": micro_batches}
+
+    def close(self) -> None:
+        """Ends worker processes, if there are any."""
+        self._source.close()
+
+    def _step(self, stream: Iterator[tuple[Any, int, int, Any]]) -> list[Any]:
+        taken = list(itertools.islice(stream, self.accumulation))
+        self._places = [(epoch, start) for _, epoch, start, _ in taken]
+        _, epoch, start, self._mark = taken[-1]
+        self._position = epoch, start + self.size
+        return [batch for batch, *_ in taken]
+
+    def _micro_batches(self) -> Iterator[tuple[Any, int, int, Any]]:
+        """Each with its epoch, its first sample, and its mark."""
+        saved = self.state()
+        at = {"micro_batch": self.size, "seed": self.seed, "epoch": saved["epoch"], "offset": saved["offset"]}
+        if isinstance(self._source, Stream):
+            chunks = self._looked_at(self._source.read(**at, mark=saved["mark"], first_sample=saved["first_sample"],
+                                                       saved_micro_batch=saved["micro_batch"]))  # fmt: skip
+        else:
+            chunks = self._source.read(**at)
+        if self.device.type == "cuda":
+            pinned = self.strategy.pinned_memory is not False
+            chunks = ahead(chunks, CudaCopies(self.device, pinned=pinned), micro_batches=self._ahead)
+        if not isinstance(self._source, Columns):
+            for chunk in chunks:
+                yield chunk.batch, chunk.epoch, chunk.start, chunk.mark
+            return
+        for chunk in chunks:
+            batches = self._source.split(chunk.batch, micro_batch=self.size)
+            for number in range(chunk.skip, chunk.micro_batches):
+                yield batches[number], chunk.epoch, chunk.start + number * self.size, None
+                batches[number] = None  # what training is done with need not outlive it
+
+    def _looked_at(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """A stream's first batch shows what its samples are."""
+        first = next(chunks)
+        self.notes += [note for note in differences(self.job, first.batch) if note not in self.notes]
+        yield first
+        yield from chunks
+
+
+def _kind(source: Source) -> str:
+    return "synthetic" if isinstance(source, Synthetic) else "iterable" if isinstance(source, Stream) else "rows"
+
+
+def _length(source: Source) -> int | None:
+    return len(source) if isinstance(source, Columns | Samples) else None
+
+
+def _check_same_data(saved: Mapping[str, Any], source: Source) -> None:
+    """Raises JobError when a position was saved in data of another kind or length."""
+    then, now = saved["kind"], _kind(source)
+    if then == now:
+        then, now = (f"{count} samples" for count in (saved["samples"], _length(source)))
+    if then != now:
+        raise JobError(f"the job's data is not what the run began with: then it was {then}, now it is {now}.",
+                       ["the data the run began with", "a new run in another folder"])  # fmt: skip
+
+
+def _check_position(state: Mapping[str, Any]) -> None:
+    numbers = [state.get(name) for name in ("seed", "epoch", "offset", "micro_batch", "accumulation")]
+    whole = [number for number in numbers if isinstance(number, int)]
+    if len(whole) < len(numbers) or min(whole[1:]) < 0 or not {"kind", "samples"} <= state.keys():
+        raise FileFormatError("the checkpoint's position in the data cannot be read.", ["an older checkpoint of the run"])

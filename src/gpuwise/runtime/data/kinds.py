@@ -1,0 +1,97 @@
+"""What the job's data is: columns, samples by index, or a stream; and what is taken from a DataLoader around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
+
+from gpuwise.errors import JobError
+from gpuwise.job import Job
+from gpuwise.job.job import named_tensors
+from gpuwise.runtime.data.draws import draws_of
+from gpuwise.runtime.data.samples import OWN_COLLATE, Collate, leaves
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def unwrapped(data: Any) -> tuple[Any, Collate, DataLoader[Any] | None]:
+    """The data set of the job's data, how its samples become a batch, and the DataLoader they came in."""
+    loader = data if isinstance(data, DataLoader) else None
+    data = data if loader is None else loader.dataset
+    collate = default_collate if loader is None or loader.batch_size is None else loader.collate_fn
+    if collate is default_collate and type(data).__module__.startswith("datasets."):
+        data = _in_torch_format(data)
+    return data, collate, loader
+
+
+def is_stream(data: Any) -> bool:
+    """True for an iterable, False for a map-style data set. Raises JobError for what is neither."""
+    if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return False
+    if hasattr(data, "__iter__"):
+        return True
+    raise JobError(f"the job's data is a {type(data).__name__}: neither a dataset nor an iterable of samples.",
+                   ["give a map-style Dataset, or a dict of tensors of equal length"])  # fmt: skip
+
+
+def loader_notes(loader: DataLoader[Any]) -> list[str]:
+    """What of a DataLoader is not taken."""
+    notes = ["data is a DataLoader: its dataset is taken; the batch size is the strategy's."]
+    kind = type(loader.sampler)
+    weighted = isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement
+    if kind.__module__.split(".")[0] not in ("torch", "torchdata") or weighted or "Weighted" in kind.__name__:
+        notes.append(f"its {kind.__name__} is left out: gpuwise shuffles, each sample once an epoch.")
+    return notes
+
+
+def differences(job: Job, batch: Any) -> list[str]:
+    """One note when samples of the data are not shaped like the example batch, which forecasts are made from.
+
+    Raises JobError when they hold no tensors.
+    """
+    example, data = _example(job), _shapes(batch)
+    if not data:
+        raise JobError(f"the job's data gives no tensors: a batch of it is a {type(batch).__name__}.",
+                       ['samples such as {"x": tensor}', OWN_COLLATE])  # fmt: skip
+    if example == data:
+        return []
+    name = next((n for n in {**example, **data} if example.get(n) != data.get(n)), "")
+    said, found = (_described(side.get(name)) for side in (example, data))
+    return [f"the data differs from the example batch: {name} is {found} in the data, {said} in the example; "
+            "a forecast is about the example."]  # fmt: skip
+
+
+def refuse_batches(job: Job, sample: Any) -> None:
+    """Raises JobError when what a stream gives are batches, not samples: every part has one dimension too many."""
+    example = {name: shape for name, (shape, _) in _example(job).items()}
+    shapes = {name: tuple(leaf.shape) for name, leaf in leaves(sample, "batch") if hasattr(leaf, "shape")}
+    if shapes and example.keys() == shapes.keys() and all(len(shape) == 1 + len(example[name]) and shape[1:] == example[name]
+                                                          for name, shape in shapes.items()):  # fmt: skip
+        name, shape = next(iter(shapes.items()))
+        raise JobError(f"the job's data gives batches, not samples: {name} is {list(shape)} a sample, "
+                       f"{list(shape[1:])} in the example batch. gpuwise puts samples together itself.",
+                       ["leave out .batched() or batch_size in data()", "unbatch it: yield from each batch"])  # fmt: skip
+
+
+def _example(job: Job) -> Shapes:
+    with draws_of(0):  # looking must not change what training draws
+        return _shapes(job.batch(1))
+
+
+def _shapes(batch: Any) -> Shapes:
+    """Of each tensor what one sample has of it."""
+    return {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in named_tensors(batch)}
+
+
+def _described(tensor: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    return "absent" if tensor is None else f"{list(tensor[0])} {str(tensor[1]).removeprefix('torch.')} a sample"
+
+
+def _in_torch_format(data: Any) -> Any:
+    """A Hugging Face data set that gives tensors. As Python lists its samples would be taken apart by collating."""
+    if not hasattr(data, "with_format"):
+        return data
+    formatted = getattr(data, "_formatting", None) if isinstance(data, IterableDataset) else data.format["type"]
+    return data if formatted is not None else data.with_format("torch")

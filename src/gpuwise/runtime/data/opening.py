@@ -1,0 +1,130 @@
+"""From a job's data to the source its micro-batches are read from."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from gpuwise.errors import JobError
+from gpuwise.job import Job
+from gpuwise.runtime.data.columns import Columns, columns_of
+from gpuwise.runtime.data.draws import draws_of
+from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, refuse_batches, unwrapped
+from gpuwise.runtime.data.samples import Collate, Samples
+from gpuwise.runtime.data.streams import Stream
+from gpuwise.runtime.data.synthetic import Synthetic
+from gpuwise.strategy import Strategy
+
+Source = Synthetic | Columns | Samples | Stream
+READ_AHEAD = 2  # micro-batches, on their way to a GPU or of each worker process, where nothing else is said
+_OPENING = -2  # stands where a micro-batch's first sample does, in the seeds of what job.data() draws
+
+
+class Opener:
+    """Opens a job's data, once or, for an iterable, again for each epoch.
+
+    ahead: micro-batches to be on their way to the device; samples: in an epoch, where something says it; notes: what the
+    user should know goes there.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, *, seed: int, device: torch.device, notes: list[str]):
+        self.job, self.strategy, self.seed, self.notes = job, strategy, seed, notes
+        self.on_gpu = device.type == "cuda"
+        self.samples = job.samples
+        self.ahead = 0
+        if self.on_gpu:
+            self.ahead = READ_AHEAD if strategy.prefetch is None else strategy.prefetch
+
+    def source(self) -> Source:
+        """Raises JobError when the data is shorter than one global batch, or is nothing to take samples from."""
+        if self.job.data is None:
+            self.notes.append("the job has no data: it trains on synthetic batches, so its loss means nothing.")
+            return Synthetic(self.job)
+        data, collate, loader = unwrapped(self._data(self.seed, epoch=0))
+        if loader is not None:
+            self.notes += loader_notes(loader)
+        columns = columns_of(data)
+        if columns is not None:
+            self._note_unused(0)
+            return self._checked(columns)
+        if is_stream(data):
+            return self._stream(data, collate, loader)
+        workers = self._workers(loader)
+        self._note_unused(workers)
+        return self._checked(Samples(data, collate, workers=workers, ahead=self._ahead_of_each(workers, loader), loader=loader))
+
+    def epoch_ended(self, epoch: int, count: int) -> None:
+        """Of an iterable: compares how many samples came with what is needed, and with what was promised."""
+        check_length(count, self.strategy)
+        if self.samples is not None and count != self.samples:
+            self.notes.append(f"epoch {epoch + 1} of the iterable had {count:,} samples, not {self.samples:,} as was said.")
+            self.samples = count  # said once
+
+    def _checked(self, source: Columns | Samples) -> Columns | Samples:
+        count = len(source)
+        if self.job.samples not in (None, count):
+            self.notes.append(f"the job says {self.job.samples:,} samples an epoch, its data has {count:,}.")
+        self.samples = count
+        check_length(count, self.strategy)
+        self.notes += differences(self.job, source.example())
+        if left_over := count % self.strategy.micro_batch:
+            self.notes.append(f"{left_over} of {count:,} samples are left over each epoch.")
+        return source
+
+    def _stream(self, data: Any, collate: Collate, loader: DataLoader[Any] | None) -> Stream:
+        workers = 0 if loader is None else self._workers(loader)
+        self._note_unused(workers)
+        if self.samples is None and hasattr(data, "__len__"):
+            self.samples = len(data)
+        first = [(data, loader)]  # an iterator can be used once
+
+        def opened(seed: int, epoch: int) -> tuple[Any, DataLoader[Any] | None]:
+            if (seed, epoch) == (self.seed, 0) and first:
+                return first.pop()
+            data, _, loader = unwrapped(self._data(seed, epoch=epoch))
+            return data, loader
+
+        return Stream(opened, collate, workers=workers, ahead=self._ahead_of_each(workers, loader), marks=self.ahead > 0,
+                      notes=self.notes, look=partial(refuse_batches, self.job), ended=self.epoch_ended)  # fmt: skip
+
+    def _data(self, seed: int, *, epoch: int) -> Any:
+        assert self.job.data is not None
+        with draws_of(seed, epoch, _OPENING):
+            return self.job.data()
+
+    def _workers(self, loader: DataLoader[Any] | None) -> int:
+        """Processes to read with: the strategy's word, then that of the job's loader; one where reading ahead needs it."""
+        if self.strategy.loader_workers is not None:
+            return self.strategy.loader_workers
+        workers = 0 if loader is None else loader.num_workers
+        return workers or (1 if self.strategy.prefetch and not self.on_gpu else 0)
+
+    def _ahead_of_each(self, workers: int, loader: DataLoader[Any] | None) -> int:
+        if self.strategy.prefetch is None:
+            return getattr(loader, "prefetch_factor", None) or READ_AHEAD
+        return max(1, math.ceil(self.strategy.prefetch / max(1, workers)))
+
+    def _note_unused(self, workers: int) -> None:
+        """Says which settings nothing comes of."""
+        if self.strategy.loader_workers and not workers:
+            self.notes.append("no worker processes: they read data sets by index, and iterables in a DataLoader.")
+        if self.strategy.prefetch and not workers and not self.on_gpu:
+            self.notes.append("nothing is read ahead: on the CPU that takes worker processes, and there are none.")
+        if self.strategy.pinned_memory and not self.on_gpu:
+            self.notes.append("no pinned memory: it serves copies to a GPU.")
+
+
+def check_length(count: int, strategy: Strategy) -> None:
+    """Raises JobError when an epoch is shorter than an optimizer step."""
+    micro_batch, accumulation = strategy.micro_batch, strategy.accumulation
+    if count < micro_batch * accumulation:
+        smaller = f"a smaller global batch, e.g. --micro-batch {max(1, count // accumulation)}"
+        if count < accumulation:
+            smaller += " --accumulate 1"
+        raise JobError(f"the job's data has {count:,} samples, one optimizer step takes {micro_batch * accumulation:,} "
+                       f"({micro_batch} a micro-batch × {accumulation}).",
+                       [smaller, "more data"] if count else ["data with samples in it"])  # fmt: skip

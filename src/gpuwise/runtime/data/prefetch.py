@@ -1,0 +1,88 @@
+"""Micro-batches on their way to the device while it still works on earlier ones."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+from gpuwise.runtime.data.order import Chunk
+
+
+class CudaCopies:
+    """Copies batches to a CUDA device beside its work, on a stream of their own.
+
+    pinned: first into memory the device reads by itself; without it the copy holds this process up.
+    """
+
+    def __init__(self, device: torch.device, *, pinned: bool):
+        self.device, self.pinned = device, pinned
+        self._stream = torch.cuda.Stream(device)
+
+    def start(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
+        with torch.cuda.stream(self._stream):
+            return mapped(batch, self._copy), self._stream.record_event()
+
+    def finish(self, started: tuple[Any, torch.cuda.Event]) -> Any:
+        """The batch on the device. What is launched from now on waits for the copy; nothing else does."""
+        batch, copied = started
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(copied)
+
+        def use(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(current)  # its memory is not given to a later copy before this stream is done with it
+            return tensor
+
+        return mapped(batch, use)
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "cpu" and self.pinned:
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+
+def ahead(chunks: Iterator[Chunk], copies: Any, *, micro_batches: int) -> Iterator[Chunk]:
+    """The same chunks on the device, with at least so many micro-batches on their way when one is handed out.
+
+    copies: `start` begins a copy, `finish` gives its result (`CudaCopies`). What reading raises is raised in its turn,
+    after all that was read before it.
+    """
+    waiting: deque[tuple[Chunk, Any]] = deque()
+    held, failure = 0, None
+    while True:
+        while failure is None and (not waiting or held - waiting[0][0].micro_batches < micro_batches):
+            try:
+                chunk = next(chunks)
+            except (Exception, StopIteration) as error:
+                failure = error
+                break
+            waiting.append((chunk._replace(batch=None), copies.start(chunk.batch)))
+            held += chunk.micro_batches
+        if not waiting:
+            break
+        chunk, started = waiting.popleft()
+        held -= chunk.micro_batches
+        yield chunk._replace(batch=copies.finish(started))
+        del chunk, started
+    if failure is not None and not isinstance(failure, StopIteration):
+        raise failure
+
+
+def mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The batch with `function` applied to each tensor in its mappings, lists and tuples, whose types are kept."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, MutableMapping):  # such as transformers' BatchEncoding
+        changed = copy.copy(batch)
+        changed.update({key: mapped(value, function) for key, value in batch.items()})
+        return changed
+    if isinstance(batch, Mapping):
+        return {key: mapped(value, function) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(value, function) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(mapped(value, function) for value in batch)
+    return batch

@@ -1,0 +1,133 @@
+"""Samples: data that is read one sample at a time, by its index, and put together to batches."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from gpuwise.errors import JobError
+from gpuwise.runtime.data.draws import draws_of
+from gpuwise.runtime.data.order import Chunk, chunks
+from gpuwise.runtime.data.workers import Workers
+
+Collate = Callable[[list[Any]], Any]
+# What default_collate makes batches of; it leaves text and bytes as they are.
+_LEAVES = (torch.Tensor, np.ndarray, np.generic, numbers.Number, str, bytes)
+
+OWN_COLLATE = "a collate function of your own: data=lambda: DataLoader(dataset, collate_fn=...)"
+
+
+class Reader:
+    """Reads a micro-batch of a map-style data set, in this process or, sent there whole, in another.
+
+    As a data set its samples are micro-batches, and an index is (seed, epoch, start, rows).
+    """
+
+    def __init__(self, data: Any, collate: Collate):
+        self.data, self.collate = data, collate
+
+    def __getitem__(self, place: tuple[int, int, int, list[int]]) -> Any:
+        seed, epoch, start, rows = place
+        with draws_of(seed, epoch, start):
+            return collated(self._samples(rows), self.collate)
+
+    def _samples(self, rows: list[int]) -> list[Any]:
+        many = getattr(self.data, "__getitems__", None)  # PyTorch's protocol for data that reads many samples at once
+        if many is not None:
+            return many(rows)
+        samples = []
+        for row in rows:
+            try:
+                samples.append(self.data[row])
+            except IndexError as error:
+                raise JobError(f"the job's data says it has {len(self.data):,} samples; reading sample {row} raised "
+                               f"IndexError: {error}.",
+                               ["correct its __len__", "samples for every index below it"]) from error  # fmt: skip
+        return samples
+
+
+class Samples:
+    """A map-style data set, in shuffled order.
+
+    workers: processes that read it, 0 for this one; ahead: micro-batches each of them reads ahead.
+    """
+
+    def __init__(self, data: Any, collate: Collate, *, workers: int = 0, ahead: int = 2, loader: Any = None):
+        self.reader, self.workers, self.ahead, self.loader = Reader(data, collate), workers, ahead, loader
+        self._processes: Workers | None = None
+
+    def __len__(self) -> int:
+        return len(self.reader.data)
+
+    def example(self) -> Any:
+        return self.reader[0, 0, 0, [0]]
+
+    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
+        """From a position on, without end."""
+        self.close()
+        places = chunks(len(self), micro_batch=micro_batch, per_chunk=1, seed=seed, epoch=epoch, offset=offset)
+        if not self.workers:
+            for place in places:
+                yield place._replace(batch=self.reader[seed, place.epoch, place.start, place.batch.tolist()])
+        sent: list[Chunk] = []
+
+        def indices() -> Iterator[tuple[int, int, int, list[int]]]:
+            for place in places:
+                sent.append(place._replace(batch=None))
+                yield seed, place.epoch, place.start, place.batch.tolist()
+
+        self._processes = Workers.of_samples(self.reader, indices(), workers=self.workers, ahead=self.ahead, loader=self.loader)
+        for batch in self._processes:  # in the order asked for
+            yield sent.pop(0)._replace(batch=batch)
+
+    def close(self) -> None:
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
+
+
+def collated(samples: list[Any], collate: Collate) -> Any:
+    """One batch of these samples. Raises JobError for samples that make none, saying which part of them and why."""
+    try:
+        return collate(samples)
+    except Exception as error:
+        if collate is default_collate and (why := _why_not(samples)) is not None:
+            raise why from error
+        raise
+
+
+def _why_not(samples: list[Any]) -> JobError | None:
+    first = dict(leaves(samples[0]))
+    for name, leaf in first.items():
+        if not isinstance(leaf, _LEAVES):
+            return JobError(f"{name} of the job's data is a {type(leaf).__name__}, which is no tensor.",
+                            ["make tensors or numbers of it in the data set", OWN_COLLATE])  # fmt: skip
+    for other in samples[1:]:
+        parts = dict(leaves(other))
+        odd = next((name for name in {**first, **parts} if (name in first) != (name in parts)), None)
+        if odd is not None:
+            return JobError(f"samples of the job's data differ: {odd} is in some of them only, so they make no batch.",
+                            ["samples with the same parts", OWN_COLLATE])  # fmt: skip
+        for name, leaf in first.items():
+            one, two = (tuple(getattr(side, "shape", ())) for side in (leaf, parts[name]))
+            if one != two:
+                return JobError(f"samples of the job's data differ in shape: {name} is {list(one)} in one and {list(two)} in "
+                                "another, so they make no batch.", ["pad or crop them to one shape", OWN_COLLATE])  # fmt: skip
+    return None
+
+
+def leaves(value: Any, name: str = "sample") -> Iterator[tuple[str, Any]]:
+    """Everything within nested dicts, lists and tuples with its place, such as ("sample['x'][0]", 3)."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from leaves(part, f"{name}[{key!r}]")
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for index, part in enumerate(value):
+            yield from leaves(part, f"{name}[{index}]")
+    else:
+        yield name, value

@@ -1,0 +1,55 @@
+"""Batches for a job without data: its example batches, in turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from gpuwise.errors import JobError
+from gpuwise.job import Job, checked_batch
+from gpuwise.job.job import named_tensors
+from gpuwise.runtime.data.draws import draws_of
+from gpuwise.runtime.data.order import Chunk
+
+# A job without data trains on this many example batches in turn: enough to defeat caches, little to hold.
+SYNTHETIC_BATCHES = 4
+
+
+class Synthetic:
+    """Example batches of a job. One that the training changed in place is made again, as it was."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
+        """From a position on, without end; all of it is one epoch.
+
+        Raises JobError when the job's batch function gives batches of different shapes.
+        """
+        batches = [self._made(micro_batch, seed, number) for number in range(SYNTHETIC_BATCHES)]
+        shapes = [{name: tuple(tensor.shape) for name, tensor in named_tensors(batch)} for batch in batches]
+        for other in shapes[1:]:
+            if name := next((n for n in {**shapes[0], **other} if shapes[0].get(n) != other.get(n)), None):
+                raise JobError(f"the job's batch function changes its shapes: batch({micro_batch}) gave {name} of "
+                               f"{shapes[0].get(name, 'absent')}, then of {other.get(name, 'absent')}.",
+                               ["one shape for one number of samples", "data=..., whose batches may differ"])  # fmt: skip
+        changes = [_changes(batch) for batch in batches]
+        for index in itertools.count(offset // micro_batch):
+            number = index % SYNTHETIC_BATCHES
+            if _changes(batches[number]) != changes[number]:
+                batches[number] = self._made(micro_batch, seed, number)
+                changes[number] = _changes(batches[number])
+            yield Chunk(batches[number], 0, index * micro_batch)
+
+    def close(self) -> None:
+        pass
+
+    def _made(self, micro_batch: int, seed: int, number: int) -> Any:
+        with draws_of(seed, number):
+            return checked_batch(self.job, micro_batch)
+
+
+def _changes(batch: Any) -> list[int]:
+    """How often each tensor was changed in place."""
+    return [tensor._version for _, tensor in named_tensors(batch)]

@@ -1,0 +1,59 @@
+"""A disk that is nearly full is noticed before a save, not in the middle of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuwise.units import format_bytes
+
+EVERY_S = 10.0
+# Kept free beyond the checkpoint: for the log, the report, and what others write meanwhile.
+SPARE_BYTES, SPARE_SHARE = 64 * 2**20, 0.05
+
+
+class DiskWatch:
+    """Compares what a folder's disk has free with what the next checkpoint needs.
+
+    `full` says how it stood at the last look; `due(now_s)`, one comparison, whether another is due.
+
+    Arguments:
+        folder: need not exist yet. every_s: between two looks. free_bytes: of a folder's disk; for tests.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, every_s: float = EVERY_S,
+                 free_bytes: Callable[[Path], int] | None = None) -> None:  # fmt: skip
+        self.full = False
+        self._folder, self._every_s, self._free_bytes = Path(folder), every_s, free_bytes or _free_bytes
+        self._due_s = float("-inf")
+
+    def due(self, now_s: float) -> bool:
+        return now_s >= self._due_s
+
+    def look(self, now_s: float, needed_bytes: int) -> str | None:
+        """A sentence when the room has become too little, or enough again; None while nothing changes.
+
+        needed_bytes: of the next checkpoint; 0 while it is not known. A quota below what is free is not seen.
+        """
+        self._due_s = now_s + self._every_s
+        try:
+            free_bytes = self._free_bytes(self._folder)
+        except OSError:  # a disk that cannot be asked is no full one; the save itself will say what is wrong
+            return None
+        wanted_bytes = needed_bytes + max(SPARE_BYTES, int(needed_bytes * SPARE_SHARE))
+        full, before = free_bytes < wanted_bytes, self.full
+        self.full = full
+        if full and not before:
+            return (f"the disk of {self._folder} is nearly full: {format_bytes(free_bytes)} free, the next checkpoint needs "
+                    f"{format_bytes(wanted_bytes)}; until there is room, the last one stands.")  # fmt: skip
+        if before and not full:
+            return f"the disk of {self._folder} has room again: {format_bytes(free_bytes)} free."
+        return None
+
+
+def _free_bytes(folder: Path) -> int:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,120 @@
+"""Losses that are no numbers, and losses that jump."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwise.errors import InputError
+
+ON_NONFINITE = ("stop", "skip")
+MOST_IN_A_ROW = 20  # non-finite losses, after which a run that skips them ends: it learns nothing any more
+WINDOW, LEAST = 100, 20  # finite losses that a spike is told by: at most, at least
+# A spike is a loss above median + SPREADS × 1.4826 × MAD of the window: 1.4826 makes the median absolute deviation of a
+# normal distribution its standard deviation (Rousseeuw and Croux 1993, doi:10.1080/01621459.1993.10476408). Losses of
+# batches have longer tails than a normal, so ten; and a loss that hardly moves must rise by LEAST_RISE of its median.
+SPREADS, SIGMA_PER_MAD, LEAST_RISE = 10.0, 1.4826, 0.2
+_REFRESH = 64  # losses after which the threshold is computed again
+
+
+@dataclass(frozen=True)
+class LossEvent:
+    """Something about the loss of one step.
+
+    kind: "nonfinite" or "spike". text: a sentence. ends: the run must end. first: nothing of the kind was said of the step
+    before, so this is news.
+    """
+
+    kind: str
+    step: int
+    loss: float
+    text: str
+    ends: bool = False
+    first: bool = True
+
+
+class LossWatch:
+    """Looks at the loss of each step; 0.3 µs a step, as long as they are ordinary.
+
+    `nonfinite` and `spikes` count what was found; `in_a_row` the non-finite losses up to now. A spike is told once: the
+    next only when WINDOW steps have gone by without a loss like it. A loss that stays high becomes the ordinary one.
+
+    Arguments:
+        on_nonfinite: "stop" ends the run at the first loss that is not finite, "skip" after MOST_IN_A_ROW of them.
+
+    Raises InputError for another `on_nonfinite`.
+    """
+
+    def __init__(self, *, on_nonfinite: str = "stop") -> None:
+        if on_nonfinite not in ON_NONFINITE:
+            raise InputError(f"unknown way to treat a loss that is not finite {on_nonfinite!r}.",
+                             [f"one of: {', '.join(ON_NONFINITE)}"])  # fmt: skip
+        self.nonfinite = self.spikes = self.in_a_row = 0
+        self._allowed_in_a_row = 0 if on_nonfinite == "stop" else MOST_IN_A_ROW - 1
+        self._window: deque[float] = deque(maxlen=WINDOW)
+        self._spike_above = math.inf  # as it was when last computed
+        self._until_look = LEAST  # losses seen without a closer look, at most
+        self._spiky_step: float = -math.inf
+
+    def state(self) -> dict[str, Any]:
+        """All that what is said of later losses depends on, in plain values."""
+        return {"nonfinite": self.nonfinite, "spikes": self.spikes, "in_a_row": self.in_a_row, "window": list(self._window),
+                "spike_above": self._spike_above, "until_look": self._until_look, "spiky_step": self._spiky_step}  # fmt: skip
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.nonfinite, self.spikes, self.in_a_row = state["nonfinite"], state["spikes"], state["in_a_row"]
+        self._window = deque(state["window"], maxlen=WINDOW)
+        self._spike_above, self._until_look = state["spike_above"], state["until_look"]
+        self._spiky_step = state["spiky_step"]
+
+    def see(self, step: int, loss: float) -> LossEvent | None:
+        """What there is to say of a step's loss; mostly nothing."""
+        if -math.inf < loss < self._spike_above and self._until_look:  # false for NaN
+            self._window.append(loss)
+            self._until_look -= 1
+            return None
+        return self._look(step, loss) if math.isfinite(loss) else self._not_finite(step, loss)
+
+    def _look(self, step: int, loss: float) -> LossEvent | None:
+        self.in_a_row = 0
+        median, self._spike_above = self._spread()
+        before = len(self._window)
+        self._until_look = _REFRESH if before >= LEAST else LEAST - before
+        self._window.append(loss)
+        if loss <= self._spike_above:
+            return None
+        first = step - self._spiky_step > WINDOW
+        self._spiky_step = step
+        if not first:
+            return None
+        self.spikes += 1
+        text = f"the loss rose to {loss:.4g} at step {step}; the median of the {before} before is {median:.4g}."
+        return LossEvent("spike", step, loss, text)
+
+    def _not_finite(self, step: int, loss: float) -> LossEvent:
+        self.nonfinite += 1
+        self.in_a_row += 1
+        self._until_look = 0  # the next finite loss is to end the row
+        text = f"the loss is {loss} at step {step}"
+        if self.in_a_row > 1:
+            text += f", the {self.in_a_row}th in a row that is not finite"
+        elif self._window:
+            text += f"; the last finite one was {self._window[-1]:.6g} at step {step - 1}"
+        ends = self.in_a_row > self._allowed_in_a_row
+        return LossEvent("nonfinite", step, loss, f"{text}.", ends=ends, first=self.in_a_row == 1)
+
+    def _spread(self) -> tuple[float, float]:
+        """The median of the window, and what a loss must be above to be a spike."""
+        if len(self._window) < LEAST:
+            return math.nan, math.inf
+        median = _median(sorted(self._window))
+        deviation = _median(sorted([abs(loss - median) for loss in self._window]))
+        return median, median + max(SPREADS * SIGMA_PER_MAD * deviation, LEAST_RISE * abs(median))
+
+
+def _median(ordered: list[float]) -> float:
+    """The upper one of an even count: exact enough, and fast."""
+    return ordered[len(ordered) // 2]

@@ -1,0 +1,156 @@
+"""Out of memory, explained: what the forecast expected, what grew, and what would help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpuwise.cost.forecast import MemoryForecast
+from gpuwise.errors import DoesNotFitError, GpuwiseError
+from gpuwise.job.job import named_tensors
+from gpuwise.strategy import Strategy
+from gpuwise.units import format_bytes
+
+# What PyTorch's CUDA and CPU allocators, NumPy, the operating system and cuBLAS say.
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "unable to allocate",
+          "cublas_status_alloc_failed")  # fmt: skip
+_TRIED = re.compile(r"(?:tried to|unable to) allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTPE]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
+          "eib": 2**60}  # fmt: skip
+_NAMED = 2  # categories, and tensors, that the sentence names
+LEAST_SHARE = 0.1  # of the capacity, from which fragments or other processes are worth a word
+GREW = 1.05  # times the example's, from which a batch counts as larger
+CONTEXT_BYTES = 2**30  # of a GPU: what this process itself holds beyond PyTorch's allocator, at most
+SMALLER = "a smaller --micro-batch with more --accumulate: same global batch, less memory"
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """What is known about a run's memory when it runs out. Everything may be left out.
+
+    forecast: of this strategy here. measured_peak_bytes: by tensors, up to the failure. capacity_bytes: of the device.
+    example: the job's example batch of one micro-batch; batch: the micro-batches of the step that failed. device: where it
+    ran.
+    """
+
+    forecast: MemoryForecast | None = None
+    measured_peak_bytes: int | None = None
+    capacity_bytes: int | None = None
+    example: Any = None
+    batch: Sequence[Any] = ()
+    strategy: Strategy | None = None
+    device: torch.device | None = None
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether this error, or one it came from, says that memory ran out."""
+    return _source(error) is not None
+
+
+def explain(error: BaseException, view: MemoryView | None = None, *, where: str = "the job") -> GpuwiseError:
+    """The error to raise in place of an out-of-memory error.
+
+    Arguments:
+        where: what failed, such as "gpt2 in step 3 (train.py:12)".
+    """
+    view = view or MemoryView()
+    capacity_bytes = view.capacity_bytes or (view.forecast.capacity_bytes if view.forecast else None)
+    grown = list(_grown(view))
+    fragments_bytes, others_bytes = _on_the_gpu(view.device)
+    least_bytes = LEAST_SHARE * (capacity_bytes or 0)
+
+    asked_bytes = _asked_bytes(_source(error) or error)
+    sentences = [f"{where} ran out of memory" + (f" asking for {format_bytes(asked_bytes)} more" if asked_bytes else "")
+                 + (f"; {_device(view)} has {format_bytes(capacity_bytes)}." if capacity_bytes else ".")]  # fmt: skip
+    if view.forecast:
+        sentences.append(_expected(view.forecast))
+    if view.measured_peak_bytes:
+        sentences.append(f"It had reached {format_bytes(view.measured_peak_bytes)}.")
+    sentences += [f"{grew[:1].upper()}{grew[1:]}." for grew in grown[:_NAMED]]
+    if others_bytes > max(least_bytes, CONTEXT_BYTES):
+        sentences.append(f"Other processes hold {format_bytes(others_bytes)} of the device.")
+    fragmented = fragments_bytes > max(least_bytes, 1)
+    if fragmented:
+        sentences.append(f"{format_bytes(fragments_bytes)} are reserved and in no tensor: fragments.")
+
+    ways = []
+    if grown:
+        ways.append("batches no larger than the job's example, or a forecast with their size (--seq-len, --image-size)")
+    if fragmented:
+        ways.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment")
+    return DoesNotFitError(" ".join(sentences), [*ways, *_ways_out(view)])
+
+
+def _source(error: BaseException | None) -> BaseException | None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        text = str(error).lower()
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            return error
+        if isinstance(error, RuntimeError | OSError) and any(sign in text for sign in _SIGNS):
+            return error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
+
+
+def _asked_bytes(error: BaseException) -> int | None:
+    found = _TRIED.search(str(error))
+    return int(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+
+
+def _device(view: MemoryView) -> str:
+    return str(view.device) if view.device is not None and view.device.type != "cpu" else "this machine"
+
+
+def _expected(forecast: MemoryForecast) -> str:
+    largest = sorted(forecast.by_category.items(), key=lambda item: -item[1])[:_NAMED]
+    said = " and ".join(f"{name.replace('_', ' ')} {format_bytes(value)}" for name, value in largest if value)
+    return f"The forecast's peak is {format_bytes(forecast.peak_allocated_bytes)}" + (f", most of it {said}." if said else ".")
+
+
+def _grown(view: MemoryView) -> Iterator[str]:
+    """Which tensors of a micro-batch are larger than the example's, the largest growth first."""
+    examples = dict(named_tensors(view.example))
+    largest: dict[str, torch.Tensor] = {}
+    for name, tensor in (named for micro_batch in view.batch for named in named_tensors(micro_batch)):
+        if name in examples and tensor.numel() > largest.get(name, examples[name]).numel():
+            largest[name] = tensor
+    grown = [(tensor.numel() / max(1, examples[name].numel()), name) for name, tensor in largest.items()]
+    for factor, name in sorted(grown, reverse=True):
+        if factor > GREW:
+            yield f"{name} is {tuple(largest[name].shape)}, {factor:.3g} times the example's {tuple(examples[name].shape)}"
+
+
+def _on_the_gpu(device: torch.device | None) -> tuple[int, int]:
+    """Bytes in fragments, and bytes that neither this process's tensors nor its allocator's cache explain."""
+    if device is None or device.type != "cuda":
+        return 0, 0
+    try:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        reserved_bytes = torch.cuda.memory_reserved(device)
+        return reserved_bytes - torch.cuda.memory_allocated(device), total_bytes - free_bytes - reserved_bytes
+    except RuntimeError:  # a device that has failed may not even tell
+        return 0, 0
+
+
+def _ways_out(view: MemoryView) -> list[str]:
+    """By what takes most; only those that the strategy has not taken already."""
+    strategy, forecast = view.strategy or Strategy(micro_batch=2), view.forecast
+    smaller = [SMALLER] if strategy.micro_batch > 1 else []
+    recompute = ["--recompute full"] if strategy.recompute != "full" else []
+    offload = [f"--offload {what}" for what in ("optimizer", "parameters") if strategy.offload == "none"]
+    eight_bit = ["--optimizer adamw-8bit"] if strategy.optimizer not in ("adamw-8bit", "adamw-4bit") else []
+    lighter = ["--adapter lora"] if strategy.adapter == "none" else []
+    in_backward = ["--optimizer-in-backward"] if strategy.accumulation == 1 and not strategy.optimizer_in_backward else []
+    by_category = {
+        "optimizer_state": [*eight_bit, *offload[:1], *lighter],
+        "gradient": [*in_backward, *offload[:1], *lighter],
+        "parameter": [*offload[1:], *lighter],
+    }
+    largest = max(forecast.by_category, key=forecast.by_category.__getitem__, default="") if forecast else ""
+    return [*by_category.get(largest, []), *smaller, *recompute, *lighter]

@@ -1,0 +1,126 @@
+"""Threads of the CPU's operations: how many, and on which cores; and what of a strategy this device has no use for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from gpuwise.hardware.detect.cpu import Cpu, allowed_processors, detect_cpu
+from gpuwise.strategy import Strategy
+
+# What PyTorch's builds run their parallel loops with: GNU's, LLVM's or Intel's OpenMP, which all know GOMP_parallel.
+_OPENMP = ("libgomp", "libomp", "libiomp5")
+# The first NVIDIA GPUs that compute in TF32 and bfloat16: Ampere (NVIDIA A100 white paper).
+_AMPERE = (8, 0)
+
+
+def apply_threads(strategy: Strategy) -> list[str]:
+    """Sets how many threads the CPU's operations run on, and binds them to cores where the strategy says so.
+
+    None leaves them as they are, but for more than the physical cores that this process may use (affinity and a container's
+    limit respected): those only wait for each other.
+
+    Returns what could not be done, in sentences.
+    """
+    wanted = strategy.threads
+    if wanted is None and not os.environ.get("OMP_NUM_THREADS"):
+        wanted = min(torch.get_num_threads(), detect_cpu().cores)
+    if wanted is not None and wanted != torch.get_num_threads():
+        torch.set_num_threads(wanted)
+    if not strategy.pin_threads:
+        return []
+    problem = bind_threads(torch.get_num_threads(), core_processors())
+    return [f"threads are not bound to cores: {problem}"] if problem else []
+
+
+def core_processors() -> list[int]:
+    """One logical processor of each physical core that this process may use, in order."""
+    found: dict[object, int] = {}
+    for processor in allowed_processors():
+        topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+        try:
+            core: object = tuple((topology / name).read_text().strip() for name in ("physical_package_id", "core_id"))
+        except OSError:  # the system does not tell cores apart
+            core = processor
+        found.setdefault(core, processor)
+    return list(found.values())
+
+
+def bind_threads(threads: int, processors: Sequence[int]) -> str | None:
+    """Binds each of OpenMP's threads, but for the calling one, to a processor of its own. Returns why not, None where it did.
+
+    OpenMP reads its own settings (OMP_PROC_BIND) when it is loaded, which is too late here: so each thread of its pool is
+    made to bind itself. The calling thread stays free: what it starts later, loader workers for one, would inherit its
+    place and crowd onto one core. The system then leaves it the core that nobody is bound to.
+    """
+    if not sys.platform.startswith("linux"):
+        return "only Linux lets a program choose"
+    if threads > len(processors):
+        return f"{threads} threads have {len(processors)} cores"
+    try:
+        library = _openmp()
+    except OSError as error:
+        return str(error)
+    problems: list[str] = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def bind(_: object) -> None:  # runs on each thread of the pool
+        number = library.omp_get_thread_num()
+        if number:
+            try:
+                os.sched_setaffinity(0, {processors[number]})
+            except OSError as error:
+                problems.append(str(error))
+
+    library.GOMP_parallel(bind, None, threads, 0)
+    return problems[0] if problems else None
+
+
+def _openmp() -> ctypes.CDLL:
+    """The OpenMP library that PyTorch has loaded. Raises OSError without one."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if Path(path).name.startswith(_OPENMP):
+            library = ctypes.CDLL(path)
+            if hasattr(library, "GOMP_parallel"):
+                return library
+    raise OSError("this build of PyTorch runs its loops without OpenMP")
+
+
+def unusable(strategy: Strategy, device: torch.device) -> list[str]:
+    """What of a strategy this device ignores or only emulates, in sentences for the user."""
+    on_cpu, found = device.type == "cpu", []
+    cpu = detect_cpu()
+    old = "" if on_cpu else _older_than_ampere(device)
+    if strategy.precision == "tf32" and (on_cpu or old):
+        found.append(f"tf32 is ignored here: {old or 'a CPU'} has no such arithmetic, products run in fp32")
+    if strategy.precision in ("amp-bf16", "bf16") and on_cpu and not computes_bf16(cpu):
+        found.append(f"{strategy.precision} is emulated here: {cpu.name} has no bfloat16 arithmetic; fp32 is faster")
+    if strategy.precision in ("amp-bf16", "bf16") and old:
+        found.append(f"{strategy.precision} is emulated here: {old} has no bfloat16 arithmetic; amp-fp16 is faster")
+    if strategy.precision == "amp-fp16" and on_cpu:
+        found.append("amp-fp16 is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling")
+    if strategy.precision == "fp8" and on_cpu:
+        found.append("fp8 is emulated here: numbers are rounded to float8 and multiplied in their own type")
+    if strategy.pinned_memory and device.type != "cuda":
+        found.append("pinned memory is ignored here: there is no GPU to copy to")
+    if strategy.threads is not None and strategy.threads > cpu.threads:
+        found.append(f"{strategy.threads} threads share {cpu.threads} processors here: more threads than those are slower")
+    return found
+
+
+def computes_bf16(cpu: Cpu) -> bool:
+    """Whether a CPU multiplies bfloat16 numbers itself (AVX-512 BF16, AMX, or Arm's BF16)."""
+    return bool({"avx512-bf16", "amx-bf16", "bf16"} & set(cpu.flags))
+
+
+def _older_than_ampere(device: torch.device) -> str:
+    """The name of an NVIDIA GPU before Ampere; "" for any other."""
+    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) >= _AMPERE:
+        return ""
+    return torch.cuda.get_device_name(device)

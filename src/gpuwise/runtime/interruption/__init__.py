@@ -1,0 +1,10 @@
+"""What ends a run before its time: signals, a cloud taking its machine back, an allotted time that is over."""
+
+from gpuwise.runtime.interruption.deadline import Deadline
+from gpuwise.runtime.interruption.notices import Notice, NoticeSource
+from gpuwise.runtime.interruption.providers import source_for
+from gpuwise.runtime.interruption.signals import StopSignals
+from gpuwise.runtime.interruption.stop import Stop, StopRequest
+from gpuwise.runtime.interruption.watcher import Watcher
+
+__all__ = ["Deadline", "Notice", "NoticeSource", "Stop", "StopRequest", "StopSignals", "Watcher", "source_for"]

@@ -1,0 +1,148 @@
+"""Stop: the one thing the loop asks whether to go on."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError
+from gpuwise.runtime.interruption.deadline import Deadline, notice_end, slurm_end, time_limit
+from gpuwise.runtime.interruption.notices import Notice, NoticeSource
+from gpuwise.runtime.interruption.signals import StopSignals
+from gpuwise.runtime.interruption.watcher import Watcher
+from gpuwise.units import format_duration
+
+LOOK_S = 10.0  # an end is looked at again after this at the latest: steps and saves may have become slower
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """Why a run ends before its time.
+
+    kind: "signal", "notice" or "time limit". text: "SIGTERM", or a sentence. save: False when the last save could not
+    end in the time left, and is not to begin; `note` then says so.
+    """
+
+    kind: str
+    text: str
+    save: bool = True
+    note: str | None = None
+
+
+class Stop:
+    """Signals, notices and deadlines of a run. While entered, the loop asks after each step:
+
+        if stop.pending or now_s >= stop.look_s:
+            request = stop.check(now_s, step_s, save_s)
+            for note in stop.take_notes(): ...
+            if request: break
+
+    `pending` and `look_s` are plain attributes: true when a signal or a notice has come, and when an end that is known
+    is to be looked at again (never: inf). `requested` is what `check` answered last; `received` the first signal.
+
+    Arguments:
+        time_limit_s: the user's, counted from when this is made.
+        source: of notices; see `source_for`.
+        environment: where Slurm says when its job ends.
+        clock: seconds, the one `now_s` is read from. unix_clock: what notices and Slurm go by; it is asked once an end,
+            which is then kept on `clock`, so that a jump of the wall clock moves nothing.
+
+    Raises InputError for a time limit that makes no sense.
+    """
+
+    def __init__(self, *, time_limit_s: float | None = None, source: NoticeSource | None = None,
+                 environment: Mapping[str, str] | None = None, clock: Callable[[], float] = time.perf_counter,
+                 unix_clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+        if time_limit_s is not None and not 0 < time_limit_s < math.inf:  # also refuses NaN
+            raise InputError(f"a time limit must be above zero, got {time_limit_s!r}.", ["write it like 90min or 12h"])
+        self.pending = False
+        self.look_s = math.inf
+        self.requested: StopRequest | None = None
+        self._clock, self._unix_clock = clock, unix_clock
+        self._signals = StopSignals(self._wake)
+        self._watcher = Watcher(source, on_change=self._wake) if source else None
+        self._notice: Notice | None = None
+        self._problem_told = False
+        self._announced: Deadline | None = None
+        self._notes: list[str] = []
+
+        environment = os.environ if environment is None else environment
+        now_s = clock()
+        slurm = slurm_end(environment, now_s=now_s, now_unix_s=unix_clock())
+        self._allotted = [end for end in (slurm, time_limit_s and time_limit(time_limit_s, now_s=now_s)) if end]
+        if slurm:
+            self._notes.append(f"the Slurm job ends in {format_duration(slurm.at_s - now_s)}; the run saves and ends before.")
+        if self._allotted:
+            self.pending = True
+
+    @property
+    def received(self) -> signal.Signals | None:
+        return self._signals.received
+
+    @property
+    def _ends(self) -> list[Deadline]:
+        return [*self._allotted, self._announced] if self._announced else self._allotted
+
+    def __enter__(self) -> Stop:
+        self._signals.__enter__()
+        if self._watcher:
+            self._watcher.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._watcher:
+            self._watcher.__exit__(*error)
+        self._signals.__exit__(*error)
+
+    def check(self, now_s: float, step_s: float, save_s: float) -> StopRequest | None:
+        """Why the run is to end now, or None.
+
+        Arguments:
+            step_s, save_s: what another step and a save take, as far as is known; 0 where nothing is.
+        """
+        self.pending = False  # before anything is read: what comes after this line is seen at the next step
+        self._listen(now_s)
+        end = min(self._ends, key=lambda end: end.spare_s(now_s, step_s, save_s), default=None)
+        if self.received:
+            self.requested = self._request("signal", self.received.name, now_s, save_s)
+        elif end and end.must_stop(now_s, step_s, save_s):
+            self.requested = self._request(end.kind, end.text, now_s, save_s)
+        elif end:
+            self.look_s = now_s + min(LOOK_S, end.spare_s(now_s, step_s, save_s) / 2)
+        else:
+            self.look_s = math.inf
+        return self.requested
+
+    def take_notes(self) -> list[str]:
+        """Sentences for the user since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _listen(self, now_s: float) -> None:
+        """Takes over what the watcher has found."""
+        if not self._watcher:
+            return
+        if self._watcher.problem and not self._problem_told:
+            self._problem_told = True
+            self._notes.append(self._watcher.problem)
+        notice = self._watcher.latest
+        if notice == self._notice:
+            return
+        self._notice = notice
+        self._announced = notice_end(notice, now_s=now_s, now_unix_s=self._unix_clock()) if notice else None
+        self._notes.append(notice.text if notice else "the interruption notice was withdrawn.")
+
+    def _request(self, kind: str, text: str, now_s: float, save_s: float) -> StopRequest:
+        short = min((end.at_s - now_s for end in self._ends if not end.save_fits(now_s, save_s)), default=None)
+        if short is None:
+            return StopRequest(kind, text)
+        note = (f"the last save was not begun: it takes {format_duration(save_s)} and {format_duration(short)} were left; "
+                "the checkpoint before it stands.")  # fmt: skip
+        return StopRequest(kind, text, save=False, note=note)
+
+    def _wake(self) -> None:
+        self.pending = True

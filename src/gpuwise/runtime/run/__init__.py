@@ -1,0 +1,1 @@
+"""A run: its loop, what it works with, its folder and its account."""

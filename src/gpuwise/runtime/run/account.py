@@ -1,0 +1,127 @@
+"""The account of a run: what its log begins with, what displays show, and what it comes to in the end."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import gpuwise
+from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, TrainResult
+from gpuwise.runtime.show import LastCheckpoint, Update
+
+if TYPE_CHECKING:
+    from gpuwise.runtime.run.equipment import Equipment
+
+SLOW_DATA_SHARE = 0.2  # of the wall time: above it the user is told that data loading holds the run up
+# On a CPU the process is measured, with the code of its libraries and the copy a checkpoint is written from: only of large
+# steps does that tell of the step itself.
+TELLING_BYTES = 2**30
+HOUR_S = 3600.0
+
+
+def header(its: Equipment) -> dict[str, Any]:
+    """What runs, where and how."""
+    versions = {"gpuwise": gpuwise.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"job": its.job.name, "parameters": sum(p.numel() for p in its.program.model.parameters()),
+            "strategy": its.strategy.to_dict(), "device": str(its.program.device), "threads": torch.get_num_threads(),
+            "seed": its.settings.seed, "steps": its.steps, "versions": versions, "settings": its.settings.to_dict(),
+            "forecast": its.forecast and its.forecast.to_dict(), "resumed_from": its.start or None}  # fmt: skip
+
+
+def update(its: Equipment, loss: float) -> Update:
+    """The run as it is now."""
+    meter, keeper, forecast = its.meter, its.keeper, its.forecast
+    last = keeper.last if keeper is not None else None
+    return Update(
+        step=meter.step, steps=its.steps, samples=meter.samples, loss=loss, step_time_s=meter.recent_step_time_s,
+        samples_per_s=meter.steps_per_s * its.strategy.global_batch, remaining_s=meter.remaining_s,
+        learning_rate=its.rate.value, mfu=mfu(its, meter.recent_step_time_s), memory_bytes=its.memory_bytes,
+        memory_capacity_bytes=forecast.memory.capacity_bytes if forecast else None, data_share=meter.data_share,
+        usd_spent=usd(its, its.spent_s), usd_left=usd(its, meter.remaining_s),
+        forecast=forecast.step_time_s if forecast else None,
+        checkpoint=None if last is None else LastCheckpoint(last[0], meter.now_s - last[1]),
+        checkpoint_problem=keeper.problem if keeper is not None else None, metrics=its.evaluations.metrics,
+        events=tuple(its.events),
+    )  # fmt: skip
+
+
+def scalars(its: Equipment) -> dict[str, float]:
+    """What curves are drawn of besides the log."""
+    meter = its.meter
+    found = {"loss": its.good_loss, "learning_rate": its.rate.value, "step_time_s": meter.step_time_s,
+             "samples_per_s": meter.steps_per_s * its.strategy.global_batch, "memory_bytes": its.memory_bytes,
+             "mfu": mfu(its, meter.step_time_s)}  # fmt: skip
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def mfu(its: Equipment, step_time_s: float) -> float | None:
+    """Model operations against the device's peak, from those that the forecast counted."""
+    forecast = its.forecast
+    if forecast is None or forecast.mfu is None or step_time_s <= 0:
+        return None
+    return forecast.mfu * forecast.step_time_s.value / step_time_s
+
+
+def usd(its: Equipment, seconds: float) -> float | None:
+    price = its.settings.usd_per_hour
+    return None if price is None else price * seconds / HOUR_S
+
+
+def conclude(its: Equipment, loss: float) -> TrainResult:
+    """What came of the run, told to the display, the log, the writers and the report."""
+    meter, forecast, strategy = its.meter, its.forecast, its.strategy
+    if meter.data_share > SLOW_DATA_SHARE:
+        delivered = meter.steps_per_s * strategy.global_batch / meter.data_share
+        its.notes.append(_said(its, f"{meter.data_share:.0%} of the time went into waiting for data, which came at "
+                                    f"{delivered:.3g} samples a second; a forecast leaves that out unless "
+                                    "--loader-samples-per-s says so."))  # fmt: skip
+    if its.request is not None and its.request.note:
+        its.notes.append(_said(its, its.request.note))
+    if its.log.problem:
+        its.notes.append(_said(its, its.log.problem))
+    its.program.model.eval()
+    step_time, peak_bytes = meter.step_time, its.peak_memory_bytes()
+    result = TrainResult(
+        job=its.job.name, device=str(its.program.device), strategy=strategy, steps=meter.step, samples=meter.samples,
+        first_loss=its.first_loss, last_loss=loss, step_time=step_time,
+        samples_per_s=meter.steps_per_s * strategy.global_batch, data_share=meter.data_share, wall_s=its.spent_s,
+        peak_memory_bytes=peak_bytes, metrics=dict(its.evaluations.metrics), stopped=kind(its), stop_reason=its.stopped,
+        synthetic=its.feed.synthetic, notes=tuple(its.notes),
+        forecast=None if forecast is None or not step_time.steps else
+        ForecastCheck(forecast.step_time_s.value, forecast.step_time_s.low, forecast.step_time_s.high, step_time.median_s),
+        memory_check=_memory_check(its, peak_bytes),
+        log_path=None if its.log.path is None else str(its.log.path),
+        run_folder=None if its.folder is None else str(its.folder.path), resumed_from=its.start or None,
+        checkpoints=None if its.keeper is None else its.keeper.told(), best=its.evaluations.best,
+        usd=usd(its, its.spent_s), skipped_steps=its.watch.nonfinite, spikes=its.watch.spikes,
+        mfu=mfu(its, step_time.median_s), learning_rate=its.rate.value, model=its.program.model,
+    )  # fmt: skip
+    its.log.write("summary", result.to_dict())
+    problem = its.write_report()
+    return result if problem is None else replace(result, notes=(*result.notes, _said(its, problem)))
+
+
+def kind(its: Equipment) -> str:
+    """How the run ended."""
+    if its.stopped is None:
+        return "finished"
+    if its.stopped == "early stop":
+        return "early stop"
+    return "time limit" if its.request is not None and its.request.kind == "time limit" else "interrupted"
+
+
+def _memory_check(its: Equipment, peak_bytes: int | None) -> MemoryCheck | None:
+    if its.forecast is None or peak_bytes is None:
+        return None
+    expected_bytes = its.forecast.memory.peak_allocated_bytes
+    if its.program.device.type == "cpu" and expected_bytes < TELLING_BYTES:
+        return None
+    return MemoryCheck(expected_bytes, peak_bytes)
+
+
+def _said(its: Equipment, note: str) -> str:
+    its.shown.note(note)
+    return note

@@ -1,0 +1,275 @@
+"""What a run works with: opened in order, closed in reverse, and used by the loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from gpuwise.atomic import written_whole
+from gpuwise.cost.forecast import Forecast
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.job import Job
+from gpuwise.report.run_page import run_page
+from gpuwise.runtime.checkpoint import pack
+from gpuwise.runtime.data import Feed
+from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.health import LossWatch, MemoryView, Stall, StallWatch
+from gpuwise.runtime.host_memory import keep_freed_memory
+from gpuwise.runtime.host_threads import apply_threads, unusable
+from gpuwise.runtime.interruption import Stop, StopRequest, source_for
+from gpuwise.runtime.program import build
+from gpuwise.runtime.program_state import seed_everything
+from gpuwise.runtime.run import account
+from gpuwise.runtime.run.evaluation import Evaluations
+from gpuwise.runtime.run.folder import RunFolder, identity_of
+from gpuwise.runtime.run.keeping import Keeper
+from gpuwise.runtime.run.length import count_steps
+from gpuwise.runtime.run.memory import PeakMemory
+from gpuwise.runtime.run.meter import Meter
+from gpuwise.runtime.run.resuming import resume, state_of, to_continue
+from gpuwise.runtime.run.settings import TrainSettings
+from gpuwise.runtime.schedule import LearningRate, factor_of
+from gpuwise.runtime.show import Fanout, RunLog, Update, display, read_log, writer
+from gpuwise.strategy import Strategy
+
+EVENTS_SHOWN = 5  # sentences a display is given
+
+T = TypeVar("T")
+
+
+class Equipment:
+    """The job's data and program, the clock, and everything that watches, shows and keeps.
+
+    start: steps done before, by the run that this one continues; steps: in all. begun: the first step has been taken, and
+    files may be written. request, stopped: what ended the run before its last step; None while nothing has.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device, *,
+                 forecast: Forecast | None, plan: Mapping[str, Any] | None, notes: Sequence[str],
+                 stack: ExitStack):  # fmt: skip
+        _check_strategy(strategy)
+        self.job, self.strategy, self.settings, self.forecast = job, strategy, settings, forecast
+        self.notes = list(notes)
+        self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+        self.begun = False
+        self.request: StopRequest | None = None
+        self.stopped: str | None = None
+        self.good_loss = self.first_loss = math.nan
+
+        self.folder = None if settings.folder is None else RunFolder(settings.folder)
+        if self.folder is not None:
+            stack.enter_context(self.folder.locked())  # before anything is changed that another run here may rely on
+        if device.type == "cpu":
+            keep_freed_memory()
+        self.notes += [*apply_threads(strategy), *unusable(strategy, device)]
+        seed_everything(settings.seed)
+        log_path = settings.log_path or (None if self.folder is None else self.folder.log)
+        self.log = stack.enter_context(RunLog(log_path))
+        self.shown = stack.enter_context(display(settings.progress, title=job.name))
+        self.writers = Fanout([], say=self.tell)
+        stack.callback(self.writers.close)
+
+        self._memory = PeakMemory(device)
+        self.feed = self._blaming("opening its data", job.data, lambda: Feed(job, strategy, seed=settings.seed, device=device))
+        stack.callback(self.feed.close)
+        self.notes += self.feed.notes
+        self._feed_notes = len(self.feed.notes)  # more come while an iterable is read
+        self.steps, assumed = count_steps(job, self.feed, strategy, settings)
+        self.notes += assumed
+        self.program = self._blaming("building its model", job.model, lambda: build(job, strategy, device))
+        assert self.program.optimizer is not None
+        self.rate = LearningRate(self.program.optimizer, factor_of(job, self.steps))
+        self.evaluations = Evaluations(job, strategy, settings, self.feed.micro_batches_per_epoch)
+        self.watch = LossWatch(on_nonfinite=_patience_of_scaler(self.program.scaler, settings.on_nonfinite))
+
+        self.keeper: Keeper | None = None
+        self.start, self.spent_before_s = 0, 0.0
+        self.identity = identity_of(job, strategy, seed=settings.seed, steps=self.steps, plan=plan)
+        if self.folder is not None:
+            self.keeper = Keeper(self.folder.checkpoints, device, keep=settings.keep, save_every_s=settings.save_every_s,
+                                 interruptions_per_day=settings.interruptions_per_day)  # fmt: skip
+            stack.callback(self._close_keeper)
+            checkpoint = to_continue(self, self.folder)
+            if checkpoint is not None:
+                resume(self, checkpoint)
+        self.batches = self.feed.steps()
+        for note in self.notes:
+            self.shown.note(note)
+        self.meter = Meter(steps=self.steps, global_batch=strategy.global_batch, before=self.start)
+        if self.keeper is not None:
+            pack(state_of(self))  # what cannot be saved is refused before anything was trained
+        self.stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
+        self._stalls: deque[Stall] = deque()
+        self.stall = stack.enter_context(StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled))
+        self.memory_bytes: int | None = None
+        self.paused_s = self.evaluation_s = 0.0  # of the latest pause, of the latest evaluation
+        if self.start:
+            self._begin()
+
+    def first_step_is_done(self, loss: float) -> None:
+        """From here on there is something to keep."""
+        if not self.begun:
+            self.first_loss = loss
+            self._begin()
+        for note in self.notes:
+            self.log.write("event", {"kind": "note", "text": note})
+        if self.keeper is not None:
+            self.keeper.started(now_s=self.meter.now_s, step_s=self.meter.recent_step_time_s)
+
+    def _begin(self) -> None:
+        """Opens what a run that fails in its first step must not have written."""
+        self.begun = True
+        if self.folder is not None:
+            try:
+                self.folder.write_identity(self.identity)
+            except OSError as error:
+                raise InputError(f"cannot write to the run folder {self.folder.path}: {error.strerror or error}.",
+                                 ["another --run FOLDER", "--no-run keeps nothing"]) from error  # fmt: skip
+        header = account.header(self)
+        self.log.open(header)
+        if self.start:
+            self.log.write("resumed", {"step": self.start})
+        if self.settings.writers:
+            place = self.folder.path if self.folder is not None else Path()
+            self.writers.add([writer(name, place) for name in self.settings.writers])
+            self.writers.open(header)
+
+    def look(self) -> None:
+        """What is done a few times a second: memory, finished saves, the disk, curves elsewhere."""
+        self.memory_bytes = self._memory.now_bytes()
+        self.writers.scalars(self.meter.step, account.scalars(self))
+        self.stall.step_s = self.meter.recent_step_time_s
+        for note in self.feed.notes[self._feed_notes :]:
+            self._feed_notes += 1
+            self.notes.append(note)
+            self.tell(note, "note")
+        while self._stalls:
+            stall = self._stalls.popleft()
+            self.events.append(stall.text)
+            self.log.write("event", {"kind": "stall", "text": stall.text, "step": self.meter.step, "phase": stall.phase})
+        if self.keeper is None:
+            return
+        for record, said in self.keeper.look(now_s=self.meter.now_s, step_s=self.meter.recent_step_time_s):
+            self.log.write("checkpoint", record)
+            if said:
+                self.tell(said, "checkpoint")
+
+    def memory_view(self, batch: Any) -> MemoryView:
+        """What is known of the run's memory, for when it has run out."""
+        return MemoryView(forecast=self.forecast.memory if self.forecast else None, measured_peak_bytes=self._memory.bytes(),
+                          capacity_bytes=self.forecast.memory.capacity_bytes if self.forecast else None,
+                          example=self._example(), batch=batch, strategy=self.strategy, device=self.program.device)  # fmt: skip
+
+    def peak_memory_bytes(self) -> int | None:
+        return self._memory.bytes()
+
+    def update(self, loss: float) -> Update:
+        return account.update(self, loss)
+
+    def conclude(self, loss: float) -> Any:
+        """The result, told to the log, the writers and the report."""
+        return account.conclude(self, loss)
+
+    def save(self, step: int, *, best: bool = False, wait: bool = False) -> None:
+        """A checkpoint of the run as it is after `step`."""
+        keeper = self.keeper
+        assert keeper is not None
+        self.stall.beat("save")
+        if not self.program.parameters_are_finite():
+            self.tell(f"no checkpoint of step {step}: its parameters are no longer finite numbers.", "checkpoint")
+            return
+        meta = {"metrics": self.evaluations.metrics, "best": self.evaluations.best, "run": self.identity}
+        self.timed(lambda: keeper.save(step, state_of(self), meta, best=best, wait=wait))
+        self.look()
+
+    def save_last(self, step: int) -> None:
+        """As `save`, and waits until it is on the disk. What an evaluation has just saved is not saved again."""
+        assert self.keeper is not None
+        self.keeper.wait()
+        self.look()
+        if self.keeper.last is None or self.keeper.last[0] != step:
+            self.save(step, wait=True)
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of the run, earlier parts included."""
+        return self.spent_before_s + self.meter.wall_s
+
+    def timed(self, call: Callable[[], T]) -> T:
+        """Calls, and tells the clock that this was not training."""
+        began_s = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self.paused_s = time.perf_counter() - began_s
+            self.meter.pause(self.paused_s)
+
+    def epoch(self, samples: int) -> float | None:
+        """Passes over the data so far."""
+        whole = self.feed.samples_per_epoch
+        return None if not whole else samples / whole
+
+    def tell(self, text: str, kind: str = "event", **fields: Any) -> None:
+        """Something that a person should know: on the display, in the log."""
+        self.events.append(text)
+        self.shown.note(text)
+        self.log.write("event", {"kind": kind, "text": text, "step": fields.pop("step", self.meter.step), **fields})
+
+    def write_report(self) -> str | None:
+        """The run on one page, from its log; and in run.json how it ended. Returns a sentence where it could not."""
+        if self.folder is None or not self.begun or self.log.path is None:
+            return None
+        try:
+            with written_whole(self.folder.report) as file:
+                file.write(run_page(read_log(self.log.path)).encode())
+            self.folder.write_identity({**self.identity, "ended": account.kind(self)})
+        except OSError as error:
+            return f"the report of the run could not be written: {error.strerror or error}."
+        return None
+
+    def _stalled(self, stall: Stall) -> None:
+        """From the watch's own thread: a person is told at once, the log when the loop comes by."""
+        self.shown.note(stall.text)
+        self._stalls.append(stall)
+
+    def _example(self) -> Any:
+        with suppress(Exception):  # the user's own code, and there may be no memory left for it
+            return self.job.batch(self.strategy.micro_batch)
+        return None
+
+    def _close_keeper(self) -> None:
+        assert self.keeper is not None
+        self.keeper.wait()
+        if self.begun:
+            self.look()
+
+    def _blaming(self, doing: str, part: object, call: Callable[[], T]) -> T:
+        """Turns whatever the job's code raises into an error that names its line."""
+        try:
+            return call()
+        except Exception as error:  # the user's own code may raise anything
+            raise job_failure(error, self.job, doing=doing, part=part) from error
+
+
+def _check_strategy(strategy: Strategy) -> None:
+    if not isinstance(strategy, Strategy):
+        raise InputError(f"train needs a Strategy or a Plan, got a {type(strategy).__name__}.")
+    if strategy.mode != "train":
+        raise InputError("a strategy of mode infer cannot be trained.", ["--mode train"])
+    if strategy.mesh.devices != 1:
+        accumulation = strategy.accumulation * strategy.mesh.data_parallel
+        raise UnsupportedError(f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",
+                               [f"the same global batch on one device: --accumulate {accumulation}",
+                                "make a plan for this machine: gpuwise plan JOB --on here"])  # fmt: skip
+
+
+def _patience_of_scaler(scaler: torch.amp.GradScaler, on_nonfinite: str) -> str:
+    """fp16 finds its loss scale by trying: a loss that overflowed is skipped, and the scale halved."""
+    return "skip" if scaler.is_enabled() else on_nonfinite

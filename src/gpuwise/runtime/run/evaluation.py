@@ -1,0 +1,117 @@
+"""Evaluations on held-out data while a run goes on: the job's own metrics, the best of them, and when to stop early."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from gpuwise.errors import InputError
+from gpuwise.job import Job
+from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.program import Program
+from gpuwise.runtime.program_state import random_state, set_random_state
+from gpuwise.runtime.run.settings import TrainSettings
+from gpuwise.strategy import Strategy
+
+
+def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
+    """The job's metrics of the model as it is, of the averaged parameters where there are any; and what went wrong.
+
+    It draws no random numbers that training would draw, and leaves the model in the mode it was found in. A metric that
+    fails never ends a run.
+    """
+    if job.evaluate is None:
+        return {}, None
+    before, training = random_state(program.device), program.model.training
+    averaged = nullcontext() if program.average is None else program.average.in_place()
+    program.model.eval()
+    try:
+        with torch.no_grad(), averaged:
+            return {name: float(value) for name, value in job.evaluate(program.model).items()}, None
+    except KeyboardInterrupt:
+        return {}, "an evaluation was interrupted; nothing of the training is lost."
+    except Exception as error:  # the user's own code may raise anything
+        return {}, job_failure(error, job, doing="evaluation", part=job.evaluate).what
+    finally:
+        program.model.train(training)
+        set_random_state(before, program.device)
+
+
+class Evaluations:
+    """When the job's metrics are asked for, what they were last, the best of them, and whether they get better any more.
+
+    Arguments:
+        micro_batches_per_epoch: None where nobody knows.
+
+    due_at: the step after which the next is due, infinite without any. done_at: the last one's step. metrics: of that.
+    best: step, metric and value of the best by the monitored metric.
+    Raises InputError where the settings ask for what the job has not.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings, micro_batches_per_epoch: int | None):
+        self._every = _interval(job, strategy, settings, micro_batches_per_epoch)
+        self._monitored, self._patience = settings.monitored, settings.patience
+        self._since_best = 0
+        self.due_at: float = math.inf if self._every is None else self._every
+        self.done_at = -1
+        self.metrics: dict[str, float] = {}
+        self.best: dict[str, Any] | None = None
+
+    def seen(self, step: int, metrics: dict[str, float]) -> bool:
+        """After an evaluation, {} where it failed. Returns whether it is the best so far.
+
+        Raises InputError where the monitored metric is not among them.
+        """
+        self.done_at = step
+        if self._every is not None:
+            self.due_at = step - step % self._every + self._every
+        if not metrics:
+            return False
+        self.metrics = metrics
+        if self._monitored is None:
+            return False
+        metric, larger = self._monitored
+        if metric not in metrics:
+            raise InputError(f"the job's evaluate gives no {metric!r}; it gives {', '.join(metrics)}.",
+                             [f"--monitor {'max' if larger else 'min'}:{next(iter(metrics))}"])  # fmt: skip
+        value = metrics[metric]
+        better = not math.isnan(value) and (
+            self.best is None or (value > self.best["value"] if larger else value < self.best["value"])
+        )
+        if better:
+            self.best = {"step": step, "metric": metric, "value": value}
+        self._since_best = 0 if better else self._since_best + 1
+        return better
+
+    @property
+    def over(self) -> bool:
+        """Whether the run's patience is at its end."""
+        return self._patience is not None and self._since_best >= self._patience
+
+    def state(self) -> dict[str, Any]:
+        return {"done_at": self.done_at, "metrics": self.metrics, "best": self.best, "since_best": self._since_best}
+
+    def load(self, state: dict[str, Any], step: int) -> None:
+        """Continues after `step`. An evaluation that was due there, and not made any more, is due at once."""
+        self.done_at, self.metrics = state["done_at"], dict(state["metrics"])
+        self.best, self._since_best = state["best"], state["since_best"]
+        if self._every is not None:
+            owed = step % self._every == 0 and self.done_at != step
+            self.due_at = step if owed else step - step % self._every + self._every
+
+
+def _interval(job: Job, strategy: Strategy, settings: TrainSettings, micro_batches_per_epoch: int | None) -> int | None:
+    """Steps between evaluations; None for a single one at the end."""
+    if job.evaluate is None:
+        if settings.monitor or settings.evaluate_every:
+            raise InputError(f"{job.name or 'the job'} has no metrics to evaluate.",
+                             ["evaluate=lambda model: {...} in the Job"])  # fmt: skip
+        return None
+    if settings.evaluate_every is not None or settings.monitor is None:
+        return settings.evaluate_every
+    if micro_batches_per_epoch is None:
+        raise InputError("nothing says how long an epoch is, and so when to evaluate.", ["--evaluate-every N"])
+    return max(1, micro_batches_per_epoch // strategy.accumulation)

@@ -1,0 +1,155 @@
+"""The folder of a run: what is in it, whose it is, and whether a run may be continued there."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import gpuwise
+from gpuwise.atomic import written_whole
+from gpuwise.errors import FileFormatError, InputError, JobError
+from gpuwise.job import Job, fingerprint
+from gpuwise.runtime.checkpoint import RunLock
+from gpuwise.runtime.checkpoint.lock import LOCK
+from gpuwise.runtime.run.settings import TrainSettings
+from gpuwise.strategy import Strategy
+
+FORMAT, VERSION = "gpuwise-run", 1
+_HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # what `written_whole` writes aside
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """RUN/{run.json, log.jsonl, report.html, lock, checkpoints/, stalls/, bad-batch.json}."""
+
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder, and keeps other runs out of it. One that was made for nothing is removed again.
+
+        Raises InputError where it cannot be made, or another run has it.
+        """
+        before = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the run folder {self.path}: {error.strerror}.",
+                             ["--run FOLDER that can be written to", "--no-run keeps nothing"]) from error  # fmt: skip
+        try:
+            with RunLock(self.path):
+                self._remove_leftovers()
+                yield
+        finally:
+            if before and not (self.path / "run.json").exists():
+                with suppress(OSError):
+                    (self.path / LOCK).unlink(missing_ok=True)
+                    for folder in before:
+                        folder.rmdir()
+
+    def _remove_leftovers(self) -> None:
+        """What a process that was killed left half written. For the one that holds the lock."""
+        for path in self.path.glob(".*.tmp"):
+            if _HALF.fullmatch(path.name):
+                with suppress(OSError):
+                    path.unlink()
+
+    def identity(self) -> dict[str, Any] | None:
+        """What run.json says; None where there is none. Raises FileFormatError for a damaged, foreign or newer one."""
+        path = self.path / "run.json"
+        try:
+            with path.open("rb") as file:
+                found = json.loads(file.read(1_000_000))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise FileFormatError(f"{path} cannot be read ({error}).", ["train in another folder: --run FOLDER"]) from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("version"), int):
+            raise FileFormatError(f"{path} is not of a run of gpuwise.", ["train in another folder: --run FOLDER"])
+        if found["version"] > VERSION:
+            raise FileFormatError(f"{path} is of gpuwise {found.get('gpuwise_version', '')}, newer than this one.",
+                                  ["update gpuwise", "train in another folder: --run FOLDER"])  # fmt: skip
+        return found
+
+    def write_identity(self, identity: dict[str, Any]) -> None:
+        with written_whole(self.path / "run.json") as file:
+            file.write((json.dumps(identity, indent=2, default=str) + "\n").encode())
+
+
+def identity_of(job: Job, strategy: Strategy, *, seed: int, steps: int,
+                plan: Mapping[str, Any] | None = None) -> dict[str, Any]:  # fmt: skip
+    """What tells one run from another, and the plan it carries out."""
+    identity = {"format": FORMAT, "version": VERSION, "job": job.name, "fingerprint": fingerprint(job),
+                "strategy": strategy.to_dict(), "global_batch": strategy.global_batch, "seed": seed, "steps": steps,
+                "gpuwise_version": gpuwise.__version__, "begun": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+    return identity if plan is None else {**identity, "plan": dict(plan)}
+
+
+def check_continues(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> list[str]:
+    """What changes between a run and its continuation, in sentences.
+
+    Raises JobError for another job, InputError for another seed or global batch: the order of its data, and what a step
+    means, would no longer be the same.
+    """
+    elsewhere = "train in another folder: --run FOLDER"
+    if found.get("fingerprint") != wanted["fingerprint"]:
+        raise JobError(f"{folder} holds a run of another job: {found.get('job')!r}, fingerprint {found.get('fingerprint')}; "
+                       f"this is {wanted['job']!r}, {wanted['fingerprint']}.", [elsewhere])  # fmt: skip
+    before, now = found.get("strategy", {}), wanted["strategy"]
+    batch = f"as before: --micro-batch {before.get('micro_batch')} --accumulate {before.get('accumulation')}"
+    for name, said, way in (("global_batch", "samples a step", batch),
+                            ("seed", "as its seed", f"as before: --seed {found.get('seed')}")):  # fmt: skip
+        if found.get(name) != wanted[name]:
+            raise InputError(f"the run in {folder} has {found.get(name)} {said}, not {wanted[name]}; continued so it would "
+                             "be another run.", [way, elsewhere])  # fmt: skip
+    notes = []
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if changed:
+        told = ", ".join(f"{name} {before.get(name)} -> {now.get(name)}" for name in changed)
+        notes.append(f"the run continues with other settings ({told}): its numbers will differ in their last bits.")
+    if found.get("steps") != wanted["steps"]:
+        notes.append(f"the run was to take {found.get('steps'):,} steps, now it takes {wanted['steps']:,}; its schedule is "
+                     "that of the new length from here on.")  # fmt: skip
+    return notes
+
+
+def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettings) -> Path:
+    """Where a run goes that names no folder: root/<job>, or the first root/<job>-2, -3, ... that is free, or holds the same
+    run not ended.
+
+    Raises InputError where there must be one to continue, and none is.
+    """
+    name = re.sub(r"[^a-z0-9.]+", "-", (job.name or "run").lower()).strip("-.") or "run"
+    wanted = identity_of(job, strategy, seed=settings.seed, steps=0)
+    same = ("fingerprint", "global_batch", "seed")
+    for number in itertools.count(1):
+        folder = RunFolder(root / (name if number == 1 else f"{name}-{number}"))
+        found = folder.identity()
+        if found is None:
+            if settings.resume == "must":
+                raise InputError(f"there is no run of {job.name or 'this job'} to continue in {root}.",
+                                 ["leave out --resume to begin one", "--run FOLDER of the run to continue"])  # fmt: skip
+            return folder.path
+        ended = found.get("ended") in ("finished", "early stop")
+        if settings.resume != "never" and not ended and all(found.get(key) == wanted[key] for key in same):
+            return folder.path
+    raise AssertionError("endless")

@@ -1,0 +1,32 @@
+"""How many optimizer steps a run has."""
+
+from __future__ import annotations
+
+import math
+
+from gpuwise.errors import InputError, JobError
+from gpuwise.job import Job
+from gpuwise.runtime.data import Feed
+from gpuwise.runtime.run.settings import TrainSettings
+from gpuwise.strategy import Strategy
+
+
+def count_steps(job: Job, feed: Feed, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[str]]:
+    """Optimizer steps of a run, at least one, and what was assumed. Samples and tokens are rounded up to whole steps.
+
+    Raises JobError where nothing says how long an epoch is, InputError for tokens of a job that has none.
+    """
+    if settings.steps is not None:
+        return int(settings.steps), []
+    if settings.samples is not None:
+        return math.ceil(settings.samples / strategy.global_batch), []
+    if settings.tokens is not None:
+        if job.tokens_per_sample is None:
+            raise InputError(f"{job.name or 'the job'} counts {job.sample_unit}s, not tokens.",
+                             ["--samples or --epochs", "tokens_per_sample=... in the Job"])  # fmt: skip
+        return math.ceil(settings.tokens / (job.tokens_per_sample * strategy.global_batch)), []
+    micro_batches = feed.micro_batches_per_epoch
+    if micro_batches is None:
+        raise JobError("nothing says how many samples an epoch of this job has.", ["samples=... in the Job", "--steps N"])
+    assumed = [] if settings.epochs else ["trained for one epoch; --epochs or --steps changes it."]
+    return max(1, int((settings.epochs or 1) * micro_batches) // strategy.accumulation), assumed

@@ -1,0 +1,49 @@
+"""How much memory a run took at most."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")  # see proc(5): writing 5 resets the peak resident set size
+
+
+class PeakMemory:
+    """Starts counting when made. On a GPU its allocator's bytes; on the CPU the process's resident set (Linux only)."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._before_bytes: int | None = torch.cuda.memory_allocated(device)
+            return
+        with suppress(OSError):  # not Linux, or not allowed: then a peak from before may hide the run's own
+            _CLEAR.write_text("5")
+        self._before_bytes, self._peak_before_bytes = _resident("VmRSS"), _resident("VmHWM")
+
+    def now_bytes(self) -> int | None:
+        """What is held now, above what was held at the start."""
+        if self.device.type == "cuda":
+            return torch.cuda.memory_allocated(self.device) - (self._before_bytes or 0)
+        now = _resident("VmRSS")
+        return None if now is None or self._before_bytes is None else max(0, now - self._before_bytes)
+
+    def bytes(self) -> int | None:
+        """The peak since the start, above what was held at the start; None where it cannot be known."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) - (self._before_bytes or 0)
+        peak = _resident("VmHWM")
+        if peak is None or self._before_bytes is None or peak == self._peak_before_bytes:
+            return None
+        return peak - self._before_bytes
+
+
+def _resident(field: str) -> int | None:
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)

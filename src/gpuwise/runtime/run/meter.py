@@ -1,0 +1,91 @@
+"""Meter: the clock of a run. Tells the program's own time from the time spent waiting for data."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from array import array
+
+from gpuwise.runtime.run.result import WARMUP_STEPS, StepTime, measured_step_time
+
+RECENT_STEPS = 50  # what the displayed step time is the median of
+
+
+class Meter:
+    """Started when made; then, for each optimizer step of `global_batch` samples: `fetch`, `begin`, `end`.
+
+    Arguments:
+        before: steps of earlier runs that this one continues.
+    """
+
+    def __init__(self, *, steps: int, global_batch: int, before: int = 0):
+        self.steps, self.global_batch, self.before = steps, global_batch, before
+        self.step = before
+        self.now_s = self._started_s = self._warm_s = time.perf_counter()
+        self.step_time_s = self.data_s = 0.0  # of the latest step
+        self._asked_s = self._begun_s = self.now_s
+        self._warm_step, self._waited_s, self._paused_s = before, 0.0, 0.0
+        self._step_times_s = array("d")
+
+    def fetch(self) -> None:
+        """The loop asks for data."""
+        self._asked_s = time.perf_counter()
+
+    def begin(self) -> None:
+        """The data is there; the program starts."""
+        self._begun_s = time.perf_counter()
+        self.data_s = self._begun_s - self._asked_s
+        self._waited_s += self.data_s
+
+    def end(self) -> None:
+        """The program has finished a step."""
+        self.now_s = time.perf_counter()
+        self.step += 1
+        self.step_time_s = self.now_s - self._begun_s
+        self._step_times_s.append(self.step_time_s)
+        # The rate is told without the warm-up, unless there is nothing else.
+        if self.done <= WARMUP_STEPS and self.step < self.steps:
+            self._warm_step, self._warm_s, self._waited_s, self._paused_s = self.step, self.now_s, 0.0, 0.0
+
+    def pause(self, seconds: float) -> None:
+        """Time that is not training: evaluations, a caller's own work between steps."""
+        self._paused_s += seconds
+
+    @property
+    def done(self) -> int:
+        """Steps of this run."""
+        return self.step - self.before
+
+    @property
+    def samples(self) -> int:
+        """Trained on, earlier runs included."""
+        return self.step * self.global_batch
+
+    @property
+    def wall_s(self) -> float:
+        return self.now_s - self._started_s
+
+    @property
+    def steps_per_s(self) -> float:
+        """After warm-up, data loading counted, pauses not; of all steps while it lasts."""
+        if self.step > self._warm_step:
+            return (self.step - self._warm_step) / max(1e-9, self.now_s - self._warm_s - self._paused_s)
+        return self.done / max(1e-9, self.wall_s)
+
+    @property
+    def data_share(self) -> float:
+        """Share of the time after warm-up spent waiting for data; 0 while it lasts."""
+        return self._waited_s / (self.now_s - self._warm_s) if self.step > self._warm_step else 0.0
+
+    @property
+    def step_time(self) -> StepTime:
+        return measured_step_time(self._step_times_s)
+
+    @property
+    def recent_step_time_s(self) -> float:
+        """Median of the latest steps; 0 before the first."""
+        return statistics.median(self._step_times_s[-RECENT_STEPS:] or (0.0,))
+
+    @property
+    def remaining_s(self) -> float:
+        return (self.steps - self.step) / self.steps_per_s

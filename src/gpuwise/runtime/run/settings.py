@@ -1,0 +1,105 @@
+"""TrainSettings: how a run is run, beyond its job and its strategy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gpuwise.errors import InputError
+
+RESUMES = ("auto", "must", "never")
+NONFINITE = ("stop", "skip")
+PREEMPTIONS = ("auto", "aws", "gcp", "azure", "none")
+LENGTHS = ("steps", "epochs", "samples", "tokens")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How long, where to, and what to watch.
+
+    steps, epochs, samples, tokens: how long, one of them at most; one epoch without any. seed: of the initial weights, the
+    order of the data and everything random in between.
+
+    folder: of the run, where checkpoints, log and report go; None keeps nothing. resume: auto continues what is in the
+    folder, must raises where there is nothing to continue, never raises where there is something. keep: checkpoints beside
+    the best.
+    save_every_s: seconds between checkpoints; None chooses them by what a save takes and interruptions_per_day.
+
+    evaluate_every: optimizer steps between evaluations by job.evaluate; None: at the end, or once an epoch where `monitor`
+    needs it. monitor: "max:accuracy" or "min:loss", a metric of job.evaluate: its best checkpoint is kept. patience:
+    evaluations without a better one before the run stops early; None: never.
+
+    time_limit_s: the run saves and stops before so many seconds have passed. preemption: whose notices of a machine about
+    to be taken away are listened to: auto | aws | gcp | azure | none. on_nonfinite: a step whose loss is no finite number
+    stops the run, or is skipped.
+
+    log_path: JSON lines go there, too; progress: what stderr shows, auto | panel | plain | silent; writers: "tensorboard",
+    "wandb"; usd_per_hour: what the machine costs.
+
+    Raises InputError where a value makes no sense.
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    seed: int = 0
+    folder: Path | None = None
+    resume: str = "auto"
+    keep: int = 2
+    save_every_s: float | None = None
+    interruptions_per_day: float | None = None
+    evaluate_every: int | None = None
+    monitor: str | None = None
+    patience: int | None = None
+    time_limit_s: float | None = None
+    preemption: str = "auto"
+    on_nonfinite: str = "stop"
+    log_path: Path | None = None
+    progress: str = "auto"
+    writers: tuple[str, ...] = ()
+    usd_per_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} say how long to train; give one of them.")
+        for name in given:
+            if not 0 < getattr(self, name) < 1e15:  # also refuses NaN
+                raise InputError(f"{name} must be above zero and sensible, got {getattr(self, name)!r}.")
+        for name in ("save_every_s", "evaluate_every", "patience", "time_limit_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name.replace('_', ' ')} must be above zero, got {value!r}.")
+        for name in ("interruptions_per_day", "usd_per_hour"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise InputError(f"{name.replace('_', ' ')} must be a number from 0 on, got {value!r}.")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"the seed must be a whole number from 0 to 2^63 - 1, got {self.seed}.")
+        if self.keep < 2:
+            raise InputError(f"at least two checkpoints are kept, in case one is damaged; got {self.keep}.", ["--keep 2"])
+        for name, allowed in (("resume", RESUMES), ("on_nonfinite", NONFINITE), ("preemption", PREEMPTIONS)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"unknown {name.replace('_', '-')} {getattr(self, name)!r}.",
+                                 [f"one of: {', '.join(allowed)}"])  # fmt: skip
+        if self.patience is not None and self.monitor is None:
+            raise InputError("patience counts evaluations without a better metric, and none is monitored.",
+                             ["--monitor max:accuracy, with a metric of the job's evaluate"])  # fmt: skip
+        self.monitored  # noqa: B018 - raises where it cannot be read
+
+    @property
+    def monitored(self) -> tuple[str, bool] | None:
+        """The metric that is monitored, and whether more of it is better."""
+        if self.monitor is None:
+            return None
+        which, found, metric = self.monitor.partition(":")
+        if not found or which not in ("min", "max") or not metric:
+            raise InputError(f"cannot read the metric to monitor, {self.monitor!r}.", ["max:accuracy", "min:loss"])
+        return metric, which == "max"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types; what is None is left out."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in found.items() if value is not None}

@@ -1,0 +1,228 @@
+"""The log of a run: JSON lines, between a header and a summary."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from io import FileIO
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.report.run_records import lasting
+
+_HEADER = b'{"record": "header"'  # what a log begins with
+WRITE_EVERY_S = 0.25
+# Step records are at least LEAST_APART_S apart, and a run may write _FULL_RATE of them at that rate; then their distance
+# grows with the age of the run, up to MOST_APART_S. A weekend of tiny steps makes about 300,000 records, some 70 MB.
+LEAST_APART_S, MOST_APART_S = 0.02, 1.0
+_FULL_RATE = 20_000
+
+
+class RunLog:
+    """Appends records to a file; a record is one line, written whole or, when the machine dies, cut at the very end.
+
+    Each record has `record` and `time` (UTC). `record` is "header", "step", "evaluation", "checkpoint", "event",
+    "interrupted", "resumed", "summary" or "error". A second run into the same file adds its own header, and "resumed" after
+    it where it continues the first: nothing that was logged is lost. The file is opened by `open`, not before, so that a job
+    that fails in its first step leaves nothing behind. With path None every call does nothing. As a context manager it notes
+    how a run failed, and closes.
+
+    Steps are kept in memory and written every quarter of a second, before any other record, and at the end: a process that is
+    killed loses no more of them than that. Steps that follow each other faster than LEAST_APART_S share a record: step,
+    samples, epoch, learning rate and memory of the last, means of the rest over those that are finite, `steps`, how many they
+    are, and `not_finite`, how many had no finite loss. With the age of a run its records and writes move apart, after hours to
+    MOST_APART_S: slower steps always have a record each. every_step: all have.
+
+    Raises InputError at once when the path cannot be a log: a missing folder, or a file that is something else.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, *, every_step: bool = False):
+        self.path = None if path is None else Path(path)
+        self.problem: str | None = None  # why logging stopped, when the disk refused
+        self._every_step = every_step
+        self._file: FileIO | None = None
+        self._rows: list[tuple[Any, ...]] = []  # arguments of `step`, not written yet
+        self._due_s = -math.inf
+        self._began_s: float | None = None
+        if self.path is not None:
+            _check(self.path)
+
+    def open(self, header: dict[str, Any]) -> None:
+        """Creates the file, or continues it, and writes the header. Raises InputError when that is not possible."""
+        if self.path is None:
+            return
+        try:
+            torn = _ends_torn(self.path)
+            self._file = FileIO(self.path, "a")  # unbuffered: a line is in the file when write returns
+            if torn:
+                self._file.write(b"\n")
+        except OSError as error:
+            raise InputError(f"cannot write log {self.path}: {error.strerror}.", ["choose another --log"]) from error
+        self.write("header", header)
+
+    def step(self, now_s: float, step: int, samples: int, epoch: float | None, loss: float, learning_rate: float,
+             step_time_s: float, data_s: float, grad_norm: float | None = None,
+             memory_bytes: int | None = None) -> None:  # fmt: skip
+        """An optimizer step that ended at now_s, of a clock that never goes back; called for each of them.
+
+        samples and epoch: so far. step_time_s without, data_s only the wait for data.
+        """
+        if self._file is None:
+            return
+        self._rows.append((now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes))
+        if now_s + step_time_s >= self._due_s:  # the next step may end too late
+            self.flush()
+
+    def write(self, record: str, fields: dict[str, Any]) -> None:
+        """One line, after the steps before it. A full disk ends the log, with `problem` set, and not the training."""
+        self.flush()
+        self._append([_line(record, datetime.now(UTC), fields)])
+
+    def flush(self) -> None:
+        """Writes the steps that are still in memory; worth a call before anything that takes long."""
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        now_s, now = rows[-1][0], datetime.now(UTC)
+        if self._began_s is None:
+            self._began_s = rows[0][0]
+        apart_s = min(max(LEAST_APART_S, (now_s - self._began_s) / _FULL_RATE), MOST_APART_S)
+        self._due_s = now_s + max(WRITE_EVERY_S, apart_s)
+        self._append([_line("step", now - timedelta(seconds=now_s - group[-1][0]), _step_fields(group))
+                      for group in _grouped(rows, 0.0 if self._every_step else apart_s)])  # fmt: skip
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, GpuwiseError):
+            self.write("error", {"code": error.code, "message": error.what})
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
+            self.write("interrupted", {"at_once": True})
+        self.close()
+
+    def close(self) -> None:
+        self.flush()
+        self._end()
+
+    def _append(self, lines: Sequence[bytes]) -> None:
+        if self._file is None:
+            return
+        left = b"".join(lines)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self.problem = f"the log {self.path} ends early: {error.strerror}."
+            self._end()
+
+    def _end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._rows.clear()
+
+
+def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All records of a log, torn lines left out. Raises InputError when the file is not a log."""
+    _check(Path(path))
+    found = map(_parsed, Path(path).read_bytes().split(b"\n"))
+    return [record for record in found if record is not None]
+
+
+def read_steps(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The step records of the latest run and of the runs that it continues; of a step that was trained again, the later one.
+
+    Raises InputError when the file is not a log.
+    """
+    return lasting(read_log(path), "step")
+
+
+def _grouped(rows: Sequence[tuple[Any, ...]], apart_s: float) -> list[list[tuple[Any, ...]]]:
+    """Steps that share a record: those less than apart_s after its first."""
+    groups: list[list[tuple[Any, ...]]] = []
+    until_s = -math.inf
+    for row in rows:
+        if row[0] >= until_s:
+            groups.append([])
+            until_s = row[0] + apart_s
+        groups[-1].append(row)
+    return groups
+
+
+def _step_fields(group: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    _, step, samples, epoch, _, learning_rate, _, _, _, memory_bytes = group[-1]
+    losses = [row[4] for row in group if math.isfinite(row[4])]
+    step_time_s, data_s = fmean([row[6] for row in group]), fmean([row[7] for row in group])
+    norms = [row[8] for row in group if row[8] is not None]
+    fields = {"step": step, "samples": samples, "epoch": epoch, "loss": fmean(losses) if losses else None,
+              "learning_rate": learning_rate, "step_time_s": _short(step_time_s), "data_s": _short(data_s),
+              "samples_per_s": _short(samples / step / max(step_time_s + data_s, 1e-9)), "steps": len(group)}  # fmt: skip
+    if norms:
+        fields["grad_norm"] = _short(fmean(norms))
+    if memory_bytes is not None:
+        fields["memory_bytes"] = memory_bytes
+    if len(losses) < len(group):
+        fields["not_finite"] = len(group) - len(losses)
+    return fields
+
+
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+
+
+def _line(record: str, at: datetime, fields: dict[str, Any]) -> bytes:
+    value = {"record": record, "time": at.isoformat(timespec="milliseconds"), **fields}
+    try:
+        text = _encode(value)
+    except ValueError:  # rare, so the common record pays nothing for it
+        text = _encode(_without_nan(value))
+    return (text + "\n").encode(errors="replace")
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for both."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _short(value: float) -> float:
+    """Six digits: more of a time or a norm would be noise."""
+    return float(f"{value:.6g}")
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):  # what a killed process was writing; not text, not JSON
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _check(path: Path) -> None:
+    if path.is_dir() or not path.parent.is_dir():
+        why = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise InputError(f"the log {path} {why}.", ["choose another --log"])
+    if path.exists() and path.stat().st_size:
+        try:
+            with path.open("rb") as file:
+                first = file.read(len(_HEADER))
+        except OSError:
+            first = b""
+        if not first or not _HEADER.startswith(first.rstrip(b"\n")):  # a header may be torn, by a full disk for one
+            raise InputError(f"{path} exists and is no log of gpuwise; it stays as it is.", ["choose another --log"])
+
+
+def _ends_torn(path: Path) -> bool:
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

@@ -1,0 +1,145 @@
+"""The live panel of a run on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING, TextIO, cast
+
+from gpuwise.report.parts import percent
+from gpuwise.report.picture import shortened
+from gpuwise.runtime.show.displays import Display
+from gpuwise.runtime.show.spark import Curve, sparkline
+from gpuwise.runtime.show.update import Update, beside
+
+if TYPE_CHECKING:
+    from rich.panel import Panel as RichPanel
+
+PANEL_EVERY_S = 0.25
+MOST_SHARE = 0.01  # of the time, for drawing: a slow terminal is drawn on less often
+_WIDEST = 100  # columns: beyond them lines are harder to read, not fuller
+_LABELS = 12  # columns
+_NARROW = 60  # columns below which labels stand in the line instead of before it
+_EVENTS = 3
+_MEMORY_CELLS = 20
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    spark: str
+    full: str
+    empty: str
+    between: str
+
+
+_UNICODE = Glyphs("▁▂▃▄▅▆▇█", "━", "─", " · ")
+_PLAIN = Glyphs("_.-=+*#", "#", ".", " - ")
+
+
+class Panel(Display):
+    """Loss and its course, pace, memory, what is left, the last checkpoint and recent events, in one frame.
+
+    Notes are printed above it and stay. title: the job's name.
+    """
+
+    every_s = PANEL_EVERY_S
+
+    def __init__(self, stream: TextIO | None = None, *, title: str = "", clock: Callable[[], float] = time.perf_counter):
+        stream = stream or sys.stderr
+        super().__init__(stream)
+        from rich.console import Console
+        from rich.live import Live
+
+        self._title, self._clock = title, clock
+        self._losses = Curve()
+        self._console = Console(file=cast(TextIO, self.stream), highlight=False, emoji=False, markup=False)
+        # No refresh thread: it would compete with training for a core. What the job prints to the same terminal goes above.
+        ours = stream is sys.stderr
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stderr=ours,
+                          redirect_stdout=ours and sys.stdout.isatty())  # fmt: skip
+
+    def show(self, update: Update) -> None:
+        began_s = self._clock()
+        self._losses.add(update.loss)
+        self._live.update(self._framed(update), refresh=True)
+        self._next_s += max(0.0, (self._clock() - began_s) / MOST_SHARE - self.every_s)
+
+    def note(self, text: str) -> None:
+        from rich.text import Text
+
+        self._told.append(text)
+        self._console.print(Text.assemble(("note: ", "yellow"), self.stream.spoken(text)))
+
+    def __enter__(self) -> Display:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _framed(self, update: Update) -> RichPanel:
+        from rich import box
+        from rich.panel import Panel as RichPanel
+        from rich.text import Text
+
+        width = max(20, min(self._console.width, _WIDEST))
+        room = width - 4  # the frame and a blank on each side
+        lines = [Text.assemble((label, "dim"), (line, style)) for label, line, style in self._rows(update, room)]
+        share = f" · {percent(update.step / update.steps)}" if update.steps else ""
+        far = self.stream.spoken(" · ".join(part for part in (self._title, update.far() + share) if part))
+        return RichPanel(Text("\n", no_wrap=True).join(lines), title=Text(shortened(far, room - 4), "bold"), title_align="left",
+                         width=width, box=box.ROUNDED if self.stream.unicode else box.ASCII, border_style="dim")  # fmt: skip
+
+    def _rows(self, update: Update, room: int) -> Iterator[tuple[str, str, str]]:
+        """Label, line and style of each, together no longer than `room`."""
+        glyphs = _UNICODE if self.stream.unicode else _PLAIN
+        wide = room + 4 >= _NARROW
+        blank, beyond = (" " * _LABELS, room - _LABELS) if wide else ("", room)
+
+        def row(label: str, words: Sequence[str], style: str = "") -> Iterator[tuple[str, str, str]]:
+            spoken = [self.stream.spoken(word) for word in words]
+            if spoken and not wide:
+                spoken[0] = f"{label} {spoken[0]}"
+            for number, line in enumerate(packed(spoken, beyond, glyphs.between)):
+                yield (blank if number or not wide else f"{label:<{_LABELS}}", line, style)
+
+        if update.steps:
+            yield "", _bar(update.step / update.steps, room, glyphs), "cyan"
+        yield from row("loss", update.loss_words(), "bold")
+        if course := sparkline(self._losses.points(), cells=beyond, glyphs=glyphs.spark):
+            yield blank, course, "cyan"
+        yield from row("metrics", update.metric_words())
+        yield from row("pace", update.pace_words())
+        forecast = update.forecast
+        outside = forecast is not None and not forecast.low <= update.step_time_s <= forecast.high
+        step = beside(update.step_time_s, forecast).removeprefix("step ").split("; ")
+        yield from row("step", step, "yellow" if outside else "")
+        memory = update.memory_words()
+        if wide and update.memory_bytes is not None and update.memory_capacity_bytes:
+            memory = [f"{_bar(update.memory_bytes / update.memory_capacity_bytes, _MEMORY_CELLS, glyphs)} {memory[0]}"]
+        yield from row("memory", memory)
+        yield from row("time", update.time_words())
+        yield from row("money", update.money_words())
+        yield from row("checkpoint", update.checkpoint_words(), "yellow" if update.checkpoint_problem else "")
+        for event in [event for event in update.events if event not in self._told][-_EVENTS:]:
+            for line in wrap(self.stream.spoken(event), room):
+                yield "", line, "yellow"
+
+
+def packed(words: Sequence[str], room: int, between: str) -> list[str]:
+    """The words in as few lines as hold them, none longer than `room`."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(between) + len(word) <= room:
+            lines[-1] += between + word
+        else:
+            lines += wrap(word, room)
+    return lines
+
+
+def _bar(share: float, cells: int, glyphs: Glyphs) -> str:
+    full = round(cells * min(max(share, 0.0), 1.0))
+    return glyphs.full * full + glyphs.empty * (cells - full)

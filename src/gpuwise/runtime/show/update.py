@@ -1,0 +1,98 @@
+"""Update: a run at one moment, as displays show it, and the words for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuwise.cost.forecast import Interval
+from gpuwise.report.parts import memory_of, percent, rate
+from gpuwise.units import format_duration, format_usd
+
+_DATA_SHARE_SHOWN = 0.005  # of the time: below it, waiting for data is not worth a word
+
+
+@dataclass(frozen=True)
+class LastCheckpoint:
+    """The newest checkpoint that is complete: the step it holds, and the seconds since it was."""
+
+    step: int
+    age_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """A run after `step` of `steps` optimizer steps; None stands for what is not known.
+
+    step_time_s: median of the latest steps, data loading not counted; forecast: of it. samples_per_s: data loading counted.
+    data_share: of the time, spent waiting for data. mfu: model operations against the device's peak. usd_spent, usd_left:
+    by the price the run was given. checkpoint_problem: why the latest save failed. metrics: of the latest evaluation.
+    events: recent sentences, oldest first; a display tells each once.
+    """
+
+    step: int
+    steps: int | None
+    samples: int
+    loss: float
+    step_time_s: float
+    samples_per_s: float
+    remaining_s: float | None = None
+    learning_rate: float | None = None
+    mfu: float | None = None
+    memory_bytes: int | None = None
+    memory_capacity_bytes: int | None = None
+    data_share: float = 0.0
+    usd_spent: float | None = None
+    usd_left: float | None = None
+    forecast: Interval | None = None
+    checkpoint: LastCheckpoint | None = None
+    checkpoint_problem: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+    def far(self) -> str:
+        """'step 41/100', or 'step 41' where nobody knows how many there are."""
+        return f"step {self.step:,}" + (f"/{self.steps:,}" if self.steps is not None else "")
+
+    def loss_words(self) -> list[str]:
+        lr = [] if self.learning_rate is None else [f"lr {self.learning_rate:.3g}"]
+        return [f"{self.loss:.4g}", *lr]
+
+    def pace_words(self) -> list[str]:
+        mfu = [] if self.mfu is None else [f"MFU {percent(self.mfu)}"]
+        waits = [f"{percent(self.data_share)} waiting for data"] if self.data_share >= _DATA_SHARE_SHOWN else []
+        return [rate(self.samples_per_s, "samples"), *mfu, *waits]
+
+    def time_words(self) -> list[str]:
+        """Nothing once the run is over."""
+        return [] if self._over or self.remaining_s is None else [f"{format_duration(self.remaining_s)} left"]
+
+    def money_words(self) -> list[str]:
+        left = "" if self._over or self.usd_left is None else f", {format_usd(self.usd_left)} left"
+        return [] if self.usd_spent is None else [f"{format_usd(self.usd_spent)} spent{left}"]
+
+    def memory_words(self) -> list[str]:
+        return [] if self.memory_bytes is None else [memory_of(self.memory_bytes, self.memory_capacity_bytes)]
+
+    def checkpoint_words(self) -> list[str]:
+        saved = []
+        if self.checkpoint is not None:
+            saved = [f"step {self.checkpoint.step:,} saved {format_duration(self.checkpoint.age_s)} ago"]
+        return saved + ([f"not saved: {self.checkpoint_problem}"] if self.checkpoint_problem else [])
+
+    def metric_words(self) -> list[str]:
+        return [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+
+    @property
+    def _over(self) -> bool:
+        return self.steps is not None and self.step >= self.steps
+
+
+def beside(step_time_s: float, forecast: Interval | None) -> str:
+    """The measured step next to the forecast one, in one unit: 'step 41 ms; forecast 38 ms (31 to 52)'."""
+    if forecast is None:
+        return f"step {format_duration(step_time_s)}"
+    scale, unit = next(((s, u) for s, u in ((60, "min"), (1, "s"), (1e-3, "ms")) if step_time_s >= s), (1e-6, "µs"))
+    number = [f"{v / scale:.3g}" if v < 1000 * scale else f"{v / scale:,.0f}"
+              for v in (step_time_s, forecast.value, forecast.low, forecast.high)]  # fmt: skip
+    return f"step {number[0]} {unit}; forecast {number[1]} {unit} ({number[2]} to {number[3]})"

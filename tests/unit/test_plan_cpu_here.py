@@ -1,0 +1,74 @@
+"""A plan for the CPU of this machine: settings chosen on its own kernels, and the time to compile on the bill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_plan_cpu_choice import CPU, GENERATED, trace_of
+from test_plan_synthetic import synthetic_source
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Machine
+from gpuwise.plan import cpu_choice
+from gpuwise.plan.compile_time import KERNEL_S, LOADING_S
+from gpuwise.plan.search import plan
+from gpuwise.plan.types import Plan, Request
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Trace
+
+HERE = Machine(CPU, 1, host_memory_bytes=64 * 2**30, name="this")
+LONG = 10**7
+
+
+def planned(own, *, samples: int = LONG, **wanted) -> Plan:
+    request = Request(samples=samples, global_batch=64, here=HERE, on=("here",), **wanted)
+    return plan(synthetic_source(), request, [], Catalog(), own=own).best
+
+
+def own(strategy: Strategy) -> Trace:
+    return trace_of(strategy, images=True).with_accumulation(strategy.accumulation)
+
+
+def test_without_own_traces_all_is_as_recorded():
+    found = planned(None)
+    assert not found.strategy.channels_last
+    assert found.strategy.global_batch == 64
+
+
+def test_settings_follow_the_own_kernels():
+    found = planned(own)
+    assert (found.strategy.precision, found.strategy.channels_last, found.strategy.global_batch) == ("amp-bf16", True, 64)
+    assert any(reason.startswith("amp-bf16, channels-last: ") for reason in found.reasons)
+
+
+def test_what_is_pinned_stays():
+    assert planned(own, precision="fp32").strategy.precision == "fp32"
+    assert planned(own, micro_batch=16).strategy.micro_batch == 16
+
+
+def test_time_to_compile_is_on_the_bill(monkeypatch):
+    eager = planned(own)
+    monkeypatch.setattr(cpu_choice, "FASTER_COMPILED", 0.01)
+    monkeypatch.setattr(cpu_choice, "pays_back_after", lambda *_, **__: 1)
+    compiled = planned(own)
+    assert (eager.strategy.compile, compiled.strategy.compile) == (False, True)
+    takes_h = (LOADING_S + GENERATED * KERNEL_S) / 3600
+    steps_h = compiled.steps * compiled.forecast.step_time_s.value / 3600
+    assert compiled.machine_hours == pytest.approx(steps_h + takes_h)
+
+
+def test_a_job_that_cannot_be_traced_here_is_planned_by_recordings():
+    def refused(strategy: Strategy) -> Trace:
+        raise UnsupportedError("no PyTorch here.")
+
+    assert planned(refused) == planned(None)
+
+
+def test_a_batch_that_does_not_fit_gets_smaller():
+    small = replace(HERE, host_memory_bytes=2**30)
+    request = Request(samples=LONG, global_batch=4096, here=small, on=("here",))
+    found = plan(synthetic_source(), request, [], Catalog(), own=own).best
+    assert found.forecast.memory.fits
+    assert found.strategy.global_batch == 4096
