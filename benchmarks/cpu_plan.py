@@ -7,7 +7,7 @@ candidates: what could have been chosen, each measured beside its forecast; how 
 operations: kernels of gpuwise.measure.networks in fp32 and bf16, plain and channels-last, by processor time on one core:
 what the factors of generation-amd-avx-512.toml stand on.
 
-8 minutes on two cores; --write puts steps and candidates into benchmarks/results/cpu_plan.json.
+Steps take 5 minutes on two cores, candidates as long; --write puts what ran into benchmarks/results/cpu_plan.json.
 """
 
 from __future__ import annotations

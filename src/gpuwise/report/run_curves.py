@@ -31,8 +31,9 @@ def curves(records: Sequence[dict[str, Any]]) -> str:
 def _charts(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[Chart]:
     header, summary = latest(records, "header"), latest(records, "summary")
     step_time = interval(part(part(header, "forecast"), "step_time_s"))
-    memory = (number(part(summary, "memory_check"), "forecast_bytes")
-              or number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes"))  # fmt: skip
+    memory = number(part(summary, "memory_check"), "forecast_bytes")
+    if memory is None and str(header.get("device", "")).startswith("cuda"):  # a CPU's process holds much beside the step
+        memory = number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes")
     peak = max((point[1] for point in _points(steps, "memory_bytes")), default=1.0)
     found = [
         _chart(steps, "loss", "loss", _short, logarithmic=True, width=_LOSS_WIDTH,

@@ -1,0 +1,139 @@
+"""One step of a run: its data, its gradients, its update, and its loss as soon as that is known."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import NamedTuple
+
+from gpuwise.errors import JobError
+from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.health import LossEvent, write_bad_batch
+from gpuwise.runtime.run.equipment import Equipment
+from gpuwise.runtime.run.losses import DeviceLosses
+
+NAMED = 5  # parameters that a note names
+
+
+class _Row(NamedTuple):
+    """What the log has of a step beside its loss."""
+
+    now_s: float
+    step: int
+    learning_rate: float
+    step_time_s: float
+    data_s: float
+    gradient_norm: float | None
+
+
+class Stepper:
+    """Takes the steps of a run, one at a time. loss: the latest that is known.
+
+    Raises what the job's own code comes to (see gpuwise.runtime.failure), and JobError for losses that are no numbers.
+    """
+
+    def __init__(self, its: Equipment):
+        self.its, self.job, self.program = its, its.job, its.program
+        self.loss = its.good_loss
+        self._skips = its.settings.on_nonfinite == "skip"
+        # Where the loss is known before the update, a step that is no number is not taken.
+        self._judges = its.program.device.type == "cpu" or self._skips
+        self._waiting: DeviceLosses[_Row] = DeviceLosses()
+
+    def take(self, step: int) -> None:
+        """Data, gradients, update."""
+        its, meter, program = self.its, self.its.meter, self.program
+        its.stall.beat("data")
+        meter.fetch()
+        try:
+            micro_batches = next(its.batches)
+        except Exception as error:  # the user's own code may raise anything
+            if its.keeper is not None and its.begun:  # what was trained up to here is sound
+                self.settle()
+                its.save_last(step - 1)
+            raise job_failure(error, self.job, doing=f"reading the data of step {step}",
+                              part=self.job.data or self.job.batch) from error  # fmt: skip
+        its.stall.beat("step")
+        meter.begin()
+        try:
+            its.rate.set(step - 1)
+            loss = program.accumulate(micro_batches)
+            if step == its.start + 1:
+                its.notes += self._without_gradient()
+            if self._judges:
+                value = loss.item()
+                if self._is_good(value):
+                    program.update()
+                else:
+                    program.discard()
+                    value = math.nan if math.isfinite(value) else value  # its gradients were no numbers
+            else:
+                program.update()
+        except Exception as error:  # the user's own code may raise anything
+            raise job_failure(error, self.job, doing=f"step {step}", part=self.job.loss,
+                              memory=its.memory_view(micro_batches)) from error  # fmt: skip
+        meter.end()
+        norm = program.gradient_norm
+        row = _Row(meter.now_s, step, its.rate.value, meter.step_time_s, meter.data_s,
+                   norm.item() if norm is not None and self._judges else None)  # fmt: skip
+        if self._judges:
+            self._know(row, value)
+            return
+        self._waiting.put(row, loss)
+        for known, value in self._waiting.known():
+            self._know(known, value)
+
+    def _without_gradient(self) -> list[str]:
+        """A sentence when parameters are trained that the loss does not depend on."""
+        names = self.program.without_gradient()
+        if not names:
+            return []
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        return [f"no gradient reaches {', '.join(names[:NAMED])}{more}: the loss does not depend on them, so they stay as they "
+                "are; use them in the model's forward, or set requires_grad to False."]  # fmt: skip
+
+    def _is_good(self, loss: float) -> bool:
+        """Whether the update may be made. A loss scale that is too large is found, and lowered, by the update itself."""
+        program = self.program
+        if program.scaler.is_enabled():
+            return True
+        return math.isfinite(loss) and (not self._skips or program.gradients_are_finite())
+
+    def _know(self, row: _Row, loss: float) -> None:
+        """The loss of a step has become known."""
+        its = self.its
+        event = its.watch.see(row.step, loss)
+        if row.step == its.start + 1 and event is None:
+            its.first_step_is_done(loss)
+        if math.isfinite(loss):
+            its.good_loss = self.loss = loss
+        samples = row.step * its.strategy.global_batch
+        its.log.step(row.now_s, row.step, samples, its.epoch(samples), loss, row.learning_rate, row.step_time_s, row.data_s,
+                     row.gradient_norm, its.memory_bytes)  # fmt: skip
+        if event is not None:
+            self._about(event)
+
+    def _about(self, event: LossEvent) -> None:
+        """A loss that is no number, or that jumped."""
+        its = self.its
+        if event.first:
+            its.tell(event.text, event.kind, step=event.step, loss=event.loss)
+        if event.kind != "nonfinite":
+            return
+        saved = ""
+        if its.folder is not None and its.begun:
+            with suppress(OSError):  # a full disk must not hide what is wrong
+                path = write_bad_batch(its.folder.path, its.feed.where(), loss=event.loss, step=event.step,
+                                       seed=its.settings.seed)  # fmt: skip
+                saved = f" Its data is named in {path}."
+        if event.ends:
+            half = its.strategy.precision in ("amp-fp16", "bf16")
+            before = "the first step" if math.isnan(its.good_loss) else f"the last good one was {its.good_loss:.6g}"
+            raise JobError(f"the loss of {self.job.name or 'the job'} is {event.loss} at step {event.step}; {before}.{saved}",
+                           ["a lower learning rate in the Job",
+                            "--precision amp-bf16 or fp32" if half else "--on-nonfinite skip leaves it out"])  # fmt: skip
+
+    def settle(self) -> None:
+        """Waits for losses on their way: nothing is saved that may be no number."""
+        for row, loss in self._waiting.known(wait=True):
+            self._know(row, loss)
