@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PANEL = ROOT / "docs" / "figures" / "train-panel.svg"
 REPORT = ROOT / "docs" / "figures" / "train-report.png"
 COLUMNS, STEPS = 92, 400
-COMMAND = f"train examples/char_gpt.py:job --steps {STEPS} --evaluate-every 100 --run RUN"
+COMMAND = f"train examples/char_gpt.py:job --steps {STEPS} --evaluate-every 100 --save-every 5s --run RUN"
 PICTURED = re.compile(rf"step (\d+)/{STEPS}.*saved", re.DOTALL)
 PICTURED_AT = 0.8  # of the run: the panel as it was then
 

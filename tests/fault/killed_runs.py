@@ -35,6 +35,7 @@ from gpuwise.runtime import Training, TrainSettings, program_state
 from gpuwise.runtime.checkpoint import CheckpointStore, Files, checkpoint, store
 from gpuwise.runtime.checkpoint.checkpoint import write_checkpoint
 from gpuwise.runtime.data import Feed
+from gpuwise.runtime.interruption.signals import STOP_SIGNALS
 from gpuwise.runtime.run import training
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Strategy
@@ -248,6 +249,8 @@ def live(plan: Plan, told: Any) -> None:
     """Trains until the end, or until something ends the process. Saves all the time: it looks around after each step."""
     os.write(told.fileno(), HELLO)
     os.setsid()  # signals to its group are for it and its loader workers alone
+    for number in STOP_SIGNALS:  # whatever the process that started the tests was told to ignore
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     torch.set_num_threads(1)
     training.LOOK_EVERY_S = 0.0
     store.Files = Quick  # type: ignore[misc]

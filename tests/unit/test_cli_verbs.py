@@ -348,7 +348,7 @@ BAD_INPUT = [
     (("plan", JOB, "--samples", "1M", "--own", "here"), "this machine is always considered"),
     (("plan", JOB, "--samples", "1M", "--on", "h100-sxm:8x4"), "plans use one machine"),
     (("plan", JOB, "--samples", "1M", "--on", "alveo-u250"), "chip cannot train"),
-    (("train", JOB, "--seed", "99999999999999999999999"), "--seed must be a whole number"),
+    (("train", JOB, "--seed", "99999999999999999999999"), "the seed must be a whole number"),
     (("train", JOB, "--steps", "0"), "steps must be above zero"),
     (("offers", "t4", "--spot", "--unpriced"), "exclude each other"),
     (("train", JOB, "--plan", "none.toml"), "there is no plan file none.toml"),
