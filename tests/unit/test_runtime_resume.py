@@ -133,6 +133,14 @@ def test_another_micro_batch_of_the_same_global_batch_goes_on_with_a_note(tmp_pa
     assert result.last_loss == pytest.approx(whole.last_loss, rel=1e-3)
 
 
+def test_a_job_that_is_trained_otherwise_goes_on_with_a_note(tmp_path):
+    losses(toy(), STRATEGY, tmp_path, until=STOP)
+    result = train(toy(learning_rate=0.01, clip_norm=1.0), STRATEGY, folder=tmp_path, steps=STEPS)
+    (note,) = (note for note in result.notes if "the job has changed" in note)
+    assert "clip_norm None -> 1.0, learning_rate 0.05 -> 0.01" in note
+    assert result.learning_rate == 0.01
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
@@ -204,6 +212,9 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
 def test_a_foreign_run_file_is_refused(tmp_path):
     (tmp_path / "run.json").write_text('{"format": "something"}')
     with pytest.raises(FileFormatError, match="not of a run"):
+        train(toy(), folder=tmp_path, steps=3)
+    (tmp_path / "run.json").write_text(json.dumps({"format": "gpuwise-run", "version": 1, "steps": "many"}))
+    with pytest.raises(FileFormatError, match="damaged"):
         train(toy(), folder=tmp_path, steps=3)
     (tmp_path / "run.json").write_text(json.dumps({"format": "gpuwise-run", "version": 99}))
     with pytest.raises(FileFormatError, match="newer"):

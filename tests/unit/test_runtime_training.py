@@ -67,9 +67,18 @@ def test_patience_is_remembered_by_a_resumed_run(tmp_path):
     assert train(job, **settings).steps == 5
 
 
-def test_a_metric_that_is_not_there_is_refused():
+def test_a_metric_that_is_not_there_is_refused_and_nothing_is_lost(tmp_path):
     with pytest.raises(InputError, match="gives no 'acuracy'; it gives accuracy"):
-        train(toy(), steps=4, evaluate_every=2, monitor="max:acuracy")
+        train(toy(), steps=4, evaluate_every=2, monitor="max:acuracy", folder=tmp_path)
+    latest = CheckpointStore(tmp_path / "checkpoints").latest()
+    assert latest is not None
+    assert latest.step == 2
+    assert train(toy(), steps=4, evaluate_every=2, monitor="max:accuracy", folder=tmp_path).resumed_from == 2
+
+
+def test_there_is_no_model_before_the_run_has_begun():
+    with pytest.raises(InputError, match="has not begun"):
+        training(toy(), steps=1).model  # noqa: B018
 
 
 @pytest.mark.parametrize(

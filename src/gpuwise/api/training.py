@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.api.devices import substrate_of
 from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import Source
-from gpuwise.api.sources import job_of, source_of, usual_micro_batch
-from gpuwise.api.traced import JobSource
+from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of, usual_micro_batch
+from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.cost import Forecast, price
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
@@ -121,19 +121,20 @@ class Trainer:
             writers=(writers,) if isinstance(writers, str) else tuple(writers),
             usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
         )  # fmt: skip
-        self.job: Job = job_of(job, **sizes) if plan is None else _planned_job(job, plan)
         here = _this_device()
-        source = source_of(job, **sizes).with_own_kernels() if plan is None else JobSource(self.job, "", {})
+        self.job: Job
         self.reasons: tuple[str, ...] = ()
         if plan is not None:
+            self.job = _planned_job(job, plan)
             _check_device(plan, here.chip)
             self.strategy = plan.strategy
             self.settings = _in_folder(self.settings, run, self.job, self.strategy)
+            self.forecast = _forecast(JobSource(self.job, "", {}), self.strategy, here)
         else:
-            self.strategy = _named(self.job, given, here)
-            self.settings = _in_folder(self.settings, run, self.job, self.strategy)
-            self.strategy, self.reasons = _chosen(self.strategy, given, source, here, self.settings, self.job)
-        self.forecast = _forecast(source, self.strategy, here)
+            self.job, source = _to_run(job, sizes)
+            named = _named(self.job, given, here)
+            self.settings = _in_folder(self.settings, run, self.job, named)
+            self.strategy, self.reasons, self.forecast = _chosen(named, given, source, here, self.settings, self.job)
         self._training: Training = Training(self.job, self.strategy, self.settings, device=here.torch_device,
                                             forecast=self.forecast, notes=self.reasons,
                                             plan=None if plan is None else plan.to_dict())  # fmt: skip
@@ -200,6 +201,15 @@ def _in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job:
     if os.fspath(run) == AUTO:
         return replace(settings, folder=usual_folder(Path("runs"), job, strategy, settings))
     return replace(settings, folder=Path(run))
+
+
+def _to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, Source]:
+    """The job, and the source of its traces. A file of the user's is read once, not again to be traced."""
+    if not isinstance(job, str) or job.endswith(TRACE_SUFFIX):
+        made = job_of(job, **sizes)  # raises for a saved trace
+        return made, JobSource(made, "", {})
+    source = source_of(job, **sizes).with_own_kernels()
+    return source.live.job if isinstance(source, NamedSource) else job_of(job, **sizes), source
 
 
 def _check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
@@ -273,23 +283,25 @@ def _named(job: Job, given: Mapping[str, Any], here: _Here) -> Strategy:
 
 
 def _chosen(named: Strategy, given: Mapping[str, Any], source: Source, here: _Here, settings: TrainSettings,
-            job: Job) -> tuple[Strategy, tuple[str, ...]]:  # fmt: skip
-    """The strategy with what the user did not name chosen, and the reasons. A run that is continued keeps what it had."""
+            job: Job) -> tuple[Strategy, tuple[str, ...], Forecast | None]:  # fmt: skip
+    """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
+    it had."""
     from gpuwise.api.cpu_settings import cpu_settings
     from gpuwise.runtime.run.folder import RunFolder
 
     found = None if settings.folder is None else RunFolder(settings.folder).identity()
     if found is not None:
-        before = Strategy.from_dict(found.get("strategy", {}))
-        return named.but(**{name: getattr(before, name) for name in _CHOSEN if name not in given}), ()
-    if here.torch_device != "cpu" or named.mesh.devices != 1:
-        return named, ()
-    try:
-        choice = cpu_settings(source, here.chip, named, given=set(given) & set(_CHOSEN), steps=_steps(settings, job, named),
-                              capacity_bytes=here.capacity_bytes)  # fmt: skip
-    except GpuwiseError:  # the forecast says why; the run itself may go well
-        return named, ()
-    return choice.strategy, choice.reasons
+        before = Strategy.from_dict(found["strategy"])
+        named = named.but(**{name: getattr(before, name) for name in _CHOSEN if name not in given})
+    elif here.torch_device == "cpu":
+        try:
+            choice = cpu_settings(source, here.chip, named, given=set(given) & set(_CHOSEN),
+                                  steps=_steps(settings, job, named), capacity_bytes=here.capacity_bytes)  # fmt: skip
+            return choice.strategy, choice.reasons, choice.forecast
+        except GpuwiseError as error:
+            _tell_no_forecast(error)
+            return named, (), None
+    return named, (), _forecast(source, named, here)
 
 
 def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | None:
@@ -314,7 +326,12 @@ def _forecast(source: Source, strategy: Strategy, here: _Here) -> Forecast | Non
                       prefetched=here.torch_device == "cuda" and strategy.prefetch != 0)  # fmt: skip
         return as_last_measured(model, single, strategy, here.chip)
     except GpuwiseError as error:
-        import warnings
-
-        warnings.warn(f"no forecast to compare with: {error.what}", stacklevel=2)
+        _tell_no_forecast(error)
         return None
+
+
+def _tell_no_forecast(error: GpuwiseError) -> None:
+    """A run may go well where its forecast does not."""
+    import warnings
+
+    warnings.warn(f"no forecast to compare with: {error.what}", stacklevel=3)

@@ -19,7 +19,7 @@ from gpuwise.api.source import Source
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.api.traced import JobSource
 from gpuwise.api.verbs import of_a_step
-from gpuwise.errors import GpuwiseError, UnsupportedError
+from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.child import Answering
 from gpuwise.trace.digest import digest
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 ON = "here:1"
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
 
 
 def main() -> None:
@@ -105,13 +104,12 @@ def _device(chip: Chip) -> str:
                            ["install a PyTorch built for it", "look at `gpuwise doctor`"])  # fmt: skip
 
 
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    while error is not None:
-        said = str(error).lower()
-        if isinstance(error, MemoryError) or any(sign in said for sign in _OUT_OF_MEMORY):
-            return True
-        error = error.__cause__
-    return False
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MissingDependencyError):  # of PyTorch itself, for one
+        return False
+    from gpuwise.runtime.health import is_out_of_memory
+
+    return is_out_of_memory(error)
 
 
 def _explained(error: Exception, job: Job | None, doing: str) -> GpuwiseError:

@@ -1,34 +1,20 @@
-"""The account of a run: what its log begins with, what displays show, and what it comes to in the end."""
+"""The account of a run: what displays and curves show, and what it comes to in the end."""
 
 from __future__ import annotations
 
-import platform
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-import torch
-
-import gpuwise
+from gpuwise.atomic import written_whole
+from gpuwise.report.run_page import run_page
+from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, TrainResult
-from gpuwise.runtime.show import LastCheckpoint, Update
-
-if TYPE_CHECKING:
-    from gpuwise.runtime.run.equipment import Equipment
+from gpuwise.runtime.show import LastCheckpoint, Update, read_log
 
 SLOW_DATA_SHARE = 0.2  # of the wall time: above it the user is told that data loading holds the run up
 # On a CPU the process is measured, with the code of its libraries and the copy a checkpoint is written from: only of large
 # steps does that tell of the step itself.
 TELLING_BYTES = 2**30
 HOUR_S = 3600.0
-
-
-def header(its: Equipment) -> dict[str, Any]:
-    """What runs, where and how."""
-    versions = {"gpuwise": gpuwise.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"job": its.job.name, "parameters": sum(p.numel() for p in its.program.model.parameters()),
-            "strategy": its.strategy.to_dict(), "device": str(its.program.device), "threads": torch.get_num_threads(),
-            "seed": its.settings.seed, "steps": its.steps, "versions": versions, "settings": its.settings.to_dict(),
-            "forecast": its.forecast and its.forecast.to_dict(), "resumed_from": its.start or None}  # fmt: skip
 
 
 def update(its: Equipment, loss: float) -> Update:
@@ -88,7 +74,7 @@ def conclude(its: Equipment, loss: float) -> TrainResult:
         job=its.job.name, device=str(its.program.device), strategy=strategy, steps=meter.step, samples=meter.samples,
         first_loss=its.first_loss, last_loss=loss, step_time=step_time,
         samples_per_s=meter.steps_per_s * strategy.global_batch, data_share=meter.data_share, wall_s=its.spent_s,
-        peak_memory_bytes=peak_bytes, metrics=dict(its.evaluations.metrics), stopped=kind(its), stop_reason=its.stopped,
+        peak_memory_bytes=peak_bytes, metrics=dict(its.evaluations.metrics), stopped=_kind(its), stop_reason=its.stopped,
         synthetic=its.feed.synthetic, notes=tuple(its.notes),
         forecast=None if forecast is None or not step_time.steps else
         ForecastCheck(forecast.step_time_s.value, forecast.step_time_s.low, forecast.step_time_s.high, step_time.median_s),
@@ -100,17 +86,30 @@ def conclude(its: Equipment, loss: float) -> TrainResult:
         mfu=mfu(its, step_time.median_s), learning_rate=its.rate.value, model=its.program.model,
     )  # fmt: skip
     its.log.write("summary", result.to_dict())
-    problem = its.write_report()
+    problem = _write_report(its)
     return result if problem is None else replace(result, notes=(*result.notes, _said(its, problem)))
 
 
-def kind(its: Equipment) -> str:
+def _kind(its: Equipment) -> str:
     """How the run ended."""
     if its.stopped is None:
         return "finished"
     if its.stopped == "early stop":
         return "early stop"
     return "time limit" if its.request is not None and its.request.kind == "time limit" else "interrupted"
+
+
+def _write_report(its: Equipment) -> str | None:
+    """The run on one page, from its log; and in run.json how it ended. Returns a sentence where it could not."""
+    if its.folder is None or not its.begun or its.log.path is None:
+        return None
+    try:
+        with written_whole(its.folder.report) as file:
+            file.write(run_page(read_log(its.log.path)).encode())
+        its.folder.write_identity({**its.identity, "ended": _kind(its)})
+    except OSError as error:
+        return f"the report of the run could not be written: {error.strerror or error}."
+    return None
 
 
 def _memory_check(its: Equipment, peak_bytes: int | None) -> MemoryCheck | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from gpuwise.atomic import written_whole
+import gpuwise
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
-from gpuwise.report.run_page import run_page
 from gpuwise.runtime.checkpoint import pack
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.failure import job_failure
@@ -26,17 +26,16 @@ from gpuwise.runtime.host_threads import apply_threads, unusable
 from gpuwise.runtime.interruption import Stop, StopRequest, source_for
 from gpuwise.runtime.program import build
 from gpuwise.runtime.program_state import seed_everything
-from gpuwise.runtime.run import account
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, identity_of
 from gpuwise.runtime.run.keeping import Keeper
 from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
-from gpuwise.runtime.run.resuming import resume, state_of, to_continue
+from gpuwise.runtime.run.resuming import Parts, to_continue
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.schedule import LearningRate, factor_of
-from gpuwise.runtime.show import Fanout, RunLog, Update, display, read_log, writer
+from gpuwise.runtime.show import Fanout, RunLog, display, writer
 from gpuwise.strategy import Strategy
 
 EVENTS_SHOWN = 5  # sentences a display is given
@@ -88,23 +87,28 @@ class Equipment:
         self.rate = LearningRate(self.program.optimizer, factor_of(job, self.steps))
         self.evaluations = Evaluations(job, strategy, settings, self.feed.micro_batches_per_epoch)
         self.watch = LossWatch(on_nonfinite=_patience_of_scaler(self.program.scaler, settings.on_nonfinite))
+        self._parts = Parts(self.program, self.feed, self.evaluations, self.watch)
 
         self.keeper: Keeper | None = None
-        self.start, self.spent_before_s = 0, 0.0
-        self.identity = identity_of(job, strategy, seed=settings.seed, steps=self.steps, plan=plan)
+        self.start, self._spent_before_s = 0, 0.0
+        self.identity: dict[str, Any] = {}  # of a run that has a folder
         if self.folder is not None:
+            self.identity = identity_of(job, strategy, seed=settings.seed, steps=self.steps, plan=plan)
             self.keeper = Keeper(self.folder.checkpoints, device, keep=settings.keep, save_every_s=settings.save_every_s,
                                  interruptions_per_day=settings.interruptions_per_day)  # fmt: skip
             stack.callback(self._close_keeper)
-            checkpoint = to_continue(self, self.folder)
+            checkpoint, told = to_continue(self.folder, self.keeper, self.identity, resume=settings.resume, steps=self.steps)
+            self.notes += told
             if checkpoint is not None:
-                resume(self, checkpoint)
+                before = self._parts.load(checkpoint)
+                self.start, self._spent_before_s = checkpoint.step, before["spent_s"]
+                self.first_loss, self.good_loss = before["first_loss"], before["last_loss"]
         self.batches = self.feed.steps()
         for note in self.notes:
             self.shown.note(note)
         self.meter = Meter(steps=self.steps, global_batch=strategy.global_batch, before=self.start)
         if self.keeper is not None:
-            pack(state_of(self))  # what cannot be saved is refused before anything was trained
+            pack(self._state())  # what cannot be saved is refused before anything was trained
         self.stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
         self._stalls: deque[Stall] = deque()
         self.stall = stack.enter_context(StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled))
@@ -132,7 +136,7 @@ class Equipment:
             except OSError as error:
                 raise InputError(f"cannot write to the run folder {self.folder.path}: {error.strerror or error}.",
                                  ["another --run FOLDER", "--no-run keeps nothing"]) from error  # fmt: skip
-        header = account.header(self)
+        header = self._header()
         self.log.open(header)
         if self.start:
             self.log.write("resumed", {"step": self.start})
@@ -142,9 +146,8 @@ class Equipment:
             self.writers.open(header)
 
     def look(self) -> None:
-        """What is done a few times a second: memory, finished saves, the disk, curves elsewhere."""
+        """What is done a few times a second: memory, stalls, finished saves, the disk."""
         self.memory_bytes = self._memory.now_bytes()
-        self.writers.scalars(self.meter.step, account.scalars(self))
         self.stall.step_s = self.meter.recent_step_time_s
         for note in self.feed.notes[self._feed_notes :]:
             self._feed_notes += 1
@@ -170,13 +173,6 @@ class Equipment:
     def peak_memory_bytes(self) -> int | None:
         return self._memory.bytes()
 
-    def update(self, loss: float) -> Update:
-        return account.update(self, loss)
-
-    def conclude(self, loss: float) -> Any:
-        """The result, told to the log, the writers and the report."""
-        return account.conclude(self, loss)
-
     def save(self, step: int, *, best: bool = False, wait: bool = False) -> None:
         """A checkpoint of the run as it is after `step`."""
         keeper = self.keeper
@@ -186,7 +182,7 @@ class Equipment:
             self.tell(f"no checkpoint of step {step}: its parameters are no longer finite numbers.", "checkpoint")
             return
         meta = {"metrics": self.evaluations.metrics, "best": self.evaluations.best, "run": self.identity}
-        self.timed(lambda: keeper.save(step, state_of(self), meta, best=best, wait=wait))
+        self.timed(lambda: keeper.save(step, self._state(), meta, best=best, wait=wait))
         self.look()
 
     def save_last(self, step: int) -> None:
@@ -200,7 +196,7 @@ class Equipment:
     @property
     def spent_s(self) -> float:
         """Seconds of the run, earlier parts included."""
-        return self.spent_before_s + self.meter.wall_s
+        return self._spent_before_s + self.meter.wall_s
 
     def timed(self, call: Callable[[], T]) -> T:
         """Calls, and tells the clock that this was not training."""
@@ -222,17 +218,16 @@ class Equipment:
         self.shown.note(text)
         self.log.write("event", {"kind": kind, "text": text, "step": fields.pop("step", self.meter.step), **fields})
 
-    def write_report(self) -> str | None:
-        """The run on one page, from its log; and in run.json how it ended. Returns a sentence where it could not."""
-        if self.folder is None or not self.begun or self.log.path is None:
-            return None
-        try:
-            with written_whole(self.folder.report) as file:
-                file.write(run_page(read_log(self.log.path)).encode())
-            self.folder.write_identity({**self.identity, "ended": account.kind(self)})
-        except OSError as error:
-            return f"the report of the run could not be written: {error.strerror or error}."
-        return None
+    def _header(self) -> dict[str, Any]:
+        """What the log begins with: what runs, where and how."""
+        versions = {"gpuwise": gpuwise.__version__, "torch": torch.__version__, "python": platform.python_version()}
+        return {"job": self.job.name, "parameters": sum(p.numel() for p in self.program.model.parameters()),
+                "strategy": self.strategy.to_dict(), "device": str(self.program.device), "threads": torch.get_num_threads(),
+                "seed": self.settings.seed, "steps": self.steps, "versions": versions, "settings": self.settings.to_dict(),
+                "forecast": self.forecast and self.forecast.to_dict(), "resumed_from": self.start or None}  # fmt: skip
+
+    def _state(self) -> dict[str, Any]:
+        return self._parts.state({"first_loss": self.first_loss, "last_loss": self.good_loss, "spent_s": self.spent_s})
 
     def _stalled(self, stall: Stall) -> None:
         """From the watch's own thread: a person is told at once, the log when the loop comes by."""

@@ -22,6 +22,8 @@ from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
 
 FORMAT, VERSION = "gpuwise-run", 1
+_KINDS = {"fingerprint": str, "strategy": dict, "global_batch": int, "seed": int, "steps": int, "recipe": dict}
+_RECIPE = ("optimizer", "learning_rate", "schedule", "warmup_steps", "clip_norm", "ema_decay")  # of a job: how it is trained
 _HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # what `written_whole` writes aside
 
 
@@ -85,6 +87,8 @@ class RunFolder:
             raise FileFormatError(f"{path} cannot be read ({error}).", ["train in another folder: --run FOLDER"]) from None
         if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("version"), int):
             raise FileFormatError(f"{path} is not of a run of gpuwise.", ["train in another folder: --run FOLDER"])
+        if found["version"] <= VERSION and any(not isinstance(found.get(name), kind) for name, kind in _KINDS.items()):
+            raise FileFormatError(f"{path} is damaged.", ["train in another folder: --run FOLDER"])
         if found["version"] > VERSION:
             raise FileFormatError(f"{path} is of gpuwise {found.get('gpuwise_version', '')}, newer than this one.",
                                   ["update gpuwise", "train in another folder: --run FOLDER"])  # fmt: skip
@@ -100,8 +104,13 @@ def identity_of(job: Job, strategy: Strategy, *, seed: int, steps: int,
     """What tells one run from another, and the plan it carries out."""
     identity = {"format": FORMAT, "version": VERSION, "job": job.name, "fingerprint": fingerprint(job),
                 "strategy": strategy.to_dict(), "global_batch": strategy.global_batch, "seed": seed, "steps": steps,
+                "recipe": {name: _plain(getattr(job, name)) for name in _RECIPE},
                 "gpuwise_version": gpuwise.__version__, "begun": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
     return identity if plan is None else {**identity, "plan": dict(plan)}
+
+
+def _plain(value: Any) -> Any:
+    return "its own function" if callable(value) else value
 
 
 def check_continues(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> list[str]:
@@ -122,14 +131,19 @@ def check_continues(found: dict[str, Any], wanted: dict[str, Any], folder: Path)
             raise InputError(f"the run in {folder} has {found.get(name)} {said}, not {wanted[name]}; continued so it would "
                              "be another run.", [way, elsewhere])  # fmt: skip
     notes = []
-    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    if changed:
-        told = ", ".join(f"{name} {before.get(name)} -> {now.get(name)}" for name in changed)
+    if told := _changes(before, now):
         notes.append(f"the run continues with other settings ({told}): its numbers will differ in their last bits.")
+    if told := _changes(found.get("recipe", {}), wanted["recipe"]):
+        notes.append(f"the job has changed ({told}): from here on it trains otherwise than it began.")
     if found.get("steps") != wanted["steps"]:
         notes.append(f"the run was to take {found.get('steps'):,} steps, now it takes {wanted['steps']:,}; its schedule is "
                      "that of the new length from here on.")  # fmt: skip
     return notes
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return ", ".join(f"{name} {before.get(name)} -> {now.get(name)}" for name in names)
 
 
 def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettings) -> Path:

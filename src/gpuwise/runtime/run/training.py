@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuwise.cost.forecast import Forecast
+from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.runtime.checkpoint import export_weights
+from gpuwise.runtime.run import account
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.evaluation import evaluate
 from gpuwise.runtime.run.result import TrainResult
@@ -70,11 +72,17 @@ class Training:
         self.device, self.forecast, self._plan, self._notes = torch.device(device), forecast, plan, notes
         self.step = self.steps = 0
         self.result: TrainResult | None = None
+        self._model: torch.nn.Module | None = None
 
     @property
     def model(self) -> torch.nn.Module:
-        """As it is now; averages are put in its place by evaluations and exports alone."""
-        return self._with.program.model
+        """As it is now; averages are put in its place by evaluations and exports alone.
+
+        Raises InputError before the run has begun.
+        """
+        if self._model is None:
+            raise InputError("the run has not begun: there is no model yet.", ["run() it, or take a step: for step in ..."])
+        return self._model
 
     def run(self) -> TrainResult:
         """All of it. Returns what came of it."""
@@ -86,9 +94,9 @@ class Training:
     def export(self, path: Path) -> Path:
         """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
         safetensors file for transformers, timm and whatever else reads those. Returns its path. Raises InputError."""
-        average = self._with.program.average
+        model, average = self.model, self._with.program.average
         with average.in_place() if average is not None else nullcontext():
-            return export_weights(self.model, path)
+            return export_weights(model, path)
 
     def __iter__(self) -> Iterator[TrainedStep]:
         steps = self._steps()
@@ -99,6 +107,7 @@ class Training:
         with ExitStack() as stack:
             self._with = Equipment(self.job, self.strategy, self.settings, self.device, forecast=self.forecast,
                                    plan=self._plan, notes=self._notes, stack=stack)  # fmt: skip
+            self._model = self._with.program.model
             self._stepper = Stepper(self._with)
             self.step, self.steps = self._with.start, self._with.steps
             try:
@@ -132,6 +141,8 @@ class Training:
         """Display, evaluation, checkpoint, stop. Returns whether the run ends here."""
         its, meter, last = self._with, self._with.meter, self.step == self._with.steps
         its.look()
+        if its.settings.writers:
+            its.writers.scalars(meter.step, account.scalars(its))
         evaluates = not last and self.step >= its.evaluations.due_at
         next_s = meter.recent_step_time_s + (its.evaluation_s if evaluates else 0.0)
         request = its.stop.check(meter.now_s, next_s, its.keeper.save_s if its.keeper else 0.0)
@@ -140,7 +151,7 @@ class Training:
         if evaluates and request is None:
             self._evaluate()
         if its.shown.due(meter.now_s) or last or request:
-            its.shown.show(its.update(self._stepper.loss))
+            its.shown.show(account.update(its, self._stepper.loss))
         if request is not None:
             its.request, its.stopped = request, request.text
             its.log.write("interrupted", {"step": self.step, "kind": request.kind, "why": request.text})
@@ -163,7 +174,14 @@ class Training:
         if metrics:
             its.log.write("evaluation", {"step": self.step, "metrics": metrics})
             its.writers.scalars(self.step, {f"metrics/{name}": value for name, value in metrics.items()})
-        if its.evaluations.seen(self.step, metrics) and its.keeper is not None:
+        try:
+            best = its.evaluations.seen(self.step, metrics)
+        except InputError:  # a metric that is not there: known now, and no reason to lose what was trained
+            if its.keeper is not None and its.begun:
+                self._stepper.settle()
+                its.save_last(self.step)
+            raise
+        if best and its.keeper is not None:
             self._stepper.settle()
             its.save(self.step, best=True)
 
@@ -176,4 +194,4 @@ class Training:
         its.stall.beat("end")
         if its.keeper is not None and its.begun and (its.request is None or its.request.save):
             its.save_last(self.step)
-        self.result = its.conclude(self._stepper.loss)
+        self.result = account.conclude(its, self._stepper.loss)
