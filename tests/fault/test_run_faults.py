@@ -28,7 +28,7 @@ from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.checkpoint import CheckpointStore, lock, store
 from gpuwise.runtime.checkpoint.manifest import _checksum, dump_json
 from gpuwise.runtime.interruption.providers import Aws
-from gpuwise.runtime.run import equipment, training
+from gpuwise.runtime.run import account, equipment, training
 from gpuwise.runtime.run import folder as run_folder
 from gpuwise.runtime.show import log as log_module
 from gpuwise.runtime.show import read_log
@@ -252,7 +252,7 @@ def test_a_disk_full_to_the_end_is_told_and_costs_no_result(tmp_path, whole, mon
         if step.step == 5:
             disk.error = errno.ENOSPC
             monkeypatch.setattr(run_folder, "written_whole", full)
-            monkeypatch.setattr(equipment, "written_whole", full)
+            monkeypatch.setattr(account, "written_whole", full)
     assert told == whole
     assert run.result.steps == STEPS
     assert "the disk is full" in run.result.checkpoints["problem"]

@@ -1,15 +1,81 @@
-"""What `train` forecasts with on this machine."""
+"""What `train` starts with on this machine, and that all verbs price a step alike."""
+
+from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from gpuwise.api import training
+import pytest
+from test_plan_cpu_choice import CPU, trace_of
+
+from gpuwise.api import cpu_settings, run_start
+from gpuwise.api.cpu_settings import has_compiler, own_price
+from gpuwise.api.run_start import Here, forecast_here, this_device
+from gpuwise.api.source import Source
+from gpuwise.api.step_price import step_price
+from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import detect_machine, load_catalog
+from gpuwise.plan.compile_time import drawing_s
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Trace, TraceFamily, family_of_one
+
+COMPILED = Strategy(compile=True)
+NUMBERS = 10_000_000
 
 
-def test_a_cpu_that_was_measured_is_forecast_as_measured(monkeypatch):
+class Drawing(Source):
+    """A job that draws random numbers. eager: whether there is a trace of it not compiled."""
+
+    def __init__(self, *, eager: bool = True):
+        super().__init__("drawing", "", {})
+        self.eager = eager
+
+    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+        return family_of_one(self.step(strategy, substrate))
+
+    def step(self, strategy: Strategy, substrate: str) -> Trace:
+        if not (strategy.compile or self.eager):
+            raise UnsupportedError("it was recorded compiled.")
+        return trace_of(strategy, images=False, random_numbers=NUMBERS)
+
+
+def test_a_cpu_that_was_measured_is_forecast_as_measured(monkeypatch: pytest.MonkeyPatch):
     machine = detect_machine(load_catalog(), measured=False)
     cpu = replace(load_catalog().chips["epyc-9654"], calibration="/somewhere/machines/this.toml")
-    monkeypatch.setattr(training, "detect_machine", lambda catalog: replace(machine, chip=cpu, count=1))
-    here = training._this_device()
+    monkeypatch.setattr(run_start, "detect_machine", lambda catalog: replace(machine, chip=cpu, count=1))
+    here = this_device()
     assert here.chip is cpu
     assert (here.capacity_bytes, here.torch_device) == (machine.host_memory_bytes, "cpu")
+
+
+def test_compiled_steps_on_a_cpu_take_their_random_numbers_whoever_asks():
+    source = Drawing()
+    eager = step_price(source, CPU, Strategy(), history=False)[1]
+    without = step_price(Drawing(eager=False), CPU, COMPILED, history=False)[0]
+    added_s = drawing_s(eager, CPU)
+    expected_s = pytest.approx(without.step_time_s.value + added_s)
+    assert added_s > 0.1
+    found = [own_price(source, CPU, None)(COMPILED)[0], forecast_here(source, COMPILED, Here(CPU, None, "cpu"))]
+    assert [forecast.step_time_s.value for forecast in found] == [expected_s, expected_s]
+    assert found[0] == found[1]
+    assert "random numbers of compiled steps are not priced: it was recorded compiled." in without.assumptions
+
+
+def test_a_compiler_is_the_one_that_is_taken_with_pythons_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def there(*names: str) -> None:
+        monkeypatch.setattr(cpu_settings.shutil, "which", lambda name: name if name in names else None)
+
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(cpu_settings.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(cpu_settings.sys, "platform", "linux")
+    monkeypatch.delenv("CXX", raising=False)
+    there("clang++", "c++")
+    assert not has_compiler()
+    there("g++")
+    assert has_compiler()
+    monkeypatch.setenv("CXX", "clang++-19")
+    assert not has_compiler()
+    there("clang++-19")
+    assert has_compiler()
+    (tmp_path / "Python.h").unlink()
+    assert not has_compiler()

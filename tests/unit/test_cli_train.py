@@ -83,6 +83,11 @@ def test_a_plan_is_run_as_it_is(plan: gpuwise.Plan, folder: Path):
     assert found["steps"] == plan.steps == 8
 
 
+def test_a_plan_for_no_steps_is_not_one_for_all(plan: gpuwise.Plan):
+    with pytest.raises(InputError, match="steps"):
+        gpuwise.train("tiny.py:job", plan=plan, steps=0)
+
+
 def test_a_plan_for_another_job_is_refused(plan: gpuwise.Plan, folder: Path):
     save_plan(plan, folder / "plan.toml")
     result = run("train", "other.py:job", "--plan", "plan.toml", "--log", "log.jsonl")
@@ -158,6 +163,27 @@ def test_weights_are_exported(folder: Path):
     assert set(load_file(folder / "out" / "weights.safetensors")) == {"weight", "bias"}
 
 
+@pytest.mark.parametrize("target", ["tiny.py/weights.safetensors", "tiny.py", "folder.safetensors"])
+def test_weights_that_could_not_be_exported_are_not_trained(target: str, folder: Path):
+    (folder / "folder.safetensors").mkdir()
+    result = run("train", "tiny.py:job", "--steps", "2", "--export", target)
+    assert result.exit_code == 2
+    assert f"cannot write the weights to {target}" in result.stderr
+    assert not (folder / "runs").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["folder.safetensors", "other.py", "tiny.py"]
+
+
+def test_a_failing_export_leaves_the_result(monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise InputError("cannot write weights.safetensors: No space left on device.")
+
+    monkeypatch.setattr(gpuwise.Trainer, "export", full)
+    result = run("train", "tiny.py:job", "--steps", "2", "--export", "weights.safetensors", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["steps"] == 2
+    assert "No space left on device" in result.stderr
+
+
 def test_debug_shows_where_the_users_code_failed(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "broken.py").write_text(JOB.format(width=4).replace('model(batch["x"])', 'model(batch["y"] @ 3)'))
     assert "Traceback" not in run("forecast", "broken.py:job", "--on", "t4").stderr
@@ -231,12 +257,22 @@ def test_here_is_this_machine():
     assert any(line.startswith("`here` is") for line in found.assumptions)
 
 
+def test_plans_for_here_count_what_was_measured_as_train_does(monkeypatch: pytest.MonkeyPatch):
+    from gpuwise.api import step_price
+
+    monkeypatch.setattr(step_price, "as_last_measured", lambda forecast, *_: replace(forecast, measured={"steps": 9}))
+    planned = gpuwise.plan("tiny.py:job", epochs=2, on="here").best.forecast
+    trained = gpuwise.Trainer("tiny.py:job", epochs=2, progress="silent").forecast
+    assert trained is not None
+    assert (planned.measured, trained.measured) == ({"steps": 9}, {"steps": 9})
+
+
 def test_a_forecast_that_fails_never_stops_a_run(monkeypatch: pytest.MonkeyPatch):
-    from gpuwise.api import training
+    from gpuwise.api.source import Source
 
     def fail(*_: object, **__: object) -> None:
         raise JobError("cannot be traced.")
 
-    monkeypatch.setattr(training.Source, "trace", fail)
+    monkeypatch.setattr(Source, "trace", fail)
     with pytest.warns(UserWarning, match="no forecast to compare with: cannot be traced"):
         assert gpuwise.train("tiny.py:job", steps=1, progress="silent").forecast is None

@@ -16,13 +16,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trace_samples import small_trace
 
-from gpuwise.cost.calibration import Curve, Entry, StepSpread, Term, calibration, to_table
+from gpuwise.cost.calibration import Curve, Entry, StepSpread, Term, calibration, names_of, to_table
 from gpuwise.cost.calibration import machine as module
 from gpuwise.cost.calibration.machine import machine_file, parse_machine
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.price import price
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.hardware import Catalog, Chip
+from gpuwise.hardware.detect import Cpu, local_cpu_chip
 from gpuwise.hardware.measured import _with
 from gpuwise.measure.calibration_file import HEAD, check_writable, write
 from gpuwise.trace.sharded import Communication
@@ -88,6 +89,17 @@ def test_forecasts_say_that_it_was_measured_here_and_take_its_spread(tmp_path: P
     assert step.value != before.step_time_s.value
     assert before.provenance["step_time_s"] != "measured here"
     assert before.step_time_s.low / before.step_time_s.value != pytest.approx(0.9)
+
+
+def test_measured_peaks_leave_a_chip_what_it_is_called():
+    measured = replace(CHIP, peak_flops_per_s={"fp32": 2e11, "bf16": 4.4e11})
+    assert names_of(measured) == names_of(CHIP)
+    assert names_of(CHIP)["generation"] == "AMD AVX-512"
+    unknown = local_cpu_chip(Cpu("AMD EPYC", "AMD", 2, 4, flags=("avx2", "avx512-halved", "avx512-bf16")), Catalog())
+    assert names_of(unknown)["generation"] == "AMD AVX-512"
+    assert names_of(replace(unknown, peak_flops_per_s=measured.peak_flops_per_s)) == names_of(unknown)
+    older = local_cpu_chip(Cpu("AMD EPYC", "AMD", 2, 4, flags=("avx2",)), Catalog())
+    assert names_of(older)["generation"] == ""
 
 
 def test_a_class_without_an_entry_keeps_the_shipped_one_and_takes_its_share_of_the_interval(tmp_path: Path):

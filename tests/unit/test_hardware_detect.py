@@ -27,6 +27,7 @@ from gpuwise.hardware.detect import (
     machine_key,
 )
 from gpuwise.hardware.detect.container import throttled_s
+from gpuwise.hardware.detect.cpu import core_processors
 from gpuwise.hardware.detect.disk import detect_disk
 from gpuwise.hardware.detect.memory import Memory, detect_channels, detect_memory
 from gpuwise.hardware.detect.nvml import read_nvml
@@ -91,12 +92,19 @@ def test_of_cores_of_two_kinds_the_larger_caches_count(tmp_path: Path):
     assert cpu.cache_bytes == {"L2": 2048 << 10}
 
 
-@pytest.mark.parametrize(
-    ("processors", "cores", "threads"), [("0-7", 4, 8), ("0,1", 1, 2), ("0,2,4-5", 3, 4), ("5", 1, 1), ("12", 4, 8)]
-)
-def test_only_what_the_affinity_allows_counts(tmp_path: Path, processors: str, cores: int, threads: int):
+@pytest.mark.parametrize(("processors", "cores", "threads"), [
+    ("0-7", [0, 2, 4, 6], 8), ("0,1", [0], 2), ("0,2,4-5", [0, 2, 4], 4), ("5", [5], 1), ("12", [0, 2, 4, 6], 8),
+])  # fmt: skip
+def test_only_what_the_affinity_allows_counts(tmp_path: Path, processors: str, cores: list[int], threads: int):
     root = tree(tmp_path, {"proc/cpuinfo": cpuinfo(8, threads_per_core=2), **allowed(processors)})
-    assert (detect_cpu(root).cores, detect_cpu(root).threads) == (cores, threads)
+    assert (detect_cpu(root).cores, detect_cpu(root).threads) == (len(cores), threads)
+    assert core_processors(root) == cores
+
+
+def test_where_cores_are_not_told_each_processor_is_one(tmp_path: Path):
+    root = tree(tmp_path, {"proc/cpuinfo": "processor\t: 0\n\nprocessor\t: 1\n", **allowed("0-1")})
+    assert core_processors(root) == [0, 1]
+    assert core_processors(tmp_path / "nothing") == [0]
 
 
 def test_arm_has_its_cores_in_sys_and_no_name(tmp_path: Path):

@@ -15,6 +15,7 @@ from gpuwise.cli.main import main
 from gpuwise.cost.calibration import calibration
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.measured import as_measured
+from gpuwise.hardware.types import Source
 from gpuwise.measure.result import METHOD, Progress
 from gpuwise.measure.run import measure
 
@@ -61,6 +62,12 @@ def test_forecasts_on_this_machine_rest_on_it_at_once(here: Here):
     found = calibration(chip)
     assert found.find("gemm", "fp32").level == "machine"
     assert [spread.level for spread in found.spreads] == ["machine", "machine"]
+
+
+def test_figures_of_a_slice_of_a_known_processor_are_said_to_be_such(here: Here):
+    text = "epyc-9654 scaled to 2 cores"
+    here.machine = replace(here.machine, chip=replace(CHIP, source=Source(text, "2026-05-04", verified=False)))
+    assert f"the datasheet figures are not of this very processor: {text}" in measure().notes
 
 
 def test_the_file_says_when_and_how(here: Here):

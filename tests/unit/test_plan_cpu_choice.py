@@ -13,14 +13,14 @@ from gpuwise.cost import price
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after
+from gpuwise.plan.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
 from gpuwise.plan.cpu_choice import CpuChoice, Price, choose
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Communication, Trace
 from gpuwise.trace.trace import COLUMNS, KINDS
 
-CPU = Chip("here-cpu", "AMD", "two cores", "cpu", sm_count=2, boost_clock_hz=2.5e9, memory_bandwidth_bytes_per_s=2e10,
-           peak_flops_per_s={"fp32": 1.6e11, "bf16": 3.2e11})  # fmt: skip
+CPU = Chip("here-cpu", "AMD", "two cores", "cpu", architecture="Zen 4", sm_count=2, boost_clock_hz=2.5e9,
+           memory_bandwidth_bytes_per_s=2e10, peak_flops_per_s={"fp32": 1.6e11, "bf16": 3.2e11})  # fmt: skip
 OLD_CPU = replace(CPU, peak_flops_per_s={"fp32": 1.6e11})
 GENERATED = 30
 
@@ -44,7 +44,7 @@ def trace_of(strategy: Strategy, *, images: bool, random_numbers: int = 0) -> Tr
     return replace(trace, operations=operations)
 
 
-def prices(step_s: Callable[[Strategy], float], *, images: bool = False, random_numbers: int = 0,
+def prices(step_s: Callable[[Strategy], float], *, images: bool = False,
            fits: Callable[[Strategy], bool] = lambda strategy: True) -> tuple[Price, list[Strategy]]:  # fmt: skip
     """A Price with these steps, and the list of what it was asked."""
     base = price(synthetic_trace(micro_batch=1), Communication(), CPU, count=1, capacity_bytes=2**40, strategy=Strategy())
@@ -55,7 +55,7 @@ def prices(step_s: Callable[[Strategy], float], *, images: bool = False, random_
         value = step_s(strategy)
         memory = replace(base.memory, fits=fits(strategy))
         forecast = replace(base, strategy=strategy, step_time_s=Interval(value, value / 2, value * 2), memory=memory)
-        return forecast, trace_of(strategy, images=images, random_numbers=random_numbers)
+        return forecast, trace_of(strategy, images=images)
 
     return of, asked
 
@@ -185,12 +185,20 @@ def test_a_small_gain_of_compiling_is_none():
 
 
 def test_random_numbers_are_what_compiled_steps_are_slow_at():
-    of, _ = prices(a_quarter_off, random_numbers=10_000_000)
-    choice = choose(of, Strategy(), OLD_CPU, steps=10**6)
-    assert not choice.strategy.compile
     eager = trace_of(Strategy(), images=False, random_numbers=1000)
     runs = 4  # of the operation a micro-batch
     assert drawing_s(eager, CPU) == pytest.approx(runs * 1000 * 60 / (2.5e9 * 2))
+    assert drawing_s(trace_of(Strategy(), images=False), CPU) == 0
+
+
+def test_a_slowed_step_is_longer_in_all_that_is_said_of_it():
+    of, _ = prices(lambda strategy: 0.5)
+    before = replace(of(Strategy())[0], mfu=0.3, energy_j=10.0)
+    after = slowed(before, 0.25)
+    assert (after.step_time_s, after.mfu, after.energy_j) == (Interval(0.75, 0.375, 1.5), pytest.approx(0.2), 15.0)
+    assert after.throughput == pytest.approx(before.throughput / 1.5)
+    assert "random numbers of compiled steps are drawn one by one: 250 ms a step" in after.assumptions
+    assert slowed(before, 0.0) is before
 
 
 def test_time_to_compile_is_that_of_compiled_steps_alone():

@@ -8,6 +8,8 @@ import pytest
 from test_plan_cpu_choice import CPU, GENERATED, trace_of
 from test_plan_synthetic import synthetic_source
 
+from gpuwise.cost import price
+from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Machine
@@ -16,7 +18,7 @@ from gpuwise.plan.compile_time import KERNEL_S, LOADING_S
 from gpuwise.plan.search import plan
 from gpuwise.plan.types import Plan, Request
 from gpuwise.strategy import Strategy
-from gpuwise.trace import Trace
+from gpuwise.trace import Communication, Trace
 
 HERE = Machine(CPU, 1, host_memory_bytes=64 * 2**30, name="this")
 LONG = 10**7
@@ -27,8 +29,9 @@ def planned(own, *, samples: int = LONG, **wanted) -> Plan:
     return plan(synthetic_source(), request, [], Catalog(), own=own).best
 
 
-def own(strategy: Strategy) -> Trace:
-    return trace_of(strategy, images=True).with_accumulation(strategy.accumulation)
+def own(strategy: Strategy, *, capacity_bytes: int = 64 * 2**30) -> tuple[Forecast, Trace]:
+    trace = trace_of(strategy, images=True).with_accumulation(strategy.accumulation)
+    return price(trace, Communication(), CPU, capacity_bytes=capacity_bytes, strategy=strategy), trace
 
 
 def test_without_own_traces_all_is_as_recorded():
@@ -60,15 +63,23 @@ def test_time_to_compile_is_on_the_bill(monkeypatch):
 
 
 def test_a_job_that_cannot_be_traced_here_is_planned_by_recordings():
-    def refused(strategy: Strategy) -> Trace:
+    def refused(strategy: Strategy) -> tuple[Forecast, Trace]:
         raise UnsupportedError("no PyTorch here.")
 
     assert planned(refused) == planned(None)
 
 
 def test_a_batch_that_does_not_fit_gets_smaller():
+    asked: list[int] = []
+
+    def heavier(strategy: Strategy) -> tuple[Forecast, Trace]:
+        asked.append(strategy.micro_batch)
+        return own(strategy, capacity_bytes=2**30 // 4)
+
     small = replace(HERE, host_memory_bytes=2**30)
     request = Request(samples=LONG, global_batch=4096, here=small, on=("here",))
-    found = plan(synthetic_source(), request, [], Catalog(), own=own).best
+    by_recordings, found = (plan(synthetic_source(), request, [], Catalog(), own=price).best for price in (None, heavier))
+    assert asked[0] == by_recordings.strategy.micro_batch
+    assert found.strategy.micro_batch < by_recordings.strategy.micro_batch
     assert found.forecast.memory.fits
     assert found.strategy.global_batch == 4096

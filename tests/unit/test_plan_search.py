@@ -144,6 +144,12 @@ def test_spot_is_planned_with_checkpoints():
     assert not any(needs in reason for reason in without.best.reasons)
 
 
+def test_several_spot_devices_must_save_by_themselves():
+    found = planned(Request(samples=10**10, spot=True), offer(terms="spot", count=8), width=2048)
+    assert found.best.count == 8
+    assert any("your training must save checkpoints and resume" in reason for reason in found.best.reasons)
+
+
 def test_owned_machines_cost_electricity_and_one_of_them_may_do():
     found = planned(Request(samples=10**9, own=(("rtx-4090", 2),), usd_per_kwh=0.3, limit=None), width=2048)
     assert {p.count for p in found.plans} == {1, 2}

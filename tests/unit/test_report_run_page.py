@@ -106,7 +106,7 @@ def test_one_picture_a_quantity_and_only_of_what_is_known():
 
 
 def test_marks_say_what_happened():
-    records = [HEADER, *STEPS[:60], {"record": "interrupted", "step": 60, "signal": "SIGTERM"}, HEADER,
+    records = [HEADER, *STEPS[:60], {"record": "interrupted", "step": 60, "why": "SIGTERM"}, HEADER,
                {"record": "resumed", "step": 50}, *STEPS[50:], {"record": "checkpoint", "step": 90},
                {"record": "checkpoint", "step": 95, "failed": "No space left on device"},
                {"record": "event", "step": 70, "kind": "spike", "text": "the loss rose <far>"}]  # fmt: skip
@@ -117,6 +117,17 @@ def test_marks_say_what_happened():
     said = words(records)
     assert "60 interrupted (SIGTERM)" in said
     assert "checkpoints 1" in said
+
+
+def test_nothing_is_said_twice():
+    failed = "No space left on device"
+    records = [HEADER, {"record": "event", "kind": "note", "text": SUMMARY["notes"][0]}, *STEPS,
+               {"record": "checkpoint", "step": 90, "failed": failed},
+               {"record": "event", "step": 90, "kind": "checkpoint", "text": failed},
+               {"record": "event", "step": 95, "kind": "spike", "text": "the loss rose"}, SUMMARY]  # fmt: skip
+    said = re.sub(r"<svg.*?</svg>", "", run_page(records), flags=re.DOTALL)
+    assert [said.count(text) for text in (SUMMARY["notes"][0], failed, "the loss rose")] == [1, 1, 1]
+    assert SUMMARY["notes"][0] in words(records[:2])  # of a run that has no summary, it stands among the events
 
 
 def test_points_lie_within_the_picture():

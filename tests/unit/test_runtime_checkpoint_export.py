@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.fault.checkpoint_faults import Quick, same
 from torch import nn
 
-from gpuwise.errors import FileFormatError, InputError
+from gpuwise.errors import InputError
 from gpuwise.runtime.checkpoint import (
     CheckpointStore,
     Saver,
@@ -85,20 +85,6 @@ def test_names_are_plain_and_tied_weights_are_there_once(make, tmp_path):
     assert path == tmp_path / "new" / "folder" / "model.safetensors"
     assert load_file(path).keys() == PLAIN
     assert [file.name for file in path.parent.iterdir()] == ["model.safetensors"]
-
-
-def test_a_part_of_a_checkpoint_is_exported(tmp_path):
-    model = Tied()
-    CheckpointStore(tmp_path / "c", files=Quick()).write(pack({"ema": model.state_dict(), "rest": {"x": 1}}), step=1)
-    latest = CheckpointStore(tmp_path / "c").latest()
-    path = export_weights(latest, tmp_path / "ema.safetensors", part="ema")
-    assert same(load_file(path)["embedding.weight"], model.embedding.weight.detach())
-    with pytest.raises(InputError, match="no tensors of 'model'"):
-        export_weights(latest, tmp_path / "model.safetensors")
-    (latest.path / "ema.safetensors").write_bytes(b"")
-    with pytest.raises(FileFormatError, match=r"ema\.safetensors"):
-        export_weights(latest, tmp_path / "another.safetensors", part="ema")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "ema.safetensors"]
 
 
 def test_what_was_there_stays_when_it_cannot_be_written(tmp_path):

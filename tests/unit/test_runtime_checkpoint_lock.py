@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.runtime.checkpoint import RunLock, lock
 
 # Locks the folder, says so, and waits to be killed. flock: whether the filesystem has it.
@@ -29,14 +29,14 @@ sys.stdin.read()
 """
 
 
+def no_locks(*_):
+    raise OSError(errno.ENOTSUP, "no locks")
+
+
 @pytest.fixture(params=[True, False], ids=["flock", "no flock"])
 def flock(request, monkeypatch):
     if not request.param:
-
-        def refuse(*_):
-            raise OSError(errno.ENOTSUP, "no locks")
-
-        monkeypatch.setattr(fcntl, "flock", refuse)
+        monkeypatch.setattr(fcntl, "flock", no_locks)
     return request.param
 
 
@@ -101,7 +101,7 @@ def test_a_fork_does_not_hold_it(tmp_path):
     ("nonsense", False),
 ])  # fmt: skip
 def test_without_flock_a_dead_process_of_this_host_is_recognised(holder, gone, tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     (tmp_path / "lock.held").write_text(json.dumps(holder))
     if gone:
         with RunLock(tmp_path):
@@ -111,6 +111,13 @@ def test_without_flock_a_dead_process_of_this_host_is_recognised(holder, gone, t
         with pytest.raises(InputError, match="is in use by another run"):
             RunLock(tmp_path).acquire()
         assert json.loads((tmp_path / "lock.held").read_text()) == holder
+
+
+def test_a_system_without_such_locks_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "fcntl", None)
+    with pytest.raises(UnsupportedError, match="on Linux and macOS alone"):
+        RunLock(tmp_path).acquire()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):

@@ -110,21 +110,14 @@ def test_a_meta_that_is_no_json_is_refused(store):
     assert list(store.folder.iterdir()) == []
 
 
-def test_weights_are_the_file_of_a_part(store):
-    write(store, 1)
-    assert store.latest().weights() == store.folder / "step-00000001" / "model.safetensors"
-    with pytest.raises(InputError, match="no tensors of 'ema'"):
-        store.latest().weights("ema")
-
-
 def test_outcomes_say_what_a_save_took(store):
     saver = Saver(store)
     assert saver.poll() == ()
     assert saver.finish() == ()
-    held_up_s = saver.begin(1, sample_state(1), meta={"a": 1})
+    saver.begin(1, sample_state(1), meta={"a": 1})
     (saved,) = saver.finish()
     assert isinstance(saved, Saved)
-    assert (saved.step, saved.path, saved.held_up_s) == (1, store.folder / "step-00000001", held_up_s)
+    assert (saved.step, saved.path) == (1, store.folder / "step-00000001")
     assert saved.nbytes == store.latest().manifest.nbytes
     assert saved.write_s > 0
     assert saved.cpu_s > 0
@@ -145,9 +138,9 @@ def test_a_note_of_the_store_reaches_the_outcome(store):
 def test_without_memory_for_a_copy_it_is_written_at_once(store, monkeypatch):
     monkeypatch.setattr(snapshot, "detect_memory", lambda: SimpleNamespace(available_bytes=100))
     saver = Saver(store)
-    held_up_s = saver.begin(1, sample_state(1))
+    saver.begin(1, sample_state(1))
     (saved,) = saver.poll()
-    assert saved.held_up_s == held_up_s >= saved.write_s
+    assert saved.held_up_s >= saved.write_s
     assert same(store.latest().load(), sample_state(1))
 
 

@@ -124,6 +124,15 @@ def test_low_bit_states_come_back_as_such(kind, tmp_path):
     assert same(loaded.dequantize(), live.dequantize())
 
 
+def test_two_shapes_of_one_memory_keep_their_shapes(tmp_path):
+    """Of dtypes that are written as bytes the bytes alone do not tell them apart."""
+    numbers = torch.arange(6.0).to(torch.complex128)
+    state = {"model": {"flat": numbers, "table": numbers.view(2, 3)}}
+    loaded = CheckpointStore(tmp_path, files=Quick()).write(pack(state), step=1).load()["model"]
+    assert {name: tuple(tensor.shape) for name, tensor in loaded.items()} == {"flat": (6,), "table": (2, 3)}
+    assert torch.equal(loaded["table"], numbers.view(2, 3))
+
+
 def test_an_unknown_kind_of_tensor_is_refused():
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    ChainDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
@@ -123,6 +132,33 @@ def test_what_is_not_taken_of_a_loader_is_said():
     notes = feed_of(lambda: DataLoader(TensorDataset(NUMBERS), sampler=sampler), example=lambda n: (torch.zeros(n),)).notes
     assert "the batch size is the strategy's" in notes[0]
     assert notes[1] == "its WeightedRandomSampler is left out: gpuwise shuffles, each sample once an epoch."
+
+
+class Pairs(Sampler):
+    """Batches chosen by hand."""
+
+    def __iter__(self):
+        yield from ([n, n + 6] for n in range(6))
+
+
+def test_a_loader_with_batches_of_its_own_gives_its_collate_and_is_told():
+    loader = DataLoader(Rows(*({"x": n} for n in NUMBERS)), batch_sampler=Pairs(),
+                        collate_fn=lambda rows: {"x": 100 + torch.stack([row["x"] for row in rows])})  # fmt: skip
+    feed = feed_of(lambda: loader)
+    assert feed.notes[1] == "its Pairs is left out: gpuwise puts batches together itself."
+    assert min(x_of(feed, 1)[0]) >= 100
+
+
+def test_a_chain_of_parts_without_a_length():
+
+    class Part(IterableDataset):
+        def __iter__(self):
+            return ({"x": n} for n in NUMBERS)
+
+    parts = ChainDataset([Part(), Part()])
+    with pytest.raises(TypeError):
+        len(parts)
+    assert x_of(feed_of(lambda: parts), 1) == [[0, 1, 2, 3]]
 
 
 def test_settings_that_nothing_comes_of_are_said():

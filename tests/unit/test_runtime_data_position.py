@@ -169,6 +169,31 @@ def test_another_micro_batch_goes_on_from_the_same_sample(name, micro_batch, acc
     assert numbers(resumed_again.steps(), 1) == numbers(resumed.steps(), 1)
 
 
+def test_a_state_that_goes_on_changing_is_kept_as_it_was():
+    class Shared(Stateful):
+        """Hands out the dict that it counts in."""
+
+        def __init__(self):
+            super().__init__()
+            self.state = {"next": 0}
+
+        def __iter__(self):
+            for sample in super().__iter__():
+                self.state["next"] = self.next
+                yield sample
+
+        def state_dict(self):
+            return self.state
+
+    feed = feed_of(Shared)
+    steps = feed.steps()
+    numbers(steps, 1)
+    state = feed.state()
+    before = json.dumps(state)
+    numbers(steps, 2)
+    assert json.dumps(state) == before
+
+
 def test_a_state_in_use_reads_nothing_again():
     made = []
 
@@ -265,14 +290,14 @@ def test_the_seed_of_the_run_is_kept():
 def test_where_names_the_samples(name):
     data = KINDS["columns"] if name == "columns" else (lambda: [{"x": n} for n in NUMBERS])
     feed = feed_of(data, micro_batch=4, accumulation=3)
-    assert feed.where()["micro_batches"] == []
+    assert feed.where(feed.places)["micro_batches"] == []
     steps = feed.steps()
     for _ in range(2):
         step = next(steps)
-        found = feed.where()["micro_batches"]
+        found = feed.where(feed.places)["micro_batches"]
         assert [NUMBERS[m["samples"]].tolist() for m in found] == [b["x"].tolist() for b in step]
     assert [(m["epoch"], m["micro_batch"]) for m in found] == [(0, 3), (0, 4), (1, 0)]
-    assert json.dumps(feed.where())
+    assert json.dumps(feed.where(feed.places))
 
 
 def test_a_batch_changed_in_place_spoils_no_other():

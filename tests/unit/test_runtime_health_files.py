@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from gpuwise.runtime.checkpoint.room import MARGIN_BYTES, needed_bytes
 from gpuwise.runtime.health.bad_batch import write_bad_batch
-from gpuwise.runtime.health.disk import SPARE_BYTES, DiskWatch
+from gpuwise.runtime.health.disk import DiskWatch
 
 GIB = 2**30
 
@@ -40,7 +41,7 @@ def test_the_disk_is_told_of_once_and_again_when_there_is_room(tmp_path):
     assert watch.look(0.0, 3 * GIB) is None
     free_bytes[0] = 3 * GIB  # enough for the checkpoint, and for nothing beside it
     said = watch.look(10.0, 3 * GIB)
-    assert said == (f"the disk of {tmp_path} is nearly full: 3 GiB free, the next checkpoint needs 3.15 GiB; until there is "
+    assert said == (f"the disk of {tmp_path} is nearly full: 3 GiB free, the next checkpoint needs 3.12 GiB; until there is "
                     "room, the last one stands.")  # fmt: skip
     assert watch.full
     assert watch.look(20.0, 3 * GIB) is None
@@ -63,7 +64,13 @@ def test_a_folder_that_is_not_there_yet(tmp_path):
 
 
 def test_small_checkpoints_need_some_room_too(tmp_path):
-    assert DiskWatch(tmp_path, free_bytes=lambda folder: SPARE_BYTES - 1).look(0.0, 0) is not None
+    assert DiskWatch(tmp_path, free_bytes=lambda folder: MARGIN_BYTES - 1).look(0.0, 0) is not None
+
+
+@pytest.mark.parametrize("nbytes", [0, 10**6, 10**12])
+def test_what_is_told_is_what_a_save_goes_by(tmp_path, nbytes):
+    assert DiskWatch(tmp_path, free_bytes=lambda folder: needed_bytes(nbytes)).look(0.0, nbytes) is None
+    assert DiskWatch(tmp_path, free_bytes=lambda folder: needed_bytes(nbytes) - 1).look(0.0, nbytes) is not None
 
 
 def test_a_disk_that_cannot_be_asked_is_not_full(tmp_path):

@@ -102,6 +102,20 @@ def test_losses_around_zero_and_below():
     assert len(events(losses)[1]) == 1
 
 
+@pytest.mark.parametrize("at", [1, 19, 64, 100, 301, 350])
+def test_a_watch_that_is_loaded_says_what_the_other_would_have_said(at):
+    losses = noise(500).tolist()
+    losses[299:302], losses[400] = [NAN, NAN, 9.0], 9.0
+    watch, other = LossWatch(on_nonfinite="skip"), LossWatch(on_nonfinite="skip")
+    for step, loss in enumerate(losses[:at], 1):
+        watch.see(step, loss)
+    other.load(watch.state())
+    for step, loss in enumerate(losses[at:], at + 1):
+        assert str(other.see(step, loss)) == str(watch.see(step, loss))  # as texts: a NaN is no other's equal
+    assert other.state() == watch.state()
+    assert (watch.spikes, watch.nonfinite) == (1, 2)
+
+
 def test_another_way():
     with pytest.raises(InputError, match="not finite 'ignore'"):
         LossWatch(on_nonfinite="ignore")

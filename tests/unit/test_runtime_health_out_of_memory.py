@@ -1,5 +1,7 @@
 """Out of memory, explained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -128,7 +130,8 @@ def gpu(monkeypatch, *, free_bytes, reserved_bytes, allocated_bytes):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_bytes, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved_bytes)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated_bytes)
-    return MemoryView(capacity_bytes=80 * GIB, device=torch.device("cuda:0"), strategy=STRATEGY, forecast=ACTIVATIONS)
+    of_80_gib = replace(ACTIVATIONS, capacity_bytes=80 * GIB)
+    return MemoryView(device=torch.device("cuda:0"), strategy=STRATEGY, forecast=of_80_gib)
 
 
 def test_other_processes(monkeypatch):
@@ -156,10 +159,11 @@ def from_a_broken_context():
 
 def test_a_failing_job_is_explained():
     job = Job(model=lambda: nn.Linear(1, 1), batch=lambda n: torch.zeros(n, 1), loss=lambda m, x: m(x).sum(), name="toy")
-    failed = job_failure(from_the_allocator(), job, doing="step 2", part=job.loss, memory=MemoryView(forecast=ACTIVATIONS))
+    failed = job_failure(from_the_allocator(), job, doing="step 2", part=job.loss,
+                         memory=lambda: MemoryView(forecast=ACTIVATIONS))  # fmt: skip
     assert isinstance(failed, DoesNotFitError)
     assert failed.what.startswith("toy in step 2 (")
     assert "The forecast's peak is 9 GiB" in failed.what
-    other = job_failure(ValueError("shapes"), job, doing="step 2", part=job.loss)
+    other = job_failure(ValueError("shapes"), job, doing="step 2", part=job.loss, memory=pytest.fail)  # asked in vain
     assert type(other) is JobError
     assert other.what.endswith("ValueError: shapes.")

@@ -89,6 +89,15 @@ def test_what_may_take_long(phase, step_s, patience_s, watch):
     assert watch.told[0].phase == phase
 
 
+def test_whoever_takes_the_steps_by_hand_may_take_his_time(watch):
+    watch.let(TICK_S, beating="caller")
+    watch.let(100_000)
+    assert watch.told == []
+    watch.let(TICK_S, beating="data")
+    watch.let(LEAST_S + TICK_S)
+    assert watch.told[0].phase == "data"
+
+
 def test_a_run_without_a_folder_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     watch = Watched(None)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gpuwise.hardware.detect.cpu import Cpu
+from gpuwise.hardware.detect.cpu import Cpu, core_processors
 from gpuwise.runtime import host_threads
-from gpuwise.runtime.host_threads import apply_threads, bind_threads, core_processors, unusable
+from gpuwise.runtime.host_threads import apply_threads, bind_threads, unusable
 from gpuwise.strategy import Strategy
 
 ZEN4 = Cpu("EPYC", "AMD", 2, 4, flags=("avx2", "avx512", "avx512-bf16"))

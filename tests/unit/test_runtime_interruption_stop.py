@@ -4,6 +4,7 @@ import math
 import signal
 
 import pytest
+from tests.unit.interruption_samples import Clocks, Source
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.interruption.deadline import MARGIN_S
@@ -18,41 +19,15 @@ def _signals_arrive():
     signal.signal(signal.SIGTERM, before)
 
 
-class Source:
-    name = "fake"
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-
-    def poll(self):
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-class Clocks:
-    """The run's clock and the world's; a clock jump moves only the second."""
-
-    def __init__(self):
-        self.now_s, self.unix_s = 100.0, 1_000_000.0
-
-    def stop(self, **fields):
-        return Stop(**{"environment": {}, "clock": lambda: self.now_s, "unix_clock": lambda: self.unix_s, **fields})
-
-    def to(self, now_s):
-        self.now_s, self.unix_s = now_s, self.unix_s + now_s - self.now_s
-
-
 def stops_at(stop, clocks, *, step_s, save_s, upto_s=100_000):
-    """Runs a loop that takes `step_s` a step; when it is asked to end, and how often it had to ask."""
+    """Runs a loop that takes `step_s` a step; when it is asked to end, why, and how often it had to ask."""
     asked = 0
     while clocks.now_s < upto_s:
         clocks.to(clocks.now_s + step_s)
         if stop.pending or clocks.now_s >= stop.look_s:
             asked += 1
-            if stop.check(clocks.now_s, step_s, save_s):
-                return clocks.now_s, asked
+            if request := stop.check(clocks.now_s, step_s, save_s):
+                return clocks.now_s, request, asked
     raise AssertionError("it never stopped")
 
 
@@ -60,8 +35,6 @@ def test_nothing_happens_and_nothing_is_asked():
     with Clocks().stop() as stop:
         assert not stop.pending
         assert stop.look_s == math.inf
-        assert stop.requested is None
-        assert stop.received is None
         assert stop.take_notes() == []
 
 
@@ -72,17 +45,15 @@ def test_a_signal():
         assert stop.pending
         request = stop.check(clocks.now_s, 0.1, 1.0)
     assert (request.kind, request.text, request.save, request.note) == ("signal", "SIGTERM", True, None)
-    assert stop.requested is request
-    assert stop.received is signal.SIGTERM
 
 
 def test_a_time_limit_leaves_time_for_the_save_and_is_seldom_looked_at():
     clocks = Clocks()
     stop = clocks.stop(time_limit_s=3600)
-    ended_s, asked = stops_at(stop, clocks, step_s=0.5, save_s=30.0)
+    ended_s, request, asked = stops_at(stop, clocks, step_s=0.5, save_s=30.0)
     assert 100 + 3600 - 30 - 60 < ended_s < 100 + 3600 - 30 - MARGIN_S
     assert asked < 3600 / LOOK_S + 60
-    assert (stop.requested.kind, stop.requested.text) == ("time limit", "its time limit of 1 h is over")
+    assert (request.kind, request.text) == ("time limit", "its time limit of 1 h is over")
 
 
 def test_a_step_longer_than_the_limit_still_saves():
@@ -98,8 +69,9 @@ def test_slurm():
     clocks = Clocks()
     stop = clocks.stop(environment={"SLURM_JOB_END_TIME": str(1_000_000 + 7200)})
     assert stop.take_notes() == ["the Slurm job ends in 2 h; the run saves and ends before."]
-    assert stops_at(stop, clocks, step_s=1.0, save_s=60.0)[0] > 7000
-    assert stop.requested.text == "the Slurm job's time is over"
+    ended_s, request, _ = stops_at(stop, clocks, step_s=1.0, save_s=60.0)
+    assert ended_s > 7000
+    assert request.text == "the Slurm job's time is over"
 
 
 def test_a_jump_of_the_wall_clock_moves_no_end():
@@ -119,9 +91,10 @@ def test_a_notice_with_a_deadline_is_used_up():
     clocks = Clocks()
     stop = noticed(clocks, Notice("aws", INTERRUPTION, 1_000_120.0, "AWS will terminate it."))
     assert stop.pending
-    assert stops_at(stop, clocks, step_s=0.5, save_s=3.0)[0] > 100 + 120 - 15
+    ended_s, request, _ = stops_at(stop, clocks, step_s=0.5, save_s=3.0)
+    assert ended_s > 100 + 120 - 15
     assert stop.take_notes() == ["AWS will terminate it."]
-    assert (stop.requested.kind, stop.requested.text, stop.requested.save) == ("notice", "AWS will terminate it.", True)
+    assert (request.kind, request.text, request.save) == ("notice", "AWS will terminate it.", True)
 
 
 def test_a_notice_without_a_deadline_means_now():

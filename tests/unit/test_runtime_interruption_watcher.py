@@ -2,23 +2,12 @@
 
 import threading
 
-from gpuwise.runtime.interruption.notices import INTERRUPTION, Notice
+from tests.unit.interruption_samples import Source
+
+from gpuwise.runtime.interruption.notices import INTERRUPTION, POLL_S, Notice
 from gpuwise.runtime.interruption.watcher import FAILING_S, SELDOM_S, Watcher
 
 GOING = Notice("fake", INTERRUPTION, None, "it goes")
-
-
-class Source:
-    name = "fake"
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-
-    def poll(self):
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 def test_tells_of_changes_only():
@@ -55,10 +44,10 @@ def test_polls_at_its_pace_and_ends():
         polled.set()
         return len(waited) == 3
 
-    with Watcher(Source(None), every_s=5.0, wait=wait) as watcher:
+    with Watcher(Source(None), wait=wait) as watcher:
         watcher._thread.join(5)
     assert not watcher._thread.is_alive()
-    assert waited == [5.0, 5.0, 5.0]
+    assert waited == [POLL_S] * 3
 
 
 def test_a_source_that_fails_is_asked_seldom(monkeypatch):

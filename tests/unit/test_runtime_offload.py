@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +14,11 @@ from torch import Tensor, nn
 from tracing_samples import WIDTH, attention_job, class_loss, mlp_job, rows
 
 from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.runtime import program
 from gpuwise.runtime.offload import HostCopies, HostOptimizer, VisitingBlocks
 from gpuwise.runtime.optimizers import make_optimizer
 from gpuwise.runtime.program import build
+from gpuwise.runtime.program_state import load_program, program_state
 from gpuwise.runtime.recompute import apply_recompute
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, PHASES, Trace, live_bytes
@@ -86,6 +92,54 @@ def test_visiting_blocks_serve_inference() -> None:
     VisitingBlocks(net, HostCopies(net.parameters()))
     with torch.no_grad():
         assert torch.equal(net(BATCH["x"]), expected)
+
+
+@pytest.fixture
+def on_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs whose device is the host, too."""
+    monkeypatch.setattr(program, "refuse_host", lambda device: None)
+
+
+@pytest.mark.usefixtures("on_this_host")
+@pytest.mark.parametrize("offload", ["optimizer", "parameters"])
+def test_a_restored_program_goes_on_with_the_same_bits(offload: str) -> None:
+    def built(seed: int) -> program.Program:
+        torch.manual_seed(seed)
+        return build(attention_job(), Strategy(optimizer="adamw", offload=offload), "cpu")
+
+    def bits(of: program.Program) -> list[Tensor]:
+        return [value.clone() for value in of.model.state_dict().values()]
+
+    first, second = built(1), built(2)
+    first.step([BATCH])
+    second.step([BATCH])  # a block may be there, with values of before
+    state = copy.deepcopy(program_state(first))
+    load_program(second, state)
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(bits(first), bits(second), strict=True))
+        assert torch.equal(first.step([BATCH]), second.step([BATCH]))
+    gone = next(iter(state["model"]))
+    del state["model"][gone]
+    with pytest.raises(InputError, match=f"it lacks {gone}"):
+        load_program(second, state)
+
+
+@pytest.mark.usefixtures("on_this_host")
+def test_gradients_have_arrived_before_anything_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **named: (seen.append(name), call(*arguments, **named))[1]
+
+    monkeypatch.setattr(HostOptimizer, "arrive", noted("arrive", HostOptimizer.arrive))
+    for name in ("clip_grad_norm_", "get_total_norm"):
+        monkeypatch.setattr(torch.nn.utils, name, noted(name, getattr(torch.nn.utils, name)))
+    built = build(replace(attention_job(), clip_norm=0.1), Strategy(offload="optimizer"), "cpu")
+    built.forward_backward(BATCH)
+    assert built.gradients_are_finite()
+    assert seen == ["arrive", "get_total_norm"]
+    built.update()
+    assert seen[2:4] == ["arrive", "clip_grad_norm_"]
 
 
 def test_offload_is_refused_where_there_is_no_other_memory_or_nothing_to_visit() -> None:

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.runtime.show.log import LEAST_APART_S, MOST_APART_S, WRITE_EVERY_S, RunLog, read_log, read_steps
+from gpuwise.report.run_records import lasting
+from gpuwise.runtime.show.log import LEAST_APART_S, MOST_APART_S, WRITE_EVERY_S, RunLog, read_log
 
 
 def records(path):
@@ -17,8 +18,12 @@ def step(log, now_s, number, *, loss=0.5, step_time_s=0.0, data_s=0.0, **more):
     log.step(now_s, number, number * 8, number / 10, loss, 1e-3, step_time_s, data_s, **more)
 
 
+def steps_of(path):
+    return lasting(read_log(path), "step")
+
+
 def losses(path):
-    return [(record["step"], record["loss"]) for record in read_steps(path)]
+    return [(record["step"], record["loss"]) for record in steps_of(path)]
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_what_a_step_says(path):
     with RunLog(path) as log:
         log.open({})
         step(log, 1.0, 5, loss=2.5, step_time_s=0.03, data_s=0.01, grad_norm=1.5, memory_bytes=2**30)
-    (told,) = read_steps(path)
+    (told,) = steps_of(path)
     del told["time"]
     assert told == {"record": "step", "step": 5, "samples": 40, "epoch": 0.5, "loss": 2.5, "learning_rate": 1e-3,
                     "step_time_s": 0.03, "data_s": 0.01, "samples_per_s": 200.0, "steps": 1, "grad_norm": 1.5,
@@ -80,20 +85,12 @@ def test_quick_steps_share_a_record(path):
         log.open({})
         for number in range(1, 10_001):  # ten seconds
             step(log, number * 1e-3, number, loss=float(number), step_time_s=1e-3)
-    told = read_steps(path)
+    told = steps_of(path)
     assert len(told) <= 1.1 * 10 / LEAST_APART_S
     assert sum(record["steps"] for record in told) == 10_000
     assert told[-1]["step"] == 10_000
     assert all(r["loss"] == pytest.approx(r["step"] - (r["steps"] - 1) / 2) for r in told)
     assert told[5]["samples_per_s"] == pytest.approx(8000)
-
-
-def test_every_step_has_a_record_where_asked_for(path):
-    with RunLog(path, every_step=True) as log:
-        log.open({})
-        for number in range(1, 101):
-            step(log, number * 1e-4, number)
-    assert [number for number, _ in losses(path)] == list(range(1, 101))
 
 
 def test_a_long_run_writes_less_often(path):
@@ -103,7 +100,7 @@ def test_a_long_run_writes_less_often(path):
             step(log, number * 600.0, number)  # slow steps keep their records
         for number in range(1, 1001):
             step(log, 120_000 + number * 0.01, 200 + number)
-    told = read_steps(path)
+    told = steps_of(path)
     assert all(record["steps"] == 1 for record in told[:200])
     assert len(told) - 200 <= 10 / MOST_APART_S + 2
 
@@ -144,7 +141,7 @@ def test_a_mean_over_the_step_that_is_resumed_from_stands_for_those_before(path)
     with RunLog(path) as log:
         log.open({})
         log.write("resumed", {"step": 3})
-    assert [(r["step"], r["steps"], r["loss"]) for r in read_steps(path)] == [(1, 1, 0.5), (3, 2, 7.0)]
+    assert [(r["step"], r["steps"], r["loss"]) for r in steps_of(path)] == [(1, 1, 0.5), (3, 2, 7.0)]
 
 
 def test_a_new_run_in_the_same_file_starts_its_curve_anew(path):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 import torch
 from tests.training_samples import STRATEGY, loss, points, toy, train, training
 from torch import nn
 
-from gpuwise.errors import InputError, JobError
+from gpuwise.errors import InputError, JobError, MissingDependencyError
 from gpuwise.job import Job
 from gpuwise.runtime.average import Average
 from gpuwise.runtime.checkpoint import CheckpointStore
@@ -108,6 +109,59 @@ def test_a_step_that_is_no_number_is_skipped_when_asked(bad, tmp_path):
     bad_batch = json.loads((tmp_path / "bad-batch.json").read_text())
     assert bad_batch["step"] == 3
     assert len(bad_batch["where"]["micro_batches"][0]["samples"]) == 8
+
+
+class KnownLater:
+    """Losses as of a GPU: each is known two steps after it was put."""
+
+    def __init__(self):
+        self.waiting, self.steps_before = [], []
+
+    def put(self, row, loss):
+        self.waiting.append((row, loss.item()))
+
+    def known(self, *, wait=False):
+        count = len(self.waiting) if wait else max(0, len(self.waiting) - 1)
+        found, self.waiting = self.waiting[:count], self.waiting[count:]
+        return found
+
+
+def known_later(run):
+    """The steps of a run whose losses are known as late as a GPU's."""
+    steps = iter(run)
+    first = next(steps)  # its loss was judged here, as a CPU's
+    run._stepper._judges, run._stepper._waiting = False, KnownLater()
+    yield first
+    yield from steps
+
+
+def test_a_loss_that_is_known_later_names_the_data_of_its_own_step(tmp_path):
+    seen = []
+
+    def noticing(model, batch):
+        seen.append(batch["x"])
+        return loss(model, batch) * (math.nan if len(seen) == 3 else 1)
+
+    with pytest.raises(JobError, match="nan at step 3"):
+        list(known_later(training(toy(loss=noticing), Strategy(micro_batch=8), steps=9, folder=tmp_path)))
+    assert len(seen) == 5  # two more were taken by then
+    bad_batch = json.loads((tmp_path / "bad-batch.json").read_text())
+    (samples,) = (part["samples"] for part in bad_batch["where"]["micro_batches"])
+    assert torch.equal(points(160)["x"][samples], seen[2])
+
+
+def test_waiting_for_the_device_is_part_of_a_step(tmp_path):
+    run, ended = training(toy(), steps=5), []
+    for step in known_later(run):
+        if step.step == 1:
+            later = run._stepper._waiting
+            later.known = lambda wait=False: ended.append(run._with.meter.step) or []
+    assert ended[:4] == [1, 2, 3, 4]  # of steps 2 to 5, asked before the meter ended them
+
+
+def test_a_run_whose_first_step_is_skipped_is_kept_all_the_same(tmp_path):
+    result = train(toy(loss=failing_at(1, math.nan)), Strategy(micro_batch=8), steps=6, on_nonfinite="skip", folder=tmp_path)
+    assert (result.skipped_steps, result.checkpoints["last_step"]) == (1, 6)
 
 
 def test_gradients_that_are_no_numbers_are_skipped_too():
@@ -214,6 +268,47 @@ def test_the_folder_tells_the_whole_run(tmp_path):
     assert "<svg" in (tmp_path / "report.html").read_text()
     assert result.run_folder == str(tmp_path)
     assert json.loads((tmp_path / "run.json").read_text())["global_batch"] == STRATEGY.global_batch
+
+
+def test_a_run_that_fails_leaves_its_report(tmp_path):
+    with pytest.raises(JobError, match="nan at step 3"):
+        train(toy(loss=failing_at(3, math.nan)), Strategy(micro_batch=8), steps=6, folder=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "Failed after step 3 of 6: the loss of toy is nan at step 3" in page
+
+
+def test_a_run_that_fails_at_once_leaves_none(tmp_path):
+    with pytest.raises(JobError, match="nan at step 1"):
+        train(toy(loss=failing_at(1, math.nan)), Strategy(micro_batch=8), steps=6, folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_writer_without_its_package_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingDependencyError, match="wandb"):
+        train(toy(loss=lambda model, batch: pytest.fail("it was trained")), steps=2, writers=("wandb",))
+
+
+def test_a_full_disk_is_told_and_is_no_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpuwise.runtime.health.disk._free_bytes", lambda folder: 1)
+    train(toy(), steps=3, folder=tmp_path)
+    records = read_log(tmp_path / "log.jsonl")
+    assert [r["step"] for r in records if r["record"] == "checkpoint"] == [3]
+    assert sum("is nearly full" in r.get("text", "") for r in records) == 1
+
+
+def test_nobody_calls_it_a_stall_that_the_caller_has_the_step():
+    run = training(toy(), steps=3)
+    assert [run._with.stall.phase for _ in run] == ["caller"] * 3
+    assert run._with.stall.phase == "end"
+
+
+def test_the_job_is_not_asked_for_a_batch_after_a_failed_step():
+    asked = []
+    job = toy(loss=lambda model, batch: 1 / 0, batch=lambda n: asked.append(n) or points(n))
+    with pytest.raises(JobError, match="ZeroDivisionError"):
+        train(job, steps=2)
+    assert STRATEGY.micro_batch not in asked
 
 
 def test_money_is_counted():

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection
+import sys
+import sysconfig
+from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import Source
 from gpuwise.api.sources import source_of
-from gpuwise.cost import Forecast, price
+from gpuwise.api.step_price import step_price
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.cpu_choice import CpuChoice, choose
+from gpuwise.plan.cpu_choice import CpuChoice, Price, choose
 from gpuwise.strategy import Strategy
-from gpuwise.trace import Trace
-from gpuwise.trace.sharded import data_parallel, recorded_as
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
-
-COMPILERS = ("g++", "clang++", "c++")
 
 
 def cpu_settings(job: str | Job | Source, chip: Chip, start: Strategy, *, given: Collection[str] = (),
@@ -37,23 +35,16 @@ def cpu_settings(job: str | Job | Source, chip: Chip, start: Strategy, *, given:
     Raises what tracing and pricing `start` raises.
     """
     source = job if isinstance(job, Source) else source_of(job, seq_len=seq_len, image_size=image_size)
-    found = partial(_priced, source.with_own_kernels(), chip, capacity_bytes, history)
-    return choose(found, start, chip, given=given, steps=steps, compiler=has_compiler())
+    own = own_price(source, chip, capacity_bytes, history=history)
+    return choose(own, start, chip, given=given, steps=steps, compiler=has_compiler())
 
 
-def own_traces(source: Source) -> Callable[[Strategy], Trace]:
-    """The job's traces with the kernels of this CPU, for `gpuwise.plan.search.plan`."""
-    return partial(source.with_own_kernels().trace, substrate="cpu")
+def own_price(source: Source, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:
+    """What steps of a job cost on the CPU of this machine, traced with its kernels. Arguments as for `cpu_settings`."""
+    return partial(step_price, source.with_own_kernels(), chip, count=1, capacity_bytes=capacity_bytes, history=history)
 
 
 def has_compiler() -> bool:
-    """Whether torch.compile finds what it needs on a CPU: a C++ compiler."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX") or COMPILERS[0], *COMPILERS))
-
-
-def _priced(source: Source, chip: Chip, capacity_bytes: int | None, history: bool,
-            strategy: Strategy) -> tuple[Forecast, Trace]:  # fmt: skip
-    trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate="cpu"), strategy)
-    # The loop copies a batch when it needs it.
-    found = price(trace, communication, chip, count=1, capacity_bytes=capacity_bytes, strategy=strategy, prefetched=False)
-    return (as_last_measured(found, trace, strategy, chip) if history else found), trace
+    """Whether torch.compile finds what it needs on a CPU: the C++ compiler that it takes, and the headers of Python."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return shutil.which(compiler) is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()

@@ -9,19 +9,16 @@ from typing import Any
 
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of
-from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import Source
 from gpuwise.api.sources import usual_micro_batch
-from gpuwise.cost import Forecast, price
-from gpuwise.cost.offload import host_link, lengthened, offload
-from gpuwise.cost.parameters import parameters
+from gpuwise.api.step_price import step_price
+from gpuwise.cost import Forecast
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.space import precisions_for
 from gpuwise.strategy import TECHNIQUES, Mesh, Strategy
 from gpuwise.trace import Trace
-from gpuwise.trace.sharded import data_parallel, recorded_as
 from gpuwise.units import format_bytes
 
 
@@ -66,7 +63,10 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
     if precision is None:
         reasons: tuple[str, ...] = ()
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
-            strategy, reasons = _as_train_would(source, device, strategy, compile=compile, channels_last=channels_last)
+            # As `train` would, but for compiling, which depends on how long the run is.
+            choice = cpu_settings(source, device.chip, strategy, capacity_bytes=device.capacity_bytes,
+                                  given=[] if channels_last is None else ["channels_last"])  # fmt: skip
+            strategy, reasons = choice.strategy, choice.reasons
         layout = ", channels-last" if strategy.channels_last and not channels_last else ""
         assumed.append("; ".join([f"assumed precision {strategy.precision}{layout}", *reasons, "--precision changes it"]))
     price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
@@ -83,15 +83,6 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         result = price_it(strategy.but(mesh=Mesh(dp_shard=device.devices)))
     note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
     return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
-
-
-def _as_train_would(source: Source, device: Device, strategy: Strategy, *, compile: bool,
-                    channels_last: bool | None) -> tuple[Strategy, tuple[str, ...]]:  # fmt: skip
-    """What `train` chooses on the CPU here, but for compiling, which depends on how long the run is; and why."""
-    said = {"channels_last": channels_last is not None, "compile": compile}
-    choice = cpu_settings(source, device.chip, strategy, given=[name for name, given in said.items() if given],
-                          capacity_bytes=device.capacity_bytes)  # fmt: skip
-    return choice.strategy, choice.reasons
 
 
 def checked_techniques(techniques: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,14 +108,8 @@ def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | Non
 
 def _priced(source: Source, device: Device, strategy: Strategy, *, assumed: Sequence[str],
             loader_samples_per_s: float | None, history: bool) -> Priced:  # fmt: skip
-    trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=device.substrate), strategy)
-    result = price(trace, communication, device.chip, count=device.count, machines=device.machines, link=device.link,
-                   link_between=device.link_between, usd_per_hour=device.usd_per_hour, capacity_bytes=device.capacity_bytes,
-                   strategy=strategy, loader_samples_per_s=loader_samples_per_s)  # fmt: skip
-    if strategy.offload != "none":
-        plain = source.trace(recorded_as(strategy.but(offload="none")), substrate=device.substrate)
-        added = offload(plain, strategy, host_link(device.chip, load_catalog()), parameters())
-        result = lengthened(result, added)
-    if history and loader_samples_per_s is None and device.spec.machine is not None:
-        result = as_last_measured(result, trace, strategy, device.chip)
+    history = history and loader_samples_per_s is None and device.spec.machine is not None
+    result, trace = step_price(source, device.chip, strategy, history=history, count=device.count, machines=device.machines,
+                               link=device.link, link_between=device.link_between, usd_per_hour=device.usd_per_hour,
+                               capacity_bytes=device.capacity_bytes, loader_samples_per_s=loader_samples_per_s)  # fmt: skip
     return Priced(replace(result, assumptions=(*assumed, *result.assumptions)), trace, device)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.api.cpu_settings import has_compiler, own_traces
+from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.devices import device_of
 from gpuwise.api.forecasting import check_mode, checked_techniques, forecast_step
 from gpuwise.api.sources import PresetSource, SavedSource, Source, source_of
@@ -227,9 +227,10 @@ def plan(
     catalog = load_catalog()
     request = replace(request, here=detect_machine(catalog), samples_per_epoch=source.samples_per_epoch,
                       sizes=source.sizes, job_argument=source.argument)  # fmt: skip
-    here_is_a_cpu = request.here is not None and request.here.chip.kind == "cpu"
-    own_kernels = own_traces(source) if here_is_a_cpu and _names_here(on) else None
-    return search(source, request, catalog.offers, catalog, own=own_kernels, compiler=has_compiler())
+    here, price = request.here, None
+    if here is not None and here.chip.kind == "cpu" and _names_here(on):
+        price = own_price(source, here.chip, here.host_memory_bytes)
+    return search(source, request, catalog.offers, catalog, own=price, compiler=has_compiler())
 
 
 def _names_here(on: str | Sequence[str] | None) -> bool:

@@ -79,8 +79,13 @@ def _ways_out(error: GpuwiseError, arguments: Sequence[str]) -> tuple[str, ...]:
     return (f"gpuwise {verb} --help".replace("  ", " "),)
 
 
-def _end(error: GpuwiseError, as_json: bool) -> None:
+def tell(error: GpuwiseError) -> None:
+    """Cause and ways out on stderr."""
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+
+
+def _end(error: GpuwiseError, as_json: bool) -> None:
+    tell(error)
     if as_json:
         click.echo(json.dumps(error.to_dict(), indent=2, ensure_ascii=False))
     sys.exit(error.exit_code)

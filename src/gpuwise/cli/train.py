@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwise.cli.failure import EXIT_INTERRUPTED
+from gpuwise.cli.failure import EXIT_INTERRUPTED, tell
 from gpuwise.cli.options import JobCommand, job_argument, json_option, strategy_options
+from gpuwise.errors import GpuwiseError, InputError
+
+if TYPE_CHECKING:
+    from gpuwise.api import Trainer
 
 AUTO = "auto"  # runs/<job>, the first that is free or to be continued
 
@@ -58,10 +64,33 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
 
     if no_run and run is not None:
         raise click.UsageError("--run and --no-run exclude each other.")
+    if export is not None:
+        _check_export(Path(export))
     trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
     result = trainer.run()
-    if export is not None:
-        trainer.export(export)
+    unwritten = None if export is None else _export(trainer, export)
     emit(result, train_report, as_json=as_json)
+    if unwritten is not None:
+        tell(unwritten)  # beside the result, which is all that stdout has
     if result.interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
+    if unwritten is not None:
+        raise click.exceptions.Exit(unwritten.exit_code)
+
+
+def _export(trainer: Trainer, path: str) -> GpuwiseError | None:
+    """Why the weights were not written; None where they were."""
+    try:
+        trainer.export(path)
+    except GpuwiseError as error:
+        return error
+    return None
+
+
+def _check_export(path: Path) -> None:
+    """Raises InputError where the weights could not be written there, before anything is trained. Makes nothing."""
+    folder = path.absolute().parent if path.suffix == ".safetensors" else path.absolute()
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)) or (path.suffix == ".safetensors" and path.is_dir()):
+        raise InputError(f"cannot write the weights to {path}: {folder} is no folder to write to.", ["choose another path"])

@@ -30,8 +30,9 @@ class Job:
         batch: an example batch of n samples: tensors in dicts, lists or tuples, each with n as its first dimension.
         loss: (model, batch) -> scalar tensor to minimise.
         optimizer: a name of `gpuwise.strategy.OPTIMIZERS`, or a function of the parameters.
-        data: makes the data set, whose samples, collated, look like `batch`: a `Dataset`, or a dict of tensors with one
-            row a sample. None: forecasts, and training on random numbers.
+        data: makes the data set, whose samples, collated, look like `batch`: a map-style or iterable one (Hugging Face's
+            too), a DataLoader around one, or a dict of tensors with one row a sample. None: forecasts, and training on
+            random numbers.
         samples: samples an epoch.
         name: what reports call the job.
         learning_rate: for an optimizer given by name.
@@ -53,7 +54,7 @@ class Job:
     batch: Callable[[int], Any]
     loss: Callable[[nn.Module, Any], Tensor]
     optimizer: str | Callable[[Iterable[nn.Parameter]], Optimizer] = "adamw"
-    data: Callable[[], Dataset[Any] | Mapping[str, Tensor]] | None = None
+    data: Callable[[], Dataset[Any] | Iterable[Any] | Mapping[str, Tensor]] | None = None
     samples: int | None = None
     name: str = ""
     learning_rate: float = 1e-3

@@ -59,7 +59,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     todo = list(stages(quick=quick, networks=seen["networks"], quick_networks=seen["quick"], half=seen["half"]))
     found, fitted = _Found(notes=list(seen["left_out"])), None
     if not machine.chip.source.verified:
-        found.notes.append(f"no datasheet of this processor is known; in its place stands an {machine.chip.source.text}")
+        found.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
     try:
         _run(todo, seen["device"], found, show)
     except KeyboardInterrupt:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Shapes
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.units import format_duration
 
-# Set by two models on two Zen 4 cores, with PyTorch 2.13, g++ and nothing in Inductor's cache: 48 s for ResNet-50 (129
-# kernels), 11 to 30 s for the blocks of GPT-2 (32 kernels). The compiler is loaded, each kernel written in C++ and compiled.
+# The compiler is loaded, each kernel written in C++ and compiled. Set by ResNet-50 and GPT-2 on two Zen 4 cores, with nothing
+# in Inductor's cache: `python -m benchmarks.cpu_plan --only candidates` shows what compiling takes beside what is forecast.
 LOADING_S, KERNEL_S = 11.0, 0.29
-# Clocks of a core for a random number of a compiled graph: Inductor's Philox is computed number by number on CPUs, 23 ns on
-# such a core (dropout of GPT-2).
+# Clocks of a core for a random number of a compiled graph, where Inductor's Philox is computed number by number on CPUs.
+# Assumed; set by GPT-2 with dropout on such a core.
 DRAWN_CLOCKS = 60.0
 
 
@@ -38,6 +41,22 @@ def drawing_s(eager: Trace, chip: Chip) -> float:
     shapes = Shapes.of(eager.operations, rows)
     numbers = float(eager.counts()[rows] @ (shapes.bytes_written / shapes.element_bytes))
     return numbers * DRAWN_CLOCKS / ((chip.boost_clock_hz or USUAL_CLOCK_HZ) * (chip.sm_count or 1))
+
+
+def slowed(forecast: Forecast, added_s: float) -> Forecast:
+    """The forecast of a compiled step that drawing random numbers makes so many seconds longer."""
+    if not added_s:
+        return forecast
+    factor = 1 + added_s / forecast.step_time_s.value
+    note = f"random numbers of compiled steps are drawn one by one: {format_duration(added_s)} a step"
+    return replace(
+        forecast,
+        step_time_s=forecast.step_time_s.scaled(factor),
+        throughput=forecast.throughput / factor,
+        mfu=None if forecast.mfu is None else forecast.mfu / factor,
+        energy_j=None if forecast.energy_j is None else forecast.energy_j * factor,
+        assumptions=(*forecast.assumptions, note),
+    )
 
 
 def pays_back_after(compile_s: float, *, eager_step_s: float, compiled_step_s: float) -> float:

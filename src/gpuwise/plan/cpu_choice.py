@@ -10,22 +10,23 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compile_time import compile_s, drawing_s, pays_back_after
+from gpuwise.plan.compile_time import compile_s, pays_back_after
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import KINDS, Trace
 from gpuwise.units import format_duration
 
 # Steps shorter than this are mostly what operations take beside their kernels, which neither precision nor layout changes.
 SHORTEST_S = 0.005
-# A smaller forecast gain is no reason to leave full precision, the plain layout or eager steps. Of compiled steps least is
-# known: those of six networks took 0.90 to 1.14 of their eager time on a Zen 4 core.
+# A smaller forecast gain is no reason to leave full precision, the plain layout or eager steps: it is within what forecasts
+# are off by, as `python -m benchmarks.cpu_plan --only candidates` shows.
 FASTER_PRECISION, FASTER_LAYOUT, FASTER_COMPILED = 1.10, 1.03, 1.10
 # Assumed: no compiled step takes less than this share of its eager one, so a run too short even for that needs no trace.
 LEAST_COMPILED_SHARE = 0.6
 SHORTEST_COMPILE_S = 15.0
 
 Price = Callable[[Strategy], tuple[Forecast, Trace]]
-"""Forecast and trace of a strategy on this CPU. Raises UnsupportedError or MissingDependencyError where there is none."""
+"""Forecast and trace of a strategy with the kernels of this CPU. Raises UnsupportedError or MissingDependencyError
+where there is none."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def choose(price: Price, start: Strategy, chip: Chip, *, given: Collection[str] 
         price: see Price. start: everything that is not chosen here.
         given: of "precision", "channels_last" and "compile", what the user has said: it stays as `start` has it.
         steps: how many the run has; None where unknown, which never compiles.
-        compiler: whether there is a C++ compiler to compile with.
+        compiler: whether there is what torch.compile needs, a C++ compiler above all.
 
     Raises what pricing `start` raises; another strategy that cannot be had, or does not fit, is passed over.
     """
@@ -84,22 +85,20 @@ def choose(price: Price, start: Strategy, chip: Chip, *, given: Collection[str] 
             best = found
     if "compile" in given or steps is None or start.compile:
         return CpuChoice(best, tuple(reasons), compile_s(price(best.strategy)[1]) if start.compile else 0.0)
-    return _compiled(price, best, reasons, chip, steps, compiler=compiler)
+    return _compiled(price, best, reasons, steps, compiler=compiler)
 
 
-def _compiled(price: Price, eager: Forecast, reasons: list[str], chip: Chip, steps: float, *,
-              compiler: bool) -> CpuChoice:  # fmt: skip
+def _compiled(price: Price, eager: Forecast, reasons: list[str], steps: float, *, compiler: bool) -> CpuChoice:
     """The same compiled, where that pays back within the run."""
     most_saved_s = steps * eager.step_time_s.value * (1 - LEAST_COMPILED_SHARE)
     if most_saved_s < SHORTEST_COMPILE_S:
         return CpuChoice(eager, (*reasons, f"not compiled: {steps:,.0f} steps are too few to pay for it"))
     if not compiler:
-        return CpuChoice(eager, (*reasons, "not compiled: there is no C++ compiler (g++, or the one that CXX names)"))
+        return CpuChoice(eager, (*reasons, "not compiled: no C++ compiler (CXX, else g++ or clang++) or no headers of Python"))
     found = _try(price, eager.strategy.but(compile=True))
     if isinstance(found, Exception):
         return CpuChoice(eager, (*reasons, f"not compiled: {found}"))
-    compiled, takes_s = found[0], compile_s(found[1])
-    compiled_s = _step_s(compiled) + drawing_s(price(eager.strategy)[1], chip)
+    compiled, takes_s, compiled_s = found[0], compile_s(found[1]), _step_s(found[0])
     if compiled.memory.fits is False or compiled_s * FASTER_COMPILED > _step_s(eager):
         slower = "would not fit" if compiled.memory.fits is False else f"would hardly be faster ({format_duration(compiled_s)})"
         return CpuChoice(eager, (*reasons, f"not compiled: compiled steps {slower}"))

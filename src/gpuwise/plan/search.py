@@ -13,10 +13,10 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Offer
 from gpuwise.plan import economics, space
 from gpuwise.plan.candidates import Candidate, Key, candidates
-from gpuwise.plan.cpu_choice import CpuChoice
+from gpuwise.plan.cpu_choice import CpuChoice, Price
 from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, money_times_time, offer_reasons, rank_reasons
-from gpuwise.plan.this_cpu import OwnTraces, choices_here
+from gpuwise.plan.this_cpu import choices_here
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
 from gpuwise.trace.trace import Header
 from gpuwise.units import format_duration, format_usd
@@ -44,13 +44,13 @@ class _Rejections:
 
 
 def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog, *,
-         own: OwnTraces | None = None, compiler: bool = True) -> PlanResult:  # fmt: skip
+         own: Price | None = None, compiler: bool = True) -> PlanResult:  # fmt: skip
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments:
         source: gives the job's traces; the only way this function learns about the job.
         offers: what can be rented; request.own and request.here are added.
-        own: traces with the kernels of this machine's CPU, to choose its settings by; None: as every device's.
+        own: prices with the kernels of this machine's CPU, to choose its settings by; None: as every device's.
         compiler: whether there is one here for torch.compile.
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.

@@ -17,9 +17,11 @@ _LOSS_WIDTH = 1120.0
 _TROUBLE = ("spike", "nonfinite", "stall", "evaluation failed")  # kinds of events that are marked
 
 
-def curves(records: Sequence[dict[str, Any]]) -> str:
-    """The figures as HTML; the loss first and widest. Empty where no step was logged."""
-    steps = lasting(records, "step")
+def curves(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> str:
+    """The figures as HTML; the loss first and widest. Empty where no step was logged.
+
+    steps: the step records that the run rests on (`lasting`).
+    """
     reach = [at for record in steps if (at := number(record, "step")) is not None]
     if not reach:
         return ""
@@ -83,7 +85,7 @@ def said(record: Mapping[str, Any]) -> str:
         if isinstance(record.get(name), str):
             return str(record[name])
     kind = str(record.get("record"))
-    why = record.get("why") or record.get("signal")
+    why = record.get("why")
     words = {"checkpoint": "checkpoint saved", "interrupted": "interrupted at once" if record.get("at_once") else "interrupted"}
     return words.get(kind, kind) + (f" ({why})" if isinstance(why, str) else "")
 

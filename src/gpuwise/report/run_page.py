@@ -31,20 +31,20 @@ def run_page(records: Sequence[dict[str, Any]]) -> str:
     records: as gpuwise.runtime.show.read_log gives them, also of a run that is still going or was killed. What a record
     lacks, or has in another form, is left out.
     """
-    header = latest(records, "header")
+    header, steps = latest(records, "header"), lasting(records, "step")
     job = str(header.get("job") or "the job")
-    body = [f"<h1>{escape(job)}</h1>", f'<p class="dim">{escape(_setting(header))}</p>', f"<p>{escape(_stand(records))}</p>",
-            _tiles(records)]  # fmt: skip
-    if rows := _checked(records):
+    body = [f"<h1>{escape(job)}</h1>", f'<p class="dim">{escape(_setting(header))}</p>',
+            f"<p>{escape(_stand(records, steps))}</p>", _tiles(records, steps)]  # fmt: skip
+    if rows := _checked(records, steps):
         body += ["<h2>Forecast and measured</h2>",
                  table(("", "forecast", "measured", "error"), rows, right=("forecast", "measured", "error")),
                  '<p class="dim">An error is of the forecast, as a share of what was measured.</p>']  # fmt: skip
-    if figures := curves(records):
+    if figures := curves(records, steps):
         body += ["<h2>Curves</h2>", '<p class="dim">Green ticks are checkpoints, dashed lines interruptions and resumes, '
                  "triangles what needs a look; pointing at one tells more.</p>", figures]  # fmt: skip
     if rows := _events(records):
         body += ["<h2>What happened</h2>", table(("time (UTC)", "step", ""), rows, right=("step",))]
-    if lines := _list(latest(records, "summary"), "notes"):
+    if lines := _notes(records):
         body += ["<h2>Notes</h2>", bullets(lines)]
     return page(f"{job}: a run of gpuwise", body, style=_STYLE)
 
@@ -66,16 +66,16 @@ def _strategy(header: Mapping[str, Any]) -> str:
         return ""
 
 
-def _stand(records: Sequence[dict[str, Any]]) -> str:
+def _stand(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> str:
     """How the latest run ended, in a sentence."""
     ends = [record for record in records if record.get("record") in ("header", "resumed", "interrupted", "error", "summary")]
     last = ends[-1] if ends else {}
-    step, steps = _last_step(records), number(latest(records, "header"), "steps")
-    far = f"step {step:,.0f}" + (f" of {steps:,.0f}" if steps else "")
+    step = max((number(record, "step") or 0 for record in steps), default=0)
+    of = number(latest(records, "header"), "steps")
+    far = f"step {step:,.0f}" + (f" of {of:,.0f}" if of else "")
     kind = last.get("record")
     if kind == "summary":
-        stopped, reason = last.get("stopped"), last.get("stop_reason")
-        how = str(stopped or ("interrupted" if last.get("interrupted") else "finished"))
+        how, reason = str(last.get("stopped") or "ended"), last.get("stop_reason")
         return f"{_capital(how)} at {far}" + (f": {reason}." if isinstance(reason, str) else ".")
     if kind == "error":
         return f"Failed after {far}: {said(last)}"
@@ -84,8 +84,8 @@ def _stand(records: Sequence[dict[str, Any]]) -> str:
     return f"At {far}; the log has no end: the run is still going, or was killed."
 
 
-def _tiles(records: Sequence[dict[str, Any]]) -> str:
-    steps, summary = lasting(records, "step"), latest(records, "summary")
+def _tiles(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> str:
+    summary = latest(records, "summary")
     trained_s, waited_s = _time_of(steps)
     losses = [value for record in steps if (value := number(record, "loss")) is not None]
     pace, mfu, share = (number(summary, name) for name in ("samples_per_s", "mfu", "data_share"))
@@ -104,9 +104,9 @@ def _tiles(records: Sequence[dict[str, Any]]) -> str:
     return f'<div class="tiles">{tiles}</div>'
 
 
-def _checked(records: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _checked(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Rows of what was forecast and measured: step time, memory, duration and cost, as far as both are known."""
-    header, summary, steps = latest(records, "header"), latest(records, "summary"), lasting(records, "step")
+    header, summary = latest(records, "header"), latest(records, "summary")
     forecast, memory = part(header, "forecast"), part(summary, "memory_check")
     expected, rows = interval(part(forecast, "step_time_s")), []
 
@@ -131,8 +131,8 @@ def _checked(records: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 def _events(records: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Time, step and sentence of all that is not everyday, oldest first."""
-    kinds = ("event", "interrupted", "resumed", "error")
-    told = [record for record in records if record.get("record") in kinds or failed(record)][-_MOST_EVENTS:]
+    kinds, notes = ("event", "interrupted", "resumed", "error"), set(_notes(records))
+    told = [record for record in records if record.get("record") in kinds and said(record) not in notes][-_MOST_EVENTS:]
     steps = [number(record, "step") for record in told]
     return [[_time(record), "" if step is None else f"{step:,.0f}", said(record)]
             for record, step in zip(told, steps, strict=True)]  # fmt: skip
@@ -151,10 +151,6 @@ def _samples(record: dict[str, Any]) -> float:
     return samples / step * (number(record, "steps") or 1) if step and samples else 0.0
 
 
-def _last_step(records: Sequence[dict[str, Any]]) -> float:
-    return max((number(record, "step") or 0 for record in lasting(records, "step")), default=0)
-
-
 def _time(record: Mapping[str, Any]) -> str:
     """'2026-03-01 12:00:05'"""
     return str(record.get("time") or "")[:19].replace("T", " ")
@@ -164,6 +160,6 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _list(record: Mapping[str, Any], name: str) -> list[str]:
-    value = record.get(name)
+def _notes(records: Sequence[dict[str, Any]]) -> list[str]:
+    value = latest(records, "summary").get("notes")
     return [str(item) for item in value] if isinstance(value, list) else []

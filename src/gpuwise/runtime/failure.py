@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -14,12 +15,13 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def job_failure(error: Exception, job: Job, *, doing: str, part: object, memory: MemoryView | None = None) -> GpuwiseError:
+def job_failure(error: Exception, job: Job, *, doing: str, part: object,
+                memory: Callable[[], MemoryView] | None = None) -> GpuwiseError:  # fmt: skip
     """The error to raise when the job's code raised `error`; says which line of the job it came from.
 
     doing: what the job was asked for, e.g. "step 1"; part: the job's function that was asked, to be pointed at when
-    no line of the user's raised; memory: what is known of it, in case it ran out. Errors of gpuwise keep their kind and
-    gain the line.
+    no line of the user's raised; memory: tells what is known of it, called only where it ran out. Errors of gpuwise keep
+    their kind and gain the line.
     """
     line = job_line(error, part)
     at = f" ({line})" if line else ""
@@ -29,7 +31,7 @@ def job_failure(error: Exception, job: Job, *, doing: str, part: object, memory:
         return type(error)(f"{error.what.rstrip('.')}{at}.", error.ways_out)
     where = f"{job.name or 'the job'} failed in {doing}{at}"
     if is_out_of_memory(error):
-        return explain(error, memory, where=f"{job.name or 'the job'} in {doing}{at}")
+        return explain(error, memory and memory(), where=f"{job.name or 'the job'} in {doing}{at}")
     text = " ".join(str(error).split())
     return JobError(f"{where}: {type(error).__name__}: {text[:400]}." if text else f"{where}: {type(error).__name__}.")
 

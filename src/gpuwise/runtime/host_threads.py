@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from gpuwise.hardware.detect.cpu import Cpu, allowed_processors, detect_cpu
+from gpuwise.hardware.detect.cpu import Cpu, core_processors, detect_cpu
 from gpuwise.strategy import Strategy
 
 # What PyTorch's builds run their parallel loops with: GNU's, LLVM's or Intel's OpenMP, which all know GOMP_parallel.
@@ -36,19 +36,6 @@ def apply_threads(strategy: Strategy) -> list[str]:
         return []
     problem = bind_threads(torch.get_num_threads(), core_processors())
     return [f"threads are not bound to cores: {problem}"] if problem else []
-
-
-def core_processors() -> list[int]:
-    """One logical processor of each physical core that this process may use, in order."""
-    found: dict[object, int] = {}
-    for processor in allowed_processors():
-        topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
-        try:
-            core: object = tuple((topology / name).read_text().strip() for name in ("physical_package_id", "core_id"))
-        except OSError:  # the system does not tell cores apart
-            core = processor
-        found.setdefault(core, processor)
-    return list(found.values())
 
 
 def bind_threads(threads: int, processors: Sequence[int]) -> str | None:
@@ -95,13 +82,13 @@ def _openmp() -> ctypes.CDLL:
 def unusable(strategy: Strategy, device: torch.device) -> list[str]:
     """What of a strategy this device ignores or only emulates, in sentences for the user."""
     on_cpu, found = device.type == "cpu", []
-    cpu = detect_cpu()
+    bf16 = strategy.precision in ("amp-bf16", "bf16")
     old = "" if on_cpu else _older_than_ampere(device)
     if strategy.precision == "tf32" and (on_cpu or old):
         found.append(f"tf32 is ignored here: {old or 'a CPU'} has no such arithmetic, products run in fp32")
-    if strategy.precision in ("amp-bf16", "bf16") and on_cpu and not computes_bf16(cpu):
+    if bf16 and on_cpu and not computes_bf16(cpu := detect_cpu()):
         found.append(f"{strategy.precision} is emulated here: {cpu.name} has no bfloat16 arithmetic; fp32 is faster")
-    if strategy.precision in ("amp-bf16", "bf16") and old:
+    if bf16 and old:
         found.append(f"{strategy.precision} is emulated here: {old} has no bfloat16 arithmetic; amp-fp16 is faster")
     if strategy.precision == "amp-fp16" and on_cpu:
         found.append("amp-fp16 is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling")
@@ -109,8 +96,8 @@ def unusable(strategy: Strategy, device: torch.device) -> list[str]:
         found.append("fp8 is emulated here: numbers are rounded to float8 and multiplied in their own type")
     if strategy.pinned_memory and device.type != "cuda":
         found.append("pinned memory is ignored here: there is no GPU to copy to")
-    if strategy.threads is not None and strategy.threads > cpu.threads:
-        found.append(f"{strategy.threads} threads share {cpu.threads} processors here: more threads than those are slower")
+    if strategy.threads is not None and strategy.threads > (processors := detect_cpu().threads):
+        found.append(f"{strategy.threads} threads share {processors} processors here: more threads than those are slower")
     return found
 
 

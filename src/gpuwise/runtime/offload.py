@@ -129,9 +129,15 @@ class HostOptimizer(Together):
         for parameter, copy in self._copies.items():
             parameter.register_post_accumulate_grad_hook(partial(self._send_gradient, copy, on_host(copy)))
 
+    def arrive(self) -> None:
+        """Waits for the gradients on their way: before that the host must not read or change them."""
+        device = next(iter(self._copies)).device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        _wait(next(iter(self._copies)))
+        self.arrive()
         if self._visiting is not None:
             self._visiting.leave()  # it would be there with its old values
         super().step()
@@ -140,17 +146,13 @@ class HostOptimizer(Together):
                 parameter.copy_(copy, non_blocking=True)
 
     @torch.no_grad()
-    def load_parameters(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        """Loads a state dict of the model: what is updated here into its copies, and onto the device what stays there."""
-        away: set[str] = set()
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            if parameter in self._all_copies:
-                self._all_copies[parameter].copy_(state[name])
-            if self._visiting is not None and not self._visiting.stays(parameter):
-                away.add(name)
-        missing, unexpected = model.load_state_dict({k: v for k, v in state.items() if k not in away}, strict=False)
-        if unexpected or set(missing) - away:
-            raise KeyError(", ".join([*unexpected, *(set(missing) - away)]))
+    def take_loaded(self) -> None:
+        """Takes over what was loaded into the model: a state dict has the copies of what visits, so the others are left."""
+        if self._visiting is not None:
+            self._visiting.leave()  # it would be there with its old values
+        for parameter, copy in self._all_copies.items():
+            if self._visiting is None or self._visiting.stays(parameter):
+                copy.copy_(parameter)
 
     def _send_gradient(self, copy: Parameter, room: Tensor, parameter: Tensor) -> None:
         """Adds a gradient to the host's and frees it. `room` is where the host's gradient lies."""
@@ -163,9 +165,3 @@ class HostOptimizer(Together):
         else:
             copy.grad.add_(parameter.grad.to(HOST))
         parameter.grad = None
-
-
-def _wait(parameter: Tensor) -> None:
-    """For the gradients on their way."""
-    if parameter.device.type == "cuda":
-        torch.cuda.synchronize(parameter.device)

@@ -35,10 +35,9 @@ def load_program(program: Program, state: dict[str, Any]) -> None:
     """Puts the state back, in place. Raises InputError where it is of another model or optimizer."""
     optimizer = program.optimizer
     assert optimizer is not None
+    restore_weights(program.model, state["model"])
     if isinstance(optimizer, HostOptimizer):
-        optimizer.load_parameters(program.model, state["model"])
-    else:
-        restore_weights(program.model, state["model"])
+        optimizer.take_loaded()
     restore_optimizer(optimizer, state["optimizer"])
     _as_parameters_lie(optimizer)
     if program.average is not None:

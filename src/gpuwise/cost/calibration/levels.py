@@ -15,6 +15,8 @@ from gpuwise.hardware.types import Chip
 # Where a class has no entry of its own: what it runs like, tried in order.
 ALIASES = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp64": ("fp32",), "int8": ("fp8", "bf16", "fp16"),
            "fp8": ("int8", "bf16", "fp16"), "fp4": ("fp8", "bf16", "fp16")}  # fmt: skip
+# Architectures that are one generation: most of what runs on them is the same. Others are one by themselves.
+_GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,12 @@ def likely(kind: str) -> list[str]:
 def names_of(chip: Chip) -> dict[str, str]:
     """What a chip is called at each level of calibration.
 
-    NVIDIA's architectures are told apart by compute capability ("sm_86"): the catalog's name covers GA100 and GA102. AMD's
-    CPUs with bf16 at twice the peak of fp32 (Zen 4 and 5) are a generation: most of what runs on them is the same.
+    NVIDIA's architectures are told apart by compute capability ("sm_86"): the catalog's name covers GA100 and GA102.
     """
     architecture = chip.architecture or ""
-    generation = architecture.removesuffix(" Ultra")
+    generation = _GENERATIONS.get(architecture, architecture.removesuffix(" Ultra"))
     if chip.compute_capability:
         architecture = "sm_{}{}".format(*chip.compute_capability)
-    single, half = (chip.peak_flops_per_s.get(name) for name in ("fp32", "bf16"))
-    if chip.kind == "cpu" and chip.vendor == "AMD" and single and half and 1.9 < half / single < 2.1:
-        generation = "AMD AVX-512"
     return {"chip": chip.id, "architecture": architecture, "generation": generation, "family": family(chip)}
 
 

@@ -106,6 +106,16 @@ def allowed_processors(root: Path = ROOT) -> tuple[int, ...]:
     return tuple(n for n in present if n in allowed) or tuple(present) or (0,)
 
 
+def core_processors(root: Path = ROOT) -> list[int]:
+    """One logical processor of each physical core that this process may use; all of them where cores are not told."""
+    allowed = allowed_processors(root)
+    places: Sequence[object] = _places(root, read(root / "proc/cpuinfo"), allowed) or allowed
+    found: dict[object, int] = {}
+    for processor, place in zip(allowed, places, strict=True):
+        found.setdefault(place, processor)
+    return list(found.values())
+
+
 def vector_units(info: str) -> tuple[str, ...]:
     """The vector and matrix units that PyTorch's kernels ask for, of the flags in /proc/cpuinfo."""
     there = set((told(info, "flags") or told(info, "Features")).split())

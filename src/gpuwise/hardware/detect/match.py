@@ -66,10 +66,12 @@ def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
         peaks["bf16"] = cpu.cores * clock * 2048  # AMX: 1024 multiply-adds of bf16 a clock and core (Intel's manual)
     # Memory: 10 GB/s a core, no more than two channels of DDR4-3200 (51.2 GB/s) at 80 %: low for a server on purpose.
     bandwidth = min(cpu.cores * 10e9, 41e9)
+    # Zen 4 or later: by the name of the generation that calibration has figures for.
+    architecture = "AMD AVX-512" if cpu.vendor == "AMD" and "avx512-bf16" in cpu.flags else None
     text = f"estimate: {cpu.cores} cores × {clock / 1e9:.2f} GHz × {width} FLOP a clock; memory 10 GB/s a core up to 41"
-    return Chip("here-cpu", cpu.vendor, f"{cpu.name} ({cpu.cores} cores)", "cpu", sm_count=cpu.cores,
-                l2_bytes=cpu.cache_bytes.get("L3") or cpu.cache_bytes.get("L2"), boost_clock_hz=cpu.clock_hz,
-                memory_bandwidth_bytes_per_s=bandwidth, peak_flops_per_s=peaks,
+    return Chip("here-cpu", cpu.vendor, f"{cpu.name} ({cpu.cores} cores)", "cpu", architecture=architecture,
+                sm_count=cpu.cores, l2_bytes=cpu.cache_bytes.get("L3") or cpu.cache_bytes.get("L2"),
+                boost_clock_hz=cpu.clock_hz, memory_bandwidth_bytes_per_s=bandwidth, peak_flops_per_s=peaks,
                 source=Source(text, today, verified=False))  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def _measure(rank: int, world: int, device: torch.device, deadline_s: float, tel
             except RuntimeError as error:  # NotImplementedError is one
                 text = " ".join(str(error).split())
                 if "support" not in text.lower() and "implement" not in text.lower():
-                    raise  # a peer that died, which no further collective survives
+                    raise  # a peer died, for one: the next collective would wait for it until the deadline
                 missing.add(name)
                 tell(said=f"{name} is not known to this backend: {text[:160]}")
                 continue

@@ -3,13 +3,13 @@
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint
 from gpuwise.runtime.checkpoint.export import export_weights, plain_weights
 from gpuwise.runtime.checkpoint.files import Files
-from gpuwise.runtime.checkpoint.interval import SaveInterval, SaveTimer, choose_interval, first_interval
+from gpuwise.runtime.checkpoint.interval import FIRST_S, SaveInterval, choose_interval
 from gpuwise.runtime.checkpoint.lock import RunLock
 from gpuwise.runtime.checkpoint.restore import restore_optimizer, restore_weights
 from gpuwise.runtime.checkpoint.saver import Failed, Outcome, Saved, Saver
 from gpuwise.runtime.checkpoint.state import Packed, pack, unpack
 from gpuwise.runtime.checkpoint.store import CheckpointStore
 
-__all__ = ["Checkpoint", "CheckpointStore", "Failed", "Files", "Outcome", "Packed", "RunLock", "SaveInterval", "SaveTimer",
-           "Saved", "Saver", "choose_interval", "export_weights", "first_interval", "pack", "plain_weights",
-           "restore_optimizer", "restore_weights", "unpack"]  # fmt: skip
+__all__ = ["FIRST_S", "Checkpoint", "CheckpointStore", "Failed", "Files", "Outcome", "Packed", "RunLock", "SaveInterval",
+           "Saved", "Saver", "choose_interval", "export_weights", "pack", "plain_weights", "restore_optimizer",
+           "restore_weights", "unpack"]  # fmt: skip

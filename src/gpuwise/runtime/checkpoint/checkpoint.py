@@ -78,18 +78,6 @@ class Checkpoint:
             what = error.what.rstrip(".")
             raise FileFormatError(f"the checkpoint {self.path} is damaged: {what}.", error.ways_out) from error
 
-    def weights(self, part: str = "model") -> Path:
-        """The file with the tensors of a part, for transformers, timm and whatever reads safetensors. Verifies it.
-
-        Raises InputError for a part without tensors, FileFormatError where it is damaged.
-        """
-        name = part + _SUFFIX
-        if name not in self.manifest.files:
-            parts = ", ".join(n.removesuffix(_SUFFIX) for n in self.manifest.files if n.endswith(_SUFFIX)) or "none"
-            raise InputError(f"the checkpoint {self.path} has no tensors of {part!r}.", [f"parts it has: {parts}"])
-        check(self.path / name, self.manifest.files[name])
-        return self.path / name
-
 
 def write_checkpoint(files: Files, folder: Path, packed: Packed, *, step: int, meta: Mapping[str, Any], best: bool) -> Manifest:
     """Fills a new folder, all of it on the disk when this returns; the manifest comes last.

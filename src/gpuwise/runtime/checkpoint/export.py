@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import InputError
-from gpuwise.runtime.checkpoint.checkpoint import Checkpoint
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.state import pack
-from gpuwise.runtime.checkpoint.tensors_file import read_tensors, write_tensors
+from gpuwise.runtime.checkpoint.tensors_file import write_tensors
 
 WEIGHTS = "model.safetensors"  # the name transformers and timm look for
 
@@ -35,24 +34,20 @@ def plain_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {plain_name(name): tensor for name, tensor in weights.items()}
 
 
-def export_weights(source: nn.Module | Checkpoint, path: str | os.PathLike[str], *, part: str = "model") -> Path:
-    """Writes the weights of a model, or of a part of a checkpoint, as safetensors; a tensor shared by several names once.
+def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+    """Writes the weights of a model as safetensors; a tensor shared by several names once.
 
     Arguments:
         path: a name that ends in .safetensors, or a folder, in which it is model.safetensors. Both may be new.
-        part: of the checkpoint, e.g. "ema".
 
     For a model of transformers its config.json is written beside, so that `from_pretrained(folder)` works; timm takes
     `create_model(..., checkpoint_path=file)`. Each file is whole or not there, and what was there stays until then.
-    Returns the file. Raises InputError where it cannot be written, FileFormatError for a damaged checkpoint.
+    Returns the file. Raises InputError where it cannot be written.
     """
     path = Path(path)
     target = path if path.suffix == ".safetensors" else path / WEIGHTS
-    if isinstance(source, Checkpoint):
-        tensors, config = read_tensors(source.weights(part)), None
-    else:
-        packed = pack({"model": plain_weights(source.state_dict())})
-        tensors, config = packed.tensors.get("model", {}), _config(source)
+    tensors = pack({"model": plain_weights(model.state_dict())}).tensors.get("model", {})
+    config = _config(model)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(tensors, target)

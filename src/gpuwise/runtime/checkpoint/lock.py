@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, UnsupportedError
 
 try:
     import fcntl
@@ -32,7 +32,7 @@ class RunLock:
     that ends. On filesystems without such locks a second file, `lock.held`, stands for it: it is taken over when its
     process, on this host, is gone.
 
-    Raises InputError where another run has the folder, or it cannot be written to.
+    Raises InputError where another run has the folder, or it cannot be written to; UnsupportedError on Windows.
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
@@ -41,6 +41,9 @@ class RunLock:
         self._marker: Path | None = None
 
     def acquire(self) -> RunLock:
+        if fcntl is None:
+            raise UnsupportedError("a run is kept in a folder on Linux and macOS alone: this system has no such locks (flock).",
+                                   ["train without a folder: --no-run", "the Linux subsystem of Windows (WSL)"])  # fmt: skip
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             _held.add(self)
@@ -61,8 +64,7 @@ class RunLock:
         if self._fd is not None:
             with suppress(OSError):
                 os.ftruncate(self._fd, 0)  # nobody has it any more
-                if fcntl is not None:
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
         if self._marker is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._marker)
@@ -78,8 +80,6 @@ class RunLock:
     def _take(self) -> None:
         assert self._fd is not None
         try:
-            if fcntl is None:
-                raise OSError(errno.ENOSYS, "no flock")
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise self._taken(_read(self.path)) from None

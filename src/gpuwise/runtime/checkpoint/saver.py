@@ -61,13 +61,8 @@ class Saver:
         self._outcomes: deque[Outcome] = deque()
         store.remove_leftovers()
 
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def begin(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None, best: bool = False) -> float:
-        """Copies the state and has it written. Returns the seconds it held the caller up.
+    def begin(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None, best: bool = False) -> None:
+        """Copies the state and has it written.
 
         Waits first for a checkpoint that is still being written. Where the host's memory is too small for a copy, it
         returns when all is written. Raises InputError or UnsupportedError for a state that cannot be saved.
@@ -78,16 +73,14 @@ class Saver:
         lacking = self._lack_of_room(packed, step)
         if lacking is not None or not self._snapshot.has_room_for(packed):
             outcome = lacking or self._write(packed, step, meta, best)
-            held_up_s = time.perf_counter() - start_s
-            self._outcomes.append(replace(outcome, held_up_s=held_up_s))
-            return held_up_s
+            self._outcomes.append(replace(outcome, held_up_s=time.perf_counter() - start_s))
+            return
         packed = self._snapshot.take(packed)
         held_up_s = time.perf_counter() - start_s
         # A process that is told to end at once does not wait for the thread: what it leaves aside is no checkpoint.
         self._thread = threading.Thread(target=self._write_copy, args=(packed, step, meta, best, held_up_s),
                                         name="checkpoint", daemon=True)  # fmt: skip
         self._thread.start()
-        return held_up_s
 
     def save_now(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None,
                  best: bool = False) -> Outcome:  # fmt: skip

@@ -121,7 +121,7 @@ class _Packer:
             return {"$wrapped": [kind, {name: self._tensor(part, (*path, name)) for name, part in inner.items()},
                                  self.value(attributes, path)]}  # fmt: skip
         flat, how = pack_tensor(tensor, self._place(path))
-        place = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride())
+        place = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride(), repr(how))
         if place in self._kept:
             return self._kept[place]
         name = self._name(path)

@@ -15,14 +15,13 @@ from gpuwise.errors import FileFormatError, InputError
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint, remove_folder, write_checkpoint
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.manifest import NewerFormatError
+from gpuwise.runtime.checkpoint.room import needed_bytes
 from gpuwise.runtime.checkpoint.state import Packed
 from gpuwise.units import format_bytes
 
-MARGIN_BYTES = 64 * 2**20  # the log, the report and what else the machine writes meanwhile
-
 # `.old` is a checkpoint that another of the same step replaces; it counts until it is removed.
 _CHECKPOINT = re.compile(r"step-(\d{8,18})(\.old)?")
-_LEFTOVER = re.compile(r"\.step-\d{8,18}\.(\d{1,10})\.(tmp|gone)")
+_LEFTOVER = re.compile(r"\.step-\d{8,18}\.\d{1,10}\.(tmp|gone)")
 
 
 class CheckpointStore:
@@ -108,16 +107,15 @@ class CheckpointStore:
                     self.notes.append(f"the old checkpoint {checkpoint.path} could not be removed: {error.strerror}.")
 
     def remove_leftovers(self) -> None:
-        """Removes what dead processes did not finish. For the run that has the folder to itself."""
+        """Removes what others did not finish. For the run that has the folder to itself."""
         for name in self._names():
-            match = _LEFTOVER.fullmatch(name)
-            if match and (int(match[1]) == os.getpid() or not _is_alive(int(match[1]))):
+            if _LEFTOVER.fullmatch(name):
                 shutil.rmtree(self.folder / name, ignore_errors=True)  # follows no links
 
     def room_for(self, nbytes: int) -> str | None:
         """None where so many bytes can be written; else, after removing what need not be kept, a sentence."""
         folder = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.is_dir())
-        needed = nbytes + nbytes // 50 + MARGIN_BYTES
+        needed = needed_bytes(nbytes)
         if self.files.free_bytes(folder) < needed:
             self.prune()
         free = self.files.free_bytes(folder)
@@ -203,13 +201,3 @@ def _is_newer(checkpoint: Checkpoint) -> bool:
     except FileFormatError:
         return False
     return False
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True

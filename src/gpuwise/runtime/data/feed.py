@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,11 +97,16 @@ class Feed:
             self._saved = {"mark": state.get("mark"), "first_sample": state.get("first_sample"),
                            "micro_batch": state["micro_batch"], "accumulation": state["accumulation"]}  # fmt: skip
 
-    def where(self) -> dict[str, Any]:
-        """The data of the latest step: of each micro-batch its epoch, its number there, and the indices of its samples
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Epoch and first sample of each micro-batch of the latest step; what `where` takes."""
+        return self._places
+
+    def where(self, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """The data of a step: of each micro-batch its epoch, its number there, and the indices of its samples
         (for an iterable: how many came before them)."""
         micro_batches = []
-        for epoch, start in self._places:
+        for epoch, start in places:
             rows = list(range(start, start + self.size))
             if isinstance(self._source, Columns | Samples):
                 rows = shuffled(len(self._source), seed=self.seed, epoch=epoch)[rows].tolist()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
@@ -20,7 +21,7 @@ def unwrapped(data: Any) -> tuple[Any, Collate, DataLoader[Any] | None]:
     """The data set of the job's data, how its samples become a batch, and the DataLoader they came in."""
     loader = data if isinstance(data, DataLoader) else None
     data = data if loader is None else loader.dataset
-    collate = default_collate if loader is None or loader.batch_size is None else loader.collate_fn
+    collate = default_collate if loader is None or loader.batch_sampler is None else loader.collate_fn
     if collate is default_collate and type(data).__module__.startswith("datasets."):
         data = _in_torch_format(data)
     return data, collate, loader
@@ -43,6 +44,8 @@ def loader_notes(loader: DataLoader[Any]) -> list[str]:
     weighted = isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement
     if kind.__module__.split(".")[0] not in ("torch", "torchdata") or weighted or "Weighted" in kind.__name__:
         notes.append(f"its {kind.__name__} is left out: gpuwise shuffles, each sample once an epoch.")
+    if type(loader.batch_sampler) not in (BatchSampler, NoneType):
+        notes.append(f"its {type(loader.batch_sampler).__name__} is left out: gpuwise puts batches together itself.")
     return notes
 
 

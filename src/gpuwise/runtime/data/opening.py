@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -79,7 +80,8 @@ class Opener:
         workers = 0 if loader is None else self._workers(loader)
         self._note_unused(workers)
         if self.samples is None and hasattr(data, "__len__"):
-            self.samples = len(data)
+            with suppress(TypeError):  # some have a length only where their parts have one
+                self.samples = len(data)
         first = [(data, loader)]  # an iterator can be used once
 
         def opened(seed: int, epoch: int) -> tuple[Any, DataLoader[Any] | None]:

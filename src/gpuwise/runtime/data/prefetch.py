@@ -56,7 +56,7 @@ def ahead(chunks: Iterator[Chunk], copies: Any, *, micro_batches: int) -> Iterat
         while failure is None and (not waiting or held - waiting[0][0].micro_batches < micro_batches):
             try:
                 chunk = next(chunks)
-            except (Exception, StopIteration) as error:
+            except Exception as error:
                 failure = error
                 break
             waiting.append((chunk._replace(batch=None), copies.start(chunk.batch)))

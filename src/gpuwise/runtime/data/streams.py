@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 import zlib
@@ -89,7 +90,8 @@ class Stream:
     def mark(self) -> dict[str, Any] | None:
         """The place reached; None where only reading again leads there."""
         state = self._source and self._source.state()
-        return None if state is None or not _is_plain(state) else {"offset": self._offset, "state": state}
+        # Copied: some iterables hand out the very state they go on changing.
+        return None if state is None or not _is_plain(state) else {"offset": self._offset, "state": copy.deepcopy(state)}
 
     def close(self) -> None:
         if self._source is not None:

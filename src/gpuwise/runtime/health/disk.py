@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuwise.runtime.checkpoint.room import needed_bytes
 from gpuwise.units import format_bytes
 
 EVERY_S = 10.0
-# Kept free beyond the checkpoint: for the log, the report, and what others write meanwhile.
-SPARE_BYTES, SPARE_SHARE = 64 * 2**20, 0.05
 
 
 class DiskWatch:
@@ -32,17 +31,17 @@ class DiskWatch:
     def due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def look(self, now_s: float, needed_bytes: int) -> str | None:
+    def look(self, now_s: float, nbytes: int) -> str | None:
         """A sentence when the room has become too little, or enough again; None while nothing changes.
 
-        needed_bytes: of the next checkpoint; 0 while it is not known. A quota below what is free is not seen.
+        nbytes: of the next checkpoint; 0 while that is not known. A quota below what is free is not seen.
         """
         self._due_s = now_s + self._every_s
         try:
             free_bytes = self._free_bytes(self._folder)
         except OSError:  # a disk that cannot be asked is no full one; the save itself will say what is wrong
             return None
-        wanted_bytes = needed_bytes + max(SPARE_BYTES, int(needed_bytes * SPARE_SHARE))
+        wanted_bytes = needed_bytes(nbytes)
         full, before = free_bytes < wanted_bytes, self.full
         self.full = full
         if full and not before:

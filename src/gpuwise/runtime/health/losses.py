@@ -37,7 +37,7 @@ class LossEvent:
 
 
 class LossWatch:
-    """Looks at the loss of each step; 0.3 µs a step, as long as they are ordinary.
+    """Looks at the loss of each step: a few comparisons, as long as it is ordinary.
 
     `nonfinite` and `spikes` count what was found; `in_a_row` the non-finite losses up to now. A spike is told once: the
     next only when WINDOW steps have gone by without a loss like it. A loss that stays high becomes the ordinary one.

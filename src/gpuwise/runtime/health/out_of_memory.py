@@ -32,14 +32,13 @@ SMALLER = "a smaller --micro-batch with more --accumulate: same global batch, le
 class MemoryView:
     """What is known about a run's memory when it runs out. Everything may be left out.
 
-    forecast: of this strategy here. measured_peak_bytes: by tensors, up to the failure. capacity_bytes: of the device.
+    forecast: of this strategy here. measured_peak_bytes: by tensors, up to the failure.
     example: the job's example batch of one micro-batch; batch: the micro-batches of the step that failed. device: where it
     ran.
     """
 
     forecast: MemoryForecast | None = None
     measured_peak_bytes: int | None = None
-    capacity_bytes: int | None = None
     example: Any = None
     batch: Sequence[Any] = ()
     strategy: Strategy | None = None
@@ -58,7 +57,7 @@ def explain(error: BaseException, view: MemoryView | None = None, *, where: str 
         where: what failed, such as "gpt2 in step 3 (train.py:12)".
     """
     view = view or MemoryView()
-    capacity_bytes = view.capacity_bytes or (view.forecast.capacity_bytes if view.forecast else None)
+    capacity_bytes = view.forecast.capacity_bytes if view.forecast else None
     grown = list(_grown(view))
     fragments_bytes, others_bytes = _on_the_gpu(view.device)
     least_bytes = LEAST_SHARE * (capacity_bytes or 0)

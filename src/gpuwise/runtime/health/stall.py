@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import threading
 import time
@@ -14,8 +15,9 @@ from pathlib import Path
 from gpuwise.units import format_duration
 
 LEAST_S, STEPS = 60.0, 20  # silent for longer than either, a run counts as stalled
-# What may take long without being wrong: a first step compiles, an evaluation is the user's own code.
-PATIENCE_S = {"first step": 1200.0, "evaluation": 1200.0, "save": 600.0}
+# What may take long without being wrong: a first step compiles, an evaluation is the user's own code, and whoever takes
+# the steps by hand may think between them.
+PATIENCE_S = {"first step": 1200.0, "evaluation": 1200.0, "save": 600.0, "caller": math.inf}
 TICK_S = 2.0
 MOST_FILES = 20
 
@@ -35,8 +37,9 @@ class Stall:
 class StallWatch:
     """Watches, while entered, that `beat` is called.
 
-    The loop calls `beat(phase)` whenever it turns to something: "data", "step", "evaluation", "save"; it costs two
-    attribute stores. `step_s`, the median step, is the loop's to set now and then; until it is, a step is the first.
+    The loop calls `beat(phase)` whenever it turns to something: "data", "step", "evaluation", "save", "caller"; it
+    costs two attribute stores. `step_s`, the median step, is the loop's to set now and then; until it is, a step is the
+    first.
 
     A thread looks every TICK_S. When the last beat is longer ago than max(LEAST_S, STEPS × step_s), or its phase's
     PATIENCE_S, it writes all threads' stacks to FOLDER/stalls/<n>.txt (nowhere, where folder is None) and calls `tell`,

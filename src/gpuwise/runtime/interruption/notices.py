@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+POLL_S = 5.0  # between two questions to a source, as AWS recommends
 # Acted on: the machine goes away. Told to the user and not acted on: it may go, or pauses for a moment.
 INTERRUPTION, ADVICE = "interruption", "advice"
 

@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.interruption.metadata import MetadataServer, NoAnswer
-from gpuwise.runtime.interruption.notices import ADVICE, INTERRUPTION, Notice, NoticeSource
+from gpuwise.runtime.interruption.notices import ADVICE, INTERRUPTION, POLL_S, Notice, NoticeSource
 
 _SERVER = "http://169.254.169.254"  # the same in all three
 DMI = Path("/sys/class/dmi/id")
 _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # "MSFT AZURE VM"; another machine of Hyper-V has not this asset tag
-POLLED_S = 5.0  # what may have gone by, between two polls, of a lead time
 
 
 class Cloud(ABC):
@@ -143,7 +142,7 @@ class Gcp(Cloud):
         if said[0] not in self._LEADS_S:
             return Notice(self.name, ADVICE, None, "Google Cloud will move this machine to another host, which is a pause.")
         what = "preempt" if said[0] == "preempted" else "stop"
-        at_unix_s = self._clock() + self._LEADS_S[said[0]] - POLLED_S
+        at_unix_s = self._clock() + self._LEADS_S[said[0]] - POLL_S  # so much may have gone by since it was not said yet
         return self._interruption(f"Google Cloud will {what} this machine", at_unix_s)
 
     def _word(self, key: str, known: tuple[str, ...]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class Stop:
             if request: break
 
     `pending` and `look_s` are plain attributes: true when a signal or a notice has come, and when an end that is known
-    is to be looked at again (never: inf). `requested` is what `check` answered last; `received` the first signal.
+    is to be looked at again (never: inf).
 
     Arguments:
         time_limit_s: the user's, counted from when this is made.
@@ -61,7 +60,6 @@ class Stop:
             raise InputError(f"a time limit must be above zero, got {time_limit_s!r}.", ["write it like 90min or 12h"])
         self.pending = False
         self.look_s = math.inf
-        self.requested: StopRequest | None = None
         self._clock, self._unix_clock = clock, unix_clock
         self._signals = StopSignals(self._wake)
         self._watcher = Watcher(source, on_change=self._wake) if source else None
@@ -78,10 +76,6 @@ class Stop:
             self._notes.append(f"the Slurm job ends in {format_duration(slurm.at_s - now_s)}; the run saves and ends before.")
         if self._allotted:
             self.pending = True
-
-    @property
-    def received(self) -> signal.Signals | None:
-        return self._signals.received
 
     @property
     def _ends(self) -> list[Deadline]:
@@ -107,15 +101,12 @@ class Stop:
         self.pending = False  # before anything is read: what comes after this line is seen at the next step
         self._listen(now_s)
         end = min(self._ends, key=lambda end: end.spare_s(now_s, step_s, save_s), default=None)
-        if self.received:
-            self.requested = self._request("signal", self.received.name, now_s, save_s)
-        elif end and end.must_stop(now_s, step_s, save_s):
-            self.requested = self._request(end.kind, end.text, now_s, save_s)
-        elif end:
-            self.look_s = now_s + min(LOOK_S, end.spare_s(now_s, step_s, save_s) / 2)
-        else:
-            self.look_s = math.inf
-        return self.requested
+        if self._signals.received:
+            return self._request("signal", self._signals.received.name, now_s, save_s)
+        if end and end.must_stop(now_s, step_s, save_s):
+            return self._request(end.kind, end.text, now_s, save_s)
+        self.look_s = now_s + min(LOOK_S, end.spare_s(now_s, step_s, save_s) / 2) if end else math.inf
+        return None
 
     def take_notes(self) -> list[str]:
         """Sentences for the user since the last call."""

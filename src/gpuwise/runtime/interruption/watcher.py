@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from gpuwise.runtime.interruption.notices import Notice, NoticeSource
+from gpuwise.runtime.interruption.notices import POLL_S, Notice, NoticeSource
 from gpuwise.units import format_duration
 
 # How long a source may fail before the user is told, and how often it is asked from then on. Azure's first answer may
@@ -21,12 +21,12 @@ class Watcher:
     is. `problem` is set, once, when there has been none for FAILING_S.
 
     Arguments:
-        every_s: between two polls; AWS recommends 5.
+        every_s: between two polls.
         on_change: called in the watcher's thread when `latest` or `problem` has changed.
         clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
     """
 
-    def __init__(self, source: NoticeSource, *, every_s: float = 5.0, on_change: Callable[[], None] | None = None,
+    def __init__(self, source: NoticeSource, *, every_s: float = POLL_S, on_change: Callable[[], None] | None = None,
                  clock: Callable[[], float] = time.monotonic, wait: Callable[[float], bool] | None = None) -> None:  # fmt: skip
         self.latest: Notice | None = None
         self.problem: str | None = None

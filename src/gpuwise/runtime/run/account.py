@@ -30,7 +30,6 @@ def update(its: Equipment, loss: float) -> Update:
         forecast=forecast.step_time_s if forecast else None,
         checkpoint=None if last is None else LastCheckpoint(last[0], meter.now_s - last[1]),
         checkpoint_problem=keeper.problem if keeper is not None else None, metrics=its.evaluations.metrics,
-        events=tuple(its.events),
     )  # fmt: skip
 
 
@@ -99,17 +98,27 @@ def _kind(its: Equipment) -> str:
     return "time limit" if its.request is not None and its.request.kind == "time limit" else "interrupted"
 
 
-def _write_report(its: Equipment) -> str | None:
-    """The run on one page, from its log; and in run.json how it ended. Returns a sentence where it could not."""
+def write_page(its: Equipment) -> str | None:
+    """The run on one page, from its log. Returns a sentence where it could not."""
     if its.folder is None or not its.begun or its.log.path is None:
         return None
     try:
         with written_whole(its.folder.report) as file:
             file.write(run_page(read_log(its.log.path)).encode())
-        its.folder.write_identity({**its.identity, "ended": _kind(its)})
     except OSError as error:
         return f"the report of the run could not be written: {error.strerror or error}."
     return None
+
+
+def _write_report(its: Equipment) -> str | None:
+    """In run.json how the run ended, and its page. Returns a sentence where it could not."""
+    if its.folder is None or not its.begun or its.log.path is None:
+        return None
+    try:
+        its.folder.write_identity({**its.identity, "ended": _kind(its)})
+    except OSError as error:
+        return f"how the run ended could not be noted: {error.strerror or error}."
+    return write_page(its)
 
 
 def _memory_check(its: Equipment, peak_bytes: int | None) -> MemoryCheck | None:

@@ -38,16 +38,15 @@ from gpuwise.runtime.schedule import LearningRate, factor_of
 from gpuwise.runtime.show import Fanout, RunLog, display, writer
 from gpuwise.strategy import Strategy
 
-EVENTS_SHOWN = 5  # sentences a display is given
-
 T = TypeVar("T")
 
 
 class Equipment:
     """The job's data and program, the clock, and everything that watches, shows and keeps.
 
-    start: steps done before, by the run that this one continues; steps: in all. begun: the first step has been taken, and
-    files may be written. request, stopped: what ended the run before its last step; None while nothing has.
+    start: steps done before, by the run that this one continues; steps: in all. begun: files may be written. started: a step
+    of this process had a finite loss, and the clock for saves runs. request, stopped: what ended the run before its last
+    step; None while nothing has.
     """
 
     def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device, *,
@@ -56,8 +55,7 @@ class Equipment:
         _check_strategy(strategy)
         self.job, self.strategy, self.settings, self.forecast = job, strategy, settings, forecast
         self.notes = list(notes)
-        self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
-        self.begun = False
+        self.begun = self.started = False
         self.request: StopRequest | None = None
         self.stopped: str | None = None
         self.good_loss = self.first_loss = math.nan
@@ -72,7 +70,8 @@ class Equipment:
         log_path = settings.log_path or (None if self.folder is None else self.folder.log)
         self.log = stack.enter_context(RunLog(log_path))
         self.shown = stack.enter_context(display(settings.progress, title=job.name))
-        self.writers = Fanout([], say=self.tell)
+        place = self.folder.path if self.folder is not None else Path()
+        self.writers = Fanout([writer(name, place) for name in settings.writers], say=self.tell)
         stack.callback(self.writers.close)
 
         self._memory = PeakMemory(device)
@@ -118,14 +117,15 @@ class Equipment:
             self._begin()
 
     def first_step_is_done(self, loss: float) -> None:
-        """From here on there is something to keep."""
+        """A step had a finite loss: from here on there is something to keep."""
+        self.started = True
         if not self.begun:
             self.first_loss = loss
             self._begin()
         for note in self.notes:
             self.log.write("event", {"kind": "note", "text": note})
         if self.keeper is not None:
-            self.keeper.started(now_s=self.meter.now_s, step_s=self.meter.recent_step_time_s)
+            self.keeper.started(now_s=self.meter.now_s)
 
     def _begin(self) -> None:
         """Opens what a run that fails in its first step must not have written."""
@@ -140,10 +140,7 @@ class Equipment:
         self.log.open(header)
         if self.start:
             self.log.write("resumed", {"step": self.start})
-        if self.settings.writers:
-            place = self.folder.path if self.folder is not None else Path()
-            self.writers.add([writer(name, place) for name in self.settings.writers])
-            self.writers.open(header)
+        self.writers.open(header)
 
     def look(self) -> None:
         """What is done a few times a second: memory, stalls, finished saves, the disk."""
@@ -155,19 +152,18 @@ class Equipment:
             self.tell(note, "note")
         while self._stalls:
             stall = self._stalls.popleft()
-            self.events.append(stall.text)
             self.log.write("event", {"kind": "stall", "text": stall.text, "step": self.meter.step, "phase": stall.phase})
         if self.keeper is None:
             return
-        for record, said in self.keeper.look(now_s=self.meter.now_s, step_s=self.meter.recent_step_time_s):
-            self.log.write("checkpoint", record)
+        for record, said in self.keeper.look(now_s=self.meter.now_s):
+            if record:
+                self.log.write("checkpoint", record)
             if said:
                 self.tell(said, "checkpoint")
 
     def memory_view(self, batch: Any) -> MemoryView:
         """What is known of the run's memory, for when it has run out."""
         return MemoryView(forecast=self.forecast.memory if self.forecast else None, measured_peak_bytes=self._memory.bytes(),
-                          capacity_bytes=self.forecast.memory.capacity_bytes if self.forecast else None,
                           example=self._example(), batch=batch, strategy=self.strategy, device=self.program.device)  # fmt: skip
 
     def peak_memory_bytes(self) -> int | None:
@@ -214,7 +210,6 @@ class Equipment:
 
     def tell(self, text: str, kind: str = "event", **fields: Any) -> None:
         """Something that a person should know: on the display, in the log."""
-        self.events.append(text)
         self.shown.note(text)
         self.log.write("event", {"kind": kind, "text": text, "step": fields.pop("step", self.meter.step), **fields})
 

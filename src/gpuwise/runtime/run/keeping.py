@@ -12,7 +12,16 @@ import torch
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.plan.economics import DEFAULT_INTERRUPTIONS_PER_DAY
-from gpuwise.runtime.checkpoint import Checkpoint, CheckpointStore, Failed, Outcome, Saver, SaveTimer
+from gpuwise.runtime.checkpoint import (
+    FIRST_S,
+    Checkpoint,
+    CheckpointStore,
+    Failed,
+    Outcome,
+    SaveInterval,
+    Saver,
+    choose_interval,
+)
 from gpuwise.runtime.health import DiskWatch
 from gpuwise.units import format_duration
 
@@ -36,7 +45,7 @@ class Keeper:
         self._disk = DiskWatch(folder)
         self._device, self._every_s = device, save_every_s
         self._interruptions = DEFAULT_INTERRUPTIONS_PER_DAY if interruptions_per_day is None else interruptions_per_day
-        self._timer: SaveTimer | None = None
+        self._interval: SaveInterval | None = None  # None: as asked, or chosen after the first save
         self.due_s, self._begun_s = math.inf, -math.inf
         self._ended: list[Outcome] = []
         self._is_last = False
@@ -51,21 +60,13 @@ class Keeper:
         notes, self._store.notes = self._store.notes, []
         return found, notes
 
-    def started(self, *, now_s: float, step_s: float) -> None:
+    def started(self, *, now_s: float) -> None:
         """The run has begun: its clock for saves."""
-        if self._every_s is not None:
-            self.due_s = now_s + self._every_s
-            return
-        self._timer = SaveTimer(now_s=now_s, step_s=step_s, on_cpu=self._device.type == "cpu",
-                                interruptions_per_day=self._interruptions)  # fmt: skip
-        self.due_s = self._timer.due_s
+        self.due_s = now_s + self._interval_s()
 
     def save(self, step: int, state: Mapping[str, Any], meta: Mapping[str, Any], *, best: bool, wait: bool) -> None:
         """Begins a save, or (wait) makes one. What became of it is told by `look`."""
-        now_s, self._is_last = time.perf_counter(), wait
-        if self._timer is not None:
-            self._timer.begun(now_s)
-        self._begun_s, self.due_s = now_s, math.inf  # no other until this one is on the disk
+        self._begun_s, self.due_s, self._is_last = time.perf_counter(), math.inf, wait  # no other until this one is on the disk
         try:
             if wait:
                 self._ended.append(self._saver.save_now(step, state, meta=meta, best=best))
@@ -74,12 +75,12 @@ class Keeper:
         except GpuwiseError as error:  # of a state that cannot be saved: the run is worth more than this save
             self._ended.append(Failed(step, f"no checkpoint of step {step}: {error.what}"))
 
-    def look(self, *, now_s: float, step_s: float) -> list[Event]:
+    def look(self, *, now_s: float) -> list[Event]:
         """What has ended since the last look, and how the disk stands."""
         ended, self._ended = [*self._saver.poll(), *self._ended], []
-        events = [self._account(outcome, now_s=now_s, step_s=step_s) for outcome in ended]
+        events = [self._account(outcome, now_s=now_s) for outcome in ended]
         if self._disk.due(now_s) and (told := self._disk.look(now_s, self._nbytes)):
-            events.append(({"disk": told}, told))
+            events.append(({}, told))
         return events
 
     def wait(self) -> None:
@@ -92,18 +93,20 @@ class Keeper:
                 "held_up_s": self._held_up_s, "save_s": self.save_s, "interval_s": self._interval_s(),
                 "sentence": self._sentence() if self._count > 1 else "", "problem": self.problem}  # fmt: skip
 
-    def _account(self, outcome: Outcome, *, now_s: float, step_s: float) -> Event:
+    def _account(self, outcome: Outcome, *, now_s: float) -> Event:
         self._held_up_s += outcome.held_up_s
         if isinstance(outcome, Failed):
             self.problem = outcome.error
             self.due_s = min(self.due_s, now_s + self._interval_s())
             return {"step": outcome.step, "failed": outcome.error}, outcome.error
-        news = self._count == 0 and not self._is_last and self._timer is not None
+        news = self._count == 0 and not self._is_last and self._every_s is None
         self.problem, self.last, self.save_s = None, (outcome.step, now_s), outcome.held_up_s + outcome.write_s
         self._count, self._nbytes = self._count + 1, outcome.nbytes
-        if self._timer is not None:
-            self._timer.ended(save_s=outcome.write_s, held_up_s=outcome.held_up_s, cpu_s=outcome.cpu_s, step_s=step_s)
-        self.due_s = self._timer.due_s if self._every_s is None and self._timer else self._begun_s + self._interval_s()
+        if self._every_s is None:
+            cpu_s = outcome.cpu_s if self._device.type == "cpu" else 0.0  # of a GPU's run the processor has time for it
+            self._interval = choose_interval(save_s=outcome.write_s, held_up_s=outcome.held_up_s, cpu_s=cpu_s,
+                                             interruptions_per_day=self._interruptions)  # fmt: skip
+        self.due_s = self._begun_s + self._interval_s()
         record = {"step": outcome.step, "path": str(outcome.path), "bytes": outcome.nbytes, "held_up_s": outcome.held_up_s,
                   "write_s": outcome.write_s, "interval_s": self._interval_s()}  # fmt: skip
         said = [*([f"{self._sentence()}."] if news else []), *outcome.notes]
@@ -112,9 +115,9 @@ class Keeper:
     def _interval_s(self) -> float:
         if self._every_s is not None:
             return self._every_s
-        return self._timer.interval.seconds if self._timer is not None else math.inf
+        return FIRST_S if self._interval is None else self._interval.seconds
 
     def _sentence(self) -> str:
         if self._every_s is not None:
             return f"a checkpoint every {format_duration(self._every_s)}, as asked"
-        return self._timer.interval.sentence if self._timer is not None else ""
+        return "" if self._interval is None else self._interval.sentence

@@ -31,7 +31,7 @@ class DeviceLosses(Generic[Row]):
     def known(self, *, wait: bool = False) -> list[tuple[Row, float]]:
         """What has become known since this was asked last, in order.
 
-        wait: for all of them. Else it waits only for one that the host is AHEAD steps ahead of.
+        wait: for all of them. Else it waits only for one that the host is AHEAD steps ahead of: so there is room for another.
         """
         found: list[tuple[Row, float]] = []
         while self._waiting:

@@ -12,7 +12,8 @@ RECENT_STEPS = 50  # what the displayed step time is the median of
 
 
 class Meter:
-    """Started when made; then, for each optimizer step of `global_batch` samples: `fetch`, `begin`, `end`.
+    """Started when made; then, for each optimizer step of `global_batch` samples: `fetch`, `begin`, `end`, and around what
+    the caller does with it `leave` and `back`, which is the next `fetch`.
 
     Arguments:
         before: steps of earlier runs that this one continues.
@@ -23,8 +24,9 @@ class Meter:
         self.step = before
         self.now_s = self._started_s = self._warm_s = time.perf_counter()
         self.step_time_s = self.data_s = 0.0  # of the latest step
-        self._asked_s = self._begun_s = self.now_s
+        self._asked_s = self._begun_s = self._left_s = self.now_s
         self._warm_step, self._waited_s, self._paused_s = before, 0.0, 0.0
+        self._pause_s = 0.0  # since the latest step: it counts once another has ended
         self._step_times_s = array("d")
 
     def fetch(self) -> None:
@@ -43,13 +45,24 @@ class Meter:
         self.step += 1
         self.step_time_s = self.now_s - self._begun_s
         self._step_times_s.append(self.step_time_s)
+        self._paused_s += self._pause_s
+        self._pause_s = 0.0
         # The rate is told without the warm-up, unless there is nothing else.
         if self.done <= WARMUP_STEPS and self.step < self.steps:
             self._warm_step, self._warm_s, self._waited_s, self._paused_s = self.step, self.now_s, 0.0, 0.0
 
     def pause(self, seconds: float) -> None:
-        """Time that is not training: evaluations, a caller's own work between steps."""
-        self._paused_s += seconds
+        """Time that is not training: evaluations and saves."""
+        self._pause_s += seconds
+
+    def leave(self) -> None:
+        """The caller has the step: until `back`, the time is its own."""
+        self._left_s = time.perf_counter()
+
+    def back(self) -> None:
+        """The caller wants the next step, and so its data."""
+        self._asked_s = time.perf_counter()
+        self._pause_s += self._asked_s - self._left_s
 
     @property
     def done(self) -> int:
@@ -69,13 +82,13 @@ class Meter:
     def steps_per_s(self) -> float:
         """After warm-up, data loading counted, pauses not; of all steps while it lasts."""
         if self.step > self._warm_step:
-            return (self.step - self._warm_step) / max(1e-9, self.now_s - self._warm_s - self._paused_s)
+            return (self.step - self._warm_step) / self._trained_s
         return self.done / max(1e-9, self.wall_s)
 
     @property
     def data_share(self) -> float:
-        """Share of the time after warm-up spent waiting for data; 0 while it lasts."""
-        return self._waited_s / (self.now_s - self._warm_s) if self.step > self._warm_step else 0.0
+        """Share of the time after warm-up, pauses left out, spent waiting for data; 0 while it lasts."""
+        return self._waited_s / self._trained_s if self.step > self._warm_step else 0.0
 
     @property
     def step_time(self) -> StepTime:
@@ -85,6 +98,11 @@ class Meter:
     def recent_step_time_s(self) -> float:
         """Median of the latest steps; 0 before the first."""
         return statistics.median(self._step_times_s[-RECENT_STEPS:] or (0.0,))
+
+    @property
+    def _trained_s(self) -> float:
+        """Seconds from the warm-up to the end of the latest step, pauses left out."""
+        return max(1e-9, self.now_s - self._warm_s - self._paused_s)
 
     @property
     def remaining_s(self) -> float:

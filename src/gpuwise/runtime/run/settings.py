@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gpuwise.errors import InputError
+from gpuwise.runtime.health.losses import ON_NONFINITE
 
 RESUMES = ("auto", "must", "never")
-NONFINITE = ("stop", "skip")
 PREEMPTIONS = ("auto", "aws", "gcp", "azure", "none")
 LENGTHS = ("steps", "epochs", "samples", "tokens")
 
@@ -80,7 +80,7 @@ class TrainSettings:
             raise InputError(f"the seed must be a whole number from 0 to 2^63 - 1, got {self.seed}.")
         if self.keep < 2:
             raise InputError(f"at least two checkpoints are kept, in case one is damaged; got {self.keep}.", ["--keep 2"])
-        for name, allowed in (("resume", RESUMES), ("on_nonfinite", NONFINITE), ("preemption", PREEMPTIONS)):
+        for name, allowed in (("resume", RESUMES), ("on_nonfinite", ON_NONFINITE), ("preemption", PREEMPTIONS)):
             if getattr(self, name) not in allowed:
                 raise InputError(f"unknown {name.replace('_', '-')} {getattr(self, name)!r}.",
                                  [f"one of: {', '.join(allowed)}"])  # fmt: skip

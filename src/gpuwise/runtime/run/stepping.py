@@ -24,10 +24,11 @@ class _Row(NamedTuple):
     step_time_s: float
     data_s: float
     gradient_norm: float | None
+    places: list[tuple[int, int]]  # of its data
 
 
 class Stepper:
-    """Takes the steps of a run, one at a time. loss: the latest that is known.
+    """Takes the steps of a run, one at a time; the meter's `fetch` comes before each. loss: the latest that is known.
 
     Raises what the job's own code comes to (see gpuwise.runtime.failure), and JobError for losses that are no numbers.
     """
@@ -44,7 +45,6 @@ class Stepper:
         """Data, gradients, update."""
         its, meter, program = self.its, self.its.meter, self.program
         its.stall.beat("data")
-        meter.fetch()
         try:
             micro_batches = next(its.batches)
         except Exception as error:  # the user's own code may raise anything
@@ -69,18 +69,19 @@ class Stepper:
                     value = math.nan if math.isfinite(value) else value  # its gradients were no numbers
             else:
                 program.update()
+                ready = self._waiting.known()  # waits where the device is behind: that is the time a step takes
         except Exception as error:  # the user's own code may raise anything
             raise job_failure(error, self.job, doing=f"step {step}", part=self.job.loss,
-                              memory=its.memory_view(micro_batches)) from error  # fmt: skip
+                              memory=lambda: its.memory_view(micro_batches)) from error  # fmt: skip
         meter.end()
         norm = program.gradient_norm
         row = _Row(meter.now_s, step, its.rate.value, meter.step_time_s, meter.data_s,
-                   norm.item() if norm is not None and self._judges else None)  # fmt: skip
+                   norm.item() if norm is not None and self._judges else None, its.feed.places)  # fmt: skip
         if self._judges:
             self._know(row, value)
             return
         self._waiting.put(row, loss)
-        for known, value in self._waiting.known():
+        for known, value in ready:
             self._know(known, value)
 
     def _without_gradient(self) -> list[str]:
@@ -103,7 +104,7 @@ class Stepper:
         """The loss of a step has become known."""
         its = self.its
         event = its.watch.see(row.step, loss)
-        if row.step == its.start + 1 and event is None:
+        if not its.started and math.isfinite(loss):
             its.first_step_is_done(loss)
         if math.isfinite(loss):
             its.good_loss = self.loss = loss
@@ -111,9 +112,9 @@ class Stepper:
         its.log.step(row.now_s, row.step, samples, its.epoch(samples), loss, row.learning_rate, row.step_time_s, row.data_s,
                      row.gradient_norm, its.memory_bytes)  # fmt: skip
         if event is not None:
-            self._about(event)
+            self._about(event, row)
 
-    def _about(self, event: LossEvent) -> None:
+    def _about(self, event: LossEvent, row: _Row) -> None:
         """A loss that is no number, or that jumped."""
         its = self.its
         if event.first:
@@ -123,7 +124,7 @@ class Stepper:
         saved = ""
         if its.folder is not None and its.begun:
             with suppress(OSError):  # a full disk must not hide what is wrong
-                path = write_bad_batch(its.folder.path, its.feed.where(), loss=event.loss, step=event.step,
+                path = write_bad_batch(its.folder.path, its.feed.where(row.places), loss=event.loss, step=event.step,
                                        seed=its.settings.seed)  # fmt: skip
                 saved = f" Its data is named in {path}."
         if event.ends:
@@ -135,5 +136,6 @@ class Stepper:
 
     def settle(self) -> None:
         """Waits for losses on their way: nothing is saved that may be no number."""
+        self.its.stall.beat()
         for row, loss in self._waiting.known(wait=True):
             self._know(row, loss)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.errors import InputError
+from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.job import Job
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.run import account
@@ -104,7 +104,9 @@ class Training:
         return steps
 
     def _steps(self) -> Generator[TrainedStep, None, None]:
+        self._model = None
         with ExitStack() as stack:
+            stack.push(self._failed)  # left last: the log has its end by then
             self._with = Equipment(self.job, self.strategy, self.settings, self.device, forecast=self.forecast,
                                    plan=self._plan, notes=self._notes, stack=stack)  # fmt: skip
             self._model = self._with.program.model
@@ -119,15 +121,24 @@ class Training:
                 raise
             self._finish()
 
+    def _failed(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """A run that failed leaves its page, too."""
+        if isinstance(error, GpuwiseError) and self._model is not None:
+            account.write_page(self._with)
+
     def _loop(self) -> Iterator[TrainedStep]:
         """Steps until the last one, or until something ends the run."""
         its, meter, stepper = self._with, self._with.meter, self._stepper
         look_s = -math.inf
         if self.step >= its.evaluations.due_at:  # the run was stopped before it
             self._evaluate()
+        meter.fetch()
         for self.step in range(its.start + 1, its.steps + 1):
             stepper.take(self.step)
+            its.stall.beat("caller")
+            meter.leave()
             yield TrainedStep(self.step, its.steps, meter.samples, stepper.loss, its.rate.value)
+            meter.back()
             now_s = meter.now_s
             if now_s >= look_s or its.stop.pending or now_s >= its.stop.look_s or self.step >= its.evaluations.due_at:
                 if self._look_around():
@@ -135,11 +146,13 @@ class Training:
                 look_s = now_s + LOOK_EVERY_S
                 if its.keeper is not None:
                     look_s = min(look_s, its.keeper.due_s)
+                meter.fetch()
         stepper.settle()
 
     def _look_around(self) -> bool:
         """Display, evaluation, checkpoint, stop. Returns whether the run ends here."""
         its, meter, last = self._with, self._with.meter, self.step == self._with.steps
+        its.stall.beat()
         its.look()
         if its.settings.writers:
             its.writers.scalars(meter.step, account.scalars(its))

@@ -1,9 +1,10 @@
 """What a person sees of a run: a live panel or plain lines, the log, and writers for TensorBoard and Weights & Biases."""
 
-from gpuwise.runtime.show.displays import Display, Lines, Silent, display
-from gpuwise.runtime.show.log import RunLog, read_log, read_steps
+from gpuwise.runtime.show.displays import Display, Lines, Silent
+from gpuwise.runtime.show.kinds import display
+from gpuwise.runtime.show.log import RunLog, read_log
 from gpuwise.runtime.show.update import LastCheckpoint, Update
 from gpuwise.runtime.show.writers import Fanout, Writer, writer
 
 __all__ = ["Display", "Fanout", "LastCheckpoint", "Lines", "RunLog", "Silent", "Update", "Writer", "display", "read_log",
-           "read_steps", "writer"]  # fmt: skip
+           "writer"]  # fmt: skip

@@ -6,23 +6,19 @@ A display draws a few times a second at most; in between a step costs it one com
 from __future__ import annotations
 
 import math
-import os
 import sys
-from collections import deque
 from typing import TextIO
 
-from gpuwise.errors import InputError
 from gpuwise.runtime.show.stream import SturdyStream
 from gpuwise.runtime.show.update import Update, beside
 
 LINE_EVERY_S = 10.0
-KINDS = ("panel", "bar", "plain", "silent")  # bar: what the panel was called before
 
 
 class Display:
     """Shows nothing; the base of those that do. Use as a context manager.
 
-    every_s: seconds between two drawings. Events and notes are told once.
+    every_s: seconds between two drawings.
     """
 
     every_s = math.inf
@@ -30,7 +26,6 @@ class Display:
     def __init__(self, stream: TextIO | None = None):
         self.stream = SturdyStream(stream or sys.stderr)
         self._next_s = -math.inf
-        self._told: deque[str] = deque(maxlen=100)  # events and notes already shown
 
     def due(self, now_s: float) -> bool:
         """Whether it is time to draw again; the first call always is."""
@@ -66,9 +61,6 @@ class Lines(Display):
         self._metrics: list[str] = []
 
     def show(self, update: Update) -> None:
-        for event in update.events:
-            if event not in self._told:
-                self.note(event)
         metrics, before = update.metric_words(), self._metrics
         self._metrics = metrics
         self._print(" · ".join([
@@ -77,25 +69,7 @@ class Lines(Display):
             *update.money_words(), *update.checkpoint_words()]))  # fmt: skip
 
     def note(self, text: str) -> None:
-        self._told.append(text)
         self._print(f"note: {text}")
 
     def _print(self, line: str) -> None:
         print(self.stream.spoken(line), file=self.stream, flush=True)
-
-
-def display(kind: str = "auto", stream: TextIO | None = None, *, title: str = "") -> Display:
-    """panel (or bar) | plain | silent; auto is a panel on a terminal, plain lines elsewhere.
-
-    title: of the panel, the job's name. Raises InputError for another kind.
-    """
-    stream = stream or sys.stderr
-    if kind == "auto":
-        kind = "panel" if stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown") else "plain"
-    if kind not in KINDS:
-        raise InputError(f"unknown kind of progress {kind!r}.", [f"one of: auto, {', '.join(KINDS)}"])
-    if kind in ("panel", "bar"):
-        from gpuwise.runtime.show.panel import Panel
-
-        return Panel(stream, title=title)
-    return Lines(stream) if kind == "plain" else Silent(stream)

@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.report.run_records import lasting
 
 _HEADER = b'{"record": "header"'  # what a log begins with
 WRITE_EVERY_S = 0.25
@@ -33,18 +32,17 @@ class RunLog:
     how a run failed, and closes.
 
     Steps are kept in memory and written every quarter of a second, before any other record, and at the end: a process that is
-    killed loses no more of them than that. Steps that follow each other faster than LEAST_APART_S share a record: step,
-    samples, epoch, learning rate and memory of the last, means of the rest over those that are finite, `steps`, how many they
-    are, and `not_finite`, how many had no finite loss. With the age of a run its records and writes move apart, after hours to
-    MOST_APART_S: slower steps always have a record each. every_step: all have.
+    killed loses no more of them than that, after hours up to a second (MOST_APART_S). Steps that follow each other faster
+    than LEAST_APART_S share a record: step, samples, epoch, learning rate and memory of the last, means of the rest over
+    those that are finite, `steps`, how many they are, and `not_finite`, how many had no finite loss. With the age of a run its
+    records and writes move apart, up to MOST_APART_S: slower steps always have a record each.
 
     Raises InputError at once when the path cannot be a log: a missing folder, or a file that is something else.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, *, every_step: bool = False):
+    def __init__(self, path: str | os.PathLike[str] | None):
         self.path = None if path is None else Path(path)
         self.problem: str | None = None  # why logging stopped, when the disk refused
-        self._every_step = every_step
         self._file: FileIO | None = None
         self._rows: list[tuple[Any, ...]] = []  # arguments of `step`, not written yet
         self._due_s = -math.inf
@@ -94,7 +92,7 @@ class RunLog:
         apart_s = min(max(LEAST_APART_S, (now_s - self._began_s) / _FULL_RATE), MOST_APART_S)
         self._due_s = now_s + max(WRITE_EVERY_S, apart_s)
         self._append([_line("step", now - timedelta(seconds=now_s - group[-1][0]), _step_fields(group))
-                      for group in _grouped(rows, 0.0 if self._every_step else apart_s)])  # fmt: skip
+                      for group in _grouped(rows, apart_s)])  # fmt: skip
 
     def __enter__(self) -> RunLog:
         return self
@@ -133,14 +131,6 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     _check(Path(path))
     found = map(_parsed, Path(path).read_bytes().split(b"\n"))
     return [record for record in found if record is not None]
-
-
-def read_steps(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The step records of the latest run and of the runs that it continues; of a step that was trained again, the later one.
-
-    Raises InputError when the file is not a log.
-    """
-    return lasting(read_log(path), "step")
 
 
 def _grouped(rows: Sequence[tuple[Any, ...]], apart_s: float) -> list[list[tuple[Any, ...]]]:

@@ -23,7 +23,6 @@ MOST_SHARE = 0.01  # of the time, for drawing: a slow terminal is drawn on less 
 _WIDEST = 100  # columns: beyond them lines are harder to read, not fuller
 _LABELS = 12  # columns
 _NARROW = 60  # columns below which labels stand in the line instead of before it
-_EVENTS = 3
 _MEMORY_CELLS = 20
 
 
@@ -40,7 +39,7 @@ _PLAIN = Glyphs("_.-=+*#", "#", ".", " - ")
 
 
 class Panel(Display):
-    """Loss and its course, pace, memory, what is left, the last checkpoint and recent events, in one frame.
+    """Loss and its course, pace, memory, what is left and the last checkpoint, in one frame.
 
     Notes are printed above it and stay. title: the job's name.
     """
@@ -70,7 +69,6 @@ class Panel(Display):
     def note(self, text: str) -> None:
         from rich.text import Text
 
-        self._told.append(text)
         self._console.print(Text.assemble(("note: ", "yellow"), self.stream.spoken(text)))
 
     def __enter__(self) -> Display:
@@ -88,8 +86,8 @@ class Panel(Display):
         width = max(20, min(self._console.width, _WIDEST))
         room = width - 4  # the frame and a blank on each side
         lines = [Text.assemble((label, "dim"), (line, style)) for label, line, style in self._rows(update, room)]
-        share = f" · {percent(update.step / update.steps)}" if update.steps else ""
-        far = self.stream.spoken(" · ".join(part for part in (self._title, update.far() + share) if part))
+        words = (self._title, update.far(), percent(update.step / update.steps))
+        far = self.stream.spoken(" · ".join(word for word in words if word))
         return RichPanel(Text("\n", no_wrap=True).join(lines), title=Text(shortened(far, room - 4), "bold"), title_align="left",
                          width=width, box=box.ROUNDED if self.stream.unicode else box.ASCII, border_style="dim")  # fmt: skip
 
@@ -106,8 +104,7 @@ class Panel(Display):
             for number, line in enumerate(packed(spoken, beyond, glyphs.between)):
                 yield (blank if number or not wide else f"{label:<{_LABELS}}", line, style)
 
-        if update.steps:
-            yield "", _bar(update.step / update.steps, room, glyphs), "cyan"
+        yield "", _bar(update.step / update.steps, room, glyphs), "cyan"
         yield from row("loss", update.loss_words(), "bold")
         if course := sparkline(self._losses.points(), cells=beyond, glyphs=glyphs.spark):
             yield blank, course, "cyan"
@@ -124,9 +121,6 @@ class Panel(Display):
         yield from row("time", update.time_words())
         yield from row("money", update.money_words())
         yield from row("checkpoint", update.checkpoint_words(), "yellow" if update.checkpoint_problem else "")
-        for event in [event for event in update.events if event not in self._told][-_EVENTS:]:
-            for line in wrap(self.stream.spoken(event), room):
-                yield "", line, "yellow"
 
 
 def packed(words: Sequence[str], room: int, between: str) -> list[str]:

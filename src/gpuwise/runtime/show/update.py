@@ -27,11 +27,10 @@ class Update:
     step_time_s: median of the latest steps, data loading not counted; forecast: of it. samples_per_s: data loading counted.
     data_share: of the time, spent waiting for data. mfu: model operations against the device's peak. usd_spent, usd_left:
     by the price the run was given. checkpoint_problem: why the latest save failed. metrics: of the latest evaluation.
-    events: recent sentences, oldest first; a display tells each once.
     """
 
     step: int
-    steps: int | None
+    steps: int
     samples: int
     loss: float
     step_time_s: float
@@ -48,11 +47,10 @@ class Update:
     checkpoint: LastCheckpoint | None = None
     checkpoint_problem: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    events: tuple[str, ...] = ()
 
     def far(self) -> str:
-        """'step 41/100', or 'step 41' where nobody knows how many there are."""
-        return f"step {self.step:,}" + (f"/{self.steps:,}" if self.steps is not None else "")
+        """'step 41/100'"""
+        return f"step {self.step:,}/{self.steps:,}"
 
     def loss_words(self) -> list[str]:
         lr = [] if self.learning_rate is None else [f"lr {self.learning_rate:.3g}"]
@@ -85,7 +83,7 @@ class Update:
 
     @property
     def _over(self) -> bool:
-        return self.steps is not None and self.step >= self.steps
+        return self.step >= self.steps
 
 
 def beside(step_time_s: float, forecast: Interval | None) -> str:

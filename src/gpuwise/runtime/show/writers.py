@@ -21,8 +21,6 @@ class Writer(Protocol):
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
 
-    def text(self, step: int, name: str, text: str) -> None: ...
-
     def close(self) -> None: ...
 
 
@@ -41,14 +39,12 @@ class TensorBoard:
         # What an interrupted run wrote beyond the step it is resumed from will be written again.
         purge_step = None if resumed_from is None else resumed_from + 1
         self._events = SummaryWriter(str(self.folder), purge_step=purge_step, flush_secs=10)
-        self.text(resumed_from or 0, "run", json.dumps(dict(header), indent=2))
+        told = escape(json.dumps(dict(header), indent=2))
+        self._events.add_text("run", f"<pre>{told}</pre>", resumed_from or 0)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        self._events.add_text(name, f"<pre>{escape(text)}</pre>", step)
 
     def close(self) -> None:
         if self._events is not None:
@@ -78,9 +74,6 @@ class WeightsAndBiases:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        self._run.log({name: self._wandb.Html(f"<pre>{escape(text)}</pre>", inject=False)}, step=step)
 
     def close(self) -> None:
         if self._run is not None:
@@ -115,21 +108,14 @@ class Fanout:
     One that raises is left out from then on, which `say` is told, and the run goes on.
     """
 
-    def __init__(self, writers: Sequence[Writer] = (), *, say: Callable[[str], None]):
+    def __init__(self, writers: Sequence[Writer], *, say: Callable[[str], None]):
         self._writers, self._say = list(writers), say
-
-    def add(self, writers: Sequence[Writer]) -> None:
-        """Before `open`."""
-        self._writers += writers
 
     def open(self, header: Mapping[str, Any]) -> None:
         self._each(lambda writer: writer.open(header))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._each(lambda writer: writer.scalars(step, values))
-
-    def text(self, step: int, name: str, text: str) -> None:
-        self._each(lambda writer: writer.text(step, name, text))
 
     def close(self) -> None:
         self._each(lambda writer: writer.close())

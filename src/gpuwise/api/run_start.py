@@ -1,0 +1,165 @@
+"""What a run starts with: the job and how it is trained, of a plan or chosen for this machine, and the forecast of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.api.source import Source
+from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of, usual_micro_batch
+from gpuwise.api.step_price import step_price
+from gpuwise.api.traced import JobSource, NamedSource
+from gpuwise.cost import Forecast
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
+from gpuwise.hardware import Chip, detect_machine, load_catalog
+from gpuwise.plan.types import Plan
+from gpuwise.strategy import Strategy
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.runtime import TrainSettings
+
+_CHOSEN = ("precision", "channels_last", "compile")  # by the machine, where the user says nothing
+
+
+@dataclass(frozen=True)
+class Here:
+    """The chip that runs here, the memory its programs can use, and PyTorch's name for it."""
+
+    chip: Chip
+    capacity_bytes: int | None
+    torch_device: str
+
+
+def this_device() -> Here:
+    """The GPU of this machine where PyTorch sees it, else its CPU."""
+    import torch
+
+    from gpuwise.hardware.detect import detect_cpu, local_cpu_chip
+
+    catalog = load_catalog()
+    machine = detect_machine(catalog)
+    if machine.chip.kind == "cpu":
+        return Here(machine.chip, machine.host_memory_bytes, "cpu")
+    if torch.cuda.is_available():
+        return Here(machine.chip, machine.chip.usable_memory_bytes, "cuda")
+    return Here(local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu")
+
+
+def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, Source]:
+    """The job, and the source of its traces. A file of the user's is read once, not again to be traced."""
+    if not isinstance(job, str) or job.endswith(TRACE_SUFFIX):
+        made = job_of(job, **sizes)  # raises for a saved trace
+        return made, JobSource(made, "", {})
+    source = source_of(job, **sizes).with_own_kernels()
+    return source.live.job if isinstance(source, NamedSource) else job_of(job, **sizes), source
+
+
+def check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
+    """Raises InputError where the sizes that the user gave are not the plan's."""
+    for name, value in sizes.items():
+        if plan.sizes.get(name) != value:
+            raise InputError(f"the plan is for {name} {plan.sizes.get(name)}, not {value}.",
+                             [f"leave out --{name.replace('_', '-')}", "plan again"])  # fmt: skip
+
+
+def planned_job(argument: str | Job, plan: Plan) -> Job:
+    """The job at the plan's sizes. Raises JobError where the plan is for another job.
+
+    A recording's fingerprint is of the job's usual sizes, so those are tried as well.
+    """
+    from gpuwise.job import fingerprint
+
+    try:
+        resolved = job_of(argument, **plan.sizes)
+    except GpuwiseError as error:
+        job_of(argument)  # raises where the job is at fault, not the sizes
+        raise JobError(f"this plan is for another job: it was made for {plan.job} at "
+                       f"{', '.join(f'{name} {value}' for name, value in plan.sizes.items())}. {error.what}",
+                       ["plan again: gpuwise plan JOB -o plan.toml",
+                        f"run the job it was made for: {plan.job_argument or plan.job}"]) from error  # fmt: skip
+    ours = fingerprint(resolved)
+    if plan.job_fingerprint != ours and isinstance(argument, str):
+        usual = fingerprint(job_of(argument))
+        ours = usual if plan.job_fingerprint == usual else ours
+    plan.check_job(ours)
+    return resolved
+
+
+def check_device(plan: Plan, here: Chip) -> None:
+    """Raises UnsupportedError where the plan is for other devices: its batch and precision were chosen for those."""
+    planned = load_catalog().chips.get(plan.device)
+    cpus = here.kind == "cpu" and (plan.device == here.id or (planned is not None and planned.kind == "cpu"))
+    if plan.device == here.id or cpus:
+        return
+    strategy, job = plan.strategy, plan.job_argument or "JOB"
+    flags = f"--micro-batch {strategy.micro_batch} --accumulate {strategy.accumulation} --precision {strategy.precision}"
+    raise UnsupportedError(f"this plan is for {plan.count:g} x {plan.device} ({plan.offer.provider} "
+                           f"{plan.offer.instance}); this machine is {here.id} ({here.name}).",
+                           [f"plan for this machine: gpuwise plan {job} --on here -o plan.toml",
+                            f"try its settings here: gpuwise train {job} {flags}"])  # fmt: skip
+
+
+def named_strategy(job: Job, given: Mapping[str, Any], here: Here) -> Strategy:
+    """What the user named, with the usual for the rest."""
+    fields = dict(given)
+    if "accumulate" in fields:
+        fields["accumulation"] = fields.pop("accumulate")
+    defaults = {
+        "micro_batch": usual_micro_batch(job.tokens_per_sample),
+        "precision": "fp32" if here.torch_device == "cpu" else "amp-bf16",
+    }
+    return Strategy(**{**defaults, **fields})
+
+
+def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, here: Here, settings: TrainSettings,
+                    job: Job) -> tuple[Strategy, tuple[str, ...], Forecast | None]:  # fmt: skip
+    """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
+    it had."""
+    from gpuwise.api.cpu_settings import cpu_settings
+    from gpuwise.runtime.run.folder import RunFolder
+
+    found = None if settings.folder is None else RunFolder(settings.folder).identity()
+    if found is not None:
+        before = Strategy.from_dict(found["strategy"])
+        named = named.but(**{name: getattr(before, name) for name in _CHOSEN if name not in given})
+    elif here.torch_device == "cpu":
+        try:
+            choice = cpu_settings(source, here.chip, named, given=set(given) & set(_CHOSEN),
+                                  steps=_steps(settings, job, named), capacity_bytes=here.capacity_bytes)  # fmt: skip
+            return choice.strategy, choice.reasons, choice.forecast
+        except GpuwiseError as error:
+            _tell_no_forecast(error)
+            return named, (), None
+    return named, (), forecast_here(source, named, here)
+
+
+def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | None:
+    """Optimizer steps of the run, as far as that is known before its data is opened."""
+    if settings.steps is not None:
+        return settings.steps
+    tokens = None if settings.tokens is None or job.tokens_per_sample is None else settings.tokens / job.tokens_per_sample
+    epochs = None if job.samples is None else (settings.epochs or 1) * job.samples
+    samples = next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
+    return None if samples is None else samples / strategy.global_batch
+
+
+def forecast_here(source: Source, strategy: Strategy, here: Here) -> Forecast | None:
+    """The forecast of a step here; None, with a warning, where there can be none. Never stops a run."""
+    if strategy.mesh.devices != 1:
+        return None  # the runtime refuses it with its own words
+    try:
+        # On a GPU the next batch is copied while a step computes.
+        return step_price(source, here.chip, strategy, history=True, count=1, capacity_bytes=here.capacity_bytes,
+                          prefetched=strategy.prefetch != 0)[0]  # fmt: skip
+    except GpuwiseError as error:
+        _tell_no_forecast(error)
+        return None
+
+
+def _tell_no_forecast(error: GpuwiseError) -> None:
+    """A run may go well where its forecast does not."""
+    import warnings
+
+    warnings.warn(f"no forecast to compare with: {error.what}", stacklevel=3)

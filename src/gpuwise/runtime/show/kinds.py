@@ -1,0 +1,28 @@
+"""Which display a run has: by name, or by the stream it is shown on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from gpuwise.errors import InputError
+from gpuwise.runtime.show.displays import Display, Lines, Silent
+from gpuwise.runtime.show.panel import Panel
+
+KINDS = ("panel", "bar", "plain", "silent")  # bar: what the panel was called before
+
+
+def display(kind: str = "auto", stream: TextIO | None = None, *, title: str = "") -> Display:
+    """panel (or bar) | plain | silent; auto is a panel on a terminal, plain lines elsewhere.
+
+    title: of the panel, the job's name. Raises InputError for another kind.
+    """
+    stream = stream or sys.stderr
+    if kind == "auto":
+        kind = "panel" if stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown") else "plain"
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of progress {kind!r}.", [f"one of: auto, {', '.join(KINDS)}"])
+    if kind in ("panel", "bar"):
+        return Panel(stream, title=title)
+    return Lines(stream) if kind == "plain" else Silent(stream)
