@@ -7,7 +7,8 @@ candidates: what could have been chosen, each measured beside its forecast; how 
 operations: kernels of gpuwise.measure.networks in fp32 and bf16, plain and channels-last, by processor time on one core:
 what the factors of generation-amd-avx-512.toml stand on.
 
-Steps take 5 minutes on two cores, candidates as long; --write puts what ran into benchmarks/results/cpu_plan.json.
+Steps take 5 minutes on two cores, candidates as long; --write puts what ran into benchmarks/results/cpu_plan.json,
+where the other part stays; each has its date, machine and PyTorch.
 """
 
 from __future__ import annotations
@@ -190,6 +191,17 @@ def table(title: str, seen: list[Any]) -> None:
             print(f"    {key:42} {seconds / total_s:6.1%} of the time, forecast / measured {ratio:.2f}")
 
 
+def write(made: dict[str, list[dict[str, Any]]]) -> None:
+    """Puts these parts into the results; others stay as they are."""
+    from importlib.metadata import version
+
+    from gpuwise.hardware import detect_machine, load_catalog
+
+    about = {"date": date.today().isoformat(), "machine": detect_machine(load_catalog()).name, "torch": version("torch")}
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) | {part: {**about, "rows": rows} for part, rows in made.items()}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("steps", "candidates", "operations"))
@@ -204,18 +216,13 @@ def main() -> None:
     if options.only == "operations":
         operations()
         return
-    made: dict[str, Any] = {"date": date.today().isoformat()}
+    made: dict[str, list[dict[str, Any]]] = {}
     if options.only in (None, "steps"):
         made["steps"] = list(steps(options.rounds))
     if options.only in (None, "candidates"):
         made["candidates"] = list(candidates())
     if options.write:
-        from importlib.metadata import version
-
-        from gpuwise.hardware import detect_machine, load_catalog
-
-        about = {"machine": detect_machine(load_catalog()).name, "torch": version("torch")}
-        RESULTS.write_text(json.dumps({**about, **made}, indent=1) + "\n", encoding="utf-8")
+        write(made)
 
 
 if __name__ == "__main__":

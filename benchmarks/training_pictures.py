@@ -3,12 +3,13 @@
     python -m benchmarks.training_pictures
 
 Trains examples/char_gpt.py for 400 steps at a terminal of its own (a minute on two cores), stops it once on the way and
-continues it, and replaces docs/figures/train-panel.svg and train-report.png. Linux or macOS; needs weasyprint and pypdfium2,
-which turn the report into a picture.
+continues it, and replaces docs/figures/train-panel.svg and train-report.png. Linux or macOS; needs pypdfium2 and weasyprint
+(which needs Pango, a library of the system): they turn the report into a picture.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import re
@@ -99,6 +100,8 @@ def report_picture(html: str) -> bytes:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.training_pictures", description=__doc__,
+                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "char-gpt"
         words = COMMAND.replace("RUN", str(run)).split()

@@ -1,13 +1,16 @@
-"""A small job, and a way to run it in one line."""
+"""A small job, a way to run it in one line, and models and data with everything that a resume could forget."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from gpuwise.job import Job
 from gpuwise.runtime import Training, TrainResult, TrainSettings
@@ -34,6 +37,41 @@ def toy(**changes: Any) -> Job:
     fields = {"model": lambda: nn.Linear(4, 2), "batch": points, "loss": loss, "data": lambda: points(160),
               "learning_rate": 0.05, "name": "toy", "evaluate": accuracy}  # fmt: skip
     return Job(**(fields | changes))
+
+
+class Drawing(Dataset):
+    """Samples with random changes from every generator that people draw from."""
+
+    def __init__(self, count: int = 50):
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        noise = torch.randn(4) + random.random() + float(np.random.rand())
+        return {"x": torch.full((4,), index / 50) + noise, "y": torch.tensor(index % 2)}
+
+
+def layers() -> nn.Module:
+    """Of `points` and the like, with dropout."""
+    return nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2))
+
+
+class Convolving(nn.Module):
+    """Of `pictures`, with dropout and running averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Conv2d(8, 4, 3))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x).mean((2, 3)))
+
+
+def pictures(n: int) -> dict[str, torch.Tensor]:
+    return {"x": torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(n)), "y": torch.arange(n) % 2}
 
 
 def training(job: Job, strategy: Strategy = STRATEGY, *, forecast: Any = None, **settings: Any) -> Training:

@@ -96,7 +96,7 @@ BERT = Claim(
     rows=_against_cpu("bert-base", "BERT base, 32 sequences of 128", "tokens", {"micro_batch": 32, "seq_len": 128},
                       {"amx": ("xeon-8480plus (56 cores), bf16",
                                forecast("bert-base", "xeon-8480plus", precision="amp-bf16", micro_batch=32, seq_len=128))},
-                      {"t4_server": (3, 9), "v100_server": (12, 30), "a100_server": (25, 60), "h100_server": (45, 110),
+                      {"t4_server": (3, 9), "v100_server": (14, 28), "a100_server": (25, 60), "h100_server": (45, 110),
                        "rtx_desktop": (22, 70), "amx_server": (4, 12)}),
     published=(
         Published("a text classifier fine-tuned on an RTX 3060 against the CPU of an Apple M2 Pro",

@@ -37,7 +37,7 @@ class Server:
         self._process = subprocess.Popen([sys.executable, "-m", "benchmarks.train_speed", "--serve", contestant],
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
 
-    def ask(self, **request: Any) -> Any:
+    def ask(self, **request: str) -> Any:
         """What the contestant's function gives for a work (by the name of its table and its own) and a precision."""
         assert self._process.stdin
         assert self._process.stdout
@@ -82,11 +82,10 @@ def serve(contestant: str) -> None:
         os._exit(0)
 
 
-def _run(module: str, function: str, *, works: str, work: str, **how: Any) -> Any:
+def _run(module: str, function: str, *, table: str, work: str, precision: str) -> Any:
     import torch
 
-    from benchmarks.train_speed import works as tables
+    from benchmarks.train_speed.works import TABLES, THREADS
 
-    torch.set_num_threads(tables.THREADS)
-    table = {"small": {"mlp": tables.MLP}, "models": tables.MODELS, "saves": tables.SAVED}[works]
-    return getattr(import_module(module), function)(table[work], **how)
+    torch.set_num_threads(THREADS)
+    return getattr(import_module(module), function)(TABLES[table][work], precision)

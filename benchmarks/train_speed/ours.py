@@ -20,7 +20,7 @@ from gpuwise.strategy import Strategy
 
 SAVE_EVERY_S = 0.5  # of small steps: several times within the time that is taken
 WARM_STEPS, LEAST_BEFORE = 3, 10  # of a run that is saved: steps left out, and steps a save is compared with
-LONG_RUN = 10_000_000  # steps, so that it is saved as a long run is: not at once, and for the first time after half a minute
+LONG_RUN = 10_000_000  # steps: it never ends by itself
 TURNS = {"steps": 100, "rounds": 60}  # of small steps; of others one step a turn
 
 
@@ -60,8 +60,7 @@ def _timed(work: Work, precision: str, *, keeps: bool = True, **how: Any) -> Tim
     with tempfile.TemporaryDirectory() as folder:
         run = iter(training(work, precision, steps=LONG_RUN, folder=folder if keeps else None, **how))
         for step in run:
-            clock.stepped(step.step)
-            if clock.seconds:
+            if clock.stepped(step.step):
                 break
         run.close()
         return clock.seconds, step.loss
@@ -77,7 +76,7 @@ def in_turns(work: Work, precision: str) -> dict[str, Any]:
     found: dict[str, list[float]] = {"gpuwise": [], "by hand": []}
     with tempfile.TemporaryDirectory() as folder:
         run = iter(training(work, precision, steps=LONG_RUN, columns=True, folder=folder))
-        loss, ours = 0.0, next(run)  # sets what both use: seeds, precision, memory
+        ours = next(run)  # sets what both use: seeds, precision, memory
         model, optimizer = peers.made(work)
         batches = peers.ordered(work)
         loss = peers.take(work, model, optimizer, next(batches), precision)
@@ -96,14 +95,14 @@ def in_turns(work: Work, precision: str) -> dict[str, Any]:
             "same_loss": abs(ours.loss - loss) <= 1e-4 * abs(loss)}  # fmt: skip
 
 
-def saved(work: Work) -> list[dict[str, Any]]:
+def saved(work: Work, precision: str) -> list[dict[str, Any]]:
     """What checkpoints take: those of a run whose metric gets better at each of five evaluations, and their cost in steps.
 
     lost_s: of each save, what the steps from its beginning until it was on the disk took more than as many before it.
     """
     better = iter(range(1_000_000))
     with tempfile.TemporaryDirectory() as folder:
-        run = training(work, "fp32", steps=work.warm + work.timed, columns=True, folder=folder,
+        run = training(work, precision, steps=work.warm + work.timed, columns=True, folder=folder,
                        more={"evaluate": lambda model: {"better": float(next(better))}},
                        monitor="max:better", evaluate_every=(work.warm + work.timed) // 5)  # fmt: skip
         ends_s = [time.perf_counter()]

@@ -34,79 +34,84 @@ def page(results: dict[str, Any]) -> str:
         f"<!-- Generated. {COMMAND} writes it; changes by hand are lost. -->",
         "# How fast gpuwise trains",
         "",
-        f"Made by `{COMMAND}` on {about['machine']}, {about['threads']} threads, {about['taken']}; {versions}. "
-        f"Processes that wanted a core (load): {about['load'][0]:.1f} before, {about['load'][1]:.1f} at the end.",
+        f"Made by `{COMMAND}` on {about['machine']}, {about['threads']} threads; {versions}. Load: processes that wanted a "
+        "core, before and at the end.",
         "",
         "Every contestant runs in a process of its own, once a round, in an order that turns; in it some steps warm up, "
         "the next are timed by the wall. Ratios are taken within a round; their median is given, with smallest and largest: "
         "above 1, gpuwise is faster.",
         "",
     ]
-    lines += [line for part in results.get("small", []) for line in _small(part)]
-    lines += _models(results["models"]) if "models" in results else []
-    lines += _saves(results["saves"]) if "saves" in results else []
+    for table, section in {"small": _small, "models": _models, "saves": _saves}.items():
+        if rows := [row for name, row in results["rows"].items() if name.startswith(f"{table} ")]:
+            lines += section(rows)
     return "\n".join([*lines, *_fairness()]).rstrip() + "\n"
 
 
-def ratios(part: dict[str, Any], ours: str, other: str) -> list[float]:
+def ratios(row: dict[str, Any], ours: str, other: str) -> list[float]:
     """How many times as fast as another gpuwise was, of each round."""
-    return [rates[ours] / rates[other] for rates in part["steps_per_s"]]
+    return [rates[ours] / rates[other] for rates in row["steps_per_s"]]
 
 
-def _small(part: dict[str, Any]) -> list[str]:
-    rounds = part["steps_per_s"]
+def _small(rows: Sequence[dict[str, Any]]) -> list[str]:
+    (row,) = rows
+    rounds = row["steps_per_s"]
     return [
         "## Small steps",
         "",
-        f"{part['work']}, AdamW, {part['timed']:,} steps a round, {len(rounds)} rounds: the trainer is most of the cost.",
+        f"{row['work']}, AdamW, {row['timed']:,} steps a round, {len(rounds)} rounds ({_when(row)}): the trainer is most of "
+        "the cost.",
         "",
         "| | steps/s (range) | gpuwise is so many times as fast |",
         "| --- | ---: | ---: |",
         *[f"| {WHAT[who]} | {_counted([rates[who] for rates in rounds])} | "
-          f"{'' if who == SMALL else _factor(ratios(part, SMALL, who))} |" for who in rounds[0]],
+          f"{'' if who == SMALL else _factor(ratios(row, SMALL, who))} |" for who in rounds[0]],
         "",
-        f"In turns with a loop by hand that does the same, batches by index, within one process: {_turned(part)}",
+        "In turns, within one process, with a loop by hand of the same steps, batches by index, that keeps nothing: "
+        f"{_turned(row)}",
         "",
     ]  # fmt: skip
 
 
-def _models(parts: Sequence[dict[str, Any]]) -> list[str]:
+def _models(rows: Sequence[dict[str, Any]]) -> list[str]:
     names = [WHAT[who] for who in PEERS]
     lines = [
         "## Models",
         "",
-        f"gpuwise with log, checkpoints and progress on, all with the same map-style data set; {len(parts[0]['steps_per_s'])} "
-        "rounds. How many times as fast as",
+        "gpuwise with log, checkpoints and progress on, all with the same map-style data set. How many times as fast as",
         "",
-        f"| | precision | gpuwise, a step | {' | '.join(names)} |",
-        f"| --- | --- | ---: | {' | '.join('---:' for _ in names)} |",
+        f"| | precision | gpuwise, a step | {' | '.join(names)} | rounds, on |",
+        f"| --- | --- | ---: | {' | '.join('---:' for _ in names)} | --- |",
     ]
-    for part in parts:
-        step = median(1e3 / rates[LARGE] for rates in part["steps_per_s"])
-        factors = " | ".join(_factor(ratios(part, LARGE, who)) for who in PEERS)
-        lines.append(f"| {part['work']} | {part['precision']} | {step:.0f} ms | {factors} |")
+    for row in rows:
+        step = median(1e3 / rates[LARGE] for rates in row["steps_per_s"])
+        factors = " | ".join(_factor(ratios(row, LARGE, who)) for who in PEERS)
+        rounds = f"{len(row['steps_per_s'])}, {_when(row)}"
+        lines.append(f"| {row['work']} | {row['precision']} | {step:.0f} ms | {factors} | {rounds} |")
     lines += ["", "Step by step in turns with a loop by hand, within one process, which tells small differences apart:", ""]
-    return [*lines, *[f"- {part['work']}, {part['precision']}: {_turned(part)}" for part in parts], ""]
+    return [*lines, *[f"- {row['work']}, {row['precision']}: {_turned(row)}" for row in rows], ""]
 
 
-def _saves(parts: Sequence[dict[str, Any]]) -> list[str]:
+def _saves(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "## What a checkpoint costs",
         "",
         "Lost: what steps took longer, from the moment a save began until it was on the disk. The first save of a run makes "
-        "room for the copy of the state; later ones use it again (medians). The interval is the one that gpuwise chose.",
+        "room for the copy of the state; later ones use it again (medians; of what they lost smallest and largest, too: "
+        "below 0, steps beside a save were shorter than before it). The interval is the one that gpuwise chose.",
         "",
-        "| state | bytes | step | held up, first / later | written in | lost, first / later | interval | share lost |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| state | bytes | step | held up, first / later | written in | lost, first / later | interval | share lost | on |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
-    for part in parts:
-        first, later = part["saves"][0], part["saves"][1:]
+    for row in rows:
+        first, later = row["saves"][0], row["saves"][1:]
         held_up_s, write_s, lost_s = (median(save[name] for save in later) for name in ("held_up_s", "write_s", "lost_s"))
-        interval_s = later[-1]["interval_s"]
-        cells = [part["text"], f"{first['bytes'] / 1e6:,.0f} MB", _time(median(save["step_s"] for save in later)),
+        interval_s, all_lost_s = later[-1]["interval_s"], [save["lost_s"] for save in later]
+        lost = f"{_time(lost_s)} ({_time(min(all_lost_s))} to {_time(max(all_lost_s))})"
+        cells = [row["work"], f"{first['bytes'] / 1e6:,.0f} MB", _time(median(save["step_s"] for save in later)),
                  f"{_time(first['held_up_s'])} / {_time(held_up_s)}", _time(write_s),
-                 f"{_time(first['lost_s'])} / {_time(lost_s)}", _time(interval_s),
-                 f"{max(0.0, lost_s) / interval_s:.1%}"]  # fmt: skip
+                 f"{_time(first['lost_s'])} / {lost}", _time(interval_s),
+                 f"{max(0.0, lost_s) / interval_s:.1%}", _when(row)]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -118,8 +123,8 @@ def _fairness() -> list[str]:
         "- The same model, data, batch, precision, threads and optimizer for all: PyTorch's fused AdamW of the same learning "
         "rate and weight decay, a constant learning rate, no clipping, no data-loader workers, incomplete batches left out.",
         "- The others save nothing and log to nowhere: Lightning has no logger, no checkpoints and no model summary, Trainer "
-        "neither checkpoints nor reports. Progress is on at their defaults. gpuwise writes log, checkpoints and report to a "
-        "disk and reads the loss of each step; so do the loops by hand. The others read it now and then.",
+        "neither checkpoints nor reports, the loops by hand nothing at all. Progress is on at their defaults. gpuwise writes "
+        "log and checkpoints to a disk. It and the loops by hand read the loss of each step, the others now and then.",
         "- Two things gpuwise does by itself that a loop could, too: where the data is tensors it takes the rows of many "
         "batches at once (beside it: its figures with the others' data set), and it keeps freed memory for the next step "
         "(beside it: the loop by hand that does).",
@@ -132,8 +137,12 @@ def _fairness() -> list[str]:
     ]
 
 
-def _turned(part: dict[str, Any]) -> str:
-    turns = part["turns"]
+def _when(row: dict[str, Any]) -> str:
+    return f"{row['date']}, load {row['load'][0]:.1f} to {row['load'][1]:.1f}"
+
+
+def _turned(row: dict[str, Any]) -> str:
+    turns = row["turns"]
     found = [round_["ratio"] - 1 for round_ in turns]
     step, hand = (median(round_[name] for round_ in turns) for name in ("step_s", "by_hand_s"))
     same = "the same loss" if all(round_["same_loss"] for round_ in turns) else "NOT the same loss"

@@ -29,35 +29,23 @@ class Clock:
         self._first, self._last = work.warm, work.warm + work.timed
         self._began_s = self.seconds = 0.0
 
-    def stepped(self, step: int) -> None:
+    def stepped(self, step: int) -> bool:
+        """Whether it was the last one."""
         if step == self._first:
             self._began_s = time.perf_counter()
         elif step == self._last:
             self.seconds = time.perf_counter() - self._began_s
+        return step == self._last
 
 
 def indexed(work: Work, precision: str) -> Timed:
     """By hand, without a DataLoader: a batch is a list of rows, taken out of each tensor at once."""
-    model, optimizer = made(work)
-    clock, step = Clock(work), 0
-    for step, batch in enumerate(ordered(work), 1):
-        loss = take(work, model, optimizer, batch, precision)
-        clock.stepped(step)
-        if clock.seconds:
-            return clock.seconds, loss
-    raise AssertionError
+    return _by_hand(work, precision, ordered(work))
 
 
 def loader(work: Work, precision: str) -> Timed:
     """By hand, with a DataLoader."""
-    model, optimizer = made(work)
-    clock = Clock(work)
-    for step, batch in enumerate(_endless(_loader(work)), 1):
-        loss = take(work, model, optimizer, batch, precision)
-        clock.stepped(step)
-        if clock.seconds:
-            return clock.seconds, loss
-    raise AssertionError
+    return _by_hand(work, precision, _endless(_loader(work)))
 
 
 def kept(work: Work, precision: str) -> Timed:
@@ -102,8 +90,7 @@ def accelerated(work: Work, precision: str) -> Timed:
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        clock.stepped(step)
-        if clock.seconds:
+        if clock.stepped(step):
             return clock.seconds, loss.item()
     raise AssertionError
 
@@ -127,8 +114,7 @@ def lightning(work: Work, precision: str) -> Timed:
 
     class Told(Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
-            clock.stepped(trainer.global_step)
-            if clock.seconds:
+            if clock.stepped(trainer.global_step):
                 last.append(float(outputs["loss"]))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -138,6 +124,16 @@ def lightning(work: Work, precision: str) -> Timed:
                       enable_model_summary=False, callbacks=[Told()], default_root_dir=folder)  # fmt: skip
         run.fit(Module(), _loader(work))
     return _checked(clock, last[0])
+
+
+def _by_hand(work: Work, precision: str, batches: Iterator[Batch]) -> Timed:
+    model, optimizer = made(work)
+    clock = Clock(work)
+    for step, batch in enumerate(batches, 1):
+        loss = take(work, model, optimizer, batch, precision)
+        if clock.stepped(step):
+            return clock.seconds, loss
+    raise AssertionError
 
 
 def take(work: Work, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, precision: str) -> float:

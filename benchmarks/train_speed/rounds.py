@@ -5,75 +5,84 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import cache, partial
 from importlib.metadata import version
 from statistics import median
 from typing import Any
 
 from benchmarks.train_speed.children import Server
 
-PRECISIONS = ("fp32", "amp-bf16")
-SMALL = ("gpuwise", "gpuwise, no folder", "gpuwise, data set", "by hand, index batches", "by hand, DataLoader", "accelerate",
-         "Lightning", "Trainer")  # fmt: skip
-LARGE = ("gpuwise, data set", "by hand, DataLoader", "by hand, DataLoader, memory kept", "accelerate", "Lightning", "Trainer")
+PRECISIONS = {"small": ("fp32",), "models": ("fp32", "amp-bf16"), "saves": ("fp32",)}
+CONTESTANTS = {
+    "small": ("gpuwise", "gpuwise, no folder", "gpuwise, data set", "by hand, index batches", "by hand, DataLoader",
+              "accelerate", "Lightning", "Trainer"),
+    "models": ("gpuwise, data set", "by hand, DataLoader", "by hand, DataLoader, memory kept", "accelerate", "Lightning",
+               "Trainer"),
+}  # fmt: skip
 
 
-def measured(parts: Sequence[str], rounds: int) -> dict[str, Any]:
-    """The results of these parts: "small", "models", "saves"."""
-    from benchmarks.train_speed import works
+def names() -> dict[str, tuple[str, str, str]]:
+    """Of each row of the results: its table, the name of its work there, and the precision."""
+    from benchmarks.train_speed.works import TABLES
 
-    results: dict[str, Any] = {"about": _about()}
-    if "small" in parts:
-        results["small"] = _rounds("small", {"mlp": works.MLP}, SMALL, ("fp32",), rounds=2 * rounds)
-    if "models" in parts:
-        results["models"] = _rounds("models", works.MODELS, LARGE, PRECISIONS, rounds=rounds)
-    if "saves" in parts:
-        with Server("saved") as server:
-            results["saves"] = [{"state": name, "text": work.text, "saves": _told(server, "saves", name)}
-                                for name, work in works.SAVED.items()]  # fmt: skip
-    results["about"]["load"] = [results["about"]["load"], os.getloadavg()[0]]
-    return results
+    rows = [(table, work, precision) for table, works in TABLES.items() for work in works for precision in PRECISIONS[table]]
+    return {" ".join(row): row for row in rows}
 
 
-def _rounds(table: str, works: dict[str, Any], names: Sequence[str], precisions: Sequence[str], *,
-            rounds: int) -> list[dict[str, Any]]:  # fmt: skip
-    """Of each work and precision: steps a second in each round, and how gpuwise and a loop by hand compare in turns."""
-    found = []
-    with ExitStack() as stack:
-        servers = {name: stack.enter_context(Server(name)) for name in (*names, "in turns")}
-        for name, work in works.items():
-            for precision in precisions:
-                rates: list[dict[str, float]] = []
-                turns: list[dict[str, Any]] = []
-                for number in range(rounds):
-                    order = [*names[number % len(names) :], *names[: number % len(names)]]
-                    taken = {who: _told(servers[who], table, name, precision=precision)[0] for who in order}
-                    rates.append({who: work.timed / taken[who] for who in names})
-                    turns.append(_compared(_told(servers["in turns"], table, name, precision=precision)))
-                found.append({"work": work.text, "precision": precision, "batch": work.batch, "timed": work.timed,
-                              "steps_per_s": rates, "turns": turns})  # fmt: skip
-    return found
-
-
-def _told(server: Server, works: str, work: str, **how: Any) -> Any:
-    answer = server.ask(works=works, work=work, **how)
-    print(work, how.get("precision", ""), server.contestant, "done", file=sys.stderr, flush=True)
-    return answer
-
-
-def _compared(told: dict[str, Any]) -> dict[str, Any]:
-    ours, hand = told["seconds"]["gpuwise"], told["seconds"]["by hand"]
-    return {"turns": len(ours), "step_s": median(ours), "by_hand_s": median(hand),
-            "ratio": median(a / b for a, b in zip(ours, hand, strict=True)), "same_loss": told["same_loss"]}  # fmt: skip
-
-
-def _about() -> dict[str, Any]:
+def about() -> dict[str, Any]:
+    """What all rows of the results have in common."""
     from benchmarks.train_speed.works import THREADS
     from gpuwise.hardware.detect import detect_cpu
 
     libraries = ("torch", "transformers", "accelerate", "lightning", "timm")
-    return {"machine": detect_cpu().name, "threads": THREADS, "taken": f"{datetime.now(UTC):%Y-%m-%d}",
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
-            "load": os.getloadavg()[0]}  # fmt: skip
+    return {"machine": detect_cpu().name, "threads": THREADS,
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}}}  # fmt: skip
+
+
+def measured(rows: Sequence[str], rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """These rows, one after the other, each with its day and the machine's load before it and at its end.
+
+    rounds: of the models; small steps take twice as many, and what saves cost is told by one run.
+    """
+    from benchmarks.train_speed.works import TABLES
+
+    with ExitStack() as stack:
+        server = cache(lambda who: stack.enter_context(Server(who)))
+        for row in rows:
+            table, name, precision = names()[row]
+            work, ask = TABLES[table][name], partial(_told, server, table=table, work=name, precision=precision)
+            found: dict[str, Any] = {"work": work.text, "precision": precision, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+            load = [os.getloadavg()[0]]
+            if table == "saves":
+                found |= {"saves": ask("saved")}
+            else:
+                times = 2 * rounds if table == "small" else rounds
+                found |= {"batch": work.batch, "timed": work.timed, **_rounds(ask, CONTESTANTS[table], work.timed, times)}
+            yield row, {**found, "load": [*load, os.getloadavg()[0]]}
+
+
+def _rounds(ask: Callable[[str], Any], contestants: Sequence[str], timed: int, rounds: int) -> dict[str, Any]:
+    """Steps a second in each round, and how gpuwise and a loop by hand compare in turns."""
+    rates, turns = [], []
+    for number in range(rounds):
+        first = number % len(contestants)
+        seconds = {who: ask(who)[0] for who in (*contestants[first:], *contestants[:first])}
+        rates.append({who: timed / seconds[who] for who in contestants})
+        turns.append(_compared(ask("in turns")))
+    return {"steps_per_s": rates, "turns": turns}
+
+
+def _told(server: Callable[[str], Server], who: str, **request: str) -> Any:
+    answer = server(who).ask(**request)
+    print(*request.values(), who, "done", file=sys.stderr, flush=True)
+    return answer
+
+
+def _compared(told: dict[str, Any]) -> dict[str, Any]:
+    """How gpuwise and a loop by hand compare in turns."""
+    ours, hand = told["seconds"]["gpuwise"], told["seconds"]["by hand"]
+    return {"turns": len(ours), "step_s": median(ours), "by_hand_s": median(hand),
+            "ratio": median(a / b for a, b in zip(ours, hand, strict=True)), "same_loss": told["same_loss"]}  # fmt: skip

@@ -150,3 +150,4 @@ SAVED = {
     "GPT-2 124M": Work("GPT-2 124M, 1 × 64 tokens", gpt2_124m, _own, lambda: text_rows(256, 64, 50_257),
                        batch=1, warm=3, timed=60),
 }  # fmt: skip
+TABLES = {"small": {"mlp": MLP}, "models": MODELS, "saves": SAVED}

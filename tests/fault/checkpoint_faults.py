@@ -1,5 +1,5 @@
 """Ways a save can be cut short, and a check that nothing is lost: a file layer that counts system calls and, at one of
-them, ends the process, cuts the power or refuses.
+them, ends the process, cuts the power or refuses; damage to files, and stores that do it wrong.
 
 Run as a program it is killed by the system itself, at every call of a save in turn (see `main`).
 """
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpuwise.runtime.checkpoint import CheckpointStore, Files, pack
+from gpuwise.runtime.checkpoint import Checkpoint, CheckpointStore, Files, pack
+from gpuwise.runtime.checkpoint.checkpoint import write_checkpoint
 
 CALLS = ("make_folder", "create", "write", "sync", "close", "sync_folder", "rename", "remove", "remove_folder", "names")
 
@@ -150,6 +151,40 @@ class Refuses(Injector):
                 fd, data = arguments
                 os.write(fd, data[: len(data) // 2])
             raise OSError(self.error, os.strerror(self.error))
+
+
+class RemovesFirst(CheckpointStore):
+    """Makes room before the new checkpoint is there."""
+
+    def write(self, packed: Any, **options: Any) -> Checkpoint:
+        for old in self.all():
+            self._remove(old.path)
+        return super().write(packed, **options)
+
+
+class WritesInPlace(CheckpointStore):
+    """Gives a checkpoint its name before it is whole."""
+
+    def write(self, packed: Any, *, step: int, meta: Any = None, best: bool = False) -> Checkpoint:
+        self._make_folders()
+        path = self.folder / f"step-{step:08d}"
+        write_checkpoint(self.files, path, packed, step=step, meta=meta or {}, best=best)
+        self.prune(written=step)
+        return Checkpoint(path, step)
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flipped(path: Path, at: int | None = None, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1 << bit
+    path.write_bytes(data)
 
 
 def sample_state(seed: int) -> dict[str, Any]:

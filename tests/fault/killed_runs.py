@@ -22,41 +22,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from tests.fault.checkpoint_faults import Killed, PowerCut, Quick, same
+from tests.fault.checkpoint_faults import Killed, PowerCut, Quick, RemovesFirst, WritesInPlace, same
+from tests.training_samples import Convolving, Drawing, layers, loss, pictures
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.job import Job
 from gpuwise.runtime import Training, TrainSettings, program_state
-from gpuwise.runtime.checkpoint import CheckpointStore, Files, checkpoint, store
-from gpuwise.runtime.checkpoint.checkpoint import write_checkpoint
+from gpuwise.runtime.checkpoint import CheckpointStore, Files, store
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.interruption.signals import STOP_SIGNALS
-from gpuwise.runtime.run import training
+from gpuwise.runtime.run import keeping, training
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Strategy
 
 TOLD = struct.Struct("<qdd")  # step, loss, learning rate; step 0: text follows, of what ended the life
 HELLO = b"\n"  # told before all steps
+MOST_STEPS = 7  # of a life that is killed at a random moment
 KEPT = {"run.json", "log.jsonl", "report.html", "lock", "checkpoints", "stalls"}  # what a run's folder may hold
 
 
 # --- what is trained
-
-
-class Rows(Dataset):
-    """Samples with random changes from every generator that people draw from."""
-
-    def __len__(self) -> int:
-        return 90
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        noise = torch.randn(4) + random.random() + float(np.random.rand())
-        return {"x": torch.full((4,), index / 50) + noise, "y": torch.tensor(index % 2)}
 
 
 class Stream(IterableDataset):
@@ -78,30 +66,8 @@ class Stream(IterableDataset):
         self.at = state["at"]
 
 
-class Convolving(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Conv2d(8, 4, 3))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layers(x).mean((2, 3)))
-
-
-def layers() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2))
-
-
 def example(n: int) -> dict[str, torch.Tensor]:
     return {"x": torch.zeros(n, 4), "y": torch.zeros(n, dtype=torch.long)}
-
-
-def pictures(n: int) -> dict[str, torch.Tensor]:
-    return {"x": torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(n)), "y": torch.arange(n) % 2}
-
-
-def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return F.cross_entropy(model(batch["x"]).float(), batch["y"])
 
 
 def accuracy(model: nn.Module) -> dict[str, float]:
@@ -110,8 +76,8 @@ def accuracy(model: nn.Module) -> dict[str, float]:
 
 
 def job(**changes: Any) -> Job:
-    fields = {"model": layers, "batch": example, "loss": loss, "data": Rows, "learning_rate": 0.05, "name": "killed",
-              "schedule": "cosine", "warmup_steps": 5, "clip_norm": 0.5, "ema_decay": 0.9}  # fmt: skip
+    fields = {"model": layers, "batch": example, "loss": loss, "data": lambda: Drawing(90), "learning_rate": 0.05,
+              "name": "killed", "schedule": "cosine", "warmup_steps": 5, "clip_norm": 0.5, "ema_decay": 0.9}  # fmt: skip
     return Job(**(fields | changes))
 
 
@@ -122,7 +88,7 @@ RUNS: dict[str, tuple[Job, Strategy, dict[str, Any]]] = {
     "a stream": (job(data=Stream, samples=70, schedule="wsd"), Strategy(micro_batch=8, optimizer="adam", threads=1), {}),
     "pictures": (job(model=Convolving, batch=pictures, data=lambda: pictures(60)),
                  Strategy(micro_batch=8, channels_last=True, precision="amp-bf16", threads=1), {}),
-    "monitored": (job(evaluate=accuracy), Strategy(micro_batch=8, threads=1, optimizer_in_backward=False),
+    "monitored": (job(evaluate=accuracy), Strategy(micro_batch=8, threads=1),
                   {"evaluate_every": 3, "monitor": "max:accuracy"}),
 }  # fmt: skip
 
@@ -194,31 +160,13 @@ def forgets_the_optimizer(at: int, folder: Path) -> None:
     program_state.restore_optimizer = lambda optimizer, saved: None  # type: ignore[assignment]
 
 
-def verifies_nothing(at: int, folder: Path) -> None:
-    checkpoint.check = lambda path, digest: None  # type: ignore[assignment]
-
-
 def writes_in_place(at: int, folder: Path) -> None:
-    def write(self: CheckpointStore, packed: Any, *, step: int, meta: Any = None, best: bool = False) -> Any:
-        self._make_folders()
-        path = self.folder / f"step-{step:08d}"
-        write_checkpoint(self.files, path, packed, step=step, meta=meta or {}, best=best)
-        self.prune(written=step)
-        return checkpoint.Checkpoint(path, step)
-
-    CheckpointStore.write = write  # type: ignore[method-assign]
+    keeping.CheckpointStore = WritesInPlace  # type: ignore[misc]
     store.Files = lambda: Killed(at)  # type: ignore[assignment, misc]
 
 
 def removes_first(at: int, folder: Path) -> None:
-    write = CheckpointStore.write
-
-    def removing(self: CheckpointStore, packed: Any, **options: Any) -> Any:
-        for old in self.all():
-            self._remove(old.path)
-        return write(self, packed, **options)
-
-    CheckpointStore.write = removing  # type: ignore[method-assign]
+    keeping.CheckpointStore = RemovesFirst  # type: ignore[misc]
     store.Files = lambda: Killed(at)  # type: ignore[assignment, misc]
 
 
@@ -359,7 +307,7 @@ def reference(run: str, folder: Path, steps: int, fault: Fault | None = None) ->
     return Reference(told, _state(folder), first_s, (time.perf_counter() - began_s - first_s) / steps)
 
 
-def killed_at_random(run: str, root: Path, expected: Reference, *, kills: int, seed: int, most_steps: int = 8,
+def killed_at_random(run: str, root: Path, expected: Reference, *, kills: int, seed: int,
                      fault: Fault | None = None) -> History:  # fmt: skip
     """Kills a run at random moments, continues it each time in the same folder, and compares everything; another run follows
     where one is over, until there were so many kills.
@@ -371,7 +319,7 @@ def killed_at_random(run: str, root: Path, expected: Reference, *, kills: int, s
         plan = Plan(run, root / f"{history.kills}", len(expected.told), fault)
         over = False
         while not over:
-            after_steps = draw.randrange(most_steps)
+            after_steps = draw.randrange(MOST_STEPS + 1)
             wait_s = draw.random() * (2 * expected.step_s if after_steps else 1.5 * expected.first_s)
             over = live_once(plan, expected, history, kill=(after_steps, wait_s) if history.kills < kills else None)
         check_ended(plan.folder, expected)
@@ -442,7 +390,7 @@ def newest(folder: Path) -> int:
     return found.step if found else 0
 
 
-def check_left(folder: Path, history: History | None = None) -> None:
+def check_left(folder: Path, history: History) -> None:
     """What a killed process leaves: every checkpoint whole, those that it said were there still there."""
     checkpoints = CheckpointStore(folder / "checkpoints")
     latest = checkpoints.latest()
@@ -451,7 +399,7 @@ def check_left(folder: Path, history: History | None = None) -> None:
     records = read_log(log) if log.exists() and log.stat().st_size else []
     promised = max((record["step"] for record in records if record["record"] == "checkpoint" and "path" in record), default=0)
     _check((latest.step if latest else 0) >= promised, f"the checkpoint of step {promised} is gone")
-    if history is not None and checkpoints.folder.exists():
+    if checkpoints.folder.exists():
         history.mid_save += any(path.name.startswith(".") for path in checkpoints.folder.iterdir())
 
 

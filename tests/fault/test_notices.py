@@ -21,7 +21,11 @@ NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
 
 class Played(ThreadingHTTPServer):
-    """`pages`: path -> text, or (status, text, headers), or a function of the handler; 404 elsewhere."""
+    """A server that serves while it is entered.
+
+    `pages`: path -> text, or (status, text, headers), or a function of the handler; 404 elsewhere. `released`: set at the
+    end, for functions that go on until then.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -30,6 +34,17 @@ class Played(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.pages, self.asked, self.released = {}, [], threading.Event()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.released.set()
+        self.shutdown()
+        self._thread.join(5)
+        self.server_close()
 
     def handle_error(self, request, client_address):
         """A client that gives up is what some tests are about."""
@@ -60,12 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with Played() as played:
-        thread = threading.Thread(target=played.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
         yield played
-        played.released.set()
-        played.shutdown()
-        thread.join(5)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 
 import pytest
@@ -12,6 +11,7 @@ from tests.fault.checkpoint_faults import Quick, same
 from torch import nn
 
 from gpuwise.errors import InputError
+from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.runtime.checkpoint import (
     CheckpointStore,
     Saver,
@@ -59,14 +59,10 @@ def wrapped_model():
     return model
 
 
-def _library(name, needed):
-    """Both of them fail with a torchvision of another build than torch's, of which they use nothing here."""
-    try:
-        library = importlib.import_module(name)
-        getattr(library, needed)
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"{name} cannot be imported: {error}")
-    return library
+def _library(name):
+    """Both of them import torchvision, which may be of another build than torch."""
+    make_importable()
+    return pytest.importorskip(name)
 
 
 PLAIN = {
@@ -95,7 +91,7 @@ def test_what_was_there_stays_when_it_cannot_be_written(tmp_path):
 
 
 def test_transformers_loads_it(tmp_path):
-    transformers = _library("transformers", "GPT2LMHeadModel")
+    transformers = _library("transformers")
     config = transformers.GPT2Config(
         n_layer=2, n_embd=16, n_head=2, vocab_size=11, n_positions=8, bos_token_id=0, eos_token_id=0
     )
@@ -111,7 +107,7 @@ def test_transformers_loads_it(tmp_path):
 
 
 def test_timm_loads_it(tmp_path):
-    timm = _library("timm", "create_model")
+    timm = _library("timm")
     model = timm.create_model("resnet10t", pretrained=False, num_classes=3)
     path = export_weights(model, tmp_path / "weights.safetensors")
     loaded = timm.create_model("resnet10t", pretrained=False, num_classes=3, checkpoint_path=str(path))
@@ -120,7 +116,7 @@ def test_timm_loads_it(tmp_path):
 
 def test_the_model_of_a_checkpoint_is_loaded_by_transformers_as_it_is(tmp_path):
     """A checkpoint's own model.safetensors, without an export."""
-    transformers = _library("transformers", "GPT2LMHeadModel")
+    transformers = _library("transformers")
     config = transformers.GPT2Config(
         n_layer=1, n_embd=16, n_head=2, vocab_size=11, n_positions=8, bos_token_id=0, eos_token_id=0
     )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from tests.training_samples import STRATEGY, points, toy, train, training
+from tests.training_samples import STRATEGY, Convolving, Drawing, layers, loss, pictures, points, toy, train, training
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.job import Job
@@ -21,30 +18,9 @@ from gpuwise.strategy import Strategy
 STEPS, STOP = 9, 4
 
 
-class Drawing(Dataset):
-    """Samples with random changes from every generator that people draw from."""
-
-    def __len__(self) -> int:
-        return 50
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        noise = torch.randn(4) + random.random() + float(np.random.rand())
-        return {"x": torch.full((4,), index / 50) + noise, "y": torch.tensor(index % 2)}
-
-
 class Stream(IterableDataset):
     def __iter__(self):
         return iter({"x": torch.randn(4) + i, "y": torch.tensor(i % 2)} for i in range(50))
-
-
-class Convolving(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Conv2d(8, 4, 3))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layers(x).mean((2, 3)))
 
 
 class Blocks(nn.Module):
@@ -59,17 +35,12 @@ class Blocks(nn.Module):
         return self.head(x)
 
 
-def pictures(n: int) -> dict[str, torch.Tensor]:
-    return {"x": torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(n)), "y": torch.arange(n) % 2}
-
-
 def dropping(**changes) -> Job:
-    return toy(model=lambda: nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2)), **changes)
+    return toy(model=layers, **changes)
 
 
 def convolving(**changes) -> Job:
-    return Job(model=Convolving, batch=pictures, loss=lambda model, b: F.cross_entropy(model(b["x"]), b["y"]),
-               data=lambda: pictures(60), name="pictures", **changes)  # fmt: skip
+    return Job(model=Convolving, batch=pictures, loss=loss, data=lambda: pictures(60), name="pictures", **changes)
 
 
 CASES = {
