@@ -125,8 +125,9 @@ def test_a_missing_file_and_a_file_of_another_kind(tmp_path):
 def test_a_file_that_raises_while_loading(tmp_path, code, message):
     path = tmp_path / "broken.py"
     path.write_text(code)
-    with pytest.raises(JobError, match=f"broken.py raised while loading: {message}"):
+    with pytest.raises(JobError, match=f"broken.py raised while loading: {message}") as caught:
         resolve(f"{path}:job")
+    assert ("install what it imports" in caught.value.ways_out[0]) == (message == "ModuleNotFoundError")
     assert not [name for name in sys.modules if name.startswith("gpuwise_job_broken")]
 
 

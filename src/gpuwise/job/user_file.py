@@ -66,6 +66,8 @@ def _load(path: Path) -> ModuleType:
         if isinstance(error, GpuwiseError | KeyboardInterrupt):
             raise
         ways = ["run it with Python by itself to see where"]
+        if isinstance(error, ModuleNotFoundError):
+            ways.insert(0, "install what it imports beside gpuwise")
         if isinstance(error, SystemExit):
             ways = ['put what ends the program under if __name__ == "__main__":']
         raise JobError(f"{path.name} raised while loading: {type(error).__name__}: {error}.", ways) from error
