@@ -219,14 +219,15 @@ def test_a_disk_that_refuses_for_a_while_costs_only_the_saves_of_that_while(erro
     assert all(path.name.startswith("step-") for path in (tmp_path / "checkpoints").iterdir())
 
 
+def full(path: Path) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_disk_full_to_the_end_is_told_and_costs_no_result(tmp_path, whole, monkeypatch):
     """Neither checkpoints nor report can be written any more, the run is done all the same."""
     disk = Disk()
     monkeypatch.setattr(store, "Files", lambda: disk)
     run, told = made(tmp_path), {}
-
-    def full(path: Path) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     for step in run:
         told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
@@ -245,10 +246,17 @@ def test_a_disk_full_to_the_end_is_told_and_costs_no_result(tmp_path, whole, mon
     assert newest(tmp_path) == STEPS
 
 
-def test_a_disk_full_before_anything_was_kept_is_an_error_that_says_so(tmp_path, monkeypatch):
-    def full(path: Path) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_run_without_its_report_has_not_ended_and_is_concluded_when_continued(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(account, "written_whole", full)
+        trained(tmp_path)
+    assert "ended" not in json.loads((tmp_path / "run.json").read_text())
+    trained(tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["ended"] == "finished"
+    assert (tmp_path / "report.html").stat().st_size > 0
 
+
+def test_a_disk_full_before_anything_was_kept_is_an_error_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "written_whole", full)
     with pytest.raises(InputError, match=r"cannot write to the run folder .*: No space left on device"):
         trained(tmp_path / "run")

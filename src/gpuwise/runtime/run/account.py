@@ -111,14 +111,19 @@ def write_page(its: Equipment) -> str | None:
 
 
 def _write_report(its: Equipment) -> str | None:
-    """In run.json how the run ended, and its page. Returns a sentence where it could not."""
+    """The run's page, then in run.json how it ended: a run that is killed before that is concluded when it is continued.
+
+    Returns a sentence where it could not.
+    """
     if its.folder is None or not its.begun or its.log.path is None:
         return None
+    if problem := write_page(its):
+        return problem
     try:
         its.folder.write_identity({**its.identity, "ended": _kind(its)})
     except OSError as error:
         return f"how the run ended could not be noted: {error.strerror or error}."
-    return write_page(its)
+    return None
 
 
 def _memory_check(its: Equipment, peak_bytes: int | None) -> MemoryCheck | None:
