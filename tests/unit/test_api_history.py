@@ -120,7 +120,7 @@ def an_entry(micro_batch: int = 64, **changes: object) -> Entry:
     priced = forecast_step(source_of("tabular-mlp"), "here:1", micro_batch=micro_batch, precision="fp32")
     name = digest(priced.trace, priced.forecast.strategy)
     found = replace(ENTRY, digest=name, machine=measured.machine_key(), chip=priced.device.chip.id,
-                    torch=measured._torch_version(), threads=_threads())  # fmt: skip
+                    torch=measured.torch_version(), threads=_threads())  # fmt: skip
     return replace(found, **changes)
 
 

@@ -34,7 +34,7 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
     found = [entry for entry in history.entries(name) if entry.digest == name]
     if not found:
         return forecast
-    machine, version = machine_key(), _torch_version()
+    machine, version = machine_key(), torch_version()
     found = [entry for entry in found if (entry.machine, entry.chip, entry.torch, entry.method)
              == (machine, chip.id, version, METHOD) and _same_threads(entry)][-LATEST:]  # fmt: skip
     quiet = [entry for entry in found if not entry.disturbed]
@@ -72,8 +72,9 @@ def machine_key() -> str:
     return detect.machine_key(detect.detect())
 
 
-def _torch_version() -> str:
-    """Of the PyTorch installed, without importing it; "" without one."""
+def torch_version() -> str:
+    """Of the PyTorch installed, without importing it; "" without one. What the history is kept and matched by: its own
+    torch.__version__ says more in some wheels (2.11.0+cu130 of 2.11.0)."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.forecasting import Priced, forecast_step
+from gpuwise.api.measured import torch_version
 from gpuwise.api.source import Source
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.api.traced import JobSource
@@ -49,7 +50,7 @@ def main() -> None:
         device = _device(priced.device.chip)
         told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
         child.say(forecast=told.to_dict(), digest=digest(priced.trace, told.strategy), device=device,
-                  threads=torch.get_num_threads(), torch_version=torch.__version__)  # fmt: skip
+                  threads=torch.get_num_threads(), torch_version=torch_version())  # fmt: skip
         from gpuwise.measure.trial import run_trial
 
         found = run_trial(job, told.strategy, torch.device(device), steps=child.request["steps"], say=say)
