@@ -13,7 +13,7 @@ from gpuwise.errors import InputError
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*")
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
-          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50}  # fmt: skip
 _SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "hour": 3600, "hours": 3600,
             "d": 86400, "day": 86400, "days": 86400, "w": 604800, "week": 604800, "weeks": 604800}  # fmt: skip
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
@@ -75,7 +75,8 @@ def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
 
 def format_bytes(value: float) -> str:
     """Bytes in GiB, MiB or KiB with three digits, e.g. '23.6 GiB'."""
-    return _scaled(value, [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")], 3)
+    large = [(2**60, "EiB"), (2**50, "PiB"), (2**40, "TiB")]
+    return _scaled(value, [*large, (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")], 3)
 
 
 def format_duration(seconds: float) -> str:

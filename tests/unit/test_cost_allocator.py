@@ -126,6 +126,13 @@ def test_fragmentation_is_what_is_reserved_and_in_no_block() -> None:
     assert run().fragmentation == 0
 
 
+@pytest.mark.parametrize("unit", [2**40, 2**50, 2**60], ids=["TiB", "PiB", "EiB"])
+@pytest.mark.parametrize("expandable", [False, True])
+def test_no_size_that_int64_counts_is_too_large(unit: int, expandable: bool) -> None:
+    found = run(4 * unit, 3 * unit, "-0", unit, 3 * unit, expandable=expandable)
+    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (7 * unit, 7 * unit + -7 * unit % (20 * MIB) * expandable)
+
+
 def names(events: Events) -> list[tuple[str, str, int]]:
     """("+" or "-", category, bytes) of each event."""
     return [("+" if k >= 0 else "-", CATEGORY_NAMES[events.category[max(k, ~k)]], int(events.size_bytes[max(k, ~k)]))

@@ -58,8 +58,8 @@ def test_is_told_from_other_errors(error, asked):
 
 
 def test_the_real_ones():
-    assert "asking for 1,050,000 TiB more" in explain(from_the_allocator()).what
-    assert "asking for 1,050,000 TiB more" in explain(from_numpy()).what
+    assert "asking for 1,020 PiB more" in explain(from_the_allocator()).what
+    assert "asking for 1,020 PiB more" in explain(from_numpy()).what
 
 
 def test_what_it_came_from_counts():

@@ -17,7 +17,7 @@ _LARGE_BUFFER = 20 * _MIB  # kLargeBuffer
 _MIN_LARGE_ALLOC = 10 * _MIB  # kMinLargeAlloc: from here a request gets a segment of its own size ...
 _ROUND_LARGE = 2 * _MIB  # ... rounded up to this (kRoundLarge)
 
-_ADDRESS_BITS = 40  # a key orders blocks by (size, address)
+_ADDRESS_BITS = 64  # a key orders blocks by (size, address); in granules that is more than int64 counts in bytes
 _ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
 _ENDLESS = 20 << (_ADDRESS_BITS - 6)  # whole pages of either size
 

@@ -20,6 +20,7 @@ from gpuwise.errors import InputError
 from gpuwise.trace.stepped import stepped_bytes
 from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages, Trace
 
+MOST_COUNTED = 2**62  # of bytes or operations in a step: columns, and sums over them, are int64
 _WORKSPACE = COLUMNS.index("workspace_bytes")
 
 
@@ -75,16 +76,26 @@ class TraceFamily:
         weights = np.ones(1)
         for axis in self.axes:
             weights = np.outer(weights, axis.basis(sizes[axis.name])).ravel()
-        values = np.rint(self.operations.values @ weights).astype(np.int64)
+        exact, exact_bytes = np.rint(self.operations.values @ weights), np.rint(self.storages.size_bytes @ weights)
+        self._check_countable(exact, exact_bytes, accumulation=accumulation)
+        values = exact.astype(np.int64)
         values[:, _WORKSPACE] += _stepped(self.header, self.operations, values)
-        size_bytes = np.rint(self.storages.size_bytes @ weights).astype(np.int64)
         units = self.header.units_per_sample
         if self.header.sample_unit == "token" and "seq_len" in sizes:
             units = sizes["seq_len"]
         strategy = self.header.strategy.but(micro_batch=sizes["micro_batch"], accumulation=accumulation)
         header = replace(self.header, sizes=sizes, units_per_sample=units, strategy=strategy)
         return Trace(header, replace(self.operations, values=values), self.sequence,
-                     replace(self.storages, size_bytes=size_bytes), self.modules)  # fmt: skip
+                     replace(self.storages, size_bytes=exact_bytes.astype(np.int64)), self.modules)  # fmt: skip
+
+    def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray, *, accumulation: int) -> None:
+        """Raises InputError where a total of the step would pass int64, which NumPy wraps around without a word."""
+        runs = np.bincount(self.sequence.operation, minlength=len(self.operations)) * float(accumulation)
+        most = max((runs @ np.abs(values)).max(initial=0), size_bytes.sum())
+        if most >= MOST_COUNTED:
+            raise InputError(f"a step of {self.header.job} at these sizes counts {most:.1e} bytes or operations; "
+                             f"gpuwise counts to {MOST_COUNTED:.1e}.",
+                             ["a smaller --micro-batch, or smaller layers"])  # fmt: skip
 
 
 def build_family(

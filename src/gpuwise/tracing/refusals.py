@@ -77,6 +77,11 @@ def _needs_values() -> JobError:
                      "compute such numbers with Python or NumPy"])  # fmt: skip
 
 
+def _too_large() -> JobError:
+    return JobError("a step of the job counts more bytes or operations than 64 bits hold.",
+                    ["check the sizes of its layers and of its example batch"])  # fmt: skip
+
+
 # What PyTorch and extensions say, first match counts; a group is the operator's name.
 _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
     (r"no fake impl registered for <CustomOpDef\(([\w.]+::\w+)\)>", no_shape_rule),
@@ -89,6 +94,8 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
      lambda: _foreign_kernel("a kernel of a CUDA extension")),
     (r"not compiled with CUDA|not linked with support for cuda|requires CUDA|NVIDIA driver|torch\.cuda\.\w+ not available",
      asks_for_cuda),
+    (r"Python int too large to convert to C|Storage size calculation overflowed|numel: integer multiplication overflow",
+     _too_large),
     (r"at least two devices.* cuda", asks_for_cuda),
     (r"at least two devices.* cpu", _mixed_devices),
     (r"\.numpy\(\) is not supported|device type tensor to numpy", _numpy),
