@@ -80,8 +80,8 @@ def test_the_probability_to_finish_follows_the_forecast_interval(deadline_h, low
     work = Interval(10 * HOUR_S, 7 * HOUR_S, 14 * HOUR_S)
     found = outcome(work, Terms("on-demand", 1.0, setup_s=0.0), deadline_s=deadline_h * HOUR_S)
     assert low <= found.finish_probability <= high
-    assert found.usd_low == pytest.approx(7.0)
-    assert found.usd_high == pytest.approx(14.0)
+    assert found.usd.low == pytest.approx(7.0)
+    assert found.usd.high == pytest.approx(14.0)
 
 
 def test_interruptions_make_a_deadline_less_certain():

@@ -27,7 +27,7 @@ def planned(request: Request, *offers, source=None, **shape):
 
 
 def test_plans_are_ranked_by_cost_and_each_strategy_meets_the_global_batch():
-    found = planned(Request(samples=10**9, global_batch=256), offer(usd_per_hour=2.0), offer(usd_per_hour=1.0),
+    found = planned(Request(samples=10**9, global_batch=256, xla=True), offer(usd_per_hour=2.0), offer(usd_per_hour=1.0),
                     offer("h100-80gb-sxm", 30.0, count=8))  # fmt: skip
     assert [p.rank for p in found.plans] == [1, 2, 3]
     costs = [p.usd.value for p in found.plans]

@@ -130,9 +130,9 @@ def test_a_provider_that_its_offer_names_is_not_named_twice():
 
 
 def test_what_to_mind_of_a_plan_is_gathered_by_what_it_is():
-    tpu = ("slower", "needs PyTorch/XLA")
-    found = PlanResult((plan(1), plan(2, reasons=tpu), plan(3, reasons=(*tpu, "price caveat: old"))), {}, (), 3, 3)
-    shown = text(plan_report(found))
+    tpu = "needs PyTorch/XLA"
+    old = plan(3, reasons=("slower", "price caveat: old"), train_obstacle=tpu)
+    shown = text(plan_report(PlanResult((plan(1), plan(2, train_obstacle=tpu), old), {}, (), 3, 3)))
     assert "2, 3: needs PyTorch/XLA" in shown
     assert "3: price caveat: old" in shown
 

@@ -189,6 +189,7 @@ def plan(
     interruptions: float | None = None,
     electricity: float | None = None,
     stale: bool = False,
+    xla: bool = False,
     limit: int | None = 12,
 ) -> PlanResult:
     """The cheapest ways to train a job inside a budget and a deadline, best first, with reasons.
@@ -200,6 +201,8 @@ def plan(
         global_batch: samples an optimizer step. micro_batch, precision, recompute: pinned instead of searched.
         interruptions: of a spot machine a day. electricity: dollars a kWh.
         stale: rank offers whose price is over a year older than the newest in the catalog, too.
+        xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by its price; else it stands
+            behind what it can.
         limit: plans returned at most, None for all.
 
     Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
@@ -218,7 +221,7 @@ def plan(
         on=None if on is None else tuple(_one_machine(name, "--on") for name in _device_names(on)),
         own=tuple(_owned(text) for text in (_device_names(own) if own else ())),
         spot=spot, global_batch=global_batch, precision=precision, recompute=recompute, micro_batch=micro_batch,
-        optimizer=optimizer, interruptions_per_day=interruptions, stale=stale, limit=limit,
+        optimizer=optimizer, interruptions_per_day=interruptions, stale=stale, xla=xla, limit=limit,
         usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
     )  # fmt: skip
     source = source_of(job, seq_len=seq_len, image_size=image_size)

@@ -21,6 +21,7 @@ from gpuwise.strategy import TECHNIQUES
 @click.option("--own", multiple=True, metavar="DEVICE:N", help="A machine you have, e.g. rtx-4090:2. Repeatable.")
 @click.option("--spot/--no-spot", default=None, help="Only spot prices, or none; both by default.")
 @click.option("--stale", is_flag=True, help="Rank offers whose price is over a year older than the newest, too.")
+@click.option("--xla", is_flag=True, help="Rank what `gpuwise train` cannot run (PyTorch/XLA, several devices) by price, too.")
 @click.option("--global-batch", type=int, metavar="N", help="Samples an optimizer step, over all devices.")
 @click.option("--interruptions", type=float, metavar="N", help="Interruptions of a spot machine, a day.")
 @click.option("--electricity", type=float, metavar="USD", help="Dollars a kWh, for your own machines.")

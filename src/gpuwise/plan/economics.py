@@ -69,11 +69,12 @@ class Bill:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A bill with its interval, from the forecast's, and the probability to finish before the deadline."""
+    """A bill, 90 % intervals of its money and calendar time from the forecast's, and the probability to finish before the
+    deadline."""
 
     bill: Bill
-    usd_low: float
-    usd_high: float
+    usd: Interval
+    calendar_s: Interval
     finish_probability: float
 
 
@@ -171,8 +172,10 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
     """
     expected = bill(work_s.value, terms)
     low, high = bill(work_s.low, terms), bill(work_s.high, terms)
+    usd, calendar_s = (Interval(getattr(expected, name), getattr(low, name), getattr(high, name))
+                       for name in ("usd", "calendar_s"))  # fmt: skip
     if not math.isfinite(expected.calendar_s):
-        return Outcome(expected, low.usd, high.usd, 0.0)
+        return Outcome(expected, usd, calendar_s, 0.0)
     probability = 1.0
     if deadline_s is not None:
         sigma = math.log(high.calendar_s / low.calendar_s) / (2 * Z_90) if math.isfinite(high.calendar_s) else 1.0
@@ -181,7 +184,19 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
             square = lost_s**2 / 3 + lost_s * restart_s + restart_s**2
             sigma = math.sqrt(sigma**2 + math.log1p(expected.interruptions * square / expected.calendar_s**2))
         probability = _normal_cdf(math.log(deadline_s / expected.calendar_s) / max(sigma, 1e-9))
-    return Outcome(expected, low.usd, high.usd, probability)
+    return Outcome(expected, usd, calendar_s, probability)
+
+
+def break_even_months(purchase_usd: float, *, own_usd: float, own_hours: float, rental_usd: float) -> float | None:
+    """Months of such work without a pause after which a bought machine has cost less than renting.
+
+    Arguments:
+        own_usd, own_hours: electricity and calendar time of one run on it. rental_usd: of the same run on what is rented.
+
+    None where its electricity alone costs as much as renting. Resale is not counted.
+    """
+    saved_usd = rental_usd - own_usd
+    return None if saved_usd <= 0 else purchase_usd / saved_usd * own_hours * HOUR_S / (YEAR_S / 12)
 
 
 def _normal_cdf(z: float) -> float:

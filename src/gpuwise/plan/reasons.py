@@ -10,6 +10,8 @@ from gpuwise.hardware.types import Chip
 from gpuwise.plan import economics
 from gpuwise.plan.candidates import Candidate, doubled_interruptions
 from gpuwise.plan.pricing import HEADROOM
+from gpuwise.plan.runnable import train_obstacle
+from gpuwise.plan.selection import money_times_time
 from gpuwise.plan.types import Plan, Request
 from gpuwise.units import format_bytes, format_duration, format_usd
 
@@ -39,10 +41,8 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
     found.append(f"{share:.0%} of a step is limited by {_BOUND[limit]}")
     if strategy.precision == "bf16":
         found.append("pure bf16 because you asked for it: it changes what is trained, parameters are rounded every step")
-    if candidate.chip.kind in ("tpu", "asic"):
-        found.append(
-            "needs PyTorch/XLA" if candidate.chip.kind == "tpu" else f"needs the PyTorch plug-in of {candidate.chip.vendor}"
-        )
+    if obstacle := train_obstacle(candidate.chip, candidate.offer.devices):
+        found.append(obstacle)
     if candidate.offer.count == 1 and candidate.chip.kind != "cpu" and strategy.mesh.devices == 1:
         found.append("one device is enough")
     return found
@@ -65,8 +65,7 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
                      f"{format_duration(twice.calendar_s)} and {format_usd(twice.usd)}")  # fmt: skip
     several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None
     if offer.terms == "spot" or several_sessions:
-        trains_here = candidate.place.count == 1 and (candidate.chip.vendor == "NVIDIA" or candidate.chip.kind == "cpu")
-        found.append(_SAVES if trains_here else _MUST_SAVE)
+        found.append(_MUST_SAVE if train_obstacle(candidate.chip, offer.devices) else _SAVES)
     if offer.terms.startswith("reserved"):
         found.append(f"reserved: {format_usd(offer.usd_per_hour)}/h is paid for the whole term, used or not")
     if several_sessions:
@@ -82,23 +81,22 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
     return found
 
 
-def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: int, request: Request) -> list[Plan]:
-    """The plans, best first, each with why it stands where it stands ahead of its other reasons."""
+def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Sequence[Plan], request: Request) -> list[Plan]:
+    """The plans of the table, best first, each with why it stands where it stands ahead of its other reasons.
+
+    Arguments:
+        inside: all plans inside budget and deadline.
+    """
     first = plans[0]
     fastest = min(plans, key=lambda plan: plan.hours)
-    value = min(plans, key=money_times_time)
-    limits = [f"inside {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
-    limits += [f"in {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
-    told = f" that finish {' and '.join(limits)}" if limits else ""
-    found = []
+    value = min(plans, key=lambda plan: (bool(plan.train_obstacle), money_times_time(plan)))
+    ranked = []
     for rank, plan in enumerate(plans, 1):
         why = []
         if rank == 1:
-            why.append(
-                f"cheapest of {inside} offers{told}" if inside > 1 else f"the only offer{told.replace('finish', 'finishes')}"
-            )
+            why += _first_of(plan, inside, request)
         if plan is fastest and len(plans) > 1:
-            why.append(f"fastest of {inside}")
+            why.append(f"fastest of {len(inside)}")
         if plan is value and rank > 1:
             why.append("best value: the least money × time")
         if chips[plan.device].kind == "cpu" and plan.hours * 3600 <= _CPU_IS_ENOUGH_S:
@@ -108,13 +106,29 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: int, 
         other = first if plan.device != first.device else next((p for p in plans if p.device != plan.device), None)
         if other is not None and (plan.hours < other.hours) == (plan.forecast.throughput > other.forecast.throughput):
             why.append(speed_reason(plan.forecast, chips[plan.device], other.forecast, chips[other.device]))
-        found.append(replace(plan, rank=rank, reasons=(*why, *plan.reasons)))
-    return found
+        ranked.append(replace(plan, rank=rank, reasons=(*why, *plan.reasons)))
+    return ranked
 
 
-def money_times_time(plan: Plan) -> float:
-    """What "best value" is the least of; a cent on top, so that time decides among free plans."""
-    return plan.hours * (plan.usd.value + 0.01)
+def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[str]:
+    """What the first of the table is the cheapest of, and what costs less but is not for `gpuwise train`."""
+    limits = [f"inside {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
+    limits += [f"in {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
+    ends = f" that finish {' and '.join(limits)}" if limits else ""
+    rivals, behind = inside, []
+    if not (request.xla or first.train_obstacle):
+        rivals = [plan for plan in inside if not plan.train_obstacle]
+        behind = [plan for plan in inside if plan.train_obstacle and plan.usd.value < first.usd.value - 0.005]
+    runs = " that gpuwise train runs" if len(rivals) < len(inside) else ""
+    both = " and" if runs and ends else ""
+    why = [f"cheapest of {len(rivals)} offers{runs}{both}{ends}"]
+    if len(rivals) == 1:
+        why = [f"the only offer{runs}{both}{ends.replace('finish', 'finishes')}"]
+    if behind:
+        least = min(behind, key=lambda plan: plan.usd.value)
+        why.append(f"{len(behind)} offers cost less, from {format_usd(least.usd.value)} on {least.count:g} × {least.device}, "
+                   f"but gpuwise train cannot run them; --xla ranks them by their price")  # fmt: skip
+    return why
 
 
 def _against(plan: Plan, first: Plan) -> str:
@@ -125,7 +139,9 @@ def _against(plan: Plan, first: Plan) -> str:
     elif pace > 1.05:
         speed = f"{_times(pace)} slower than"
     extra = plan.usd.value - first.usd.value
-    return f"{speed} plan 1 and {format_usd(extra)} dearer" if extra >= 0.005 else f"{speed} plan 1, at the same price"
+    if abs(extra) < 0.005:
+        return f"{speed} plan 1, at the same price"
+    return f"{speed} plan 1 and {format_usd(abs(extra))} {'dearer' if extra > 0 else 'cheaper'}"
 
 
 def speed_reason(ours: Forecast, our_chip: Chip, theirs: Forecast, their_chip: Chip) -> str:

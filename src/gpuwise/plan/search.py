@@ -7,40 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import gpuwise
-from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Offer
 from gpuwise.plan import economics, space
+from gpuwise.plan.at_hand import machines_at_hand
 from gpuwise.plan.candidates import Candidate, Key, candidates
 from gpuwise.plan.cpu_choice import CpuChoice, Price
 from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
-from gpuwise.plan.reasons import forecast_reasons, money_times_time, offer_reasons, rank_reasons
+from gpuwise.plan.reasons import forecast_reasons, offer_reasons, rank_reasons
+from gpuwise.plan.rejections import Rejections
+from gpuwise.plan.runnable import train_obstacle
+from gpuwise.plan.selection import choose_shown, plans_inside
 from gpuwise.plan.this_cpu import choices_here
-from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
+from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
 from gpuwise.trace.trace import Header
-from gpuwise.units import format_duration, format_usd
 
 _NO_MEMORY = "does not fit in memory"
-_EXAMPLES = 3
-_SAME_DEVICES = 2  # plans on the same chip and count that the table shows at most
-# Without a deadline nothing longer than this is offered: a free tier would win every ranking with a decade of work.
-_NO_DEADLINE_S = economics.YEAR_S
-
-
-class _Rejections:
-    """Offers by the reason they are out, with the nearest (smallest distance) as examples."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, list[tuple[float, str]]] = {}
-
-    def add(self, reason: str, example: str, *, distance: float = 0.0) -> None:
-        self._found.setdefault(reason, []).append((distance, example))
-
-    def result(self) -> dict[str, Rejection]:
-        ordered = sorted(self._found.items(), key=lambda item: -len(item[1]))
-        nearest = {reason: tuple(dict.fromkeys(text for _, text in sorted(found))) for reason, found in ordered}
-        return {reason: Rejection(len(found), nearest[reason][:_EXAMPLES]) for reason, found in ordered}
 
 
 def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog, *,
@@ -77,11 +61,11 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     best |= {key: choice.forecast for key, choice in choices.items()}
     settled = set(choices)  # counted by traces of the very kernels
     while True:  # until the memory of all that would be shown is what the allocator makes of it
-        rejected = _Rejections()
+        rejected = Rejections()
         found = _plans(considered, best, request, header, rejected, samples=samples,
                        default_batch=None if exact else global_batch, choices=choices)  # fmt: skip
-        inside = _inside(found, request, rejected)
-        chosen = _choose(inside, request.limit, rejected)
+        inside = plans_inside(found, request, rejected)
+        chosen = choose_shown(inside, request.limit, rejected)
         unsettled = {key_of[plan.offer] for plan in chosen} - settled
         if not unsettled:
             break
@@ -90,22 +74,23 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     if request.on is None:
         for row in catalog.incomplete_offers:
             rejected.add("no price", f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})")
+    chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
     if not found:
-        raise _nothing(header.job, request, rejected.result())
+        raise _nothing(header.job, request, rejected)
     if not inside:
         current = [plan for plan in found if request.stale or not plan.offer.stale]
         if not current:
             raise NoPlanError(f"{header.job}: every offer that would do has a price over a year old.",
                               ["rank them all the same: --stale", "list what is offered: gpuwise offers"])  # fmt: skip
-        raise NothingInside(request, current, rejected.result())
-    chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
-    ranked = rank_reasons(chosen, chips, inside=len(inside), request=request)
+        raise NothingInside(request, current, rejected.result(), machines_at_hand(rejected.at_hand, found, (), chips))
+    ranked = rank_reasons(chosen, chips, inside=inside, request=request)
     total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
-    return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced)
+    return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced,
+                      machines_at_hand(rejected.at_hand, found, ranked, chips))  # fmt: skip
 
 
 def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Key, Forecast | NoStrategy], request: Request,
-           header: Header, rejected: _Rejections, *, samples: int, default_batch: int | None,
+           header: Header, rejected: Rejections, *, samples: int, default_batch: int | None,
            choices: Mapping[Key, CpuChoice]) -> list[Plan]:  # fmt: skip
     """A plan for each candidate that has a strategy and an end; the others are counted."""
     found = []
@@ -113,19 +98,19 @@ def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Ke
         if not isinstance(item, Candidate):
             out, reason = item
             what = f"{out.devices:g} × {out.chip_id} at {out.provider} ({out.instance})"
-            rejected.add(reason, what, distance=out.devices)
+            rejected.add(reason, what, distance=out.devices, offer=out)
             continue
         forecast = best[item.key]
         if isinstance(forecast, NoStrategy):
-            detail = f": {forecast.detail.rstrip('.')}" if forecast.detail else ""
-            rejected.add(forecast.reason, f"{item}{detail}", distance=forecast.shortfall_bytes)
+            rejected.add(forecast.reason, str(item), forecast.detail.rstrip("."), distance=forecast.shortfall_bytes,
+                         offer=item.offer)  # fmt: skip
             continue
         made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch,
                      choice=choices.get(item.key))  # fmt: skip
         if math.isfinite(made.hours) and math.isfinite(made.usd.high):
             found.append(made)
         else:
-            rejected.add("never ends under its interruptions or session limits", str(item))
+            rejected.add("never ends under its interruptions or session limits", str(item), offer=item.offer)
     return found
 
 
@@ -180,7 +165,7 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
         forecast=forecast,
         hours=bill.calendar_s / 3600,
         machine_hours=bill.machine_s / 3600,
-        usd=Interval(bill.usd, outcome.usd_low, outcome.usd_high),
+        usd=outcome.usd,
         finish_probability=outcome.finish_probability,
         steps=steps,
         samples=samples,
@@ -190,60 +175,17 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
         checkpoint_interval_s=bill.checkpoint_interval_s,
         reasons=tuple(reasons),
         assumptions=tuple(assumptions),
+        hours_interval=outcome.calendar_s.scaled(1 / 3600),
+        train_obstacle=train_obstacle(item.chip, item.offer.devices),
     )
 
 
-def _inside(found: list[Plan], request: Request, rejected: _Rejections) -> list[Plan]:
-    """The plans inside budget and deadline, cheapest first; the others are counted with how far they are out."""
-    inside = []
-    for plan in found:
-        hours_limit = (request.deadline_s or _NO_DEADLINE_S) / 3600
-        what = f"{plan.count:g} × {plan.device} at {plan.offer.provider} ({plan.offer.instance}, {plan.offer.terms})"
-        if plan.hours > hours_limit:
-            reason = "past the deadline" if request.deadline_s else "takes over a year"
-            rejected.add(reason, f"{what}: {format_duration(plan.hours * 3600)}", distance=plan.hours)
-        elif request.budget_usd is not None and plan.usd.value > request.budget_usd:
-            rejected.add("over budget", f"{what}: {format_usd(plan.usd.value)}", distance=plan.usd.value)
-        elif plan.offer.stale and not request.stale:
-            told = f"{what}: {format_usd(plan.usd.value)} at the price of {plan.offer.as_of}"
-            rejected.add("price over a year old; --stale ranks them too", told, distance=plan.usd.value)
-        else:
-            inside.append(plan)
-    return sorted(inside, key=_by_cost)
-
-
-def _by_cost(plan: Plan) -> tuple[float, float, float]:
-    """Cheaper first; what differs by less than a cent is ordered by speed."""
-    return round(plan.usd.value, 2), plan.hours, plan.usd.value
-
-
-def _choose(inside: list[Plan], limit: int | None, rejected: _Rejections) -> list[Plan]:
-    """The cheapest, no chip and count more than twice, and always the fastest and the best value."""
-    if limit is None or not inside:
-        return inside
-    must = [
-        min(inside, key=lambda plan: (plan.hours, plan.usd.value)),
-        min(inside, key=money_times_time),
-    ]
-    chosen: list[Plan] = []
-    seen: dict[tuple[str, float], int] = {}
-    for plan in inside:
-        left = limit - len(chosen) - sum(1 for m in must if m is not plan and not any(m is c for c in chosen))
-        same = seen.get((plan.device, plan.count), 0)
-        if any(plan is m for m in must) or (same < _SAME_DEVICES and left > 0) or not chosen:
-            chosen.append(plan)
-            seen[plan.device, plan.count] = same + 1
-        else:
-            what = f"{plan.count:g} × {plan.device} at {plan.offer.provider}"
-            rejected.add("inside, but others on the list are cheaper", what, distance=plan.usd.value)
-    return chosen
-
-
-def _nothing(job: str, request: Request, rejected: dict[str, Rejection]) -> GpuwiseError:
-    told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in rejected.items() if reason != _NO_MEMORY]
-    others = f" Others are out for: {'; '.join(told[:3])}." if told else ""
-    if _NO_MEMORY in rejected:
-        short = rejected[_NO_MEMORY]
+def _nothing(job: str, request: Request, rejected: Rejections) -> GpuwiseError:
+    reasons = rejected.result()
+    told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if reason != _NO_MEMORY]
+    others = (f" Others are out for: {'; '.join(told[:3])}." if told else "") + own_machines(rejected.at_hand)
+    if _NO_MEMORY in reasons:
+        short = reasons[_NO_MEMORY]
         return DoesNotFitError(f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
                                f"devices. The nearest is {short.examples[0]}.{others}",
                                ["a smaller model, or shorter samples with --seq-len or --image-size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwise.cost.forecast import Forecast, Interval
@@ -39,7 +39,8 @@ class Request:
     "h100-80gb-sxm:8", "cpu" for any CPU, "here") that alone are considered. own: (chip, count) of machines at hand, where
     "cpu" is the catalog's nearest to this machine's; here: this machine. spot:
     True for spot alone, False for none, None for both. precision, recompute, micro_batch: pinned, or None to search.
-    stale: rank offers whose price is over a year old, too.
+    stale: rank offers whose price is over a year old, too. xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other
+    vendors, several devices) among what it can, not behind it.
     sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
     """
 
@@ -63,6 +64,7 @@ class Request:
     usd_per_kwh: float = USD_PER_KWH
     interruptions_per_day: float | None = None
     stale: bool = False
+    xla: bool = False
     job_argument: str = ""
     limit: int | None = 12
 
@@ -110,6 +112,7 @@ class Plan:
     count: devices (a fraction for a slice of one). hours: calendar; machine_hours: billed or drawn. usd: expected,
     with its 90 % interval. finish_probability: before the deadline (1 without one). checkpoint_interval_s: None where
     no interruption is expected. price_as_of: the date of the price. steps: optimizer steps; samples: in all.
+    hours_interval: 90 %, of the calendar hours. train_obstacle: why `gpuwise train` cannot run it; empty where it can.
     """
 
     rank: int
@@ -133,6 +136,8 @@ class Plan:
     checkpoint_interval_s: float | None = None
     reasons: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    hours_interval: Interval | None = None
+    train_obstacle: str = ""
 
     def check_job(self, fingerprint: str) -> None:
         """Raises JobError where the plan was made for another job.
@@ -151,8 +156,9 @@ class Plan:
             "rank": self.rank, "job": self.job, "job_fingerprint": self.job_fingerprint,
             "job_argument": self.job_argument, "offer": self.offer.to_dict(), "device": self.device,
             "count": self.count, "strategy": self.strategy.to_dict(), "forecast": self.forecast.to_dict(),
-            "hours": self.hours, "machine_hours": self.machine_hours, "usd": self.usd.value,
-            "usd_interval": {"low": self.usd.low, "high": self.usd.high},
+            "hours": self.hours, "hours_interval": _ends(self.hours_interval),
+            "machine_hours": self.machine_hours, "usd": self.usd.value,
+            "usd_interval": _ends(self.usd), "train_obstacle": self.train_obstacle or None,
             "finish_probability": self.finish_probability, "reasons": list(self.reasons),
             "assumptions": list(self.assumptions), "steps": self.steps, "samples": self.samples,
             "sizes": dict(self.sizes), "checkpoint_interval_s": self.checkpoint_interval_s,
@@ -169,14 +175,52 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class AtHand:
+    """A machine that the user has: one named with --own, or this one.
+
+    count: devices.
+    rank: of its plan in the table; None where it is not there, with the reason.
+    hours, usd: what the job takes on it; None where it cannot train the job.
+    purchase_usd: what buying it costs about; None for this machine, or where no price is known.
+    break_even_months: of such work without a pause, after which it has cost less than the rental, resale not counted;
+        None where that is never, or not known.
+    rental: what one would rent instead, in words; empty where nothing is compared.
+    """
+
+    offer: Offer
+    device: str
+    count: float
+    rank: int | None = None
+    reason: str = ""
+    hours: float | None = None
+    usd: float | None = None
+    purchase_usd: float | None = None
+    break_even_months: float | None = None
+    rental: str = ""
+
+    def bought(self, purchase_usd: float, break_even_months: float | None, rental: Plan) -> AtHand:
+        """With what buying it means."""
+        return replace(self, purchase_usd=purchase_usd, break_even_months=break_even_months, rental=describe(rental))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise plan --json`, one entry of `at_hand`."""
+        return {"device": self.device, "count": self.count, "provider": self.offer.provider,
+                "instance": self.offer.instance, "rank": self.rank, "reason": self.reason or None, "hours": self.hours,
+                "usd": self.usd, "purchase_usd": self.purchase_usd, "break_even_months": self.break_even_months,
+                "rental": self.rental or None}  # fmt: skip
+
+
+@dataclass(frozen=True)
 class PlanResult:
-    """Plans best first. rejected: by reason; considered: offers looked at; priced: strategies forecast in time."""
+    """Plans best first. rejected: by reason; considered: offers looked at; priced: strategies forecast in time.
+    at_hand: the user's own machines, in the ranking or not."""
 
     plans: tuple[Plan, ...]
     rejected: Mapping[str, Rejection]
     assumptions: tuple[str, ...]
     considered: int
     priced: int
+    at_hand: tuple[AtHand, ...] = ()
 
     @property
     def best(self) -> Plan:
@@ -189,29 +233,43 @@ class PlanResult:
             "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
             "rejected_examples": {reason: list(rejection.examples) for reason, rejection in self.rejected.items()},
             "assumptions": list(self.assumptions), "considered": self.considered, "priced": self.priced,
+            "at_hand": [machine.to_dict() for machine in self.at_hand],
         }  # fmt: skip
 
 
 class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
     """Something could train the job, but nothing inside budget and deadline: the two nearest are attached.
 
-    cheapest, fastest: of all plans outside.
+    cheapest, fastest: of all plans outside. at_hand: the user's own machines.
     """
 
-    def __init__(self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection]):
+    def __init__(self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection],
+                 at_hand: Sequence[AtHand] = ()):  # fmt: skip
         self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
         self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
-        self.rejected = rejected
+        self.rejected, self.at_hand = rejected, tuple(at_hand)
         limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
         limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
         super().__init__(f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
-                         f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}.",
+                         f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
+                         f"{own_machines({machine.offer: machine.reason for machine in at_hand})}",
                          [_way_inside(request, outside, self.fastest),
                           "train on fewer samples, or add a machine with --own"])  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
         return {**super().to_dict(), "cheapest": self.cheapest.to_dict(), "fastest": self.fastest.to_dict(),
-                "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()}}  # fmt: skip
+                "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
+                "at_hand": [machine.to_dict() for machine in self.at_hand]}  # fmt: skip
+
+
+def own_machines(reasons: Mapping[Offer, str]) -> str:
+    """' Your 2 × rtx-4090: past the deadline: 18 days.', for the end of an error; empty where none was named."""
+    return "".join(f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items()
+                   if offer.provider == "own")  # fmt: skip
+
+
+def _ends(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"low": interval.low, "high": interval.high}
 
 
 def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwise.plan.types import Plan, PlanResult, Rejection
-from gpuwise.report.parts import columns, heading, notes, offer_words, percent, span, strategy_words
+from gpuwise.plan.types import AtHand, Plan, PlanResult, Rejection
+from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.units import format_count, format_duration, format_usd
 
 _COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "in time")
 _NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "in time"), ("money", "90 % interval"))
 _RIGHT = ("time", "money", "in time")
 CHOSEN = "✓"
-_MIND = ("stale price", "price caveat", "needs ", "reserved:")  # how reasons that warn begin
+NOT_FOR_TRAIN = "*"
+_MIND = ("stale price", "price caveat", "reserved:")  # how reasons that warn begin
 
 
 def plan_report(result: PlanResult) -> Group:
@@ -25,11 +26,14 @@ def plan_report(result: PlanResult) -> Group:
              f"{best.strategy.global_batch:,}. {result.considered:,} offers considered, "
              f"{result.priced:,} strategies priced.", style="bold"),
         Text(""),
-        columns(_COLUMNS, [_row(plan) for plan in result.plans], right=_RIGHT, wide="strategy", narrow=_NARROW),
+        columns(_COLUMNS, [*(_row(plan) for plan in result.plans), *(_out_row(m) for m in result.at_hand if m.rank is None)],
+                right=_RIGHT, wide="strategy", narrow=_NARROW),
     ]  # fmt: skip
     parts += notes(f"why {CHOSEN}", best.reasons)
     parts += notes("the others", [f"{plan.rank}: {plan.reasons[0]}" for plan in result.plans[1:] if plan.reasons])
+    parts += notes(f"{NOT_FOR_TRAIN} gpuwise train cannot run these", not_for_train(result.plans))
     parts += notes("mind, of the others", mind(result.plans[1:]))
+    parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
     parts += rejected(result.rejected)
     parts += notes("assumed", [*result.assumptions, *best.assumptions])
     return Group(*parts)
@@ -45,6 +49,32 @@ def mind(plans: Sequence[Plan]) -> list[str]:
     return [f"{', '.join(ranks)}: {reason}" for reason, ranks in found.items()]
 
 
+def not_for_train(plans: Sequence[Plan]) -> list[str]:
+    """What stands in the way, with the ranks that it holds for."""
+    ranks: dict[str, list[str]] = {}
+    for plan in plans:
+        if plan.train_obstacle:
+            ranks.setdefault(plan.train_obstacle, []).append(str(plan.rank))
+    return [f"{', '.join(of)}: {obstacle}" for obstacle, of in ranks.items()]
+
+
+def bought(machine: AtHand) -> str:
+    """When a machine named with --own would have paid for itself; empty where nothing is known."""
+    if machine.purchase_usd is None or machine.usd is None:
+        return ""
+    head = f"{machine.count:g} × {machine.device} for about {format_usd(machine.purchase_usd)}"
+    against = f"{machine.rental}; its electricity costs {format_usd(machine.usd)} a run"
+    if machine.break_even_months is None:
+        return f"{head} never pays for itself against {against}"
+    return (f"{head} pays for itself after {months(machine.break_even_months)} of such runs without a pause, "
+            f"resale not counted, against {against}")  # fmt: skip
+
+
+def months(value: float) -> str:
+    """'4.2 months'; above ten years '32 years'."""
+    return f"{value:.2g} months" if value <= 120 else f"{value / 12:,.0f} years"
+
+
 def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
     """Counts by reason, most frequent first, with the offers that came nearest."""
     if not reasons:
@@ -58,14 +88,36 @@ def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
 def _row(plan: Plan) -> list[str]:
     offer = plan.offer
     stale = " stale" if offer.stale else ""
+    mark = CHOSEN if plan.rank == 1 else str(plan.rank)
     return [
-        CHOSEN if plan.rank == 1 else str(plan.rank),
+        mark + (NOT_FOR_TRAIN if plan.train_obstacle else ""),
         f"{plan.count:g} x {plan.device}",
         offer_words(offer),
         offer.terms + stale,
         strategy_words(plan.strategy),
         format_duration(plan.hours * 3600),
-        format_usd(plan.usd.value),
-        span(plan.usd, format_usd),
+        _money(plan.usd.value),
+        _interval(plan),
         percent(plan.finish_probability),
     ]
+
+
+def _out_row(machine: AtHand) -> list[str]:
+    """A machine at hand that is not in the ranking: why, and what the job would take on it."""
+    time = UNKNOWN if machine.hours is None else format_duration(machine.hours * 3600)
+    money = UNKNOWN if machine.usd is None else _money(machine.usd)
+    return ["", f"{machine.count:g} x {machine.device}", offer_words(machine.offer), machine.offer.terms,
+            f"not ranked: {machine.reason}", time, money, "", ""]  # fmt: skip
+
+
+def _money(usd: float) -> str:
+    """Zero is written as such, not as cents."""
+    return "$0" if abs(usd) < 0.005 else format_usd(usd)
+
+
+def _interval(plan: Plan) -> str:
+    """Of the money; of the time where that is what matters: free and owned machines, and CPUs."""
+    by_time = plan.offer.terms in ("free", "owned") or plan.offer.count == 0
+    if by_time and plan.hours_interval is not None:
+        return span(plan.hours_interval, lambda hours: format_duration(hours * 3600))
+    return span(plan.usd, format_usd)

@@ -1,0 +1,19 @@
+"""What `gpuwise train` can run by itself, and what stands in the way elsewhere."""
+
+from __future__ import annotations
+
+from gpuwise.hardware.types import Chip
+
+
+def train_obstacle(chip: Chip, devices: float) -> str:
+    """Why `gpuwise train` cannot run a plan on these devices, in a few words; empty where it can.
+
+    It runs a plain PyTorch program in one process, on a CPU or on one NVIDIA GPU.
+    """
+    if chip.kind == "tpu":
+        return "needs PyTorch/XLA"
+    if chip.kind == "cpu" or (chip.kind.startswith("gpu") and chip.vendor == "NVIDIA"):
+        return "" if devices <= 1 else "needs torchrun: gpuwise train runs on one device so far"
+    if chip.kind.startswith("gpu"):
+        return f"needs PyTorch for GPUs of {chip.vendor}: gpuwise train runs on those of NVIDIA so far"
+    return f"needs the PyTorch plug-in of {chip.vendor}"

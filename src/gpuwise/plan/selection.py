@@ -1,0 +1,86 @@
+"""Which plans are inside budget and deadline, in which order, and which of them the table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwise.plan.economics import YEAR_S
+from gpuwise.plan.rejections import Rejections
+from gpuwise.plan.types import Plan, Request
+from gpuwise.units import format_duration, format_usd
+
+_SAME_DEVICES = 2  # plans on the same chip and count that the table shows at most
+# Without a deadline nothing longer than this is offered: a free tier would win every ranking with a decade of work.
+_NO_DEADLINE_S = YEAR_S
+
+
+def plans_inside(plans: Sequence[Plan], request: Request, rejected: Rejections) -> list[Plan]:
+    """The plans inside budget and deadline, best first; the others are counted with how far they are out.
+
+    Cheaper is better. What `gpuwise train` cannot run stands behind what it can, unless the request mixes them.
+    """
+    inside = []
+    for plan in plans:
+        hours_limit = (request.deadline_s or _NO_DEADLINE_S) / 3600
+        what = f"{plan.count:g} × {plan.device} at {plan.offer.provider} ({plan.offer.instance}, {plan.offer.terms})"
+        reason = None
+        if plan.hours > hours_limit:
+            reason = "past the deadline" if request.deadline_s else "takes over a year"
+            detail, distance = format_duration(plan.hours * 3600), plan.hours
+        elif request.budget_usd is not None and plan.usd.value > request.budget_usd:
+            reason, detail, distance = "over budget", format_usd(plan.usd.value), plan.usd.value
+        elif plan.offer.stale and not request.stale:
+            reason, distance = "price over a year old; --stale ranks them too", plan.usd.value
+            detail = f"{format_usd(plan.usd.value)} at the price of {plan.offer.as_of}"
+        if reason is None:
+            inside.append(plan)
+        else:
+            rejected.add(reason, what, detail, distance=distance, offer=plan.offer)
+    return sorted(inside, key=lambda plan: (bool(plan.train_obstacle) and not request.xla, *_by_cost(plan)))
+
+
+def _by_cost(plan: Plan) -> tuple[float, float, float]:
+    """Cheaper first; what differs by less than a cent is ordered by speed."""
+    return round(plan.usd.value, 2), plan.hours, plan.usd.value
+
+
+def money_times_time(plan: Plan) -> float:
+    """What "best value" is the least of; a cent on top, so that time decides among free plans."""
+    return plan.hours * (plan.usd.value + 0.01)
+
+
+def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections) -> list[Plan]:
+    """The first of the plans, no chip and count more than twice; the others are counted.
+
+    Always among them: the machines at hand, the fastest and the best value of those that `gpuwise train` runs, and the
+    cheapest and the fastest of those that it does not.
+    """
+    if limit is None or not inside:
+        return list(inside)
+    kept = {id(plan) for plan in _notable(inside)[:limit]}
+    room = limit - len(kept)
+    shown: list[Plan] = []
+    seen: dict[tuple[str, float], int] = {}
+    for plan in inside:
+        same = seen.get((plan.device, plan.count), 0)
+        if id(plan) in kept or (same < _SAME_DEVICES and room > 0):
+            room -= id(plan) not in kept
+            shown.append(plan)
+            seen[plan.device, plan.count] = same + 1
+        else:
+            what = f"{plan.count:g} × {plan.device} at {plan.offer.provider}"
+            rejected.add("inside, but others on the list rank higher", what, distance=plan.usd.value, offer=plan.offer)
+    return shown
+
+
+def _notable(inside: Sequence[Plan]) -> list[Plan]:
+    """The plans a table must not lack, the most important first, none twice."""
+    runs = [plan for plan in inside if not plan.train_obstacle]
+    rest = [plan for plan in inside if plan.train_obstacle]
+    notable = [inside[0], *(plan for plan in inside if plan.offer.terms == "owned")]
+    for group in (runs, rest):
+        if group:
+            notable += [group[0], min(group, key=lambda plan: (plan.hours, plan.usd.value))]
+    if runs:
+        notable.append(min(runs, key=money_times_time))
+    return list({id(plan): plan for plan in notable}.values())

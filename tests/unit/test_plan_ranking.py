@@ -1,0 +1,151 @@
+"""What stands where in the table: what `gpuwise train` runs first, and the user's own machines always."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_plan_synthetic import offer, synthetic_source
+from test_report_text import line, text
+
+from gpuwise.hardware import Machine, load_catalog
+from gpuwise.plan import NothingInside, Request
+from gpuwise.plan.economics import Terms, bill, break_even_months
+from gpuwise.plan.runnable import train_obstacle
+from gpuwise.plan.search import plan
+from gpuwise.report.plan import plan_report
+
+CATALOG = load_catalog()
+TPU = offer("tpu-v5e", 0.0, terms="free", max_session_hours=12)
+RENTED, EIGHT = offer("rtx-4090", 0.4), offer("h100-80gb-sxm", 0.01, count=8)
+JOB = {"width": 2048}
+
+
+def planned(request: Request, *offers, **shape):
+    return plan(synthetic_source(**(shape or JOB)), request, offers, CATALOG)
+
+
+@pytest.mark.parametrize(("chip", "devices", "runs"), [
+    ("rtx-4090", 1, True), ("xeon-8380", 1, True), ("h100-80gb-sxm", 8, False), ("tpu-v5e", 1, False),
+    ("gaudi2", 1, False), ("mi300x", 1, False), ("arc-b580", 1, None), ("t4", 0.5, True)])  # fmt: skip
+def test_train_runs_one_nvidia_gpu_or_a_cpu(chip, devices, runs):
+    matching = [each for name, each in CATALOG.chips.items() if name.startswith(chip)]
+    if runs is None and not matching:
+        return
+    assert all((train_obstacle(each, devices) == "") is bool(runs) for each in matching)
+
+
+def test_what_train_cannot_run_stands_behind_and_is_marked():
+    found = planned(Request(samples=10**9, global_batch=256), TPU, EIGHT, RENTED)
+    assert [p.device for p in found.plans] == ["rtx-4090", "tpu-v5e", "h100-80gb-sxm"]
+    assert [bool(p.train_obstacle) for p in found.plans] == [False, True, True]
+    assert found.plans[1].usd.value < found.plans[0].usd.value
+    assert found.plans[1].train_obstacle == "needs PyTorch/XLA"
+    assert any("2 offers cost less" in reason and "--xla" in reason for reason in found.best.reasons)
+    shown = text(plan_report(found))
+    assert line(shown, "tpu-v5e", "free").startswith("2*")
+    assert "2: needs PyTorch/XLA" in shown
+    assert json.loads(json.dumps(found.to_dict()))["plans"][1]["train_obstacle"] == "needs PyTorch/XLA"
+
+
+def test_xla_mixes_them_by_price():
+    found = planned(Request(samples=10**9, global_batch=256, xla=True), TPU, EIGHT, RENTED)
+    costs = [p.usd.value for p in found.plans]
+    assert costs == sorted(costs)
+    assert found.best.device == "tpu-v5e"
+    assert not any("--xla" in reason for reason in found.best.reasons)
+
+
+def test_where_train_can_run_nothing_the_cheapest_is_still_first():
+    found = planned(Request(samples=10**9, global_batch=256), TPU, offer("h100-80gb-sxm", 30.0, count=8))
+    assert [p.device for p in found.plans] == ["tpu-v5e", "h100-80gb-sxm"]
+    assert "cheapest of 2 offers" in found.best.reasons[0]
+
+
+def test_the_limit_holds_and_keeps_what_matters():
+    offers = [offer("rtx-4090", 0.4 + n / 100) for n in range(20)] + [TPU, EIGHT, offer("h100-80gb-sxm", 40.0)]
+    found = planned(Request(samples=10**9, global_batch=256, own=(("t4", 1),), limit=6), *offers)
+    assert len(found.plans) == 6
+    assert {"t4", "tpu-v5e"} <= {p.device for p in found.plans}
+    assert min(p.hours for p in found.plans if not p.train_obstacle) == min(
+        p.hours for p in planned(Request(samples=10**9, global_batch=256, own=(("t4", 1),), limit=None), *offers).plans
+        if not p.train_obstacle)  # fmt: skip
+    assert len(planned(Request(samples=10**9, global_batch=256, limit=1), *offers).plans) == 1
+
+
+def test_an_owned_machine_that_is_out_stands_in_the_table_with_why():
+    here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
+    found = planned(Request(samples=10**9, own=(("t4", 1),), here=here, deadline_s=8 * 3600.0), offer("h100-80gb-sxm", 3.0),
+                    width=2048, layers=4)  # fmt: skip
+    out = {machine.device: machine for machine in found.at_hand}
+    assert out["xeon-8380"].rank is None
+    assert out["xeon-8380"].reason.startswith("past the deadline: ")
+    assert out["xeon-8380"].hours > 8
+    shown = line(text(plan_report(found)), "xeon-8380", "not ranked")
+    assert "past the deadline" in shown
+    listed = found.to_dict()["at_hand"]
+    assert {"device": "xeon-8380", "rank": None}.items() <= next(m for m in listed if m["device"] == "xeon-8380").items()
+
+
+def test_an_owned_machine_without_the_memory_says_so():
+    found = planned(Request(samples=10**4, own=(("rtx-4090", 1),)), offer("h200-141gb-sxm"), width=8192, layers=24)
+    (machine,) = found.at_hand
+    assert machine.rank is None
+    assert machine.reason.startswith("does not fit in memory: needs")
+    assert machine.hours is None
+    with pytest.raises(NothingInside, match="Your 1 × rtx-4090: does not fit in memory"):
+        planned(Request(samples=10**9, budget_usd=0.0, own=(("rtx-4090", 1),)), offer("h200-141gb-sxm"), width=8192,
+                layers=24)  # fmt: skip
+
+
+def test_an_owned_machine_in_the_table_has_its_rank():
+    found = planned(Request(samples=10**9, own=(("rtx-4090", 1),)), offer("h100-80gb-sxm", 3.0))
+    (machine,) = found.at_hand
+    assert (machine.rank, machine.reason) == (1, "")
+    assert "not ranked" not in text(plan_report(found))
+
+
+def test_free_owned_and_cpu_rows_show_the_interval_of_the_time_and_zero_once():
+    found = planned(Request(samples=10**9, own=(("rtx-4090", 1),)), offer("t4", 0.0, terms="free"), RENTED)
+    shown = text(plan_report(found))
+    free, owned = line(shown, "t4", "free"), line(shown, "rtx-4090", "owned")
+    assert "$0" in free
+    assert free.count("$") == 1
+    assert " h to " in free or " days to " in free
+    assert owned.count("$") == 1
+    assert line(shown, "somewhere rtx-4090x1", "micro-batch").count("$") == 3
+    for made in found.plans:
+        assert made.hours_interval.low <= made.hours <= made.hours_interval.high
+        assert made.to_dict()["hours_interval"]["low"] == made.hours_interval.low
+
+
+def test_break_even_is_what_buying_and_renting_cost_month_by_month():
+    """By brute force: runs back to back, until the purchase and its electricity are no more than the rent."""
+    own, rented = bill(7200.0, Terms("owned", 0.1, setup_s=0.0, minimum_s=0.0)), bill(3600.0, Terms("on-demand", 2.0))
+    runs = 0
+    while 1000 + runs * own.usd > runs * rented.usd:
+        runs += 1
+    months = runs * own.calendar_s / (365 * 86400 / 12)
+    found = break_even_months(1000, own_usd=own.usd, own_hours=own.calendar_s / 3600, rental_usd=rented.usd)
+    assert found == pytest.approx(months, rel=0.002)
+    assert break_even_months(1000, own_usd=3.0, own_hours=1.0, rental_usd=3.0) is None
+
+
+def test_an_owned_machine_says_when_it_has_paid_for_itself():
+    found = planned(Request(samples=10**9, own=(("rtx-4090", 1),)), RENTED, TPU, offer("h100-80gb-sxm", 0.001, stale=True))
+    (machine,) = found.at_hand
+    assert machine.purchase_usd == CATALOG.chip("rtx-4090").street_price_usd or CATALOG.chip("rtx-4090").msrp_usd
+    rented = next(p for p in found.plans if p.offer.terms == "on-demand")
+    own = next(p for p in found.plans if p.offer.terms == "owned")
+    saved = rented.usd.value - own.usd.value
+    assert machine.break_even_months == pytest.approx(machine.purchase_usd / saved * own.hours / (365 * 24 / 12))
+    assert "pays for itself after" in text(plan_report(found))
+    assert "never pays for itself" in text(plan_report(planned(
+        Request(samples=10**9, own=(("rtx-4090", 1),), usd_per_kwh=50.0), RENTED)))  # fmt: skip
+
+
+def test_this_machine_has_no_price_to_pay_back():
+    here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
+    found = planned(Request(samples=1000, here=here), RENTED, width=64, layers=1)
+    assert [machine.purchase_usd for machine in found.at_hand] == [None]
+    assert "pays for itself" not in text(plan_report(found))
