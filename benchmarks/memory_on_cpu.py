@@ -57,7 +57,7 @@ def predicted_bytes(job: Job, strategy: Strategy) -> int:
 def measured_bytes(job: Job, strategy: Strategy) -> int:
     """Peak of the second real step, everything made before it included."""
     with one_thread(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU],
-                                              profile_memory=True) as profile:  # fmt: skip
+                                              profile_memory=True, acc_events=True) as profile:  # fmt: skip
         program = build(job, strategy, "cpu")
         _step(program)
         with torch.profiler.record_function("second step"):

@@ -27,7 +27,9 @@ def one_thread():
 
 def allocated(call: Callable[[], Any]) -> tuple[Any, int, int]:
     """What the call returns, the most bytes it held, and those it still holds at its end."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profile:
         result = call()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     live = np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])

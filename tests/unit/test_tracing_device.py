@@ -95,7 +95,8 @@ def test_cast_lists_are_those_of_the_installed_pytorch(name: str) -> None:
     macro = re.search(rf"#define AT_FORALL_{name}\(_\)(.*)", text)
     assert macro is not None
     theirs = {".".join(part.split(", ")) for part in re.findall(r"_\((\w+(?:, \w+)?)\)", macro[1])}
-    assert set(LISTS[name]) == theirs
+    theirs = {operator for operator in theirs if "imname" not in operator}  # of named tensors, which older versions have
+    assert set(filter(autocast.cast_on_cuda, LISTS[name])) == theirs
 
 
 @pytest.mark.parametrize(("loss", "operator", "dtype"), [

@@ -98,7 +98,7 @@ def _shares(run: Callable[[], object], timing: Timing, device: torch.device) -> 
     the rest is idle."""
     cuda = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU] + ([torch.profiler.ProfilerActivity.CUDA] if cuda else [])
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         seconds = wall_seconds(run)
         if cuda:
             torch.cuda.synchronize(device)

@@ -45,7 +45,9 @@ class _Looks:
 def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
     """Makes the program and runs two steps of it under PyTorch's profiler."""
     looks = _Looks()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    # acc_events: there is one cycle, and without it older versions warn that events of others are gone.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True,
+                                acc_events=True) as profile:  # fmt: skip
         program = make()
         one_step(program)
         with torch.profiler.record_function(_SECOND):

@@ -93,7 +93,8 @@ def packed(weight: Any, device: torch.device) -> nn.Parameter:
     if "dynamic" not in functional.name2qmap:  # kept for the whole process: it must not be a fake
         with unset_fake_temporarily():
             functional.name2qmap["dynamic"] = functional.create_dynamic_map()
-    values = torch.empty_like(weight.data, device=device)
+    # By shape: before 2.13 fake tensors refuse every operation, `.data` too, on a class of parameters that is not PyTorch's.
+    values = torch.empty(weight.shape, dtype=weight.dtype, device=device)
     data, state = functional.quantize_4bit(values, quant_type=weight.quant_type, compress_statistics=weight.compress_statistics)
     # A plain parameter: the class of bitsandbytes would hide that the tensor is a fake.
     parameter = nn.Parameter(data, requires_grad=False)

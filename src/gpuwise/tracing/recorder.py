@@ -132,7 +132,9 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device  # two of three dispatches are this question
         kwargs = kwargs or {}
         if self.paused:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            _refuse_cuda(out)
+            return out
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
         try:
@@ -144,8 +146,7 @@ class Recorder(TorchDispatchMode):
         made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         outputs = [t for t in made if device_type(t) == self.device_type]
         if len(outputs) < len(made):
-            if any(device_type(t) == "cuda" for t in made):
-                raise asks_for_cuda()
+            _refuse_cuda(made)
             if func is _COPIES and device_type(args[0]) == self.device_type:
                 self.answers.leaves_device()
         self.answers.remember(func, out, args)
@@ -248,3 +249,9 @@ class Recorder(TorchDispatchMode):
 
     def module_index(self, path: str) -> int:
         return self.modules.setdefault(path, len(self.modules))
+
+
+def _refuse_cuda(made: Any) -> None:
+    """Raises JobError where the job made a tensor on a CUDA device, which fake tensors of a CUDA build allow."""
+    if any(isinstance(t, torch.Tensor) and device_type(t) == "cuda" for t in tree_leaves(made)):
+        raise asks_for_cuda()

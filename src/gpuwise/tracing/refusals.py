@@ -96,8 +96,8 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
      asks_for_cuda),
     (r"Python int too large to convert to C|Storage size calculation overflowed|numel: integer multiplication overflow",
      _too_large),
-    (r"at least two devices.* cuda", asks_for_cuda),
-    (r"at least two devices.* cpu", _mixed_devices),
+    (r"(?:at least two|two different) devices.* cuda", asks_for_cuda),
+    (r"(?:at least two|two different) devices.* cpu", _mixed_devices),
     (r"\.numpy\(\) is not supported|device type tensor to numpy", _numpy),
 ]  # fmt: skip
 

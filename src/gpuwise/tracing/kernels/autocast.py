@@ -1,7 +1,7 @@
 """Autocast on the virtual device with CUDA's cast lists, and its cache of cast weights.
 
 The lists are those of aten/src/ATen/autocast_mode.h (AT_FORALL_LOWER_PRECISION_FP,
-_FP32, _FP32_SET_OPT_DTYPE, _PROMOTE).
+_FP32, _FP32_SET_OPT_DTYPE, _PROMOTE) of PyTorch 2.13; an older version casts those of them that it has.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def register() -> None:
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = torch.library.Library("aten", "IMPL")
     for names, make in ((LOWER, _lower), (FULL, _full), (FULL_RESULT, _full_result), (PROMOTE, _promote)):
-        for name in names:
+        for name in filter(cast_on_cuda, names):
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             library.impl(f"aten::{name}", make(operator), "AutocastPrivateUse1")
@@ -66,6 +66,12 @@ def register() -> None:
     library.impl("aten::_cudnn_rnn", _recurrent, "AutocastPrivateUse1")
     library.impl("aten::binary_cross_entropy", _unsafe, "AutocastPrivateUse1")
     torch.clear_autocast_cache = _clear_cache
+
+
+def cast_on_cuda(name: str) -> bool:
+    """Whether the installed PyTorch's autocast has a kernel of its own for this operator on CUDA; rms_norm is in no list
+    before 2.13."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"))
 
 
 @contextmanager
