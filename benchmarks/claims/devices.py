@@ -146,10 +146,11 @@ TPU = Claim(
     "time a TPU chip is about as fast ({v6e_h100} to {v3_v100}); a pod is fast because it is large.",
     rows=(
         *(Row(key, f"ResNet-50, 64 images a step, {device}",
-              forecast("resnet50", device, slow=bool(given), precision=precision, micro_batch=64, **given), throughput,
-              unit("images/s"))
+              forecast("resnet50", device, slow="channels_last" in given, precision=precision, **{"micro_batch": 64, **given}),
+              throughput, unit("images/s"))
           for key, device, precision, given in (
-              ("v3", "tpu-v3", "amp-bf16", {}), ("v4", "tpu-v4", "amp-bf16", {}), ("v6e", "tpu-v6e", "amp-bf16", {}),
+              ("v3", "tpu-v3:2", "amp-bf16", {"micro_batch": 32}), ("v4", "tpu-v4", "amp-bf16", {}),
+              ("v6e", "tpu-v6e", "amp-bf16", {}),
               ("v100", "v100-sxm2-16gb", "amp-fp16", {"channels_last": True}),
               ("a100", "a100-80gb-sxm", "amp-fp16", {"channels_last": True}),
               ("h100", "h100-80gb-sxm", "amp-fp16", {"channels_last": True}), ("cpu", SERVER, "fp32", {}))),
@@ -157,7 +158,8 @@ TPU = Claim(
               forecast("bert-base", device, precision=precision, micro_batch=32, seq_len=128), throughput, unit("tokens/s"))
           for key, device, precision in (("v4", "tpu-v4", "amp-bf16"), ("a100", "a100-80gb-sxm", "amp-fp16"))),
         *interval("v4", "ResNet-50 on tpu-v4, time", forecast("resnet50", "tpu-v4", precision="amp-bf16", micro_batch=64)),
-        Row("v3_v100", "TPU v3 (2018) against V100 (2017), ResNet-50", ("v3", "v100"), ratio, times, (0.7, 3)),
+        Row("v3_v100", "a TPU v3 chip, two devices (2018), against V100 (2017), ResNet-50", ("v3", "v100"), ratio, times,
+            (0.7, 3)),
         Row("v4_a100", "TPU v4 against A100 (both 2020), ResNet-50", ("v4", "a100"), ratio, times, (0.7, 3)),
         Row("v4_a100_bert", "the same, BERT", ("v4_bert", "a100_bert"), ratio, times, (0.7, 3)),
         Row("v6e_h100", "TPU v6e (2024) against H100 (2022), ResNet-50", ("v6e", "h100"), ratio, times, (0.5, 2)),

@@ -148,14 +148,71 @@ def test_chips_that_nothing_trains_on():
         assert chip.trains == (not said and chip.kind not in ("fpga", "neuromorphic") and "inferentia" not in chip.id), chip.id
 
 
-def test_boards_of_two_dies():
-    die, board = CATALOG.chips["k80-die"], CATALOG.chips["k80-board"]
-    for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sm_count", "tdp_w"):
-        assert getattr(board, name) == pytest.approx(2 * getattr(die, name))
-    assert CATALOG.chips["m60-die"].memory_bytes == 8 * 2**30
-    # Both halves counted: MI250X 2 × 64 GiB and 2 × 110 units; B200 180 GiB at 8 TB/s.
-    assert (CATALOG.chips["mi250x"].memory_bytes, CATALOG.chips["mi250x"].sm_count) == (128 * 2**30, 220)
-    assert CATALOG.chips["b200-180gb-sxm"].memory_bandwidth_bytes_per_s == 8e12
+# What is sold as one and PyTorch sees as several devices: the package, its devices, and its vendor's memory (GiB), bandwidth
+# (GB/s), 16-bit rate (TFLOP/s; fp32 of the boards that have no such units) and power (W). AMD: Instinct MI250 and MI250X data
+# sheets. Google: cloud.google.com/tpu/docs, v3 and tpu7x; of v2 Epoch AI. Intel: Max 1550 product specifications. AWS: Neuron
+# documentation, architecture pages. NVIDIA: board specifications of K80, M60 and A16. Qualcomm: Cloud AI SDK, Architecture.
+PACKAGES = {
+    "mi250": ("MI250 module", 2, 128, 3277, 362.1, 560),
+    "mi250x": ("MI250X module", 2, 128, 3277, 383, 560),
+    "tpu-v2": ("TPU v2 chip", 2, 16, 700, 46, 280),
+    "tpu-v3": ("TPU v3 chip", 2, 32, 900, 123, 450),
+    "tpu-v7": ("TPU7x chip", 2, 192, 7380, 2307, 960),
+    "intel-max-1550": ("Max 1550 card", 2, 128, 3277, 839, 600),
+    "inferentia1": ("Inferentia chip", 4, 8, 50, 64, None),
+    "inferentia2": ("Inferentia2 chip", 2, 32, 820, 190, None),
+    "trainium1": ("Trainium1 chip", 2, 32, 820, 190, None),
+    "trainium2": ("Trainium2 chip", 4, 96, 2900, 667, 500),
+    "trainium3": ("Trainium3 chip", 4, 144, 4900, 671, 700),
+    "k80-die": ("Tesla K80 board", 2, 24, 481.2, 8.226, 300),
+    "k80-board": ("Tesla K80 board", 2, 24, 481.2, 8.226, 300),
+    "m60-die": ("Tesla M60 board", 2, 16, 320.8, 9.65, 300),
+    "a16-gpu": ("A16 board", 4, 64, 800.4, 71.6, 250),
+    "qualcomm-ai100-ultra": ("Cloud AI 100 Ultra card", 4, 128, 548, 290, 150),
+}
+# Several dies, chiplets or cores that PyTorch sees as one device: NVIDIA Blackwell, AMD Instinct MI300 in its
+# default partition (SPX), TPUs whose two cores work as one (Megacore), Gaudi 3, Apple's Ultra.
+ONE_DEVICE = {"b200-180gb-sxm": 180, "gb200-186gb": 186, "b300-288gb-sxm": 288, "gh200-96gb": 96, "h100-94gb-nvl": 94,
+              "mi300x": 192, "mi325x": 256, "mi355x": 288, "tpu-v4": 32, "tpu-v5e": 16, "tpu-v5p": 95, "tpu-v6e": 32,
+              "gaudi2": 96, "gaudi3": 128, "apple-m2-ultra": 192}  # fmt: skip
+
+
+def test_what_is_sold_as_one_and_seen_as_several():
+    assert {chip.id for chip in CHIPS if chip.devices_per_package > 1} == set(PACKAGES)
+    for id_, (package, devices, memory_gib, bandwidth, tflops, tdp_w) in PACKAGES.items():
+        chip = CATALOG.chips[id_]
+        peak = chip.peak_flops_per_s
+        assert (chip.package, chip.devices_per_package) == (package, devices)
+        assert chip.memory_bytes * devices == pytest.approx(memory_gib * 2**30)
+        assert chip.memory_bandwidth_bytes_per_s * devices == pytest.approx(bandwidth * 1e9)
+        rate = next(peak[name] for name in ("bf16", "fp16", "fp32") if name in peak)
+        assert rate * devices == pytest.approx(tflops * 1e12, rel=0.01)
+        assert chip.tdp_w is None if tdp_w is None else chip.tdp_w * devices == pytest.approx(tdp_w)
+        source = chip.source_of("devices_per_package")
+        assert source != chip.source
+        assert re.search("two|four|eight|2, no|each|several", source.text), source
+        assert "devices_per_package" in chip.figures
+
+
+def test_what_is_several_dies_and_seen_as_one():
+    for id_, memory_gib in ONE_DEVICE.items():
+        chip = CATALOG.chips[id_]
+        assert (chip.devices_per_package, chip.package, chip.memory_bytes) == (1, "", memory_gib * 2**30)
+        assert "devices_per_package" not in chip.figures
+
+
+def test_dies_are_those_that_are_sold_alone_too():
+    """The die of an MI250 has the units, memory and rates of the MI210, those of a K80 board are alike."""
+    die, alone = CATALOG.chips["mi250"], CATALOG.chips["mi210"]
+    assert (die.sm_count, die.cuda_cores, die.memory_bytes) == (alone.sm_count, alone.cuda_cores, alone.memory_bytes)
+    assert die.peak_flops_per_s["fp16"] == pytest.approx(alone.peak_flops_per_s["fp16"], rel=0.001)
+    assert CATALOG.chips["k80-die"].peak_flops_per_s == pytest.approx(CATALOG.chips["k80-board"].peak_flops_per_s, rel=0.001)
+
+
+def test_domains_of_links_count_devices():
+    """A TPU v3 pod has 1,024 chips of two cores, eight MI250X modules sixteen dies, sixteen Trainium chips 32 cores."""
+    domains = {id_: CATALOG.links[id_].domain_devices for id_ in ("ici-v3", "ici-v4", "xgmi-mi250x", "neuronlink2", "nvlink5")}
+    assert domains == {"ici-v3": 2048, "ici-v4": 4096, "xgmi-mi250x": 16, "neuronlink2": 32, "nvlink5": 8}
 
 
 @pytest.mark.parametrize(

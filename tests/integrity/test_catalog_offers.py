@@ -90,7 +90,19 @@ def test_slices_dies_and_pods_are_counted_as_sold():
     rows = {row.instance: row for row in ROWS}
     assert rows["g6f.large"].values["count"] == 0.125
     assert rows["p2.xlarge"].chip_id == "k80-die"
-    assert rows["v5p-8"].values["count"] == 4  # names count cores
+    assert rows["v5p-8"].values["count"] == 4  # names count cores, of which two work as one device
+
+
+def test_chips_of_several_devices_are_counted_as_devices():
+    """Chips and cores of an instance: cloud.google.com/tpu/docs/v2 and v3; aws.amazon.com/ec2/instance-types, inf1 to trn2."""
+    rows = {row.instance: row for row in ROWS}
+    counts = {"v2-8": 8, "v3-8": 8, "v3-2048": 2048, "v4-8": 4, "Kaggle TPU v3-8": 8, "Colab free TPU v5e-1": 1,
+              "inf1.xlarge": 4, "inf1.24xlarge": 64, "inf2.xlarge": 2, "inf2.48xlarge": 24, "trn1.2xlarge": 2,
+              "trn1.32xlarge": 32, "trn2.48xlarge": 64, "trn2.3xlarge": 4, "p2.16xlarge": 16, "g3.16xlarge": 4}  # fmt: skip
+    assert {name: rows[name].values["count"] for name in counts} == counts
+    (v3,) = [offer for offer in CATALOG.offers if offer.instance == "v3-8" and offer.terms == "on-demand"]
+    assert v3.usd_per_device_hour == pytest.approx(1.0)  # a chip 2.00 dollars
+    assert machine_of(v3, catalog=CATALOG).count == 8
 
 
 @pytest.mark.parametrize("offer", CATALOG.offers, ids=title)

@@ -50,9 +50,22 @@ def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_intel(monkeypatch: pytest.MonkeyPatch):
-    seen(monkeypatch, torch.xpu, SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", total_memory=128 * GIB))
-    (found,) = devices.accelerators(CATALOG)
-    assert (found.device, found.chip.id) == ("xpu:0", "intel-max-1550")
+    stack = SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", total_memory=64 * GIB)
+    seen(monkeypatch, torch.xpu, stack, stack)
+    one, two = devices.accelerators(CATALOG)
+    assert (one.device, one.chip.id) == ("xpu:0", "intel-max-1550")
+    assert (two.device, two.chip) == ("xpu:1", one.chip)
+
+
+def test_amds_module_of_two_dies_is_two_devices(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    die = SimpleNamespace(
+        name="AMD Instinct MI250X / MI250", total_memory=int(63.98 * GIB), major=9, minor=0, multi_processor_count=110
+    )
+    seen(monkeypatch, torch.cuda, die, die)
+    found = devices.accelerators(CATALOG)
+    assert [(one.device, one.chip.id) for one in found] == [("cuda:0", "mi250x"), ("cuda:1", "mi250x")]
+    assert found[0].chip.memory_bytes == 64 * GIB
 
 
 @pytest.mark.parametrize(("cores", "gib", "chip_id"), [(38, 96, "apple-m2-max"), (30, 32, "here-gpu")])

@@ -8,6 +8,7 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.links import link_inside, most_inside
 from gpuwise.hardware.names import split_device
+from gpuwise.hardware.package import share_words
 from gpuwise.hardware.types import Chip, Link, Machine
 
 MAX_DEVICES = 1_000_000  # more is a slip of the hand: the largest machines built have some hundred thousand
@@ -61,6 +62,8 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
         assumed.append(f"`cpu` is {chip.id}, the catalog's nearest to {detect_cpu().name}")
     else:
         chip = catalog.find_chip(name)
+    if share := share_words(chip):
+        assumed.append(f"{chip.id} is {share}: PyTorch sees each as {chip.devices_per_package} devices")
     count = count or 1
     check_inside(chip, count, machines=machines, catalog=catalog)
     return DeviceSpec(chip, count, machines, link_inside(chip, count, catalog=catalog), machine, tuple(assumed))

@@ -42,6 +42,8 @@ CHIP = {
     "vendor": _text("vendor"),
     "name": _text("name"),
     "kind": _text("kind", choices=CHIP_KINDS),
+    "package": _text("package"),
+    "devices_per_package": _number("devices_per_package", 1, 1, 1024, whole=True),
     "architecture": _text("architecture"),
     "compute_capability": _text("compute_capability"),
     "year": _number("year", 1, 1990, 2100, whole=True),

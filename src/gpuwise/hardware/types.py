@@ -59,6 +59,8 @@ class _Sourced:
     def figures(self) -> dict[str, Any]:
         """The known figures by name, peak rates spread out by precision."""
         skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration"}
+        if getattr(self, "devices_per_package", 1) == 1:
+            skip.add("devices_per_package")  # nothing is claimed
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
         known.update(known.pop("peak_flops_per_s", {}))
         return {name: value for name, value in known.items() if value not in (None, "")}
@@ -76,10 +78,12 @@ class _Sourced:
 
 @dataclass(frozen=True)
 class Chip(_Sourced):
-    """A processor as sold: form factor and memory size included ("H100" alone is several products).
+    """A device as PyTorch sees it, of one product: form factor and memory size included ("H100" alone is several).
 
+    package, devices_per_package: what is sold where that is several devices, such as a board of two GPUs; "" and 1 where
+    the device is sold alone. All figures but the link's are of one device.
     peak_flops_per_s: DENSE rates with fp32 accumulate by precision (int8: operations); a missing key is unknown.
-    link_bandwidth_bytes_per_s: one direction, whole device. memory_bytes: marketed; None for CPUs, whose memory is
+    link_bandwidth_bytes_per_s: one direction, of the whole package. memory_bytes: marketed; None for CPUs, whose memory is
     the machine's. sm_count: multiprocessors, compute units or CPU cores. trains: False where nothing trains on it, such
     as chips sold for inference alone. caveats: checks this chip fails, and why. calibration: path of the file that `measure`
     wrote, where this is the chip of this machine; never read from a catalog.
@@ -89,6 +93,8 @@ class Chip(_Sourced):
     vendor: str
     name: str
     kind: str
+    package: str = ""
+    devices_per_package: int = 1
     architecture: str | None = None
     compute_capability: tuple[int, int] | None = None
     year: int | None = None
@@ -131,8 +137,9 @@ class Chip(_Sourced):
 
 @dataclass(frozen=True)
 class Link(_Sourced):
-    """A connection. Bandwidths are one direction: of a whole device (scale-up), of a slot (host), of a port, or of a
-    node as `notes` says (scale-out). allreduce_busbw_bytes_per_s: measured bus bandwidth under allreduce_condition."""
+    """A connection. Bandwidths are one direction: of a whole package (scale-up), of a slot (host), of a port, or of a
+    node as `notes` says (scale-out). domain_devices: how many devices it joins at most.
+    allreduce_busbw_bytes_per_s: measured bus bandwidth under allreduce_condition."""
 
     id: str
     name: str

@@ -41,7 +41,9 @@ def _cuda() -> Iterator[tuple[str, Gpu]]:
         for place in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
             about = torch.cuda.get_device_properties(place)
             capability = (about.major, about.minor) if vendor == "NVIDIA" else None
-            yield f"cuda:{place}", Gpu(about.name, about.total_memory, vendor, compute_capability=capability)
+            units = getattr(about, "multi_processor_count", None)
+            yield f"cuda:{place}", Gpu(about.name, about.total_memory, vendor, compute_capability=capability,
+                                       multiprocessors=units)  # fmt: skip
 
 
 def _xpu() -> Iterator[tuple[str, Gpu]]:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.hardware import Chip, Offer
+from gpuwise.hardware.package import share_words
 from gpuwise.report.parts import UNKNOWN, columns, offer_words
 from gpuwise.units import format_bytes, format_usd
 
@@ -31,6 +32,9 @@ def chips_report(chips: Sequence[Chip]) -> Group:
     foot = [f"{len(chips)} chips. Rates are dense with fp32 accumulation, in TFLOP/s. Links: one direction."]
     if any(chip.unverified for chip in chips):
         foot.append("? unverified: no public source found for this figure yet.")
+    shares = [f"{chip.id} is {share}" for chip in chips if (share := share_words(chip))]
+    if shares:
+        foot.append(f"A row is one device as PyTorch sees it; a link's figure is of the whole package. {'; '.join(shares)}.")
     foot += [f"! {chip.id}: {caveat}." for chip in chips for caveat in chip.caveats.values()]
     return Group(table, *_footnotes(foot))
 

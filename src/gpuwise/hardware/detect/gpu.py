@@ -13,7 +13,8 @@ from gpuwise.hardware.detect.files import ROOT, run
 @dataclass(frozen=True)
 class Gpu:
     """A GPU by the name its driver gives it; what the driver does not tell is None. The clocks are the highest it allows,
-    PCIe generation and width what card and slot can do together. nvlinks: active ones. numa_node: the one it is wired to."""
+    PCIe generation and width what card and slot can do together. nvlinks: active ones. numa_node: the one it is wired to.
+    multiprocessors: of AMD's, compute units."""
 
     name: str
     memory_bytes: int
@@ -28,6 +29,7 @@ class Gpu:
     pcie_width: int | None = None
     nvlinks: int | None = None
     numa_node: int | None = None
+    multiprocessors: int | None = None
 
 
 @dataclass(frozen=True)

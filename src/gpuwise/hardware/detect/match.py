@@ -11,28 +11,42 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.detect.cpu import Cpu, detect_cpu
 from gpuwise.hardware.detect.gpu import Gpu
 from gpuwise.hardware.names import words
+from gpuwise.hardware.package import whole_package
 from gpuwise.hardware.types import Chip, Source
 
-_FORM_WORDS = {"sxm", "sxm2", "pcie", "nvl", "die", "board"}  # in ids; drivers name them differently or not at all
+_FORM_WORDS = {"sxm", "sxm2", "pcie", "nvl", "die", "board", "gpu"}  # in ids; drivers name them differently or not at all
 
 
 def match_gpu(gpu: Gpu, chips: Mapping[str, Chip]) -> Chip | None:
     """The catalog chip behind a driver's name: all naming words of the id occur in it and the memory agrees.
 
-    Apple sells one GPU with many sizes of memory and its names are beginnings of each other: there the words must be the same.
+    A driver that shows a package of several devices as one has the memory of all of them: their sum is the chip then. Names
+    that fit two chips ("MI250X / MI250") are told apart by their multiprocessors. Apple sells one GPU with many sizes of
+    memory and its names are beginnings of each other: there the words must be the same.
     """
     told = set(words(gpu.name))
     form = "pcie" if "pcie" in told else "nvl" if "nvl" in told else "sxm"
-    best: tuple[int, int, str] | None = None
+    best: tuple[tuple[int, bool, bool], Chip] | None = None
     for id_, chip in chips.items():
         if chip.vendor != gpu.vendor or not chip.kind.startswith("gpu-") or not chip.memory_bytes:
             continue
         naming = {word for word in words(id_) if word not in _FORM_WORDS and not re.fullmatch(r"\d+gb", word)}
-        same_size = 0.9 < gpu.memory_bytes / chip.memory_bytes < 1.03
-        if naming == told if gpu.vendor == "Apple" else same_size and naming <= told:
-            score = (len(naming), any(word.startswith(form) for word in words(id_)), id_)
-            best = score if best is None or score[:2] > best[:2] else best
-    return chips[best[2]] if best else None
+        fitting = chip if gpu.vendor == "Apple" else _of_size(chip, gpu.memory_bytes)
+        if fitting is None or not (naming == told if gpu.vendor == "Apple" else naming <= told):
+            continue
+        same_units = gpu.multiprocessors is not None and gpu.multiprocessors == fitting.sm_count
+        score = (len(naming), any(word.startswith(form) for word in words(id_)), same_units)
+        best = (score, fitting) if best is None or score > best[0] else best
+    return best[1] if best else None
+
+
+def _of_size(chip: Chip, memory_bytes: int) -> Chip | None:
+    """The chip, or its whole package, whichever has about as much memory; else None."""
+    assert chip.memory_bytes
+    if 0.9 < memory_bytes / chip.memory_bytes < 1.03:
+        return chip
+    whole = chip.memory_bytes * chip.devices_per_package
+    return whole_package(chip) if chip.devices_per_package > 1 and 0.9 < memory_bytes / whole < 1.03 else None
 
 
 def unknown_gpu(gpu: Gpu, told_by: str = "the driver of this machine") -> Chip:
