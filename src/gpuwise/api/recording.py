@@ -37,11 +37,12 @@ def record(
 
     Raises InputError for another ending, and what `forecast` raises.
     """
-    if Path(path).suffix != ".npz":
+    target = Path(path).absolute()  # the job may change the working folder
+    if target.suffix != ".npz":
         raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
     check_mode(mode, accumulate=None, recompute=recompute, optimizer=optimizer, **techniques)
     strategy = Strategy(precision or "fp32", recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
                         channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     family = source_of(job, seq_len=seq_len, image_size=image_size)(strategy)
-    save(family, path)
+    save(family, target)
     return family
