@@ -11,6 +11,7 @@ import click
 
 from gpuwise import __version__
 from gpuwise.cli import failure
+from gpuwise.cli.stdout import answers
 from gpuwise.errors import unknown_name
 
 VERBS = {
@@ -56,7 +57,7 @@ class Verbs(click.Group):
         with failure.handled(arguments):
             # click returns the code of ctx.exit() here, and whatever a verb returns: ours return None
             code = super().main(arguments, *other, **extra)
-            sys.stdout.flush()
+            answers().flush()
         sys.exit(code if isinstance(code, int) else 0)
 
 

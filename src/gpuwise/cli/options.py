@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from gpuwise.cli.stdout import json_alone
 from gpuwise.strategy import ADAPTERS, MODES, OFFLOADS, OPTIMIZER_KERNELS, OPTIMIZERS, PRECISIONS, RECOMPUTES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -49,7 +50,14 @@ def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> D
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout, and nothing else there.")(function)
+    return click.option("--json", "as_json", is_flag=True, callback=_keep_stdout,
+                        help="JSON on stdout, and nothing else there.")(function)  # fmt: skip
+
+
+def _keep_stdout(ctx: click.Context, param: click.Parameter, as_json: bool) -> bool:
+    if as_json:
+        ctx.with_resource(json_alone())
+    return as_json
 
 
 _STRATEGY: dict[str, Decorator] = {
