@@ -11,8 +11,8 @@ PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")
 RECOMPUTES = ("none", "selective", "full")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor", "muon", "adamw-8bit", "adamw-4bit")
 OPTIMIZER_KERNELS = ("for-loop", "foreach", "fused")
-# What each optimizer's update can run in; the first is taken unless another is asked for. Adafactor's own default is the
-# loop, because foreach holds intermediates of all tensors at once. torchao compiles its update into fused kernels.
+# What each optimizer's update can run in, the usual one first (see kernels_for). Adafactor's own default is the loop,
+# because foreach holds intermediates of all tensors at once. torchao compiles its update into fused kernels.
 KERNELS_OF = {
     **dict.fromkeys(("sgd", "momentum", "adam", "adamw"), ("fused", "foreach", "for-loop")),
     "adafactor": ("for-loop", "foreach"),
@@ -73,9 +73,9 @@ class Strategy:
     micro_batch: samples a forward pass of one rank. accumulation: micro-batches before an optimizer step. recompute:
     which activations are computed again in backward. optimizer: None takes the job's own. optimizer_kernels: a loop over
     tensors, many tensors a kernel (foreach), or one kernel for the whole update (fused); None takes fused where PyTorch
-    has it. optimizer_in_backward: each parameter is updated as soon as its gradient is there, which is then freed.
-    keep_gradients: gradients are set to zero after a step, not freed. offload: what lives in host memory and visits the
-    device: optimizer (its state, and gradients on their way there), or parameters too. adapter: lora freezes the
+    has it and has it right. optimizer_in_backward: each parameter is updated as soon as its gradient is there, which is then
+    freed. keep_gradients: gradients are set to zero after a step, not freed. offload: what lives in host memory and visits
+    the device: optimizer (its state, and gradients on their way there), or parameters too. adapter: lora freezes the
     model's weights and trains low-rank additions of adapter_rank to its linear layers; qlora holds the frozen weights
     in 4 bits, too. channels_last: images and the parameters of two-dimensional convolutions lie with their channels
     innermost, as tensor cores read them.
@@ -167,12 +167,45 @@ class Strategy:
         return cls(mesh=Mesh(**mesh), **data)
 
 
-def kernels_of(optimizer: str, kernels: str | None) -> str:
-    """The kernels an optimizer's update runs in, where these are asked for. Raises InputError for those it lacks."""
+def fused_sgd_fault(*, on_cpu: bool, in_16_bits: bool, scaled: bool) -> str | None:
+    """Why PyTorch's fused SGD trains wrongly there; None where it is right.
+
+    Arguments:
+        on_cpu: the update runs in host memory. in_16_bits: on parameters of which some are held in 16 bits. scaled: the
+            gradients are scaled for fp16.
+
+    Source: pytorch#191763 (PyTorch 2.13 and before), and for scaled gradients _fused_sgd in torch/optim/sgd.py: momentum
+    is made with empty_like, the kernel writes nothing in a step that overflows, and the next step reads what is there.
+    """
+    if on_cpu and in_16_bits:
+        return "PyTorch's fused SGD skips whole blocks of 16-bit parameters on a CPU (pytorch#191763): they would not train"
+    if scaled:
+        return "PyTorch's fused SGD starts from uninitialised momentum where the first step overflows in fp16"
+    return None
+
+
+def kernels_for(optimizer: str, *, on_cpu: bool = False, in_16_bits: bool = False, scaled: bool = False) -> tuple[str, ...]:
+    """The kernels that an optimizer's update can run in, the usual one first. Arguments as fused_sgd_fault has them.
+
+    The one place where this is decided: the runtime, the recorder, composed traces and `fit` all ask here. Raises
+    InputError for an unknown optimizer.
+    """
     _choice("optimizer", optimizer, OPTIMIZERS)
-    if kernels is not None and kernels not in KERNELS_OF[optimizer]:
-        raise InputError(f"{optimizer} has no {kernels} kernels.", [f"it has: {', '.join(KERNELS_OF[optimizer])}"])
-    return kernels or KERNELS_OF[optimizer][0]
+    wrong = optimizer in ("sgd", "momentum") and fused_sgd_fault(on_cpu=on_cpu, in_16_bits=in_16_bits, scaled=scaled)
+    return tuple(kernels for kernels in KERNELS_OF[optimizer] if not (wrong and kernels == "fused"))
+
+
+def kernels_of(optimizer: str, kernels: str | None, *, on_cpu: bool = False, in_16_bits: bool = False,
+               scaled: bool = False) -> str:  # fmt: skip
+    """The kernels of an update: those requested, else the first of kernels_for. Raises InputError for those it lacks."""
+    able = kernels_for(optimizer, on_cpu=on_cpu, in_16_bits=in_16_bits, scaled=scaled)
+    if kernels is None or kernels in able:
+        return kernels or able[0]
+    if kernels in KERNELS_OF[optimizer]:
+        fault = fused_sgd_fault(on_cpu=on_cpu, in_16_bits=in_16_bits, scaled=scaled)
+        raise InputError(f"{fault}.", [f"--optimizer-kernels {able[0]}, which {optimizer} takes by itself",
+                                       "--precision amp-bf16 or fp32"])  # fmt: skip
+    raise InputError(f"{optimizer} has no {kernels} kernels.", [f"it has: {', '.join(able)}"])
 
 
 def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from tracing_samples import WIDTH, attention_job, mlp_job
 
-from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
 from gpuwise.job import Job, dependencies
 from gpuwise.runtime.optimizers import InBackward, Together, hidden_matrices, make_optimizer
 from gpuwise.runtime.program import Program, build
@@ -50,6 +50,37 @@ def test_kernels_that_an_optimizer_lacks_are_refused_by_name(name: str, kernels:
     with pytest.raises(InputError, match=f"{name} has no {kernels} kernels") as caught:
         make_optimizer(name, [nn.Parameter(torch.ones(3))], 0.1, kernels=kernels)
     assert KERNELS_OF[name][0] in str(caught.value)
+
+
+@pytest.mark.parametrize(("precision", "dtype", "scaled"), [("bf16", torch.bfloat16, False), ("amp-fp16", None, True)])
+@pytest.mark.parametrize("name", ["sgd", "momentum"])
+def test_no_fused_sgd_where_it_is_wrong(name: str, precision: str, dtype: torch.dtype | None, scaled: bool) -> None:
+    parameter = nn.Parameter(torch.ones(3, dtype=dtype))
+    assert make_optimizer(name, [parameter], 0.1, scaled=scaled).defaults["fused"] is False
+    with pytest.raises(InputError, match=r"PyTorch's fused SGD") as caught:
+        make_optimizer(name, [parameter], 0.1, kernels="fused", scaled=scaled)
+    assert "--optimizer-kernels foreach" in str(caught.value)
+    with pytest.raises(InputError, match=r"PyTorch's fused SGD"):
+        build(attention_job(), Strategy(optimizer=name, optimizer_kernels="fused", precision=precision), "cpu")
+    for choice in ("adam", "adamw"):
+        assert make_optimizer(choice, [parameter], 0.1, scaled=scaled).defaults["fused"] is True
+
+
+@pytest.mark.parametrize("precision", ["bf16", "amp-fp16"])
+def test_a_jobs_own_fused_sgd_is_refused_where_it_is_wrong(precision: str) -> None:
+    job = replace(attention_job(), optimizer=lambda some: torch.optim.SGD(some, lr=0.1, momentum=0.9, fused=True))
+    with pytest.raises(JobError, match=r"SGD\(fused=True\)") as caught:
+        build(job, Strategy(precision=precision), "cpu")
+    assert "leave out fused=True" in str(caught.value)
+    assert build(job, Strategy(precision="amp-bf16"), "cpu").optimizer is not None
+    plain = replace(attention_job(), optimizer=lambda some: torch.optim.SGD(some, lr=0.1, momentum=0.9))
+    assert build(plain, Strategy(precision=precision), "cpu").optimizer is not None
+
+
+def test_a_model_that_makes_its_own_parameters_in_16_bits_gets_no_fused_sgd_on_a_cpu() -> None:
+    program = build(replace(attention_job(), model=lambda: nn.Linear(WIDTH, 4).half(), optimizer="sgd"), Strategy(), "cpu")
+    assert program.optimizer is not None
+    assert program.optimizer.defaults["fused"] is False
 
 
 def test_a_jobs_own_optimizer_takes_no_kernels_but_steps_in_backward() -> None:

@@ -15,6 +15,7 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.strategy import KERNELS_OF, Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, Trace, live_bytes
+from gpuwise.trace.composed import composed
 from gpuwise.trace.optimizers import with_optimizer
 from gpuwise.tracing.family import trace_family
 from gpuwise.tracing.record import record
@@ -85,6 +86,38 @@ def test_every_optimizer_composed_is_the_one_recorded(precision: str, way: dict[
             assert storages(composed, "gradient") == storages(recorded, "gradient"), (optimizer, kernels)
         sizes = [[size for size, *_ in storages(trace, "optimizer_state")] for trace in (composed, recorded)]
         assert sizes[0] == sizes[1], (optimizer, kernels)
+
+
+@pytest.mark.parametrize(("precision", "substrate"), [("amp-fp16", "accelerator"), ("bf16", "cpu"), ("amp-fp16", "cpu")])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_where_fused_sgd_is_wrong_none_is_recorded_and_none_composed(optimizer: str, precision: str, substrate: str) -> None:
+    base = record(job(), Strategy(precision=precision, micro_batch=2, optimizer="adam"), substrate=substrate)
+    strategy = Strategy(precision=precision, micro_batch=2, optimizer=optimizer)
+    recorded, composed = record(job(), strategy, substrate=substrate), compose(base, strategy)
+    # The loss scaler's own scalars aside, which composing leaves out.
+    updates = [[row for row in rows(trace) if str(row[0]).startswith("aten._foreach_")] for trace in (recorded, composed)]
+    assert updates[0] == updates[1]
+    assert any("_foreach_add_" in str(row[0]) for row in updates[0])
+    assert not any("_fused_sgd_" in str(row[0]) for row in [*rows(recorded), *rows(composed)])
+    with pytest.raises(InputError, match="fused SGD"):
+        compose(base, strategy.but(optimizer_kernels="fused"))
+    with pytest.raises(InputError, match="fused SGD"):
+        record(job(), strategy.but(optimizer_kernels="fused"), substrate=substrate)
+
+
+def test_offloaded_16_bit_parameters_are_updated_by_the_host_which_has_no_fused_sgd() -> None:
+    base = record(job(), Strategy(precision="bf16", micro_batch=2, optimizer="adam"))
+    asked = Strategy(precision="bf16", micro_batch=2, optimizer="momentum", optimizer_kernels="fused")
+    assert any("_fused_sgd_" in row[0] for row in rows(compose(base, asked)))
+    with pytest.raises(InputError, match="on a CPU"):
+        compose(base, asked.but(offload="optimizer"))
+
+
+def test_a_recording_of_a_gpu_is_composed_anew_for_a_cpu_where_its_kernels_are_wrong_there() -> None:
+    base = record(replace(job(), optimizer="momentum"), Strategy(precision="bf16", micro_batch=2))
+    names = [{row[0] for row in rows(composed(lambda _: base, Strategy(precision="bf16", micro_batch=2), on_cpu=on_cpu))}
+             for on_cpu in (False, True)]  # fmt: skip
+    assert ["aten._fused_sgd_.default" in found for found in names] == [True, False]
 
 
 def test_a_recording_on_the_cpu_counts_its_step_counters() -> None:

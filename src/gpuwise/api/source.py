@@ -34,13 +34,13 @@ class Source(ABC):
         variant = strategy.variant
         key = (variant, substrate)
         if key not in self._families:
-            family = composed(partial(self.find, substrate=substrate), variant)
+            family = composed(partial(self.find, substrate=substrate), variant, on_cpu=substrate == "cpu")
             self._families[key] = replace(family, header=self.unanswered(family.header))
         return self._families[key]
 
     def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
         """The Trace of this strategy, on one device, at the user's sizes."""
-        trace = composed(partial(self.step, substrate=substrate), strategy.but(mesh=Mesh()))
+        trace = composed(partial(self.step, substrate=substrate), strategy.but(mesh=Mesh()), on_cpu=substrate == "cpu")
         return replace(trace, header=self.unanswered(trace.header))
 
     @abstractmethod

@@ -10,7 +10,7 @@ from gpuwise.cost.rates import family, precisions_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan import space
-from gpuwise.strategy import KERNELS_OF, Mesh, Strategy
+from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy, kernels_for
 
 SHARDS = (2, 4, 8)
 # What is trained, or how, differs: a user has to want it.
@@ -58,7 +58,7 @@ def techniques(asked: Strategy, chip: Chip) -> list[Technique]:
     """
     found = [*_precisions(asked, chip)]
     if asked.mode == "train":
-        found += [*_recomputes(asked), *_accumulations(asked), *_updates(asked), *_optimizers(asked)]
+        found += [*_recomputes(asked), *_accumulations(asked), *_updates(asked, chip), *_optimizers(asked)]
         found += [*_placements(asked, chip), *_adapters(asked), *_shards(asked), *_combinations(asked)]
     if not asked.compile:
         found.append(Technique("compile", "compile", {"compile": True}, "chains of small operations become one kernel"))
@@ -97,8 +97,10 @@ def _accumulations(asked: Strategy) -> Iterator[Technique]:
                         "the same samples an optimizer step, in more and smaller micro-batches")  # fmt: skip
 
 
-def _updates(asked: Strategy) -> Iterator[Technique]:
-    able = KERNELS_OF.get(asked.optimizer or "adamw", ())
+def _updates(asked: Strategy, chip: Chip) -> Iterator[Technique]:
+    optimizer = asked.optimizer or "adamw"
+    able = kernels_for(optimizer, on_cpu=chip.kind == "cpu" or asked.offload != "none", in_16_bits=asked.precision == "bf16",
+                       scaled=asked.precision == "amp-fp16") if optimizer in OPTIMIZERS else ()  # fmt: skip
     for name in able:
         if name != (asked.optimizer_kernels or able[0]):
             yield Technique(f"{name} optimizer kernels", "update", {"optimizer_kernels": name}, _KERNELS[name])

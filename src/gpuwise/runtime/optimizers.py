@@ -12,32 +12,34 @@ from torch import nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.job import repeated_blocks
 from gpuwise.job.dependencies import require
-from gpuwise.strategy import kernels_of
+from gpuwise.strategy import fused_sgd_fault, kernels_of
 
 OptimizerChoice = str | Callable[[Iterable[Parameter]], Optimizer]
 
 
 def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], learning_rate: float, *,
-                   kernels: str | None = None, hidden: Collection[Parameter] = ()) -> Optimizer:  # fmt: skip
+                   kernels: str | None = None, hidden: Collection[Parameter] = (),
+                   scaled: bool = False) -> Optimizer:  # fmt: skip
     """The optimizer named, or made by the job's own function.
 
     Arguments:
-        kernels: for-loop | foreach | fused; None takes the first of strategy.KERNELS_OF.
+        kernels: for-loop | foreach | fused; None takes the first of strategy.kernels_for.
         hidden: what muon updates by itself (see hidden_matrices); everything else it leaves to AdamW.
+        scaled: gradients are scaled for fp16.
 
-    Raises InputError for an unknown name or kernels it does not have; MissingDependencyError without torchao for those
-    with 8- and 4-bit state.
+    Raises InputError for an unknown name or kernels it does not have; JobError for a fused SGD of the job's own where
+    PyTorch's is wrong; MissingDependencyError without torchao for those with 8- and 4-bit state.
     """
     if callable(choice):
         if kernels is not None:
             raise InputError("the job makes its own optimizer, so its kernels cannot be chosen here.",
                              ["choose them in the job's own function", "name the optimizer: --optimizer adamw"])  # fmt: skip
-        return choice(parameters)
-    kernels = kernels_of(choice, kernels)
+        return _checked(choice(parameters), scaled=scaled)
     parameters = list(parameters)
+    kernels = kernels_of(choice, kernels, on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters), scaled=scaled)
     if choice == "adafactor":
         return torch.optim.Adafactor(parameters, lr=learning_rate, foreach=kernels == "foreach")
     if choice == "muon":
@@ -50,6 +52,26 @@ def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], lea
     if choice in ("sgd", "momentum"):
         return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if choice == "momentum" else 0.0, **run_in)
     return (torch.optim.Adam if choice == "adam" else torch.optim.AdamW)(parameters, lr=learning_rate, **run_in)
+
+
+def _checked(optimizer: Optimizer, *, scaled: bool) -> Optimizer:
+    """An optimizer of the job's own. Raises JobError for a fused SGD where PyTorch's is wrong."""
+    for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
+        parameters = group["params"]
+        fault = fused_sgd_fault(on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters),
+                                scaled=scaled and group["momentum"] != 0)  # fmt: skip
+        if group["fused"] and fault:
+            raise JobError(f"the job makes torch.optim.SGD(fused=True). {fault}.",
+                           ["leave out fused=True in the job", "--precision amp-bf16 or fp32"])  # fmt: skip
+    return optimizer
+
+
+def _on_cpu(parameters: Iterable[Parameter]) -> bool:
+    return any(p.device.type == "cpu" for p in parameters)
+
+
+def _in_16_bits(parameters: Iterable[Parameter]) -> bool:
+    return any(p.is_floating_point() and p.element_size() == 2 for p in parameters)
 
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:

@@ -149,7 +149,8 @@ class Program:
         if copies is not None:
             hidden = [copies[p] for p in hidden]
         make = partial(make_optimizer, choice, learning_rate=self.job.learning_rate,
-                       kernels=self.strategy.optimizer_kernels, hidden=hidden)  # fmt: skip
+                       kernels=self.strategy.optimizer_kernels, hidden=hidden,
+                       scaled=self.strategy.precision == "amp-fp16")  # fmt: skip
         if copies is not None:
             return HostOptimizer(copies, make, visiting)
         return InBackward(trainable, make) if self.strategy.optimizer_in_backward else make(trainable)

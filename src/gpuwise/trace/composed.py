@@ -18,31 +18,33 @@ _UPDATE = ("optimizer", "optimizer_kernels", "optimizer_in_backward", "keep_grad
 PLAIN_UPDATE: dict[str, Any] = {f.name: f.default for f in fields(Strategy) if f.name in _UPDATE}
 
 
-def composed(find: Callable[[Strategy], Recorded], strategy: Strategy) -> Recorded:
+def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu: bool = False) -> Recorded:
     """The step of a strategy: the job's own update as recorded, another in its place (gpuwise.trace.optimizers).
 
     Arguments:
         find: gives the recording of a strategy. It is asked for the strategy itself only where that cannot be composed.
+        on_cpu: the device that is forecast is a CPU.
     Raises what find raises, and InputError for techniques of the update that exclude each other.
     """
     plain = strategy.but(**PLAIN_UPDATE)
-    if strategy == plain:
-        return find(plain)
     try:
         base = find(plain)
     except GpuwiseError:  # the job's own optimizer may be what cannot be recorded
+        if strategy == plain:
+            raise
         return find(strategy)
     own = base.header.strategy.optimizer
     optimizer = strategy.optimizer or own
     if optimizer is None:
-        return find(strategy)
-    if strategy.but(optimizer=optimizer) != plain.but(optimizer=own):
+        return base if strategy == plain else find(strategy)
+    of_gpu = on_cpu and base.header.substrate != "cpu" and strategy.precision == "bf16"  # may have kernels that a CPU lacks
+    if strategy.but(optimizer=optimizer) != plain.but(optimizer=own) or (of_gpu and optimizer in ("sgd", "momentum")):
         from gpuwise.trace.optimizers import with_optimizer
 
         try:
             base = with_optimizer(base, optimizer, strategy.optimizer_kernels,
                                   in_backward=strategy.optimizer_in_backward, offload=strategy.offload,
-                                  keep_gradients=strategy.keep_gradients)  # fmt: skip
+                                  keep_gradients=strategy.keep_gradients, on_cpu=on_cpu or None)  # fmt: skip
         except UnsupportedError:
             return find(strategy)
     told = tuple(line for line in base.header.assumptions if not (strategy.optimizer and "--optimizer " in line))

@@ -24,12 +24,13 @@ Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
 
 
 def with_optimizer(trace: Recorded, optimizer: str, kernels: str | None = None, *, in_backward: bool = False,
-                   offload: str = "none", keep_gradients: bool = False) -> Recorded:  # fmt: skip
+                   offload: str = "none", keep_gradients: bool = False, on_cpu: bool | None = None) -> Recorded:  # fmt: skip
     """The same step under another optimizer, its kernels, and where gradients and state live.
 
     Arguments:
         trace: recorded on one device in mode train with gradients freed after the step, whatever its optimizer.
         optimizer, kernels, in_backward, offload, keep_gradients: as in Strategy.
+        on_cpu: the device that is forecast is a CPU; None: as the recording's.
 
     Raises InputError for techniques that exclude each other or kernels the optimizer lacks, UnsupportedError for what
     must be recorded: offloaded parameters, and optimizers that need shapes a file of an older version does not have.
@@ -38,10 +39,12 @@ def with_optimizer(trace: Recorded, optimizer: str, kernels: str | None = None, 
     asked = recorded.but(optimizer=optimizer, optimizer_kernels=kernels, optimizer_in_backward=in_backward, offload=offload,
                          keep_gradients=keep_gradients)  # fmt: skip
     _check(recorded, asked, substrate=trace.header.substrate)
-    kernels = kernels_of(optimizer, kernels)
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
     on_host = trace.header.substrate == "cpu"
+    kernels = kernels_of(optimizer, kernels, on_cpu=(on_host if on_cpu is None else on_cpu) or offload != "none",
+                         in_16_bits=any(p.element_bytes == 2 for p in parameters),
+                         scaled=recorded.precision == "amp-fp16")  # fmt: skip
     if offload == "optimizer":
         _offload(edit, parameters)
     elif in_backward:
