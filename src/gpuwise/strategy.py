@@ -22,8 +22,6 @@ KERNELS_OF = {
 OFFLOADS = ("none", "optimizer", "parameters")
 ADAPTERS = ("none", "lora", "qlora")
 MODES = ("train", "infer")
-# Fields that only a training step has.
-TECHNIQUES = ("optimizer_kernels", "optimizer_in_backward", "keep_gradients", "offload", "adapter", "adapter_rank")
 # Fields about the host that feeds the device: they change no operation of the step. None leaves the choice to the runtime.
 HOST_FIELDS = ("threads", "pin_threads", "loader_workers", "prefetch", "pinned_memory")
 

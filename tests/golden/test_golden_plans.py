@@ -40,7 +40,7 @@ def planned(name: str) -> dict[str, Any]:
     job, wanted = REQUESTS[name]
     catalog = Catalog()
     source = source_of(job)
-    source.search_recorded(optimizer=None, precision=None, recompute=None)
+    source.search_recorded()
     try:
         found = plan(source, Request(job_argument=job, **wanted), catalog.offers, catalog)
     except NothingInside as nothing:

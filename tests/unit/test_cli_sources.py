@@ -96,10 +96,10 @@ def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest
     assert "assumed 10,000 samples an epoch" in said
     assert "--optimizer" in said
     assert not any("attention kernels" in text for text in source.find(Strategy(), "pre-ampere").header.assumptions)
-    source.search_recorded(optimizer=None, precision=None, recompute=None)
+    source.search_recorded()
     with pytest.raises(UnsupportedError, match="no recorded trace of tabular-mlp in bf16"):
         source(Strategy("bf16"))
-    source.search_recorded(optimizer=None, precision="bf16", recompute=None)
+    source.search_recorded(precision="bf16")
     assert not source.recorded_only
 
 
@@ -130,7 +130,7 @@ def test_the_jobs_own_optimizer_by_name_is_the_recording_itself():
 def test_a_search_over_another_optimizer_needs_recordings_alone():
     source = source_of("tabular-mlp")
     assert isinstance(source, PresetSource)
-    source.search_recorded(optimizer="sgd", precision=None, recompute=None)
+    source.search_recorded(Strategy(optimizer="sgd"))
     assert source.recorded_only
 
 

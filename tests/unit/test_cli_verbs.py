@@ -331,7 +331,7 @@ BAD_INPUT = [
     (("plan", JOB, "--samples", "1e30"), "not a sensible number"),
     (("plan", JOB, "--tokens", "many"), "as a number of tokens"),
     (("plan", JOB, "--tokens", "5M"), "not tokens"),
-    (("plan", JOB, "--epochs", "1", "--samples", "5"), "more than one of"),
+    (("plan", JOB, "--tokens", "1", "--samples", "5"), "more than one of"),
     (("plan", JOB, "--epochs", "nan"), "epochs must be a number above zero"),
     (("plan", JOB, "--own", "rtx-4090:2x2"), "plans use one machine"),
     (("plan", JOB, "--own", "nonsense:2"), "unknown chip 'nonsense'"),

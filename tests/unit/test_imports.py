@@ -16,7 +16,7 @@ import gpuwise
 ROOT = Path(gpuwise.__file__).parent
 # From the top of the house down: a package imports only what stands before it. Packages on one line are one floor.
 FLOORS = [
-    {"atomic", "errors", "lazy", "units", "strategy"},
+    {"atomic", "errors", "lazy", "units", "strategy", "step_settings"},
     {"hardware"},
     {"trace"},
     {"cost"},
@@ -31,7 +31,8 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-TORCH_FREE = ("atomic", "errors", "lazy", "units", "strategy", "hardware", "trace", "cost", "plan", "report", "api", "cli")
+TORCH_FREE = ("atomic", "errors", "lazy", "units", "strategy", "step_settings", "hardware", "trace", "cost", "plan", "report",
+              "api", "cli")
 
 
 def module_name(path: Path) -> str:

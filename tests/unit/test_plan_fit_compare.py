@@ -302,7 +302,7 @@ def test_every_flag_of_a_strategy_is_asked_through_the_api():
     assert not any(r.kind == "accumulation" for r in in_backward.rows)
     with pytest.raises(InputError, match="no use for --offload"):
         api.fit("gpt2", on="rtx-4090", mode="infer", offload="optimizer")
-    with pytest.raises(InputError, match="unknown technique"):
+    with pytest.raises(InputError, match="unknown setting"):
         api.fit("gpt2", on="rtx-4090", magic=True)
 
 

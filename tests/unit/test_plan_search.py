@@ -275,7 +275,8 @@ def test_how_much_to_train_must_be_said_or_is_assumed_aloud():
     tokens = planned(Request(tokens=64_000), offer(), source=synthetic_source(unit="token", **SMALL))
     assert tokens.best.samples == 1000
     with pytest.raises(InputError, match="more than one"):
-        Request(samples=1, epochs=1)
+        Request(samples=1, tokens=1)
+    assert planned(Request(samples=1000, epochs=2.5), offer()).best.samples == 2500
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"samples": -5}, {"deadline_s": float("inf")}, {"budget_usd": -1.0},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of
@@ -14,10 +14,10 @@ from gpuwise.api.sources import usual_micro_batch
 from gpuwise.api.step_price import step_price
 from gpuwise.cost import Forecast
 from gpuwise.cost.rates import check_can_run
-from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.space import precisions_for
-from gpuwise.strategy import TECHNIQUES, Mesh, Strategy
+from gpuwise.step_settings import DeviceSettings, check_mode, given, strategy_of
+from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace
 from gpuwise.units import format_bytes
 
@@ -31,16 +31,15 @@ class Priced:
     device: Device
 
 
-def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, accumulate: int | None = None,
-                  precision: str | None = None, recompute: str | None = None, mesh: str | Mesh | None = None,
-                  optimizer: str | None = None, mode: str | None = None, compile: bool = False,
-                  channels_last: bool | None = None, loader_samples_per_s: float | None = None, history: bool = True,
-                  **techniques: Any) -> Priced:  # fmt: skip
+def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None = None, history: bool = True,
+                  **settings: Unpack[DeviceSettings]) -> Priced:  # fmt: skip
     """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there.
 
     Arguments:
         history: take the time that `validate` measured of this very step on this machine, where it has.
     """
+    asked = given(settings, DeviceSettings)
+    precision, mesh, micro_batch = asked.get("precision"), asked.get("mesh"), asked.get("micro_batch")
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
     on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
@@ -55,19 +54,17 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         best = "fp32" if on_this_cpu else next(iter(precisions_for(device.chip)), "fp32")
         chosen = source.default_precision(best)
     assert chosen is not None
-    strategy = Strategy(chosen, micro_batch=micro_batch, accumulation=1 if accumulate is None else accumulate,
-                        recompute=recompute or "none", optimizer=optimizer, mode=mode or "train",
-                        compile=compile, channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
-    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
+    strategy = strategy_of(asked | {"mesh": None}, precision=chosen, micro_batch=micro_batch)
+    check_mode(asked)
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
     if precision is None:
         reasons: tuple[str, ...] = ()
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
             # As `train` would, but for compiling, which depends on how long the run is.
             choice = cpu_settings(source, device.chip, strategy, capacity_bytes=device.capacity_bytes,
-                                  given=[] if channels_last is None else ["channels_last"])  # fmt: skip
+                                  given=asked.keys() & {"channels_last"})  # fmt: skip
             strategy, reasons = choice.strategy, choice.reasons
-        layout = ", channels-last" if strategy.channels_last and not channels_last else ""
+        layout = ", channels-last" if strategy.channels_last and not asked.get("channels_last") else ""
         assumed.append("; ".join([f"assumed precision {strategy.precision}{layout}", *reasons, "--precision changes it"]))
     price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
     if mesh is not None:
@@ -83,27 +80,6 @@ def forecast_step(source: Source, on: str, *, micro_batch: int | None = None, ac
         result = price_it(strategy.but(mesh=Mesh(dp_shard=device.devices)))
     note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
     return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
-
-
-def checked_techniques(techniques: Mapping[str, Any]) -> dict[str, Any]:
-    """Those given (not None), by the names of Strategy's fields. Raises InputError for an unknown one."""
-    unknown = sorted(set(techniques) - set(TECHNIQUES))
-    if unknown:
-        raise InputError(f"unknown technique {unknown[0]!r}.", [f"one of: {', '.join(TECHNIQUES)}"])
-    return {name: value for name, value in techniques.items() if value is not None}
-
-
-def check_mode(mode: str | None, *, accumulate: int | None, recompute: str | None, optimizer: str | None,
-               **techniques: Any) -> None:  # fmt: skip
-    """Raises InputError where a forward pass is asked for something that only training does."""
-    if mode != "infer":
-        return
-    train_only = {"accumulate": (accumulate or 1) > 1, "recompute": recompute not in (None, "none"),
-                  "optimizer": optimizer, **{name: value not in (None, False, "none")
-                                             for name, value in techniques.items()}}  # fmt: skip
-    for name in [name for name, asked in train_only.items() if asked]:
-        flag = name.replace("_", "-")
-        raise InputError(f"a forward pass has no use for --{flag}.", [f"leave out --{flag}", "--mode train"])
 
 
 def _priced(source: Source, device: Device, strategy: Strategy, *, assumed: Sequence[str],

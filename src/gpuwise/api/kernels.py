@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from gpuwise.api.forecasting import forecast_step
-from gpuwise.api.sources import source_of
-from gpuwise.api.verbs import of_a_step
+from gpuwise.api.verbs import forecast_with_trace
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
+from gpuwise.step_settings import ForecastSettings
 
 if TYPE_CHECKING:
     from gpuwise.cost.roofline import Roofline
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
-def roofline(job: str | Job, *, on: str, by: str = "kernels", seq_len: int | None = None, image_size: int | None = None,
-             **strategy: Any) -> Roofline:  # fmt: skip
+def roofline(job: str | Job, *, on: str, by: str = "kernels", **settings: Unpack[ForecastSettings]) -> Roofline:
     """Where the kernels of a step of a job lie under the roofs of a device: operations a byte, operations a second, share of
     the time; its `forecast` is that of `forecast`.
 
@@ -30,10 +28,9 @@ def roofline(job: str | Job, *, on: str, by: str = "kernels", seq_len: int | Non
 
     if by not in cost.BY:
         raise InputError(f"a roofline is by {' or by '.join(cost.BY)}, got {by!r}.")
-    priced = forecast_step(source_of(job, seq_len=seq_len, image_size=image_size), on, **strategy)
+    forecast, priced = forecast_with_trace(job, on, settings)
     found = cost.roofline(priced.trace, priced.device.chip, by=by)
-    told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
-    return replace(found, forecast=told, strategy=told.strategy)
+    return replace(found, forecast=forecast, strategy=forecast.strategy)
 
 
 def kernel(kind: str, *, on: str, dtype: str = "bf16", **sizes: int) -> KernelForecast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from gpuwise.cost import Forecast
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.types import Plan
+from gpuwise.step_settings import flags_of, strategy_of
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -93,8 +95,7 @@ def check_device(plan: Plan, here: Chip) -> None:
     cpus = here.kind == "cpu" and (plan.device == here.id or (planned is not None and planned.kind == "cpu"))
     if plan.device == here.id or cpus:
         return
-    strategy, job = plan.strategy, plan.job_argument or "JOB"
-    flags = f"--micro-batch {strategy.micro_batch} --accumulate {strategy.accumulation} --precision {strategy.precision}"
+    job, flags = shlex.quote(plan.job_argument or "JOB"), flags_of(plan.strategy)
     raise UnsupportedError(f"this plan is for {plan.count:g} x {plan.device} ({plan.offer.provider} "
                            f"{plan.offer.instance}); this machine is {here.id} ({here.name}).",
                            [f"plan for this machine: gpuwise plan {job} --on here -o plan.toml",
@@ -103,14 +104,8 @@ def check_device(plan: Plan, here: Chip) -> None:
 
 def named_strategy(job: Job, given: Mapping[str, Any], here: Here) -> Strategy:
     """What the user named, with the usual for the rest."""
-    fields = dict(given)
-    if "accumulate" in fields:
-        fields["accumulation"] = fields.pop("accumulate")
-    defaults = {
-        "micro_batch": usual_micro_batch(job.tokens_per_sample),
-        "precision": "fp32" if here.torch_device == "cpu" else "amp-bf16",
-    }
-    return Strategy(**{**defaults, **fields})
+    return strategy_of(given, micro_batch=usual_micro_batch(job.tokens_per_sample),
+                       precision="fp32" if here.torch_device == "cpu" else "amp-bf16")  # fmt: skip
 
 
 def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, here: Here, settings: TrainSettings,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.api.source import Source
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.strategy import PRECISIONS, TECHNIQUES, Strategy
+from gpuwise.step_settings import Techniques, settings_of
+from gpuwise.strategy import PRECISIONS, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one, load
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
@@ -38,7 +39,7 @@ class SavedSource(Source):
 
     def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
         recorded = self.family.header.strategy
-        for field in ("precision", "recompute", "mode", "optimizer", "compile", "channels_last", *TECHNIQUES):
+        for field in ("mode", "mesh", *settings_of(Techniques)):
             asked, had = getattr(strategy, field), getattr(recorded, field)
             if asked not in (had, None):  # None takes what there is
                 name = field.replace("_", "-")
@@ -81,10 +82,10 @@ class PresetSource(Source):
             said = (*said, "recorded with the attention kernels of Ampere and newer; this GPU takes others")
         return replace(family, header=replace(family.header, assumptions=said))
 
-    def search_recorded(self, *, optimizer: str | None, precision: str | None, recompute: str | None) -> None:
-        """From here on only recordings answer, if there are any for what the user pinned."""
+    def search_recorded(self, wanted: Strategy | None = None, *, precision: str | None = None) -> None:
+        """From here on only recordings answer, if there are any for what the user pinned: a precision, and techniques."""
         names = [precision] if precision else [name for name in PRECISIONS if name != "tf32"]
-        wanted = Strategy(recompute=recompute or "none", optimizer=optimizer)
+        wanted = wanted or Strategy()
         self.recorded_only = True
         self.recorded_only = any(self._answers(wanted.but(precision=name)) for name in names)
 

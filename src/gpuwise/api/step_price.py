@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from gpuwise.api.devices import substrate_of
 from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import Source
-from gpuwise.cost import Forecast, price
-from gpuwise.cost.offload import host_link, lengthened, offload
-from gpuwise.cost.parameters import parameters
-from gpuwise.errors import MissingDependencyError, UnsupportedError
+from gpuwise.cost import Forecast
 from gpuwise.hardware import Chip, load_catalog
-from gpuwise.plan.compile_time import drawing_s, slowed
+from gpuwise.plan.step import forecast_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
-from gpuwise.trace.sharded import data_parallel, recorded_as
+from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
 
 
 def step_price(source: Source, chip: Chip, strategy: Strategy, *, history: bool, **terms: Any) -> tuple[Forecast, Trace]:
@@ -28,22 +24,13 @@ def step_price(source: Source, chip: Chip, strategy: Strategy, *, history: bool,
 
     Raises what tracing and pricing raise.
     """
-    trace, communication = data_parallel(source.trace(recorded_as(strategy), substrate=substrate_of(chip)), strategy)
-    found = price(trace, communication, chip, strategy=strategy, **terms)
-    if strategy.offload != "none":
-        plain = source.trace(recorded_as(strategy.but(offload="none")), substrate=substrate_of(chip))
-        found = lengthened(found, offload(plain, strategy, host_link(chip, load_catalog()), parameters()))
-    if strategy.compile and chip.kind == "cpu":
-        found = _drawing(found, source, chip)
+    traces: dict[Strategy, tuple[Trace, Communication]] = {}
+
+    def trace_of(wanted: Strategy) -> tuple[Trace, Communication]:
+        if wanted not in traces:
+            traces[wanted] = data_parallel(source.trace(recorded_as(wanted), substrate=substrate_of(chip)), wanted)
+        return traces[wanted]
+
+    found = forecast_of(trace_of, strategy, chip, catalog=load_catalog(), **terms)
+    trace = trace_of(strategy)[0]
     return as_last_measured(found, trace, strategy, chip) if history else found, trace
-
-
-def _drawing(compiled: Forecast, source: Source, chip: Chip) -> Forecast:
-    """With the random numbers of compiled steps, which only the trace of eager ones counts."""
-    strategy = compiled.strategy.but(compile=False)
-    try:
-        eager = source.trace(recorded_as(strategy), substrate=substrate_of(chip))
-    except (UnsupportedError, MissingDependencyError) as error:  # a saved trace has no other
-        missing = f"random numbers of compiled steps are not priced: {error.what}"
-        return replace(compiled, assumptions=(*compiled.assumptions, missing))
-    return slowed(compiled, drawing_s(eager, chip))

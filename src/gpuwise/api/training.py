@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from gpuwise.api.run_start import (
     check_device,
@@ -21,7 +21,8 @@ from gpuwise.api.run_start import (
 from gpuwise.api.traced import JobSource
 from gpuwise.errors import InputError
 from gpuwise.plan.types import Plan
-from gpuwise.strategy import HOST_FIELDS, TECHNIQUES, Strategy
+from gpuwise.step_settings import RunSettings, flag_of, settings_of, sizes_of
+from gpuwise.strategy import Strategy
 from gpuwise.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from gpuwise.runtime import TrainedStep, Training, TrainResult, TrainSettings
 
 AUTO = "auto"  # a run folder of this name: runs/<job>, the first that is free or to be continued
-_STRATEGY = ("micro_batch", "accumulate", "precision", "recompute", "optimizer", "compile", "channels_last", *TECHNIQUES,
-             *HOST_FIELDS)  # fmt: skip
 
 
 def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **settings: Any) -> TrainResult:
@@ -51,9 +50,9 @@ class Trainer:
         for step in trainer: print(step.step, step.loss)
 
     Arguments:
-        plan: a Plan or its file, run as it is; else micro_batch, accumulate, precision, recompute, optimizer, compile,
-            channels_last, threads, pin_threads, loader_workers, prefetch, pinned_memory and the techniques of
-            gpuwise.strategy.Strategy say how; what none of them says is chosen.
+        plan: a Plan or its file, run as it is; else the settings of gpuwise.step_settings.RunSettings say how: micro_batch,
+            accumulate, precision, recompute and the other techniques, seq_len, threads, loader_workers and so on; what none
+            of them says is chosen.
         epochs, steps, samples, tokens: how long, one of them; None: as planned, or one epoch.
         run: the folder of checkpoints, log and report; a run in it that has not ended is continued. "auto": runs/<job>.
             None keeps nothing. resume: True: there must be one to continue; False: there must be none.
@@ -94,19 +93,17 @@ class Trainer:
         writers: str | tuple[str, ...] = (),
         log: str | os.PathLike[str] | None = None,
         progress: str = "auto",
-        seq_len: int | None = None,
-        image_size: int | None = None,
-        **strategy: Any,
+        **strategy: Unpack[RunSettings],
     ):
         from gpuwise.job.dependencies import require
         from gpuwise.plan.file import load_plan
 
-        given = {name: value for name, value in strategy.items() if value is not None}
+        sizes = {name: value for name, value in sizes_of(strategy).items() if value is not None}
+        given = {name: value for name, value in strategy.items() if value is not None and name not in sizes}
         _check_names(given, plan)
         if plan is not None and not isinstance(plan, Plan):
             plan = load_plan(plan)
         self.plan = plan
-        sizes = {name: value for name, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
         if plan is not None:
             check_same_sizes(plan, sizes)
         require("torch", purpose="train")
@@ -168,10 +165,10 @@ class Trainer:
 
 
 def _check_names(given: Mapping[str, Any], plan: object) -> None:
-    if unknown := set(given) - set(_STRATEGY):
+    if unknown := set(given) - set(settings_of(RunSettings)):
         raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
     if plan is not None and given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        flags = ", ".join(map(flag_of, given))
         raise InputError(f"{flags} and --plan exclude each other: a plan is run as it is.",
                          ["leave out --plan", f"leave out {flags}"])  # fmt: skip
 
@@ -192,5 +189,5 @@ def _in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job:
             raise InputError("there is nothing to continue without a folder.", ["--run FOLDER of the run to continue"])
         return settings
     if os.fspath(run) == AUTO:
-        return replace(settings, folder=usual_folder(settings.started_in / "runs", job, strategy, settings))
+        return replace(settings, folder=usual_folder(Path("runs"), job, strategy, settings))
     return replace(settings, folder=Path(run))

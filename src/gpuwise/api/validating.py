@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from gpuwise import __version__
 from gpuwise.api import history
-from gpuwise.api.forecasting import check_mode, checked_techniques
 from gpuwise.api.measured import machine_key
 from gpuwise.api.sources import TRACE_SUFFIX
 from gpuwise.cost.forecast import Interval
@@ -26,7 +25,7 @@ from gpuwise.hardware.load import disturbances, load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
 from gpuwise.measure.trial_result import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, Measured, Trial, Validation
-from gpuwise.strategy import Strategy
+from gpuwise.step_settings import DeviceSettings, check_mode, flag_of, given, sizes_of, strategy_of
 from gpuwise.trace.presets.table import PRESETS
 
 if TYPE_CHECKING:
@@ -54,18 +53,8 @@ def validate(
     *,
     suite: bool = False,
     steps: int | None = None,
-    micro_batch: int | None = None,
-    accumulate: int | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    precision: str | None = None,
-    recompute: str | None = None,
-    optimizer: str | None = None,
-    mode: str | None = None,
-    compile: bool = False,
-    channels_last: bool | None = None,
     on_progress: Callable[[Doing], None] = lambda _: None,
-    **techniques: Any,
+    **settings: Unpack[DeviceSettings],
 ) -> Validation:
     """Forecasts a step of each job for this machine, then runs real ones and holds both side by side: time, throughput, memory,
     what bounds it. What was measured is kept, and the next forecast of the same step on this machine gives it.
@@ -81,21 +70,18 @@ def validate(
     Raises InputError, UnknownNameError, JobError or MissingDependencyError before anything runs.
     """
     names = _names(jobs)
-    settings = {"micro_batch": micro_batch, "accumulate": accumulate, "precision": precision, "recompute": recompute,
-                "optimizer": optimizer, "mode": mode, "compile": compile or None, "channels_last": channels_last,
-                **techniques}  # fmt: skip
-    given = {name: value for name, value in settings.items() if value is not None}
-    sizes = {name: value for name, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
+    sizes = {name: value for name, value in sizes_of(settings).items() if value is not None}
+    asked = {name: value for name, value in given(settings, DeviceSettings).items() if name not in sizes}
     if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MOST_STEPS):
         raise InputError(f"--steps must be a whole number from 1 to {_MOST_STEPS:,}, got {steps!r}.")
     if suite:
-        _check_suite({**given, **sizes})
+        _check_suite({**asked, **sizes})
         names = [member.name for member in members(tuple(names))]
     else:
-        _check(names, given, sizes)
+        _check(names, asked, sizes)
     _check_torch(names)
-    asked = {"sizes": sizes, "strategy": given, "suite": suite, "steps": steps}
-    return _run([{"job": name, **asked} for name in names], suite=suite, on_progress=on_progress)
+    request = {"sizes": sizes, "strategy": asked, "suite": suite, "steps": steps}
+    return _run([{"job": name, **request} for name in names], suite=suite, on_progress=on_progress)
 
 
 def _run(requests: Sequence[Mapping[str, Any]], *, suite: bool, on_progress: Callable[[Doing], None]) -> Validation:
@@ -196,23 +182,19 @@ def _names(jobs: str | Sequence[str] | Job) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_suite(given: Mapping[str, Any]) -> None:
-    if given:
-        flag = f"--{next(iter(given)).replace('_', '-')}"
+def _check_suite(asked: Mapping[str, Any]) -> None:
+    if asked:
+        flag = flag_of(next(iter(asked)))
         raise InputError(f"the suite runs at settings of its own; it takes no {flag}.",
                          [f"leave out {flag}", f"name a job: gpuwise validate gpt2 {flag} ..."])  # fmt: skip
 
 
-def _check(names: Sequence[str], given: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+def _check(names: Sequence[str], asked: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
     """What can be told without PyTorch and without running the user's code."""
     if not names:
         raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
-    plain = {name: given.get(name) for name in ("accumulate", "recompute", "optimizer")}
-    known = {"micro_batch", "precision", "mode", "compile", "channels_last", *plain}
-    techniques = checked_techniques({name: value for name, value in given.items() if name not in known})
-    check_mode(given.get("mode"), **plain, **techniques)
-    fields = {name: given[name] for name in known & set(given) - {"accumulate"}}
-    Strategy(accumulation=given.get("accumulate", 1), **fields, **techniques)
+    check_mode(asked)
+    strategy_of(asked)  # raises for values out of range
     for name in names:
         _check_job(name, sizes)
 

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.devices import device_of
-from gpuwise.api.forecasting import check_mode, checked_techniques, forecast_step
+from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.sources import PresetSource, SavedSource, Source, source_of
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
+from gpuwise.plan.length import RunLength, with_whole_run
+from gpuwise.step_settings import (
+    DeviceSettings,
+    ForecastSettings,
+    PlanSettings,
+    StepSettings,
+    check_mode,
+    given,
+    settings_of,
+    sizes_of,
+    strategy_of,
+)
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.units import parse_count, parse_duration, parse_usd
+from gpuwise.units import parse_duration, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.api.installation import Installation
@@ -33,24 +45,7 @@ if TYPE_CHECKING:
 _TRACED_AGAIN = 4_000
 
 
-def forecast(
-    job: str | Job,
-    *,
-    on: str,
-    micro_batch: int | None = None,
-    accumulate: int | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    precision: str | None = None,
-    recompute: str | None = None,
-    mesh: str | Mesh | None = None,
-    optimizer: str | None = None,
-    mode: str | None = None,
-    compile: bool = False,
-    channels_last: bool | None = None,
-    loader_samples_per_s: float | None = None,
-    **techniques: Any,
-) -> Forecast:
+def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Forecast:
     """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
 
     Arguments:
@@ -60,52 +55,43 @@ def forecast(
         mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
         compile: the step under torch.compile; a warning says where its interval is that of eager steps.
         channels_last: images and convolutions with their channels innermost in memory.
+        samples, epochs, tokens: how long a run is; `run` of the result then has its steps, hours and dollars.
         loader_samples_per_s: what the data pipeline of one machine delivers; the step waits for it where it is slower.
-        techniques: optimizer_kernels, optimizer_in_backward, keep_gradients, offload, adapter and adapter_rank, as
-            gpuwise.strategy.Strategy has them.
+        settings: those and the others, all optional: gpuwise.step_settings.ForecastSettings.
 
     What is left None is chosen, and named in `assumptions` with the flag that changes it.
     Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
     """
-    source = source_of(job, seq_len=seq_len, image_size=image_size)
-    priced = forecast_step(source, on, micro_batch=micro_batch, accumulate=accumulate, precision=precision,
-                     recompute=recompute, mesh=mesh, optimizer=optimizer, mode=mode, compile=compile,
-                     channels_last=channels_last, loader_samples_per_s=loader_samples_per_s, **techniques)  # fmt: skip
-    return replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
+    return forecast_with_trace(job, on, settings)[0]
 
 
-def memory_timeline(job: str | Job, *, on: str, seq_len: int | None = None, image_size: int | None = None,
-                    **strategy: Any) -> Timeline:  # fmt: skip
+def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> tuple[Forecast, Priced]:
+    """What `forecast` returns, and the trace and device it rests on."""
+    asked = given(settings, ForecastSettings)
+    source = source_of(job, **sizes_of(asked))
+    length = RunLength.of(asked, source.samples_per_epoch)
+    loader = asked.pop("loader_samples_per_s", None)
+    step = {name: value for name, value in asked.items() if name in settings_of(DeviceSettings)}
+    priced = forecast_step(source, on, loader_samples_per_s=loader, **step)
+    forecast = priced.forecast
+    if not length.named:
+        return replace(forecast, assumptions=of_a_step(forecast.assumptions)), priced
+    return with_whole_run(forecast, length, priced.trace.header), priced
+
+
+def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Timeline:
     """Memory over that step by category, its peak and the tensors that make it; its `forecast` is that of `forecast`.
 
     Arguments: as for `forecast`. gpuwise.report.memory_picture draws it. Raises what `forecast` raises.
     """
     from gpuwise.cost.timeline import timeline
 
-    priced = forecast_step(source_of(job, seq_len=seq_len, image_size=image_size), on, **strategy)
+    forecast, priced = forecast_with_trace(job, on, settings)
     found = timeline(priced.trace, priced.device.chip, memory=priced.forecast.memory)
-    told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
-    return replace(found, forecast=told, strategy=told.strategy)
+    return replace(found, forecast=forecast, strategy=forecast.strategy)
 
 
-def fit(
-    job: str | Job,
-    *,
-    on: str,
-    micro_batch: int | None = None,
-    accumulate: int | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    precision: str | None = None,
-    recompute: str | None = None,
-    mesh: str | Mesh | None = None,
-    optimizer: str | None = None,
-    mode: str | None = None,
-    compile: bool = False,
-    channels_last: bool | None = None,
-    every_technique: bool = False,
-    **techniques: Any,
-) -> FitResult:
+def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: Unpack[DeviceSettings]) -> FitResult:
     """The largest micro-batch of a job on a device, where its memory peaks, and what each memory technique would free and
     cost, in order of best trade.
 
@@ -116,38 +102,24 @@ def fit(
     """
     from gpuwise.plan.fit import fit as find_fit
 
-    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer, **techniques)
-    source = source_of(job, seq_len=seq_len, image_size=image_size)
+    asked = given(settings, DeviceSettings)
+    check_mode(asked)
+    source = source_of(job, **sizes_of(asked))
     catalog = load_catalog()
-    mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    mesh = Mesh.parse(asked["mesh"]) if isinstance(asked.get("mesh"), str) else asked.get("mesh")
     device = device_of(on, catalog, mesh=mesh)
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
-    asked = Strategy(micro_batch=1 if micro_batch is None else micro_batch, recompute=recompute or "none",
-                     accumulation=1 if accumulate is None else accumulate, mesh=mesh or Mesh(), optimizer=optimizer,
-                     mode=mode or "train", compile=compile,
-                     channels_last=channels_last or False, **checked_techniques(techniques))  # fmt: skip
     traces = partial(source, substrate=device.substrate)
-    result = find_fit(traces, device.chip, catalog=catalog, asked=asked,
-                      precision=precision, count=device.count, link=device.link, capacity_bytes=device.capacity_bytes,
-                      micro_batch=micro_batch, sizes=source.sizes,
+    result = find_fit(traces, device.chip, catalog=catalog, asked=strategy_of(asked),
+                      precision=asked.get("precision"), count=device.count, link=device.link,
+                      capacity_bytes=device.capacity_bytes, micro_batch=asked.get("micro_batch"), sizes=source.sizes,
                       at_hand=None if every_technique else _at_hand(source, traces))  # fmt: skip
     return replace(result, assumptions=of_a_step([*device.spec.assumed, *result.assumptions]))
 
 
 def compare(
-    job: str | Job,
-    *,
-    on: str | Sequence[str],
-    micro_batch: int | None = None,
-    accumulate: int | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    precision: str | None = None,
-    recompute: str | None = None,
-    optimizer: str | None = None,
-    mode: str | None = None,
-    channels_last: bool | None = None,
+    job: str | Job, *, on: str | Sequence[str], mode: str | None = None, **settings: Unpack[StepSettings]
 ) -> Comparison:
     """Forecasts of a job on several devices, with speed-ups over the slowest and the reason for each.
 
@@ -156,49 +128,42 @@ def compare(
     """
     from gpuwise.plan.compare import compare as compare_devices
 
-    check_mode(mode, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
+    asked = given(settings, StepSettings)
+    strategy = strategy_of({**asked, "mode": mode})
+    check_mode({**asked, "mode": mode})
     catalog = load_catalog()
     devices = [parse_device(name, catalog=catalog) for name in _device_names(on)]
-    source = source_of(job, seq_len=seq_len, image_size=image_size)
-    wanted = Strategy(micro_batch=1 if micro_batch is None else micro_batch,
-                      accumulation=1 if accumulate is None else accumulate)  # fmt: skip
-    result = compare_devices(source, devices, micro_batch=micro_batch, accumulation=wanted.accumulation,
-                           precision=precision, recompute=recompute or "none", optimizer=optimizer,
-                             mode=mode or "train", channels_last=channels_last or False, sizes=source.sizes)  # fmt: skip
+    source = source_of(job, **sizes_of(asked))
+    result = compare_devices(source, devices, asked=strategy, micro_batch=asked.get("micro_batch"),
+                             precision=asked.get("precision"), sizes=source.sizes)  # fmt: skip
     return replace(result, assumptions=of_a_step(result.assumptions))
 
 
 def plan(
     job: str | Job,
     *,
-    samples: int | str | None = None,
-    epochs: float | None = None,
-    tokens: int | str | None = None,
     budget: float | str | None = None,
     deadline: float | str | None = None,
     on: str | Sequence[str] | None = None,
     own: str | Sequence[str] = (),
     spot: bool | None = None,
     global_batch: int | None = None,
-    micro_batch: int | None = None,
-    precision: str | None = None,
-    recompute: str | None = None,
-    optimizer: str | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
     interruptions: float | None = None,
     electricity: float | None = None,
     stale: bool = False,
     xla: bool = False,
     limit: int | None = 12,
+    **settings: Unpack[PlanSettings],
 ) -> PlanResult:
     """The cheapest ways to train a job inside a budget and a deadline, best first, with reasons.
 
     Arguments:
-        samples, epochs, tokens: how much to train, one of them: 50_000 or "50k".
+        samples, epochs, tokens: how much to train, one of them: 50_000 or "50k"; or samples an epoch, and epochs.
         budget: dollars or "20k". deadline: seconds or "3d".
         on: only these devices. own: machines at hand, ["rtx-4090:2"]. spot: True spot alone, False none, None both.
-        global_batch: samples an optimizer step. micro_batch, precision, recompute: pinned instead of searched.
+        global_batch: samples an optimizer step.
+        micro_batch, accumulate, precision, recompute: pinned instead of searched.
+        settings: the others hold in every plan: gpuwise.step_settings.PlanSettings.
         interruptions: of a spot machine a day. electricity: dollars a kWh.
         stale: rank offers whose price is over a year older than the newest in the catalog, too.
         xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by its price; else it stands
@@ -212,21 +177,23 @@ def plan(
     from gpuwise.plan.search import plan as search
     from gpuwise.plan.types import Request
 
+    asked = given(settings, PlanSettings)
+    techniques = strategy_of({**asked, "micro_batch": None, "accumulate": None})
+    length = RunLength.of(asked, None)
     request = Request(
-        samples=None if samples is None else parse_count(str(samples), "a number of samples"),
-        epochs=epochs,
-        tokens=None if tokens is None else parse_count(str(tokens), "a number of tokens"),
+        samples=length.samples, epochs=length.epochs, tokens=length.tokens,
         budget_usd=None if budget is None else parse_usd(str(budget)),
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
         on=None if on is None else tuple(_one_machine(name, "--on") for name in _device_names(on)),
         own=tuple(_owned(text) for text in (_device_names(own) if own else ())),
-        spot=spot, global_batch=global_batch, precision=precision, recompute=recompute, micro_batch=micro_batch,
-        optimizer=optimizer, interruptions_per_day=interruptions, stale=stale, xla=xla, limit=limit,
-        usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
+        spot=spot, global_batch=global_batch, interruptions_per_day=interruptions, stale=stale, xla=xla, limit=limit,
+        usd_per_kwh=USD_PER_KWH if electricity is None else electricity, techniques=techniques, named=frozenset(asked),
+        precision=asked.get("precision"), recompute=asked.get("recompute"), micro_batch=asked.get("micro_batch"),
+        accumulate=asked.get("accumulate"), loader_samples_per_s=asked.get("loader_samples_per_s"),
     )  # fmt: skip
-    source = source_of(job, seq_len=seq_len, image_size=image_size)
+    source = source_of(job, **sizes_of(asked))
     if isinstance(source, PresetSource):
-        source.search_recorded(optimizer=optimizer, precision=precision, recompute=recompute)
+        source.search_recorded(techniques, precision=request.precision)
     catalog = load_catalog()
     request = replace(request, here=detect_machine(catalog), samples_per_epoch=source.samples_per_epoch,
                       sizes=source.sizes, job_argument=source.argument)  # fmt: skip

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
-from gpuwise.strategy import TECHNIQUES
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
+from gpuwise.step_settings import DeviceSettings
 
 
 @click.command("compare", cls=JobCommand, short_help="A job on several devices.")
 @job_argument
 @on_option("Devices separated by commas.", metavar="A,B,C")
-@strategy_options(without=("mesh", *TECHNIQUES))
+@settings_options(DeviceSettings, without=("mesh",))
 @json_option
 def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
     """JOB on several devices side by side, with the reason for each speed-up."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from gpuwise.cli.stdout import answers
 from gpuwise.errors import FileFormatError, GpuwiseError, JobError
 
 EXIT_UNEXPECTED = 1
@@ -56,7 +55,7 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted.", err=True)
         if as_json:
-            _answer({"error": {"code": "interrupted", "message": "interrupted.", "ways_out": []}})
+            click.echo(json.dumps({"error": {"code": "interrupted", "message": "interrupted.", "ways_out": []}}))
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing left to say. Python would complain again when it flushes at exit.
@@ -88,12 +87,8 @@ def tell(error: GpuwiseError) -> None:
 def _end(error: GpuwiseError, as_json: bool) -> None:
     tell(error)
     if as_json:
-        _answer(error.to_dict())
+        click.echo(json.dumps(error.to_dict(), indent=2, ensure_ascii=False))
     sys.exit(error.exit_code)
-
-
-def _answer(content: dict[str, object]) -> None:
-    click.echo(json.dumps(content, indent=2, ensure_ascii=False), file=answers())
 
 
 def _usage(error: click.ClickException) -> UsageError:
@@ -109,4 +104,4 @@ def _show_warning(message: Warning | str, category: type[Warning], filename: str
 
 def _silence_stdout() -> None:
     with suppress(OSError, ValueError):  # no file behind it: nothing will be flushed to a pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

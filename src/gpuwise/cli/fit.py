@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
 from gpuwise.cli.pictures import check_plot, memory_plot_option, show_memory
+from gpuwise.step_settings import DeviceSettings
 
 
 @click.command("fit", cls=JobCommand, short_help="The largest micro-batch on a device.")
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, rtx-4090:2, or `here`.")
-@strategy_options()
-@click.option("--compile", is_flag=True, help="The step under torch.compile.")
+@settings_options(DeviceSettings)
 @click.option("--every-technique", is_flag=True,
               help="Trace the job anew for each technique that needs it: seconds each.")  # fmt: skip
 @memory_plot_option
@@ -26,7 +26,7 @@ def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_tec
     from gpuwise.report.fit import fit_report
 
     if memory_plot is not None:
-        memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
+        check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
     result = api.fit(job, on=on, every_technique=every_technique, **strategy)
     emit(result, fit_report, as_json=as_json)
     if memory_plot is not None:

@@ -6,29 +6,28 @@ from typing import Any
 
 import click
 
-from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
 from gpuwise.cli.pictures import check_plot, memory_plot_option, roofline_plot_option, show_memory, show_roofline
+from gpuwise.step_settings import ForecastSettings
 
 
 @click.command("forecast", cls=JobCommand, short_help="One training step on a device.")
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, h100-sxm:8, or `here`.")
-@strategy_options()
-@click.option("--compile", is_flag=True, help="The step under torch.compile.")
-@click.option("--loader-samples-per-s", type=float, metavar="N", help="What the data pipeline of a machine delivers.")
+@settings_options(ForecastSettings)
 @memory_plot_option
 @roofline_plot_option
 @json_option
 def command(job: str, on: str, as_json: bool, memory_plot: str | None, roofline_plot: str | None, **strategy: Any) -> None:
-    """Time, memory, energy and money of one training step of JOB on a device."""
+    """Time, memory, energy and money of one training step of JOB on a device, and of the whole run where --tokens, --samples or
+    --epochs say how long it is."""
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.forecast import forecast_report
 
-    if memory_plot is not None:
-        memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
-    if roofline_plot is not None:
-        roofline_plot = check_plot(roofline_plot, flag="--roofline-plot", as_json=as_json)
+    for flag, path in (("--memory-plot", memory_plot), ("--roofline-plot", roofline_plot)):
+        if path is not None:
+            check_plot(path, flag=flag, as_json=as_json)
     timeline = None if memory_plot is None else api.memory_timeline(job, on=on, **strategy)
     roofline = None if roofline_plot is None else api.roofline(job, on=on, **strategy)
     drawn = timeline or roofline

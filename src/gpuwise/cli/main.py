@@ -11,7 +11,6 @@ import click
 
 from gpuwise import __version__
 from gpuwise.cli import failure
-from gpuwise.cli.stdout import answers
 from gpuwise.errors import unknown_name
 
 VERBS = {
@@ -57,7 +56,7 @@ class Verbs(click.Group):
         with failure.handled(arguments):
             # click returns the code of ctx.exit() here, and whatever a verb returns: ours return None
             code = super().main(arguments, *other, **extra)
-            answers().flush()
+            sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from gpuwise.cli.stdout import json_alone
-from gpuwise.strategy import ADAPTERS, MODES, OFFLOADS, OPTIMIZER_KERNELS, OPTIMIZERS, PRECISIONS, RECOMPUTES
+from gpuwise.step_settings import Setting, flag_of, settings_of
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -50,48 +49,26 @@ def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> D
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, callback=_keep_stdout,
-                        help="JSON on stdout, and nothing else there.")(function)  # fmt: skip
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout, and nothing else there.")(function)
 
 
-def _keep_stdout(ctx: click.Context, param: click.Parameter, as_json: bool) -> bool:
-    if as_json:
-        ctx.with_resource(json_alone())
-    return as_json
-
-
-_STRATEGY: dict[str, Decorator] = {
-    "micro_batch": click.option("--micro-batch", type=int, metavar="N", help="Samples a forward pass of one device."),
-    "accumulate": click.option("--accumulate", type=int, metavar="N", help="Micro-batches before an optimizer step."),
-    "mesh": click.option("--mesh", metavar="AXES", help="How devices share the work: dp=8, or dp_shard=8."),
-    "seq_len": click.option("--seq-len", type=int, metavar="N", help="Tokens a sample."),
-    "image_size": click.option("--image-size", type=int, metavar="N", help="Height and width of images, in pixels."),
-    "precision": click.option("--precision", type=click.Choice(PRECISIONS), help="Number formats of the arithmetic."),
-    "recompute": click.option("--recompute", type=click.Choice(RECOMPUTES), help="Activations made again in backward."),
-    "optimizer": click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Instead of the job's own."),
-    "optimizer_kernels": click.option("--optimizer-kernels", type=click.Choice(OPTIMIZER_KERNELS),
-                                      help="How the update is launched (fused where PyTorch has it)."),
-    "optimizer_in_backward": click.option("--optimizer-in-backward", is_flag=True, default=None,
-                                          help="Update each parameter as soon as its gradient is there."),
-    "keep_gradients": click.option("--keep-gradients", is_flag=True, default=None,
-                                   help="Set gradients to zero after a step instead of freeing them."),
-    "offload": click.option("--offload", type=click.Choice(OFFLOADS), help="What lives in host memory."),
-    "adapter": click.option("--adapter", type=click.Choice(ADAPTERS),
-                            help="Train low-rank additions to frozen weights; qlora holds those in 4 bits."),
-    "adapter_rank": click.option("--adapter-rank", type=int, metavar="N", help="Rank of the additions (16)."),
-    "channels_last": click.option("--channels-last", is_flag=True, default=None,
-                                  help="Images and convolutions with their channels innermost in memory."),
-    "mode": click.option("--mode", type=click.Choice(MODES), help="A training step (default) or a forward pass."),
-}  # fmt: skip
-
-
-def strategy_options(*, without: Sequence[str] = ()) -> Decorator:
-    """The flags that say how one rank trains, named as in gpuwise.api; those in `without` are left out."""
+def settings_options(group: type, *, without: Sequence[str] = ()) -> Decorator:
+    """The flags of a group of gpuwise.step_settings, named as the keywords of gpuwise.api; those in `without` are left out."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name, option in reversed(_STRATEGY.items()):
+        for name, (kind, setting) in reversed(settings_of(group).items()):
             if name not in without:
-                function = option(function)
+                function = _option(name, kind, setting)(function)
         return function
 
     return add
+
+
+def _option(name: str, kind: type, setting: Setting) -> Decorator:
+    flag = flag_of(name)
+    if kind is bool:
+        off = f"/--no-{flag.removeprefix('--')}" if setting.off_switch else ""
+        return click.option(flag + off, name, is_flag=True, default=None, help=setting.help)
+    if setting.choices:
+        return click.option(flag, name, type=click.Choice(setting.choices), help=setting.help)
+    return click.option(flag, name, type=kind if kind in (int, float) else str, metavar=setting.metavar, help=setting.help)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
-from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, strategy_options
-from gpuwise.strategy import TECHNIQUES
+from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
+from gpuwise.step_settings import PlanSettings
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
 @job_argument
-@click.option("--samples", metavar="N", help="Train on this many samples, e.g. 50k.")
-@click.option("--epochs", type=float, metavar="N", help="Passes over the job's data set.")
-@click.option("--tokens", metavar="N", help="Train on this many tokens, e.g. 20B.")
 @click.option("--budget", metavar="USD", help="Spend at most this, e.g. 20000 or $20k.")
 @click.option("--deadline", metavar="TIME", help="Be done within this, e.g. 3d or 12h.")
 @on_option("Only these devices, separated by commas.", required=False, metavar="A,B")
@@ -26,7 +22,7 @@ from gpuwise.strategy import TECHNIQUES
 @click.option("--global-batch", type=int, metavar="N", help="Samples an optimizer step, over all devices.")
 @click.option("--interruptions", type=float, metavar="N", help="Interruptions of a spot machine, a day.")
 @click.option("--electricity", type=float, metavar="USD", help="Dollars a kWh, for your own machines.")
-@strategy_options(without=("accumulate", "mesh", "mode", "channels_last", *TECHNIQUES))
+@settings_options(PlanSettings)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
 @json_option
 def command(job: str, output: str | None, as_json: bool, **request: Any) -> None:
@@ -36,9 +32,8 @@ def command(job: str, output: str | None, as_json: bool, **request: Any) -> None
     from gpuwise.plan.file import save_plan
     from gpuwise.report.plan import plan_report
 
-    target = None if output is None else os.path.abspath(output)  # the job may change the working folder
     result = api.plan(job, **request)
-    if target is not None:
-        save_plan(result.best, target)
+    if output is not None:
+        save_plan(result.best, output)
         click.echo(f"wrote {output}; run it with `gpuwise train {job} --plan {output}`", err=True)
     emit(result, plan_report, as_json=as_json)

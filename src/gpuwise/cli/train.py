@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwise.cli.failure import EXIT_INTERRUPTED, tell
-from gpuwise.cli.options import JobCommand, job_argument, json_option, strategy_options
+from gpuwise.cli.options import JobCommand, job_argument, json_option, settings_options
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.step_settings import RunSettings
 
 if TYPE_CHECKING:
     from gpuwise.api import Trainer
@@ -40,17 +41,10 @@ AUTO = "auto"  # runs/<job>, the first that is free or to be continued
 @click.option("--patience", type=int, metavar="N", help="Stop after so many evaluations without a better one.")
 @click.option("--on-nonfinite", type=click.Choice(("stop", "skip")), default="stop", show_default=True,
               help="What to do with a step whose loss is no number.")  # fmt: skip
-@strategy_options(without=("mesh", "mode"))
-@click.option("--compile/--no-compile", default=None, help="The step under torch.compile; chosen without it.")
-@click.option("--threads", type=int, metavar="N", help="Of the CPU's operations (default: its cores).")
-@click.option("--pin-threads", is_flag=True, default=None, help="Bind each of them to a core.")
-@click.option("--loader-workers", type=int, metavar="N", help="Processes that read data.")
-@click.option("--prefetch", type=int, metavar="N", help="Micro-batches made ready ahead.")
-@click.option("--pinned-memory/--no-pinned-memory", default=None, help="Batches wait where the device can read by itself.")
+@settings_options(RunSettings)
 @click.option("--writer", "writers", multiple=True, type=click.Choice(("tensorboard", "wandb")), help="Curves there, too.")
 @click.option("--export", type=click.Path(), metavar="FILE", help="At the end, write the weights as safetensors.")
-@click.option("--log", type=click.Path(dir_okay=False),
-              help="Append the log to this file, not to one in the run's folder; a pipe or device gets a copy.")  # fmt: skip
+@click.option("--log", type=click.Path(dir_okay=False), help="Append the log to this file, instead of one in the run's folder.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and of the order of data.")
 @json_option
 def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str | None, **settings: Any) -> None:
@@ -65,11 +59,8 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
 
     if no_run and run is not None:
         raise click.UsageError("--run and --no-run exclude each other.")
-    if as_json and settings["log"] in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
-        raise click.UsageError("--json has stdout to itself: the log cannot go there, too.")
     if export is not None:
         _check_export(Path(export))
-        export = os.path.abspath(export)  # the job may change the working folder
     trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
     result = trainer.run()
     unwritten = None if export is None else _export(trainer, export)

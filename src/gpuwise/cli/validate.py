@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwise.cli.failure import EXIT_INTERRUPTED, EXIT_UNEXPECTED
-from gpuwise.cli.options import JobCommand, complete_job, json_option, strategy_options
+from gpuwise.cli.options import JobCommand, complete_job, json_option, settings_options
+from gpuwise.step_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from gpuwise.api.validating import Doing
@@ -30,8 +31,7 @@ class _ValidateCommand(JobCommand):
 @click.argument("jobs", metavar="JOB...", nargs=-1, shell_complete=complete_job)
 @click.option("--suite", is_flag=True, help="A dozen kinds of networks at sizes that suit this machine; JOB... picks of them.")
 @click.option("--steps", type=int, metavar="N", help="Steps timed (at least 7 and 5 s, 40 s at most).")
-@strategy_options(without=("mesh",))
-@click.option("--compile", is_flag=True, help="The step under torch.compile.")
+@settings_options(DeviceSettings, without=("mesh",))
 @click.option("--report", "page", metavar="FILE", help="Write the result as a page, too: FILE.md or FILE.html.")
 @json_option
 def command(jobs: tuple[str, ...], as_json: bool, page: str | None, **settings: Any) -> None:
@@ -44,7 +44,7 @@ def command(jobs: tuple[str, ...], as_json: bool, page: str | None, **settings: 
     if page is not None:
         from gpuwise.report.validate_page import check_page
 
-        page = str(check_page(page).absolute())  # a job may change the working folder
+        check_page(page)
     result = api.validate(jobs, on_progress=_show, **settings)
     emit(result, validate_report, as_json=as_json)
     if page is not None:

@@ -46,6 +46,16 @@ class MemoryForecast:
 
 
 @dataclass(frozen=True)
+class WholeRun:
+    """A whole run on the device: samples and optimizer steps in all, hours, and dollars, None where no price is known."""
+
+    samples: int
+    steps: int
+    hours: Interval
+    usd: Interval | None
+
+
+@dataclass(frozen=True)
 class Forecast:
     """One optimizer step of all devices together.
 
@@ -56,7 +66,7 @@ class Forecast:
     its architecture" or "datasheet only"; of memory "trace": counted in the recorded step. rests_on: the same by share of the
     device's time. assumptions and warnings: each guess with the flag that changes it. top_modules: the ten groups of modules
     that take most of the device's time, with their share. measured: where step_time_s is not forecast but was measured of this
-    very step on this machine: date, steps, and model_s, what the model says.
+    very step on this machine: date, steps, and model_s, what the model says. run: where the user says how much is trained.
     """
 
     job: str
@@ -79,6 +89,7 @@ class Forecast:
     rests_on: dict[str, float] = field(default_factory=dict)
     why: str = ""
     measured: Mapping[str, Any] | None = None
+    run: WholeRun | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise forecast --json`."""
@@ -99,6 +110,7 @@ class Forecast:
             "provenance": dict(self.provenance),
             "rests_on": dict(self.rests_on),
             "measured": self.measured and dict(self.measured),
+            "run": None if self.run is None else asdict(self.run),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
             "top_modules": [{"module": name, "share": share} for name, share in self.top_modules],

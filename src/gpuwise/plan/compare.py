@@ -51,23 +51,22 @@ class Comparison:
                 "assumptions": list(self.assumptions)}  # fmt: skip
 
 
-def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, micro_batch: int | None = None,
-            accumulation: int = 1, precision: str | None = None, recompute: str = "none", optimizer: str | None = None,
-            mode: str = "train", channels_last: bool = False,
+def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, asked: Strategy | None = None,
+            micro_batch: int | None = None, precision: str | None = None,
             sizes: Mapping[str, int] | None = None) -> Comparison:  # fmt: skip
     """Forecasts of a job on each device.
 
     Arguments:
+        asked: everything but the micro-batch and the precision.
         micro_batch: of each device; where not given, the largest power of two (up to 256) that fits each.
         precision: where not given, or not supported by a device, the best that the device supports; the row says so.
     Raises UnsupportedError where no device can be priced, and InputError where none is given.
     """
     if not devices:
         raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
-    pricer = Pricer(source, sizes=sizes or {}, optimizer=optimizer, mode=mode)
+    wanted = asked or Strategy()
+    pricer = Pricer(source, sizes=sizes or {}, optimizer=wanted.optimizer, mode=wanted.mode)
     assumptions = [text for device in devices for text in device.assumed]
-    wanted = Strategy(recompute=recompute, accumulation=accumulation, optimizer=optimizer, mode=mode,
-                      channels_last=channels_last)  # fmt: skip
     results: dict[int, Forecast | GpuwiseError] = {}
     # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
     for i in sorted(range(len(devices)), key=lambda i: devices[i].memory_bytes is None):

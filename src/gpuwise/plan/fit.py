@@ -7,10 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.cost.offload import host_link, lengthened, offload
-from gpuwise.cost.parameters import parameters
 from gpuwise.cost.peak import MOSTLY_STATE, peak_of
-from gpuwise.cost.price import price
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
@@ -19,6 +16,7 @@ from gpuwise.hardware.types import Chip, Link
 from gpuwise.plan import nearest, space
 from gpuwise.plan.fitted import LEAST_FREED, FitResult, FitRow
 from gpuwise.plan.micro_batch import MOST_MICRO_BATCH, largest_counted, largest_micro_batch, needed_bytes, remember
+from gpuwise.plan.step import forecast_of
 from gpuwise.plan.techniques import techniques
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.strategy import Mesh, Strategy
@@ -94,13 +92,8 @@ class _Table:
 
     def priced(self, strategy: Strategy, place: Place, *, exact: bool = True) -> Forecast:
         """A forecast with what offloading adds. exact: the allocator is replayed."""
-        trace, communication = self.traces.trace(strategy)
-        forecast = price(trace, communication, place.chip, count=place.count, link=place.link,
-                         capacity_bytes=place.capacity_bytes, strategy=strategy, replay=exact)  # fmt: skip
-        if strategy.offload == "none":
-            return forecast
-        plain = self.traces.trace(strategy.but(offload="none"))[0]
-        return lengthened(forecast, offload(plain, strategy, host_link(place.chip, self.catalog), parameters()))
+        return forecast_of(self.traces.trace, strategy, place.chip, catalog=self.catalog, count=place.count, link=place.link,
+                           capacity_bytes=place.capacity_bytes, replay=exact)  # fmt: skip
 
     def first(self) -> FitRow:
         return FitRow("as asked", self.place.count, self.asked, self.largest, self.base.memory, 0, 1.0)

@@ -10,9 +10,11 @@ from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.cost.memory import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import family
+from gpuwise.errors import InputError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.strategy import Strategy
+from gpuwise.trace.family import MOST_COUNTED
 
 MOST_MICRO_BATCH = 2**16
 # The share of a device that tensors can take whatever their fragments do. On a T4 tensors were 0.67 of what was reserved at
@@ -93,9 +95,12 @@ def largest_counted(traces: Traces, strategy: Strategy, place: Place, *, most: i
         return most
 
     def needed(micro_batch: int) -> int:
-        return needed_bytes(traces, strategy.but(micro_batch=micro_batch), place)
+        try:
+            return needed_bytes(traces, strategy.but(micro_batch=micro_batch), place)
+        except InputError:  # more than can be counted
+            return MOST_COUNTED
 
-    one = needed(1)
+    one = needed_bytes(traces, strategy.but(micro_batch=1), place)
     if one > capacity:
         return None
     if most == 1 or not traces.family(strategy).covers({"micro_batch": 2}):

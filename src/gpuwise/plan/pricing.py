@@ -9,10 +9,11 @@ from dataclasses import InitVar, dataclass, field, replace
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.memory import memory_forecast
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.price import price
-from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.plan import space
 from gpuwise.plan.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
+from gpuwise.plan.step import forecast_of
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Mesh, Strategy
@@ -23,17 +24,20 @@ from gpuwise.trace.trace import Header
 # Below this share of launches a step gains from a faster precision, so the slower ones need no pricing.
 LAUNCH_BOUND = 0.2
 HEADROOM = 0.95
+# A strategy that cannot be had: not recorded, no package to trace it with, or techniques that exclude each other.
+_NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user pinned, and the batch an optimizer step has to see."""
+    """What the user pinned, and the batch an optimizer step has to see. techniques: the fields that are not searched."""
 
     global_batch: int
     precision: str | None = None
     recompute: str | None = None
     micro_batch: int | None = None
-    optimizer: str | None = None
+    accumulate: int | None = None
+    techniques: Strategy = field(default_factory=Strategy)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class NoStrategy:
 class Pricer:
     """Strategies of one job priced on places. Arguments and `traces` as gpuwise.plan.traces.Traces has them.
 
+    catalog: where links to the host come from. loader_samples_per_s: what the data pipeline of a machine delivers.
     replay: forecasts run the allocator; what only decides how large a micro-batch may be counts. replays: places whose
     forecasts do so in any case. priced: forecasts made.
     """
@@ -57,6 +62,8 @@ class Pricer:
     sizes: Mapping[str, int] = field(default_factory=dict)
     optimizer: str | None = None
     mode: str = "train"
+    catalog: Catalog = field(default_factory=load_catalog)
+    loader_samples_per_s: float | None = None
     replay: bool = True
     priced: int = 0
     replays: set[Place] = field(default_factory=set)
@@ -72,9 +79,9 @@ class Pricer:
         """The family a strategy is composed from. Raises what the source raised, UnsupportedError above all."""
         return self.traces.family(strategy)
 
-    def header(self, precisions: Iterable[str]) -> Header:
+    def header(self, precisions: Iterable[str], techniques: Strategy) -> Header:
         """The header of the first variant that can be had, at the sizes asked for. Raises the source's first error."""
-        return self.traces.header(precisions)
+        return self.traces.header(precisions, techniques)
 
     def memory(self, strategy: Strategy, place: Place) -> MemoryForecast:
         """What `forecast` says of memory, without pricing time."""
@@ -110,9 +117,9 @@ class Pricer:
     def forecast(self, strategy: Strategy, place: Place) -> Forecast:
         """One strategy priced on one place."""
         self.priced += 1
-        trace, communication = self.traces.trace(strategy)
-        found = price(trace, communication, place.chip, count=place.count, link=place.link,
-                      capacity_bytes=place.capacity_bytes, strategy=strategy, replay=self.replay)  # fmt: skip
+        found = forecast_of(self.traces.trace, strategy, place.chip, catalog=self.catalog, count=place.count, link=place.link,
+                            capacity_bytes=place.capacity_bytes, loader_samples_per_s=self.loader_samples_per_s,
+                            replay=self.replay)  # fmt: skip
         return replace(found, memory=self.replayed(strategy, place)) if place in self.replays else found
 
     def largest(self, strategies: Sequence[Strategy], place: Place) -> Forecast | None:
@@ -136,9 +143,10 @@ class Pricer:
         """The fastest strategy that fits a place, or why there is none."""
         if wish.global_batch % place.count:
             return NoStrategy("global batch does not divide over the devices", f"{wish.global_batch} over {place.count}")
-        micro_batches = space.micro_batches(wish.global_batch // place.count, wish.micro_batch)
+        accumulate = 1 if wish.techniques.optimizer_in_backward else wish.accumulate  # it leaves nothing to accumulate
+        micro_batches = space.micro_batches(wish.global_batch // place.count, wish.micro_batch, accumulate)
         if not micro_batches:
-            return NoStrategy("micro-batch does not divide the batch of a device")
+            return NoStrategy("micro-batch and accumulation do not make the batch of a device")
         precisions = space.precisions_for(place.chip, wish.precision)
         if not precisions:
             return NoStrategy("precision unsupported", wish.precision or "")
@@ -149,7 +157,7 @@ class Pricer:
                 break
             try:
                 found += self._best_in(precision, place, wish, micro_batches)
-            except (UnsupportedError, MissingDependencyError) as error:
+            except _NOT_TRACED as error:
                 problems.append(error)
         if found:
             return min(found, key=lambda f: (f.step_time_s.value, f.memory.device_bytes))
@@ -169,7 +177,7 @@ class Pricer:
                 try:
                     ladder = self.ladder(precision, recompute, mesh, wish, micro_batches)
                     forecast = self.largest(ladder, place)
-                except (UnsupportedError, MissingDependencyError) as error:
+                except _NOT_TRACED as error:
                     problem = problem or error
                     continue
                 tried += 1
@@ -199,7 +207,7 @@ class Pricer:
 
     def _ladder(self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]) -> list[Strategy]:
         each = wish.global_batch // mesh.data_parallel
-        whole = Strategy(precision=precision, recompute=recompute, mesh=mesh, optimizer=wish.optimizer, mode=self.mode)
+        whole = wish.techniques.but(precision=precision, recompute=recompute, mesh=mesh, mode=self.mode)
         family = self.family(whole)
         known = [m for m in micro_batches if family.covers({**self.sizes, "micro_batch": m})]
         if not known:
@@ -215,7 +223,7 @@ class Pricer:
                 for recompute in space.recomputes_for(wish.recompute):
                     try:
                         peak = self.peak_bytes(self.ladder(precision, recompute, mesh, wish, [micro_batch])[0])
-                    except (UnsupportedError, MissingDependencyError):
+                    except _NOT_TRACED:
                         continue
                     least = peak if least is None else min(least, peak)
             if least is not None:

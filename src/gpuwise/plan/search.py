@@ -39,9 +39,10 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
     """
-    pricer = Pricer(source, sizes=request.sizes, optimizer=request.optimizer, replay=False)
-    header = pricer.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"])
-    samples, assumptions = request.total_samples(header)
+    pricer = Pricer(source, sizes=request.sizes, catalog=catalog, loader_samples_per_s=request.loader_samples_per_s,
+                    replay=False)  # fmt: skip
+    header = pricer.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"], request.techniques)
+    samples, assumptions = request.length.total_samples(header)
     global_batch, exact = request.global_batch, True
     if global_batch is None:
         exact = False
@@ -127,13 +128,20 @@ def _settled(pricer: Pricer, item: Candidate, found: Forecast | NoStrategy,
 
 def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
     place = item.place
-    batch = space.batch_for(global_batch, devices=place.count, micro_batch=request.micro_batch, exact=exact)
+    batch = space.batch_for(global_batch, devices=place.count, micro_batch=request.micro_batch,
+                            accumulate=request.accumulate, exact=exact)  # fmt: skip
     if batch is None:
         what = f"{place.count} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
+        what += f" × {request.accumulate} accumulated" if request.accumulate else ""
         return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
-    wish = Wish(batch, request.precision, request.recompute, request.micro_batch, request.optimizer)
+    wish = Wish(batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques)
     try:
-        return pricer.best(place, wish)
+        found = pricer.best(place, wish)
+        # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
+        while isinstance(found, NoStrategy) and request.techniques.optimizer_in_backward and not exact and batch > place.count:
+            batch = max(1, batch // place.count // 2) * place.count
+            found = pricer.best(place, replace(wish, global_batch=batch))
+        return found
     except GpuwiseError as error:
         return NoStrategy("the step cannot be priced there", error.what)
 

@@ -67,12 +67,16 @@ def default_global_batch(header: Header, total_samples: int) -> tuple[int, str]:
     return batch, f"assumed a global batch of {batch:,} samples{units} an optimizer step; --global-batch changes it"
 
 
-def batch_for(global_batch: int, *, devices: int, micro_batch: int | None, exact: bool) -> int | None:
+def batch_for(global_batch: int, *, devices: int, micro_batch: int | None = None, accumulate: int | None = None,
+              exact: bool) -> int | None:  # fmt: skip
     """The global batch on this many devices; None where it does not divide and is exact (the user's own).
 
-    A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors.
+    A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors; it follows from
+    micro_batch and accumulate where both are pinned.
     """
-    unit = devices * (micro_batch or 1)
+    unit = devices * (micro_batch or 1) * (accumulate or 1)
+    if micro_batch and accumulate:
+        return unit if not exact or unit == global_batch else None
     if global_batch % unit == 0:
         return global_batch
     if exact:
@@ -82,8 +86,11 @@ def batch_for(global_batch: int, *, devices: int, micro_batch: int | None, exact
     return round(each / step) * step * unit
 
 
-def micro_batches(per_device_batch: int, pinned: int | None = None) -> list[int]:
+def micro_batches(per_device_batch: int, pinned: int | None = None, accumulate: int | None = None) -> list[int]:
     """Micro-batches that divide a device's batch, ascending: its powers of two and its other divisors."""
+    if accumulate is not None:
+        alone, rest = divmod(per_device_batch, accumulate)
+        return [alone] if not rest and alone and pinned in (None, alone) else []
     if pinned is not None:
         return [pinned] if per_device_batch % pinned == 0 else []
     small = [d for d in range(1, math.isqrt(per_device_batch) + 1) if per_device_batch % d == 0]

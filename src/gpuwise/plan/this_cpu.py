@@ -37,9 +37,9 @@ def choose_here(item: Candidate, found: Forecast, own: Price, request: Request, 
 
     None where the job cannot be traced here, or fits at no micro-batch.
     """
-    given = ["precision"] if request.precision is not None else []
+    given = request.named & {"precision", "channels_last", "compile"}
     batch = found.strategy.global_batch
-    for micro_batch in reversed(space.micro_batches(batch, request.micro_batch)):
+    for micro_batch in reversed(space.micro_batches(batch, request.micro_batch, request.accumulate)):
         if micro_batch > found.strategy.micro_batch:
             continue
         start = found.strategy.but(precision=request.precision or "fp32", micro_batch=micro_batch,

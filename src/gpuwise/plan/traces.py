@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip, Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.composed import composed
@@ -73,15 +73,15 @@ class Traces:
             raise UnsupportedError(NOT_AT_HAND)
         return self._once(variant, lambda: self.source(variant))
 
-    def header(self, precisions: Iterable[str]) -> Header:
+    def header(self, precisions: Iterable[str], techniques: Strategy) -> Header:
         """The header of the first variant that can be had, at the sizes asked for. Raises the source's first error."""
         problem: GpuwiseError | None = None
         for precision in precisions:
             for recompute in ("none", "full"):
                 try:
-                    wanted = Strategy(precision=precision, recompute=recompute, mode=self.mode)
+                    wanted = techniques.but(precision=precision, recompute=recompute, mode=self.mode)
                     return self.family(wanted).at(**self.sizes).header
-                except (UnsupportedError, MissingDependencyError) as error:
+                except (UnsupportedError, MissingDependencyError, InputError) as error:
                     problem = problem or error
         raise problem or UnsupportedError("the job has no trace in any precision.")
 

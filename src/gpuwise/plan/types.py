@@ -11,10 +11,10 @@ from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import InputError, JobError, NoPlanError
 from gpuwise.hardware.types import Machine, Offer
 from gpuwise.plan.economics import USD_PER_KWH, YEAR_S
+from gpuwise.plan.length import RunLength
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.trace import Header
-from gpuwise.units import format_count, format_duration, format_usd
+from gpuwise.units import format_duration, format_usd
 
 TraceSource = Callable[[Strategy], TraceFamily]
 """Gives the family recorded under a strategy's precision, recompute, optimizer and mode (its other fields are ignored).
@@ -25,7 +25,7 @@ Raises UnsupportedError or MissingDependencyError where that variant cannot be h
 
 _CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
 # More than these is a slip of the hand. Interruptions: one a minute.
-_MOST = {"epochs": 10**9, "global_batch": 10_000_000, "micro_batch": 10_000_000, "budget_usd": 10**15,
+_MOST = {"global_batch": 10_000_000, "micro_batch": 10_000_000, "accumulate": 10_000_000, "budget_usd": 10**15,
          "usd_per_kwh": 1000, "interruptions_per_day": 1440}  # fmt: skip
 _NOT_NEGATIVE = {"budget_usd": "a budget in dollars", "usd_per_kwh": "the price of electricity in dollars a kWh",
                  "interruptions_per_day": "interruptions a day"}  # fmt: skip
@@ -35,10 +35,12 @@ _NOT_NEGATIVE = {"budget_usd": "a budget in dollars", "usd_per_kwh": "the price 
 class Request:
     """What is wanted of a plan.
 
-    One of samples, epochs (of samples_per_epoch) or tokens says how much to train. on: device specs ("rtx-4090",
-    "h100-80gb-sxm:8", "cpu" for any CPU, "here") that alone are considered. own: (chip, count) of machines at hand, where
-    "cpu" is the catalog's nearest to this machine's; here: this machine. spot:
-    True for spot alone, False for none, None for both. precision, recompute, micro_batch: pinned, or None to search.
+    samples, epochs (of samples_per_epoch, or of samples where both are given) or tokens say how much to train. on: device
+    specs ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here") that alone are considered. own: (chip, count) of machines
+    at hand, where "cpu" is the catalog's nearest to this machine's; here: this machine. spot: True for spot alone, False for
+    none, None for both. precision, recompute, micro_batch, accumulate: pinned, or None to
+    search. techniques: the other fields of every strategy, as the user has them; named: the settings that the user gave.
+    loader_samples_per_s: what the data pipeline of a machine delivers, None where it is always ahead.
     stale: rank offers whose price is over a year old, too. xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other
     vendors, several devices) among what it can, not behind it.
     sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
@@ -58,7 +60,10 @@ class Request:
     precision: str | None = None
     recompute: str | None = None
     micro_batch: int | None = None
-    optimizer: str | None = None
+    accumulate: int | None = None
+    techniques: Strategy = field(default_factory=Strategy)
+    named: frozenset[str] = frozenset()
+    loader_samples_per_s: float | None = None
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     max_devices: int = 16
     usd_per_kwh: float = USD_PER_KWH
@@ -69,10 +74,8 @@ class Request:
     limit: int | None = 12
 
     def __post_init__(self) -> None:
-        if sum(value is not None for value in (self.samples, self.epochs, self.tokens)) > 1:
-            raise InputError("more than one of samples, epochs and tokens is given.", ["give one of them"])
-        for name in ("samples", "epochs", "tokens", "samples_per_epoch", "deadline_s", "global_batch", "micro_batch",
-                     "max_devices", "limit"):  # fmt: skip
+        assert self.length  # raises where it makes no sense
+        for name in ("deadline_s", "global_batch", "micro_batch", "accumulate", "max_devices", "limit"):
             value, most = getattr(self, name), _MOST.get(name, math.inf)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
@@ -86,23 +89,9 @@ class Request:
             if getattr(self, name) not in (None, *allowed):
                 raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
 
-    def total_samples(self, header: Header) -> tuple[int, list[str]]:
-        """Samples to train on, and what was assumed. Raises InputError where the request does not say."""
-        if self.samples is not None:
-            return self.samples, []
-        if self.tokens is not None:
-            if header.sample_unit != "token":
-                raise InputError(f"{header.job} counts {header.sample_unit}s, not tokens.",
-                                 ["give --samples or --epochs"])  # fmt: skip
-            each = header.units_per_sample
-            told = f"{format_count(self.tokens)} tokens in samples of {each:,}; --seq-len changes it"
-            return math.ceil(self.tokens / each), [told]
-        if self.samples_per_epoch is None:
-            tokens = ", --tokens" if header.sample_unit == "token" else ""
-            raise InputError(f"how much to train {header.job} is not known: it has no data set of a known size.",
-                             [f"give --samples{tokens}, e.g. --samples 1M"])  # fmt: skip
-        assumed = [] if self.epochs else ["assumed 1 epoch; --epochs changes it"]
-        return math.ceil((self.epochs or 1) * self.samples_per_epoch), assumed
+    @property
+    def length(self) -> RunLength:
+        return RunLength(self.samples, self.epochs, self.tokens, self.samples_per_epoch)
 
 
 @dataclass(frozen=True)

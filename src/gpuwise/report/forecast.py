@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.forecast import Forecast, WholeRun
 from gpuwise.report.parts import (
     UNKNOWN,
     bars,
@@ -21,7 +21,7 @@ from gpuwise.report.parts import (
     span,
     strategy_words,
 )
-from gpuwise.units import format_bytes, format_duration, format_flops, format_usd
+from gpuwise.units import format_bytes, format_count, format_duration, format_flops, format_usd
 
 TOP_MODULES = 10
 
@@ -66,7 +66,18 @@ def figures(forecast: Forecast) -> list[tuple[str, str, str]]:
         ("mfu", UNKNOWN if forecast.mfu is None else percent(forecast.mfu), ""),
         ("energy", energy, said.get("energy_j", "")),
         ("price", price_words(forecast), ""),
+        *([] if forecast.run is None else [("whole run", run_words(forecast.run), "")]),
     ]  # fmt: skip
+
+
+def run_words(run: WholeRun) -> str:
+    """'19,532 steps in 4.2 days (3.3 days to 5.8 days), $41.10 ($32.2 to $56)'"""
+
+    def hours(value: float) -> str:
+        return format_duration(value * 3600)
+
+    money = "" if run.usd is None else f", {format_usd(run.usd.value)} {span(run.usd, format_usd)}"
+    return f"{format_count(run.samples)} samples, {run.steps:,} steps: {hours(run.hours.value)} {span(run.hours, hours)}{money}"
 
 
 def fits_words(forecast: Forecast) -> str:

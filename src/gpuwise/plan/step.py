@@ -1,0 +1,50 @@
+"""The price of one step: what its kernels take, what offloading adds, and random numbers drawn in compiled steps on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.offload import host_link, lengthened, offload
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.price import price
+from gpuwise.errors import MissingDependencyError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Chip
+from gpuwise.plan.compile_time import drawing_s, slowed
+from gpuwise.strategy import Strategy
+from gpuwise.trace.sharded import Communication
+from gpuwise.trace.trace import Trace
+
+TraceOf = Callable[[Strategy], tuple[Trace, Communication]]
+"""What one rank does under a strategy, and what the ranks exchange."""
+
+
+def forecast_of(trace_of: TraceOf, strategy: Strategy, chip: Chip, *, catalog: Catalog, **terms: Any) -> Forecast:
+    """The forecast of a step.
+
+    Arguments:
+        catalog: where the link to the host comes from. terms: of the device and its data, as gpuwise.cost.price takes them.
+
+    Raises what tracing and pricing raise.
+    """
+    trace, communication = trace_of(strategy)
+    forecast = price(trace, communication, chip, strategy=strategy, **terms)
+    if strategy.offload != "none":
+        plain = trace_of(strategy.but(offload="none"))[0]
+        forecast = lengthened(forecast, offload(plain, strategy, host_link(chip, catalog), parameters()))
+    if strategy.compile and chip.kind == "cpu":
+        forecast = _with_drawing(forecast, trace_of, chip)
+    return forecast
+
+
+def _with_drawing(compiled: Forecast, trace_of: TraceOf, chip: Chip) -> Forecast:
+    """With the random numbers of compiled steps, which only the trace of eager ones counts."""
+    try:
+        eager = trace_of(compiled.strategy.but(compile=False))[0]
+    except (UnsupportedError, MissingDependencyError) as error:  # a saved trace has no other
+        missing = f"random numbers of compiled steps are not priced: {error.what}"
+        return replace(compiled, assumptions=(*compiled.assumptions, missing))
+    return slowed(compiled, drawing_s(eager, chip))

@@ -1,0 +1,173 @@
+"""How a step is run, as a user says it: the keywords of gpuwise.api, and the flags of the command line made from the same
+rows. A new technique is a field of gpuwise.strategy.Strategy and a row here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+
+from gpuwise.errors import InputError
+from gpuwise.strategy import ADAPTERS, MODES, OFFLOADS, OPTIMIZER_KERNELS, OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line shows of a setting.
+
+    help: one line.
+    choices: the words it takes; empty for numbers, switches and free text.
+    metavar: of a value without choices.
+    off_switch: a switch can be turned off, too: --compile/--no-compile.
+    only_training: a forward pass has no use for it.
+    """
+
+    help: str
+    choices: tuple[str, ...] = ()
+    metavar: str = "N"
+    off_switch: bool = False
+    only_training: bool = False
+
+
+class JobSizes(TypedDict, total=False):
+    """Sizes of a sample, where the job does not fix them."""
+
+    seq_len: Annotated[int | None, Setting("Tokens a sample.")]
+    image_size: Annotated[int | None, Setting("Height and width of images, in pixels.")]
+
+
+class Techniques(TypedDict, total=False):
+    """Everything about a step but its batch and its devices; None leaves the choice to gpuwise. See Strategy."""
+
+    precision: Annotated[str | None, Setting("Number formats of the arithmetic.", PRECISIONS)]
+    recompute: Annotated[str | None, Setting("Activations made again in backward.", RECOMPUTES, only_training=True)]
+    optimizer: Annotated[str | None, Setting("Instead of the job's own.", OPTIMIZERS, only_training=True)]
+    optimizer_kernels: Annotated[str | None, Setting("How the update is launched (fused where PyTorch has it).",
+                                                     OPTIMIZER_KERNELS, only_training=True)]  # fmt: skip
+    optimizer_in_backward: Annotated[bool | None, Setting("Update each parameter as soon as its gradient is there.",
+                                                          only_training=True)]  # fmt: skip
+    keep_gradients: Annotated[bool | None, Setting("Set gradients to zero after a step instead of freeing them.",
+                                                   only_training=True)]  # fmt: skip
+    offload: Annotated[str | None, Setting("What lives in host memory.", OFFLOADS, only_training=True)]
+    adapter: Annotated[str | None, Setting("Train low-rank additions to frozen weights; qlora holds those in 4 bits.",
+                                           ADAPTERS, only_training=True)]  # fmt: skip
+    adapter_rank: Annotated[int | None, Setting("Rank of the additions (16).", only_training=True)]
+    channels_last: Annotated[bool | None, Setting("Images and convolutions with their channels innermost in memory.")]
+    compile: Annotated[bool | None, Setting("The step under torch.compile.", off_switch=True)]
+
+
+class StepSettings(JobSizes, Techniques, total=False):
+    """What every verb about steps takes."""
+
+    micro_batch: Annotated[int | None, Setting("Samples a forward pass of one device.")]
+    accumulate: Annotated[int | None, Setting("Micro-batches before an optimizer step.", only_training=True)]
+
+
+class DeviceSettings(StepSettings, total=False):
+    """What a verb about devices that the user names takes, too."""
+
+    mesh: Annotated[str | Mesh | None, Setting("How devices share the work: dp=8, or dp_shard=8.", metavar="AXES")]
+    mode: Annotated[str | None, Setting("A training step (default) or a forward pass.", MODES)]
+
+
+class WorkSettings(TypedDict, total=False):
+    """How much is trained, and what its data pipeline delivers."""
+
+    samples: Annotated[int | str | None, Setting("Train on this many samples, e.g. 50k; with --epochs, samples an epoch.")]
+    epochs: Annotated[float | None, Setting("Passes over the job's data set.")]
+    tokens: Annotated[int | str | None, Setting("Train on this many tokens, e.g. 20B.")]
+    loader_samples_per_s: Annotated[float | None, Setting("What the data pipeline of a machine delivers.")]
+
+
+class ForecastSettings(DeviceSettings, WorkSettings, total=False):
+    """What `forecast` takes."""
+
+
+class PlanSettings(StepSettings, WorkSettings, total=False):
+    """What `plan` takes beside its limits."""
+
+
+class HostSettings(TypedDict, total=False):
+    """Of the host that feeds the device. They change no operation of the step."""
+
+    threads: Annotated[int | None, Setting("Of the CPU's operations (default: its cores).")]
+    pin_threads: Annotated[bool | None, Setting("Bind each of them to a core.")]
+    loader_workers: Annotated[int | None, Setting("Processes that read data.")]
+    prefetch: Annotated[int | None, Setting("Micro-batches made ready ahead.")]
+    pinned_memory: Annotated[bool | None, Setting("Batches wait where the device can read by itself.", off_switch=True)]
+
+
+class RunSettings(StepSettings, HostSettings, total=False):
+    """What a run on this machine takes."""
+
+
+@cache
+def settings_of(group: type) -> dict[str, tuple[type, Setting]]:
+    """The rows of a group by name: the type of a value, and what the command line shows."""
+    found = {}
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        value, setting = get_args(hint)
+        kinds = get_args(value)
+        found[name] = next(kind for kind in (str, *kinds) if kind in kinds), setting  # text is parsed where it is taken
+    return found
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+_FIELD = {"accumulate": "accumulation"}  # where Strategy calls it otherwise
+_PLAIN = (None, False, "none")  # values that ask for nothing
+
+
+def given(settings: Mapping[str, Any], group: type) -> dict[str, Any]:
+    """The settings that are not None. Raises InputError for one that the group does not have."""
+    known = settings_of(group)
+    for name in settings:
+        if name not in known:
+            raise InputError(f"unknown setting {name!r}.", [f"one of: {', '.join(known)}"])
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def strategy_of(settings: Mapping[str, Any], **chosen: Any) -> Strategy:
+    """The Strategy of these settings; `chosen` has what they leave open. Raises InputError for values out of range."""
+    names = {f.name for f in fields(Strategy)}
+    asked = {_FIELD.get(name, name): value for name, value in settings.items() if value is not None}
+    if isinstance(asked.get("mesh"), str):
+        asked["mesh"] = Mesh.parse(asked["mesh"])
+    return Strategy(**{**chosen, **{name: value for name, value in asked.items() if name in names}})
+
+
+def sizes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of a sample among the settings, None where they are not."""
+    return {name: settings.get(name) for name in settings_of(JobSizes)}
+
+
+def check_mode(settings: Mapping[str, Any]) -> None:
+    """Raises InputError where a forward pass is asked for something that only training does."""
+    if settings.get("mode") != "infer":
+        return
+    for name, (_, setting) in settings_of(DeviceSettings).items():
+        value = settings.get(name)
+        if setting.only_training and value not in _PLAIN and (name, value) != ("accumulate", 1):
+            flag = flag_of(name)
+            raise InputError(f"a forward pass has no use for {flag}.", [f"leave out {flag}", "--mode train"])
+
+
+def flags_of(strategy: Strategy, *, without: Mapping[str, Any] | None = None) -> str:
+    """The flags that give a strategy on the command line, '--precision amp-bf16 --recompute full'; what is as in a plain
+    Strategy is left out, and so is what `without` has with the same value."""
+    plain, words = Strategy(), []
+    for name in settings_of(StepSettings):
+        field = _FIELD.get(name, name)
+        value = getattr(strategy, field, None)
+        if value is None or (value == getattr(plain, field) and field not in ("precision", "micro_batch")):
+            continue
+        if field == "adapter_rank" and strategy.adapter == "none":
+            continue
+        if without is not None and without.get(name) == value:
+            continue
+        words.append(flag_of(name) if value is True else f"{flag_of(name)} {shlex.quote(str(value))}")
+    return " ".join(words)
