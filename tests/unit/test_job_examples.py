@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from gpuwise import Trainer  # noqa: E402
 from gpuwise.job import checked_batch, fingerprint, repeated_blocks, resolve  # noqa: E402
-from gpuwise.job.job import named_tensors  # noqa: E402
+from gpuwise.job.batches import named_tensors  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -5,8 +5,9 @@ from collections import OrderedDict, UserDict, namedtuple
 import pytest
 import torch
 
+from gpuwise.job.batches import mapped
 from gpuwise.runtime.data.order import Chunk
-from gpuwise.runtime.data.prefetch import ahead, mapped
+from gpuwise.runtime.data.prefetch import ahead
 
 
 class Copies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
+OptimizerFunction = Callable[["Iterable[nn.Parameter]"], "Optimizer"]
 SAMPLE_UNITS = ("sample", "token", "image")
 SCHEDULES = ("constant", "cosine", "linear", "wsd")
 
@@ -27,9 +28,14 @@ class Job:
 
     Arguments:
         model: makes the plain `nn.Module`; called on meta, virtual and real devices, so it takes nothing from outside.
-        batch: an example batch of n samples: tensors in dicts, lists or tuples, each with n as its first dimension.
-        loss: (model, batch) -> scalar tensor to minimise.
-        optimizer: a name of `gpuwise.strategy.OPTIMIZERS`, or a function of the parameters.
+        batch: an example batch of n samples: tensors in dicts, lists, tuples or objects, each with n as its first dimension.
+        loss: (model, batch) -> scalar tensor to minimise, or a dict with that as "loss" and further numbers to log.
+        optimizer: a name of `gpuwise.strategy.OPTIMIZERS`, a function of the parameters, or for a job with its own `step`
+            a dict of named functions of the model, each making one optimizer.
+        step: (context, batch) -> loss, or a dict as of `loss`: the job's own sequence of forward, backward and updates in
+            place of one of each (see gpuwise.runtime.own_step.StepContext). `loss` may be left out then.
+        samples_in: batch -> how many samples it holds, where its first dimensions are something else: nodes of graphs,
+            packed tokens, lists of tensors.
         data: makes the data set, whose samples, collated, look like `batch`: a map-style or iterable one (Hugging Face's
             too), a DataLoader around one, or a dict of tensors with one row a sample. None: forecasts, and training on
             random numbers.
@@ -52,8 +58,8 @@ class Job:
 
     model: Callable[[], nn.Module]
     batch: Callable[[int], Any]
-    loss: Callable[[nn.Module, Any], Tensor]
-    optimizer: str | Callable[[Iterable[nn.Parameter]], Optimizer] = "adamw"
+    loss: Callable[[nn.Module, Any], Tensor | Mapping[str, Tensor]] | None = None
+    optimizer: str | OptimizerFunction | Mapping[str, Callable[[nn.Module], Optimizer]] = "adamw"
     data: Callable[[], Dataset[Any] | Iterable[Any] | Mapping[str, Tensor]] | None = None
     samples: int | None = None
     name: str = ""
@@ -67,19 +73,26 @@ class Job:
     seq_len: int | None = None
     image_size: int | None = None
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
+    step: Callable[[Any, Any], Tensor | Mapping[str, Tensor]] | None = None
+    samples_in: Callable[[Any], int] | None = None
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("model", "batch", "loss"):
+        if self.loss is None and self.step is None:
+            raise JobError("a job needs a loss, or a step of its own.",
+                           ["write loss=lambda model, batch: ...", "write step=lambda context, batch: ..."])  # fmt: skip
+        for field in ("model", "batch"):
             if not callable(getattr(self, field)):
                 raise JobError(f"a job's {field} must be a function, got {type(getattr(self, field)).__name__}.",
                                [f"write {field}=lambda ...: ..."])  # fmt: skip
-        for field in ("data", "evaluate"):
+        for field in ("loss", "step", "samples_in", "data", "evaluate"):
             value = getattr(self, field)
             if value is not None and not callable(value):
                 raise JobError(f"a job's {field} must be a function or None, got {type(value).__name__}.",
                                [f"write {field}=lambda ...: ..."])  # fmt: skip
-        if not callable(self.optimizer) and self.optimizer not in OPTIMIZERS:
+        if isinstance(self.optimizer, Mapping):
+            self._check_named_optimizers(self.optimizer)
+        elif not callable(self.optimizer) and self.optimizer not in OPTIMIZERS:
             raise JobError(f"unknown optimizer {self.optimizer!r}.",
                            [f"one of: {', '.join(OPTIMIZERS)}", "a function of the parameters"])  # fmt: skip
         if self.sample_unit not in SAMPLE_UNITS:
@@ -100,43 +113,15 @@ class Job:
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise JobError(f"a job's ema_decay must be between 0 and 1, got {self.ema_decay!r}.", ["ema_decay=0.999"])
 
-
-def checked_batch(job: Job, n: int) -> Any:
-    """The job's example batch of n samples, with every tensor's first dimension checked.
-
-    Raises JobError naming the tensor and its shape, or what the batch function raised.
-    """
-    try:
-        batch = job.batch(n)
-    except GpuwiseError:
-        raise
-    except Exception as error:
-        raise JobError(f"the job's batch function raised at batch({n}): {type(error).__name__}: {error}.",
-                       ["call it by itself in Python to see where"]) from error  # fmt: skip
-    found = 0
-    for key, tensor in named_tensors(batch):
-        found += 1
-        if tensor.dim() == 0 or tensor.shape[0] != n:
-            raise JobError(f"batch({n}) gave {key} of shape {tuple(tensor.shape)}; its first dimension must be {n}.",
-                           ["return tensors of n samples, samples first"])  # fmt: skip
-    if not found:
-        raise JobError(f"batch({n}) holds no tensors, it is {type(batch).__name__}.",
-                       ['return a dict such as {"x": torch.randn(n, 20)}'])  # fmt: skip
-    return batch
-
-
-def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of nested dicts, lists and tuples with its place, such as ("batch['x']", tensor)."""
-    import torch
-
-    if isinstance(batch, torch.Tensor):
-        yield name, batch
-    elif isinstance(batch, Mapping):
-        for key, value in batch.items():
-            yield from named_tensors(value, f"{name}[{key!r}]")
-    elif isinstance(batch, list | tuple):
-        for index, value in enumerate(batch):
-            yield from named_tensors(value, f"{name}[{index}]")
+    def _check_named_optimizers(self, named: Mapping[str, object]) -> None:
+        if self.step is None:
+            raise JobError("named optimizers need a step that says when each is used.",
+                           ["write step=lambda context, batch: ...", "one optimizer: a name or a function of the parameters"],
+                           )  # fmt: skip
+        for name, make in named.items() or {"": None}.items():
+            if not isinstance(name, str) or not name.isidentifier() or not callable(make):
+                raise JobError(f"named optimizers are a dict of names and functions of the model, got {dict(named)!r}.",
+                               ['{"generator": lambda model: Adam(model.generator.parameters()), ...}'])  # fmt: skip
 
 
 def meta_model(job: Job) -> nn.Module:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
-from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from gpuwise.job import Job, checked_batch
+from gpuwise.job.batches import mapped
 from gpuwise.measure.result import Timing
 from gpuwise.measure.timing import device_seconds, summary, wall_seconds
 from gpuwise.measure.trial_memory import PeakBytes, memory_on_cpu, memory_on_cuda
@@ -63,14 +62,10 @@ def _steps_of(program: Program) -> list[Callable[[], object]]:
     strategy = program.strategy
     runs: list[Callable[[], object]] = []
     for _ in range(BATCHES):
-        batches = [tree_map(partial(_on, program.device), checked_batch(program.job, strategy.micro_batch))
+        batches = [mapped(checked_batch(program.job, strategy.micro_batch), lambda tensor: tensor.to(program.device))
                    for _ in range(strategy.accumulation if program.trains else 1)]  # fmt: skip
         runs.append(partial(program.step, batches) if program.trains else partial(program.infer, batches[0]))
     return runs
-
-
-def _on(device: torch.device, leaf: Any) -> Any:
-    return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _timed(runs: Sequence[Callable[[], object]], device: torch.device, steps: int | None) -> Timing:

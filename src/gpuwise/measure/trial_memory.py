@@ -13,7 +13,7 @@ import torch
 from torch._C._profiler import _EventType
 
 from gpuwise.job import checked_batch
-from gpuwise.job.job import named_tensors
+from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.program import Program
 
 REST = "activations and temporaries"

@@ -34,6 +34,8 @@ def _course(result: TrainResult) -> Iterator[tuple[str, str]]:
     if result.stop_reason is not None:
         yield "stopped", result.stop_reason
     yield "loss", f"{result.first_loss:.4g} at first, {result.last_loss:.4g} at the end"
+    if result.loss_parts:
+        yield "its parts", ", ".join(f"{name} {value:.4g}" for name, value in result.loss_parts.items())
     if result.skipped_steps or result.spikes:
         counts = ((result.skipped_steps, "skipped step"), (result.spikes, "loss spike"))
         yield "trouble", ", ".join(f"{count:,} {name}{'s' * (count > 1)}" for count, name in counts if count)

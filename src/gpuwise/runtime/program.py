@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job
+from gpuwise.job.batches import mapped
 from gpuwise.runtime.adapters import adapted
 from gpuwise.runtime.average import Average
 from gpuwise.runtime.compiling import apply_compile
+from gpuwise.runtime.named_loss import Parts, check_trains, mean_parts, separated
 from gpuwise.runtime.offload import HostCopies, HostOptimizer, VisitingBlocks, refuse_host
 from gpuwise.runtime.optimizers import InBackward, hidden_matrices, make_optimizer
+from gpuwise.runtime.own_optimizers import NamedOptimizers, named_optimizers, needs_closure
+from gpuwise.runtime.own_step import ONLY, OwnStep, StepContext, check_own_step
 from gpuwise.runtime.placement import in_channels_last, make_model, to_channels_last
 from gpuwise.runtime.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision, with_fp8_products
 from gpuwise.runtime.recompute import apply_recompute
@@ -33,6 +36,8 @@ class Program:
 
     model, optimizer (None in infer mode), average (of the parameters, where the job wants one), job, strategy, device.
     `step` takes as many micro-batches as the strategy accumulates; it is `forward_backward` for each and one `update`.
+    own: the job's own step, None for most. It is all of `forward_backward`, and leaves little for `update`.
+    parts: named numbers that the loss of the latest step came with.
     """
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, model: nn.Module):
@@ -42,15 +47,24 @@ class Program:
         if self.trains and not trainable:
             raise JobError(f"{job.name or 'the model'} has no parameter that requires a gradient.",
                            ["set requires_grad on what should be trained", "use --mode infer"])  # fmt: skip
+        if not self.trains and job.loss is None:
+            raise UnsupportedError(f"{job.name or 'the job'} has its own step and no loss, so a forward pass is not known.",
+                                   ["loss=lambda model, batch: ... in the Job, beside its step"])  # fmt: skip
         _check_techniques(strategy, device)
         _check_update(job, strategy)
         copies = None if strategy.offload == "none" else HostCopies(model.parameters())
         visiting = VisitingBlocks(model, copies) if copies and strategy.offload == "parameters" else None
+        self.own: OwnStep | None = None
+        self.parts: Parts = {}
+        self._parts: list[Parts] = []  # of the micro-batches of this step
         self.optimizer = self._make_optimizer(trainable, copies, visiting) if self.trains else None
         self.average = Average(model, job.ema_decay) if self.trains and job.ema_decay is not None else None
         self.scaler = make_scaler(strategy.precision, device.type)
         self._scales = self.scaler.is_enabled()
         self.gradient_norm: torch.Tensor | None = None  # of the latest update, before it was clipped
+        if self.trains and (job.step is not None or needs_closure(self.optimizer)):
+            check_own_step(job, strategy, model, closure=job.step is None)
+            self.own = OwnStep(job, self._step_context(), strategy)
         self._dtype = parameter_dtype(strategy.precision)
         self._batch_is_ready = device.type == "cpu" and self._dtype is None and not strategy.channels_last
         model.train(self.trains)
@@ -58,9 +72,16 @@ class Program:
     def forward_backward(self, batch: Any) -> torch.Tensor:
         """One micro-batch: moves it to the device, adds its share to the gradients. Returns its mean loss, detached."""
         batch = self._on_device(batch)
+        if self.own is not None:
+            loss = self.own.take(batch)
+            self.parts = self.own.parts
+            return loss
+        assert self.job.loss is not None
         with autocast(self.strategy.precision, self.device.type):
-            loss = self.job.loss(self.model, batch)
-        _check_loss(loss)
+            loss, parts = separated(self.job.loss(self.model, batch))
+        check_trains(loss)
+        if parts:
+            self._parts.append(parts)
         share = loss if self.strategy.accumulation == 1 else loss / self.strategy.accumulation
         (self.scaler.scale(share) if self._scales else share).backward()
         return loss.detach()
@@ -68,7 +89,16 @@ class Program:
     def update(self) -> None:
         """The optimizer step, after gradients are clipped where the job says so; then they are freed, or set to zero where the
         strategy keeps them."""
-        assert self.optimizer is not None
+        if self.own is not None:
+            self.gradient_norm = self.own.context.end()
+        else:
+            self._update()
+        if self.average is not None:
+            self.average.update()
+        self.discard()
+
+    def _update(self) -> None:
+        assert isinstance(self.optimizer, torch.optim.Optimizer)
         self._arrive()
         if self.job.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -78,17 +108,17 @@ class Program:
             self.scaler.update()
         else:
             self.optimizer.step()
-        if self.average is not None:
-            self.average.update()
-        self.discard()
 
-    def clip_gradients(self, norm: float) -> None:
-        """Scales all gradients down together where their 2-norm is larger."""
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self._held, norm)
+    def clip_gradients(self, norm: float, parameters: list[nn.Parameter] | None = None) -> torch.Tensor:
+        """Scales the gradients of all parameters, or of these, down together where their 2-norm is larger. Returns that."""
+        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self._held if parameters is None else parameters, norm)
+        return self.gradient_norm
 
     def accumulate(self, batches: Sequence[Any]) -> torch.Tensor:
         """The gradients of one optimizer step, over all its micro-batches. Returns the mean loss, detached, on the device."""
         losses = [self.forward_backward(batch) for batch in batches]
+        if self._parts:
+            self.parts, self._parts = mean_parts(self._parts), []
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def step(self, batches: Sequence[Any]) -> torch.Tensor:
@@ -107,6 +137,8 @@ class Program:
         """Names of trained parameters that backward left without a gradient, where gradients wait for the update."""
         if self.strategy.optimizer_in_backward or self.strategy.offload != "none":
             return []
+        if self.own is not None:
+            return self.own.never_updated(self.model)
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
 
     def parameters_are_finite(self) -> bool:
@@ -115,8 +147,8 @@ class Program:
 
     def discard(self) -> None:
         """Frees the gradients, or sets them to zero where the strategy keeps them."""
-        assert self.optimizer is not None
         if self.strategy.keep_gradients:
+            assert isinstance(self.optimizer, torch.optim.Optimizer)
             self.optimizer.zero_grad(set_to_none=False)
             return
         for parameter in self._held:  # as zero_grad does, without its profiling
@@ -134,6 +166,7 @@ class Program:
         hook = self.model.register_forward_hook(stop)
         try:
             with torch.no_grad(), autocast(self.strategy.precision, self.device.type):
+                assert self.job.loss is not None
                 self.job.loss(self.model, batch)
         except _ForwardDoneError:
             pass
@@ -142,8 +175,11 @@ class Program:
         return answer[0] if answer else None
 
     def _make_optimizer(self, trainable: list[nn.Parameter], copies: HostCopies | None,
-                        visiting: VisitingBlocks | None) -> torch.optim.Optimizer:  # fmt: skip
-        """The optimizer of the trainable parameters, or of their copies in host memory."""
+                        visiting: VisitingBlocks | None) -> torch.optim.Optimizer | NamedOptimizers:  # fmt: skip
+        """The optimizer of the trainable parameters, or of their copies in host memory; or the job's own, by name."""
+        if isinstance(self.job.optimizer, Mapping):
+            check_own_step(self.job, self.strategy, self.model, closure=False)  # before anything is made
+            return named_optimizers(self.job.optimizer, self.model)
         choice = self.strategy.optimizer or self.job.optimizer
         hidden = hidden_matrices(self.model) if choice == "muon" else []
         if copies is not None:
@@ -162,16 +198,24 @@ class Program:
 
     @cached_property
     def _held(self) -> list[nn.Parameter]:
-        """What the optimizer updates: the trained parameters, or their copies in host memory."""
+        """What the optimizer updates: the trained parameters, or their copies in host memory. With a job's own step what else
+        may get a gradient, too."""
         assert self.optimizer is not None
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return held if self.own is None else list(dict.fromkeys([*held, *self.model.parameters()]))
+
+    def _step_context(self) -> StepContext:
+        assert self.optimizer is not None
+        named = self.optimizer.parts if isinstance(self.optimizer, NamedOptimizers) else {ONLY: self.optimizer}
+        norm = self.job.clip_norm
+        clip = None if norm is None else lambda parameters: self.clip_gradients(norm, parameters)
+        return StepContext(self.model, named, precision=self.strategy.precision, device=self.device, scaler=self.scaler,
+                           clip=clip)  # fmt: skip
 
     def _on_device(self, batch: Any) -> Any:
-        return batch if self._batch_is_ready else tree_map(self._to_device, batch)
+        return batch if self._batch_is_ready else mapped(batch, self._to_device)
 
-    def _to_device(self, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
+    def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
         leaf = leaf.to(self.device, self._dtype if leaf.is_floating_point() else None, non_blocking=True)
         return in_channels_last(leaf) if self.strategy.channels_last else leaf
 
@@ -230,12 +274,3 @@ def _check_update(job: Job, strategy: Strategy) -> None:
     if job.ema_decay is not None and strategy.offload == "parameters":
         raise InputError("the average of the parameters stays on the device, which offloaded parameters are to leave.",
                          ["--offload optimizer", "a Job without ema_decay"])  # fmt: skip
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise JobError(f"the loss must be a tensor with one number, got {shape}.", ["take its mean()"])
-    if not loss.requires_grad:
-        raise JobError("the loss does not depend on any parameter that requires a gradient.",
-                       ["do not detach it or compute it under no_grad"])  # fmt: skip

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.checkpoint import plain_weights, restore_optimizer, restore_weights
 from gpuwise.runtime.offload import HostOptimizer
+from gpuwise.runtime.own_optimizers import NamedOptimizers
 from gpuwise.runtime.program import Program
 
 
@@ -38,8 +40,9 @@ def load_program(program: Program, state: dict[str, Any]) -> None:
     restore_weights(program.model, state["model"])
     if isinstance(optimizer, HostOptimizer):
         optimizer.take_loaded()
-    restore_optimizer(optimizer, state["optimizer"])
-    _as_parameters_lie(optimizer)
+    for part, saved in _parts(optimizer, state["optimizer"]):
+        restore_optimizer(part, saved)
+        _as_parameters_lie(part)
     if program.average is not None:
         if state["average"] is None:
             raise InputError("the checkpoint has no average of the parameters.", ["the Job as it was, without ema_decay"])
@@ -48,7 +51,17 @@ def load_program(program: Program, state: dict[str, Any]) -> None:
     set_random_state(state["random"], program.device)
 
 
-def _as_parameters_lie(optimizer: torch.optim.Optimizer) -> None:
+def _parts(optimizer: Optimizer | NamedOptimizers, saved: Any) -> list[tuple[Optimizer, Any]]:
+    """Each optimizer with its saved state. Raises InputError where the job's own have other names than those saved."""
+    if not isinstance(optimizer, NamedOptimizers):
+        return [(optimizer, saved)]
+    if set(saved) != set(optimizer.parts):
+        raise InputError(f"the checkpoint has the optimizers {', '.join(saved)}; the job has {', '.join(optimizer.parts)}.",
+                         ["the Job as it was", "another run folder"])  # fmt: skip
+    return [(part, saved[name]) for name, part in optimizer.parts.items()]
+
+
+def _as_parameters_lie(optimizer: Optimizer) -> None:
     """Gives each state tensor of a parameter's shape the parameter's strides: fused updates walk through memory."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():

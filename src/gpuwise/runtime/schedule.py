@@ -9,6 +9,7 @@ import torch
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
+from gpuwise.runtime.own_optimizers import NamedOptimizers
 
 COSINE_END = 0.1  # of the learning rate, as in Brown et al., "Language Models are Few-Shot Learners" (2020), appendix B
 # Share of the steps that decay, and how: Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
@@ -41,7 +42,7 @@ class LearningRate:
     To be made before a saved state is loaded into the optimizer, which brings the learning rates of its step.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, factor: Factor):
+    def __init__(self, optimizer: torch.optim.Optimizer | NamedOptimizers, factor: Factor):
         self._optimizer, self._factor = optimizer, factor
         self._own = [float(group["lr"]) for group in optimizer.param_groups]
         self._last: float | None = None

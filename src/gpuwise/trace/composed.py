@@ -33,6 +33,12 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
         if strategy == plain:
             raise
         return find(strategy)
+    if base.header.own_step:
+        if strategy.optimizer is not None:  # a single optimizer can be another; the job refuses it where it has several
+            return find(strategy)
+        changed = next(name for name in _UPDATE if getattr(strategy, name) != PLAIN_UPDATE[name]).replace("_", "-")
+        raise UnsupportedError(f"{base.header.job} updates inside a step of its own: --{changed} has no place there.",
+                               [f"leave out --{changed}", "change the optimizers in the Job"])  # fmt: skip
     own = base.header.strategy.optimizer
     optimizer = strategy.optimizer or own
     if optimizer is None:

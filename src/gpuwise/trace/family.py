@@ -68,10 +68,12 @@ class TraceFamily:
         )  # fmt: skip
 
     def at(self, *, accumulation: int = 1, **sizes: int) -> Trace:
-        """The Trace at these sizes; a size not given keeps its recorded default. Raises InputError outside the family."""
+        """The Trace at these sizes; a size not given keeps its recorded default. Raises InputError outside the family,
+        UnsupportedError for an accumulation that a step of the job's own has not."""
         if not self.covers(sizes):
             raise InputError(f"{self.header.job} is recorded for {_describe(self)}, not for {sizes}.",
                              ['install PyTorch to trace it at any size: pip install "gpuwise[torch]"'])  # fmt: skip
+        self.header.check_accumulation(accumulation)
         sizes = {**self.header.sizes, **sizes}
         weights = np.ones(1)
         for axis in self.axes:

@@ -69,6 +69,9 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
     if strategy.mode == "infer" or mesh.devices == 1:
         return _called(trace, strategy), Communication()
     _check_techniques(strategy)
+    if trace.header.own_step:
+        raise UnsupportedError(f"{trace.header.job} has a step of its own, which is forecast on one device so far.",
+                               ["one device: --on CHIP:1"])  # fmt: skip
     if mesh.dp_shard == 1:
         trace = _called(trace, strategy)
         return _replicated(_with_assumption(trace, _WHOLE_GRAPH) if strategy.compile else trace)

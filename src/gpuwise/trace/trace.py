@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpuwise.errors import FileFormatError
+from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.strategy import Strategy
 
 KINDS = ("gemm", "conv", "attention", "norm", "softmax", "loss", "elementwise", "reduction", "embedding", "scatter",
@@ -42,7 +42,8 @@ class Header:
     "accelerator", "pre-ampere" or "cpu", whose kernels were taken; blocks: paths of the repeated blocks;
     assumptions: guesses, each with the flag that changes it; gradient_shapes: shape of the parameter behind each storage
     of category gradient, in their order, which is that of the model's parameters (empty in older files); averages: an
-    average of the parameters is kept up to date after the optimizer's step.
+    average of the parameters is kept up to date after the optimizer's step; own_step: the job updates inside a step of its
+    own, recorded as one micro-batch that nothing is accumulated over.
     """
 
     job: str
@@ -59,6 +60,13 @@ class Header:
     assumptions: tuple[str, ...] = ()
     gradient_shapes: tuple[tuple[int, ...], ...] = ()
     averages: bool = False
+    own_step: bool = False
+
+    def check_accumulation(self, accumulation: int) -> None:
+        """Raises UnsupportedError where the step has no such number of micro-batches."""
+        if self.own_step and accumulation != 1:
+            raise UnsupportedError(f"{self.job} updates inside a step of its own, so nothing is accumulated before.",
+                                   ["--accumulate 1, with a larger --micro-batch"])  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -151,7 +159,8 @@ class Trace:
         return self.header.strategy.accumulation
 
     def with_accumulation(self, accumulation: int) -> Trace:
-        """The same step over another number of micro-batches."""
+        """The same step over another number of micro-batches. Raises UnsupportedError where it has one alone."""
+        self.header.check_accumulation(accumulation)
         strategy = self.header.strategy.but(accumulation=accumulation)
         return replace(self, header=replace(self.header, strategy=strategy))
 
@@ -159,7 +168,7 @@ class Trace:
     def repeats(self) -> np.ndarray:
         """How often each position runs in one optimizer step. Shape (positions,)."""
         repeats = np.where(self.sequence.micro_step == 1, self.accumulation - 1, 1)
-        if self.accumulation == 1:
+        if self.accumulation == 1 and not self.header.own_step:
             repeats[self._shares] = 0
         return repeats
 

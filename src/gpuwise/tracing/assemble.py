@@ -35,7 +35,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         substrate=substrate, torch_version=torch.__version__.split("+")[0],
         blocks=_block_paths(program), assumptions=(*job.assumptions, *recorder.answers.given, *said),
         gradient_shapes=tuple(row["shape"] for row, name in zip(rows, categories, strict=True) if name == "gradient"),
-        averages=program.average is not None,
+        averages=program.average is not None, own_step=program.own is not None,
     )  # fmt: skip
     return Trace(
         header=header,

@@ -6,10 +6,12 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
 
 from gpuwise.job import Job, checked_batch, fingerprint
 from gpuwise.runtime.optimizers import Together
@@ -19,6 +21,7 @@ from gpuwise.trace import Trace
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.kernels import autocast, libraries, quantized
+from gpuwise.tracing.kernels.lbfgs import steady_lbfgs
 from gpuwise.tracing.kernels.low_bit import inner_tensors, low_bit_updates
 from gpuwise.tracing.kernels.target import targeting
 from gpuwise.tracing.recorder import BACKWARD, Recorder, StorageRow
@@ -34,7 +37,7 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
     Arguments:
         strategy: precision, micro_batch, recompute, optimizer, mode and techniques. Its accumulation does not matter:
             two micro-batches are recorded and any number follows from them (see gpuwise.trace.trace); one where the
-            optimizer steps inside backward.
+            optimizer steps inside backward, or in a step of the job's own.
         substrate: whose kernels are taken, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
 
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data.
@@ -52,7 +55,7 @@ def record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, s
     A program whose steps leave another state behind than they found (a cache that grows with the batch) is built anew
     for each.
     """
-    if _needs_no_first_step(strategy):
+    if job.step is None and _needs_no_first_step(strategy):
         traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=False)
         if traces is not None:
             return traces
@@ -80,7 +83,7 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
     except Exception as error:
         raise explained(error, job.name) from error
     twice = strategy.mode == "train" and not strategy.optimizer_in_backward
-    strategy = strategy.but(accumulation=2 if twice else 1)
+    strategy = strategy.but(accumulation=1)
     traces: dict[int, Trace] = {}
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -99,7 +102,12 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
             recorder.answers.given[f"recorded with the CPU's kernels: the virtual accelerator does not work with PyTorch "
                                    f"{torch.__version__} ({broken})"] = 1  # fmt: skip
         try:
+            stack.enter_context(steady_lbfgs(recorder.answers))
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
+            if program.own is None and twice:
+                strategy = strategy.but(accumulation=2)
+                program.strategy = program.strategy.but(accumulation=2)
+            first_step = first_step or program.own is not None
             _clipping_belongs_to_backward(program, recorder)
             stack.enter_context(low_bit_updates())
             quantized.register()
@@ -132,6 +140,8 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
     """Creates optimizer state, by a step or (not really) by gradients out of nothing, and says what every storage that
     stays is for."""
     optimizer = program.optimizer
+    if program.own is not None:
+        program.own.context.evaluation = partial(_evaluating, recorder)
     if isinstance(optimizer, Together):
         optimizer.on_gradient = lambda parameter: _is_gradient(recorder, parameter)
     if really:
@@ -147,10 +157,14 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
         _is_for(recorder, "parameter", tensor)
     for tensor in program.average.tensors.values() if program.average is not None else ():
         _is_for(recorder, "optimizer_state", tensor)
-    for state in optimizer.state.values() if optimizer is not None else ():
-        for value in state.values():
-            if isinstance(value, torch.Tensor):
-                _is_for(recorder, "optimizer_state", value)
+    _is_optimizer_state(program, recorder)
+
+
+def _is_optimizer_state(program: Program, recorder: Recorder) -> None:
+    """Says what the tensors of the optimizer's state are for, those in its lists included."""
+    for value in tree_leaves(list(program.optimizer.state.values()) if program.optimizer is not None else []):
+        if isinstance(value, torch.Tensor):
+            _is_for(recorder, "optimizer_state", value)
 
 
 def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
@@ -167,6 +181,9 @@ def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
     trained = all(p.grad is not None for p in program.model.parameters() if p.requires_grad)
     recorder.micro_step = 2
     program.update()
+    program.parts.clear()  # numbers that a run reads
+    if program.own is not None:
+        _is_optimizer_state(program, recorder)  # a history has other tensors after each step
     return trained
 
 
@@ -206,10 +223,10 @@ def _clipping_belongs_to_backward(program: Program, recorder: Recorder) -> None:
     """What a step does to its gradients stays when its optimizer is exchanged for another (gpuwise.trace.optimizers)."""
     clip = program.clip_gradients
 
-    def recorded(norm: float) -> None:
+    def recorded(norm: float, parameters: list[torch.nn.Parameter] | None = None) -> torch.Tensor:
         recorder.place = (BACKWARD, 0)
         try:
-            clip(norm)
+            return clip(norm, parameters)
         finally:
             recorder.place = None
 
@@ -220,8 +237,13 @@ def _clipping_belongs_to_backward(program: Program, recorder: Recorder) -> None:
 def noticing_updates(recorder: Recorder) -> Iterator[None]:
     """Tells the recorder when an optimizer steps, be it inside backward."""
 
-    def begins(*_: Any) -> None:
+    def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         recorder.updating = True
+        if recorder.micro_step != 2:  # inside the step of a job's own, which may free its gradients after the update
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if id(parameter) in recorder.owners:
+                        _is_gradient(recorder, parameter)
 
     def ends(*_: Any) -> None:
         recorder.updating = False
@@ -232,6 +254,16 @@ def noticing_updates(recorder: Recorder) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _evaluating(recorder: Recorder) -> Iterator[None]:
+    """The closure of an optimizer: forward and backward again, in the middle of its update."""
+    before, recorder.updating = recorder.updating, False
+    try:
+        yield
+    finally:
+        recorder.updating = before
 
 
 @contextmanager

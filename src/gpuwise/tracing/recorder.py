@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from gpuwise.job.batches import named_tensors
 from gpuwise.trace import BEFORE, KINDS, PHASES
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.describe import Numbers, describe, device_type, size_bytes, tensors_in
@@ -81,8 +82,8 @@ class Recorder(TorchDispatchMode):
 
     def receive(self, batch: Any) -> None:
         """Takes note of tensors that come from outside the step."""
-        for tensor in tree_leaves(batch):
-            if isinstance(tensor, torch.Tensor) and device_type(tensor) == self.device_type:
+        for _, tensor in named_tensors(batch):
+            if device_type(tensor) == self.device_type:
                 self._born(tensor.untyped_storage(), 0, FORWARD, from_host=True, position=len(self.rows))
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.job.job import named_tensors
+from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.samples import OWN_COLLATE, Collate, leaves
 
@@ -58,6 +58,8 @@ def differences(job: Job, batch: Any) -> list[str]:
     if not data:
         raise JobError(f"the job's data gives no tensors: a batch of it is a {type(batch).__name__}.",
                        ['samples such as {"x": tensor}', OWN_COLLATE])  # fmt: skip
+    if job.samples_in is not None:  # sizes differ from batch to batch: what is left are the parts and their kinds
+        example, data = _without_sizes(example), _without_sizes(data)
     if example == data:
         return []
     name = next((n for n in {**example, **data} if example.get(n) != data.get(n)), "")
@@ -68,6 +70,8 @@ def differences(job: Job, batch: Any) -> list[str]:
 
 def refuse_batches(job: Job, sample: Any) -> None:
     """Raises JobError when what a stream gives are batches, not samples: every part has one dimension too many."""
+    if job.samples_in is not None:
+        return
     example = {name: shape for name, (shape, _) in _example(job).items()}
     shapes = {name: tuple(leaf.shape) for name, leaf in leaves(sample, "batch") if hasattr(leaf, "shape")}
     if shapes and example.keys() == shapes.keys() and all(len(shape) == 1 + len(example[name]) and shape[1:] == example[name]
@@ -88,8 +92,15 @@ def _shapes(batch: Any) -> Shapes:
     return {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in named_tensors(batch)}
 
 
+def _without_sizes(shapes: Shapes) -> Shapes:
+    return {name: ((-1,) * len(shape), dtype) for name, (shape, dtype) in shapes.items()}
+
+
 def _described(tensor: tuple[tuple[int, ...], torch.dtype] | None) -> str:
-    return "absent" if tensor is None else f"{list(tensor[0])} {str(tensor[1]).removeprefix('torch.')} a sample"
+    if tensor is None:
+        return "absent"
+    sizes = ", ".join("?" if size < 0 else str(size) for size in tensor[0])
+    return f"[{sizes}] {str(tensor[1]).removeprefix('torch.')} a sample"
 
 
 def _in_torch_format(data: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from gpuwise.job.batches import mapped
 from gpuwise.runtime.data.order import Chunk
 
 
@@ -69,20 +69,3 @@ def ahead(chunks: Iterator[Chunk], copies: Any, *, micro_batches: int) -> Iterat
         del chunk, started
     if failure is not None and not isinstance(failure, StopIteration):
         raise failure
-
-
-def mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The batch with `function` applied to each tensor in its mappings, lists and tuples, whose types are kept."""
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, MutableMapping):  # such as transformers' BatchEncoding
-        changed = copy.copy(batch)
-        changed.update({key: mapped(value, function) for key, value in batch.items()})
-        return changed
-    if isinstance(batch, Mapping):
-        return {key: mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(value, function) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped(value, function) for value in batch)
-    return batch

@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpuwise.errors import JobError
+from gpuwise.job.batches import mapped
 from gpuwise.runtime.data.draws import draws_of, seed_of
 from gpuwise.runtime.data.order import Chunk
-from gpuwise.runtime.data.prefetch import mapped
 from gpuwise.runtime.data.samples import Collate, collated, leaves
 from gpuwise.runtime.data.workers import Workers, settings
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job, checked_batch
-from gpuwise.job.job import named_tensors
+from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.order import Chunk
 
@@ -28,7 +28,8 @@ class Synthetic:
         Raises JobError when the job's batch function gives batches of different shapes.
         """
         batches = [self._made(micro_batch, seed, number) for number in range(SYNTHETIC_BATCHES)]
-        shapes = [{name: tuple(tensor.shape) for name, tensor in named_tensors(batch)} for batch in batches]
+        fixed = self.job.samples_in is None  # else the first dimensions are something that may differ
+        shapes = [{name: tuple(tensor.shape) for name, tensor in named_tensors(batch)} for batch in batches if fixed]
         for other in shapes[1:]:
             if name := next((n for n in {**shapes[0], **other} if shapes[0].get(n) != other.get(n)), None):
                 raise JobError(f"the job's batch function changes its shapes: batch({micro_batch}) gave {name} of "

@@ -11,7 +11,7 @@ import torch
 
 from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.errors import DoesNotFitError, GpuwiseError
-from gpuwise.job.job import named_tensors
+from gpuwise.job.batches import named_tensors
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuwise.atomic import written_whole
@@ -33,12 +34,13 @@ def update(its: Equipment, loss: float) -> Update:
     )  # fmt: skip
 
 
-def scalars(its: Equipment) -> dict[str, float]:
-    """What curves are drawn of besides the log."""
+def scalars(its: Equipment, parts: Mapping[str, float]) -> dict[str, float]:
+    """What curves are drawn of besides the log. parts: named numbers that the loss came with."""
     meter = its.meter
     found = {"loss": its.good_loss, "learning_rate": its.rate.value, "step_time_s": meter.step_time_s,
              "samples_per_s": meter.steps_per_s * its.strategy.global_batch, "memory_bytes": its.memory_bytes,
              "mfu": mfu(its, meter.step_time_s)}  # fmt: skip
+    found |= {f"loss/{name}": value for name, value in parts.items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
@@ -55,7 +57,7 @@ def usd(its: Equipment, seconds: float) -> float | None:
     return None if price is None else price * seconds / HOUR_S
 
 
-def conclude(its: Equipment, loss: float) -> TrainResult:
+def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainResult:
     """What came of the run, told to the display, the log, the writers and the report."""
     meter, forecast, strategy = its.meter, its.forecast, its.strategy
     if meter.data_share > SLOW_DATA_SHARE:
@@ -71,7 +73,7 @@ def conclude(its: Equipment, loss: float) -> TrainResult:
     step_time, peak_bytes = meter.step_time, its.peak_memory_bytes()
     result = TrainResult(
         job=its.job.name, device=str(its.program.device), strategy=strategy, steps=meter.step, samples=meter.samples,
-        first_loss=its.first_loss, last_loss=loss, step_time=step_time,
+        first_loss=its.first_loss, last_loss=loss, loss_parts=dict(parts), step_time=step_time,
         samples_per_s=meter.steps_per_s * strategy.global_batch, data_share=meter.data_share, wall_s=its.spent_s,
         peak_memory_bytes=peak_bytes, metrics=dict(its.evaluations.metrics), stopped=_kind(its), stop_reason=its.stopped,
         synthetic=its.feed.synthetic, notes=tuple(its.notes),

@@ -83,6 +83,9 @@ class Equipment:
         self.notes += assumed
         self.program = self._blaming("building its model", job.model, lambda: build(job, strategy, device))
         assert self.program.optimizer is not None
+        if self.program.own is not None and settings.on_nonfinite == "skip":
+            raise UnsupportedError(f"{job.name or 'the job'} updates inside its own step, before the loss is known: none can be"
+                                   " skipped.", ["--on-nonfinite stop", "skip the update in the job's own step"])  # fmt: skip
         self.rate = LearningRate(self.program.optimizer, factor_of(job, self.steps))
         self.evaluations = Evaluations(job, strategy, settings, self.feed.micro_batches_per_epoch)
         self.watch = LossWatch(on_nonfinite=_patience_of_scaler(self.program.scaler, settings.on_nonfinite))

@@ -23,7 +23,7 @@ from gpuwise.strategy import Strategy
 
 FORMAT, VERSION = "gpuwise-run", 1
 _KINDS = {"fingerprint": str, "strategy": dict, "global_batch": int, "seed": int, "steps": int, "recipe": dict}
-_RECIPE = ("optimizer", "learning_rate", "schedule", "warmup_steps", "clip_norm", "ema_decay")  # of a job: how it is trained
+_RECIPE = ("optimizer", "learning_rate", "schedule", "warmup_steps", "clip_norm", "ema_decay", "step")  # how a job is trained
 _HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # what `written_whole` writes aside
 
 
@@ -110,6 +110,8 @@ def identity_of(job: Job, strategy: Strategy, *, seed: int, steps: int,
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return f"its own: {', '.join(value)}"
     return "its own function" if callable(value) else value
 
 

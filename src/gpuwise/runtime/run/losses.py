@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -14,32 +15,40 @@ Row = TypeVar("Row")
 
 
 class DeviceLosses(Generic[Row]):
-    """Each loss is copied to the host as the device gets there, and known some steps later, with what was put beside it."""
+    """Each step's loss, and its named parts, are copied to the host as the device gets there, and known some steps later, with
+    what was put beside them.
 
-    def __init__(self) -> None:
-        self._room = torch.empty(AHEAD + 1, dtype=torch.float32, pin_memory=torch.cuda.is_available())
+    Arguments:
+        numbers: of a step, the loss and its parts.
+    """
+
+    def __init__(self, numbers: int = 1) -> None:
+        self.numbers = numbers
+        self._room = torch.empty(AHEAD + 1, numbers, dtype=torch.float32, pin_memory=torch.cuda.is_available())
         self._waiting: deque[tuple[Row, int, torch.cuda.Event]] = deque()  # with the place in the room, and when it is there
         self._place = 0
 
-    def put(self, row: Row, loss: Tensor) -> None:
+    def put(self, row: Row, values: Sequence[Tensor]) -> None:
+        """values: as many as `numbers` says."""
         place, self._place = self._place, (self._place + 1) % len(self._room)
-        self._room[place].copy_(loss, non_blocking=True)
+        for number, value in enumerate(values):
+            self._room[place, number].copy_(value.reshape(()), non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         self._waiting.append((row, place, event))
 
-    def known(self, *, wait: bool = False) -> list[tuple[Row, float]]:
+    def known(self, *, wait: bool = False) -> list[tuple[Row, list[float]]]:
         """What has become known since this was asked last, in order.
 
         wait: for all of them. Else it waits only for one that the host is AHEAD steps ahead of: so there is room for another.
         """
-        found: list[tuple[Row, float]] = []
+        found: list[tuple[Row, list[float]]] = []
         while self._waiting:
             row, place, event = self._waiting[0]
             if not event.query():
                 if not wait and len(self._waiting) < AHEAD:
                     break
                 event.synchronize()
-            found.append((row, float(self._room[place])))
+            found.append((row, self._room[place].tolist()))
             self._waiting.popleft()
         return found

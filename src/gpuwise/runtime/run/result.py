@@ -75,7 +75,7 @@ class TrainResult:
     metrics: what job.evaluate gave last; best: step, metric and value of the one monitored. skipped_steps: whose loss or
     gradients were no numbers. mfu: model operations against the device's peak. checkpoints: count, last_step, bytes,
     held_up_s, interval_s and a sentence; None without a folder. notes: what the user should know, one sentence each.
-    model: as trained, in evaluation mode.
+    loss_parts: named numbers that the last loss came with. model: as trained, in evaluation mode.
     """
 
     job: str
@@ -108,6 +108,7 @@ class TrainResult:
     mfu: float | None
     learning_rate: float
     model: nn.Module = field(repr=False, compare=False)
+    loss_parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def interrupted(self) -> bool:

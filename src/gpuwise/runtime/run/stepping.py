@@ -25,10 +25,12 @@ class _Row(NamedTuple):
     data_s: float
     gradient_norm: float | None
     places: list[tuple[int, int]]  # of its data
+    parts: tuple[str, ...]  # names of what its loss came with
 
 
 class Stepper:
-    """Takes the steps of a run, one at a time; the meter's `fetch` comes before each. loss: the latest that is known.
+    """Takes the steps of a run, one at a time; the meter's `fetch` comes before each. loss: the latest that is known; parts:
+    the named numbers that came with it.
 
     Raises what the job's own code comes to (see gpuwise.runtime.failure), and JobError for losses that are no numbers.
     """
@@ -36,10 +38,11 @@ class Stepper:
     def __init__(self, its: Equipment):
         self.its, self.job, self.program = its, its.job, its.program
         self.loss = its.good_loss
+        self.parts: dict[str, float] = {}
         self._skips = its.settings.on_nonfinite == "skip"
         # Where the loss is known before the update, a step that is no number is not taken.
         self._judges = its.program.device.type == "cpu" or self._skips
-        self._waiting: DeviceLosses[_Row] = DeviceLosses()
+        self._waiting: DeviceLosses[_Row] | None = None  # made when a step shows how many numbers it has
 
     def take(self, step: int) -> None:
         """Data, gradients, update."""
@@ -69,20 +72,24 @@ class Stepper:
                     value = math.nan if math.isfinite(value) else value  # its gradients were no numbers
             else:
                 program.update()
-                ready = self._waiting.known()  # waits where the device is behind: that is the time a step takes
+                # Waits where the device is behind: that is the time a step takes.
+                ready = [] if self._waiting is None else self._waiting.known()
         except Exception as error:  # the user's own code may raise anything
-            raise job_failure(error, self.job, doing=f"step {step}", part=self.job.loss,
+            raise job_failure(error, self.job, doing=f"step {step}", part=self.job.step or self.job.loss,
                               memory=lambda: its.memory_view(micro_batches)) from error  # fmt: skip
         meter.end()
-        norm = program.gradient_norm
+        norm, parts = program.gradient_norm, program.parts
         row = _Row(meter.now_s, step, its.rate.value, meter.step_time_s, meter.data_s,
-                   norm.item() if norm is not None and self._judges else None, its.feed.places)  # fmt: skip
+                   norm.item() if norm is not None and self._judges else None, its.feed.places, tuple(parts))  # fmt: skip
         if self._judges:
-            self._know(row, value)
+            self._know(row, [value, *(part.item() for part in parts.values())] if parts else [value])
             return
-        self._waiting.put(row, loss)
-        for known, value in ready:
-            self._know(known, value)
+        if self._waiting is None or self._waiting.numbers != 1 + len(parts):
+            self.settle()
+            self._waiting = DeviceLosses(1 + len(parts))
+        self._waiting.put(row, [loss, *parts.values()])
+        for known, values in ready:
+            self._know(known, values)
 
     def _without_gradient(self) -> list[str]:
         """A sentence when parameters are trained that the loss does not depend on."""
@@ -100,17 +107,19 @@ class Stepper:
             return True
         return math.isfinite(loss) and (not self._skips or program.gradients_are_finite())
 
-    def _know(self, row: _Row, loss: float) -> None:
-        """The loss of a step has become known."""
-        its = self.its
+    def _know(self, row: _Row, values: list[float]) -> None:
+        """The loss of a step has become known, and its parts."""
+        its, loss = self.its, values[0]
         event = its.watch.see(row.step, loss)
         if not its.started and math.isfinite(loss):
             its.first_step_is_done(loss)
         if math.isfinite(loss):
             its.good_loss = self.loss = loss
+        if row.parts:
+            self.parts = dict(zip(row.parts, values[1:], strict=True))
         samples = row.step * its.strategy.global_batch
         its.log.step(row.now_s, row.step, samples, its.epoch(samples), loss, row.learning_rate, row.step_time_s, row.data_s,
-                     row.gradient_norm, its.memory_bytes)  # fmt: skip
+                     row.gradient_norm, its.memory_bytes, self.parts if row.parts else None)  # fmt: skip
         if event is not None:
             self._about(event, row)
 
@@ -137,5 +146,5 @@ class Stepper:
     def settle(self) -> None:
         """Waits for losses on their way: nothing is saved that may be no number."""
         self.its.stall.beat()
-        for row, loss in self._waiting.known(wait=True):
-            self._know(row, loss)
+        for row, values in self._waiting.known(wait=True) if self._waiting is not None else ():
+            self._know(row, values)

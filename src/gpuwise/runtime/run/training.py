@@ -37,13 +37,15 @@ def _end_all() -> None:
 
 
 class TrainedStep(NamedTuple):
-    """What iterating gives after each step. loss: the latest that is known, on a GPU of up to four steps before."""
+    """What iterating gives after each step. loss: the latest that is known, on a GPU of up to four steps before; parts: the
+    named numbers that it came with."""
 
     step: int
     steps: int
     samples: int
     loss: float
     learning_rate: float
+    parts: Mapping[str, float] = {}
 
 
 class Training:
@@ -137,7 +139,7 @@ class Training:
             stepper.take(self.step)
             its.stall.beat("caller")
             meter.leave()
-            yield TrainedStep(self.step, its.steps, meter.samples, stepper.loss, its.rate.value)
+            yield TrainedStep(self.step, its.steps, meter.samples, stepper.loss, its.rate.value, stepper.parts)
             meter.back()
             now_s = meter.now_s
             if now_s >= look_s or its.stop.pending or now_s >= its.stop.look_s or self.step >= its.evaluations.due_at:
@@ -155,7 +157,7 @@ class Training:
         its.stall.beat()
         its.look()
         if its.settings.writers:
-            its.writers.scalars(meter.step, account.scalars(its))
+            its.writers.scalars(meter.step, account.scalars(its, self._stepper.parts))
         evaluates = not last and self.step >= its.evaluations.due_at
         next_s = meter.recent_step_time_s + (its.evaluation_s if evaluates else 0.0)
         request = its.stop.check(meter.now_s, next_s, its.keeper.save_s if its.keeper else 0.0)
@@ -207,4 +209,4 @@ class Training:
         its.stall.beat("end")
         if its.keeper is not None and its.begun and (its.request is None or its.request.save):
             its.save_last(self.step)
-        self.result = account.conclude(its, self._stepper.loss)
+        self.result = account.conclude(its, self._stepper.loss, self._stepper.parts)

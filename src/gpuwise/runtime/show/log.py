@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
@@ -65,14 +65,16 @@ class RunLog:
 
     def step(self, now_s: float, step: int, samples: int, epoch: float | None, loss: float, learning_rate: float,
              step_time_s: float, data_s: float, grad_norm: float | None = None,
-             memory_bytes: int | None = None) -> None:  # fmt: skip
+             memory_bytes: int | None = None, parts: Mapping[str, float] | None = None) -> None:  # fmt: skip
         """An optimizer step that ended at now_s, of a clock that never goes back; called for each of them.
 
-        samples and epoch: so far. step_time_s without, data_s only the wait for data.
+        samples and epoch: so far. step_time_s without, data_s only the wait for data. parts: named numbers that the loss came
+        with.
         """
         if self._file is None:
             return
-        self._rows.append((now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes))
+        self._rows.append((now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes,
+                           parts))  # fmt: skip
         if now_s + step_time_s >= self._due_s:  # the next step may end too late
             self.flush()
 
@@ -146,7 +148,7 @@ def _grouped(rows: Sequence[tuple[Any, ...]], apart_s: float) -> list[list[tuple
 
 
 def _step_fields(group: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    _, step, samples, epoch, _, learning_rate, _, _, _, memory_bytes = group[-1]
+    _, step, samples, epoch, _, learning_rate, _, _, _, memory_bytes, parts = group[-1]
     losses = [row[4] for row in group if math.isfinite(row[4])]
     step_time_s, data_s = fmean([row[6] for row in group]), fmean([row[7] for row in group])
     norms = [row[8] for row in group if row[8] is not None]
@@ -155,11 +157,18 @@ def _step_fields(group: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
               "samples_per_s": _short(samples / step / max(step_time_s + data_s, 1e-9)), "steps": len(group)}  # fmt: skip
     if norms:
         fields["grad_norm"] = _short(fmean(norms))
+    if parts:
+        fields["parts"] = {name: _mean_part(name, group) for name in parts}
     if memory_bytes is not None:
         fields["memory_bytes"] = memory_bytes
     if len(losses) < len(group):
         fields["not_finite"] = len(group) - len(losses)
     return fields
+
+
+def _mean_part(name: str, group: Sequence[tuple[Any, ...]]) -> float | None:
+    values = [row[10][name] for row in group if row[10] and math.isfinite(row[10].get(name, math.nan))]
+    return _short(fmean(values)) if values else None
 
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode

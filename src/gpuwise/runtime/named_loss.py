@@ -1,0 +1,63 @@
+"""What a loss or a step returns: one number, or a dict with that as "loss" and further numbers to log beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuwise.errors import JobError
+
+TOTAL = "loss"
+Parts = dict[str, Tensor]
+
+
+def separated(result: Any, *, what: str = "loss") -> tuple[Tensor, Parts]:
+    """The number to minimise, and the named parts beside it, detached.
+
+    Arguments:
+        what: what returned it, "loss" or "step".
+
+    Raises JobError for anything but a tensor with one number, or a dict of such with one named "loss".
+    """
+    if isinstance(result, Tensor):
+        _check_number(result, f"the {what}")
+        return result, {}
+    if not isinstance(result, Mapping):
+        raise JobError(f"the {what} must be a tensor with one number, or a dict of them, got {type(result).__name__}.",
+                       ['return the mean of the losses, or {"loss": total, "name": part}'])  # fmt: skip
+    if TOTAL not in result:
+        raise JobError(f'the {what} returned {", ".join(map(repr, result)) or "nothing"}, and none of it is "{TOTAL}".',
+                       [f'name the number to minimise, or to watch: {{"{TOTAL}": total, ...}}'])  # fmt: skip
+    total = result[TOTAL]
+    if not isinstance(total, Tensor):
+        raise JobError(f'"{TOTAL}" of what the {what} returned is a {type(total).__name__}, not a tensor.')
+    for name, value in result.items():
+        _check_number(value, f'"{name}" of what the {what} returned')
+    return total, {str(name): torch.as_tensor(value).detach() for name, value in result.items() if name != TOTAL}
+
+
+def check_trains(loss: Tensor) -> None:
+    """Raises JobError for a loss that no parameter gets a gradient from."""
+    if not loss.requires_grad:
+        raise JobError("the loss does not depend on any parameter that requires a gradient.",
+                       ["do not detach it or compute it under no_grad"])  # fmt: skip
+
+
+def mean_parts(of_micro_batches: Sequence[Parts]) -> Parts:
+    """The means over micro-batches, of those that every one of them has."""
+    first, *others = of_micro_batches
+    if not others:
+        return first
+    names = [name for name in first if all(name in other for other in others)]
+    return {name: torch.stack([parts[name] for parts in of_micro_batches]).mean(0) for name in names}
+
+
+def _check_number(value: Any, what: str) -> None:
+    if isinstance(value, int | float):
+        return
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise JobError(f"{what} must be a tensor with one number, got {shape}.", ["take its mean()"])

@@ -1,0 +1,58 @@
+"""The optimizers of a job's own: several by name, and those that evaluate the loss themselves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gpuwise.errors import GpuwiseError, JobError
+
+
+def needs_closure(optimizer: object) -> bool:
+    """Whether an optimizer's step cannot be called without a closure, as that of LBFGS."""
+    step = getattr(optimizer, "step", None)
+    if step is None:
+        return False
+    closure = inspect.signature(step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+class NamedOptimizers:
+    """A job's own optimizers by name, with as much of the interface of one as a run needs."""
+
+    def __init__(self, parts: Mapping[str, Optimizer]):
+        self.parts = dict(parts)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for part in self.parts.values() for group in part.param_groups]
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """Of each parameter in each optimizer: a parameter may be in several."""
+        return {(name, p): state for name, part in self.parts.items() for p, state in part.state.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+
+def named_optimizers(named: Mapping[str, Callable[[nn.Module], Optimizer]], model: nn.Module) -> NamedOptimizers:
+    """Raises JobError where a function fails or gives no optimizer."""
+    parts = {}
+    for name, make in named.items():
+        try:
+            optimizer = make(model)
+        except GpuwiseError:
+            raise
+        except Exception as error:  # the user's own code may raise anything
+            raise JobError(f"the job's optimizer {name!r} cannot be made: {type(error).__name__}: {error}.",
+                           ["a function of the model: lambda model: Adam(model.part.parameters())"]) from error  # fmt: skip
+        if not isinstance(optimizer, Optimizer):
+            raise JobError(f"the job's optimizer {name!r} is a {type(optimizer).__name__}, not a torch.optim.Optimizer.",
+                           ["lambda model: torch.optim.Adam(model.part.parameters())"])  # fmt: skip
+        parts[name] = optimizer
+    return NamedOptimizers(parts)
