@@ -13,8 +13,9 @@ import numpy as np
 
 from gpuwise.cost.calibration import Calibration, Entry
 from gpuwise.cost.kernels.classes import classes, terms_of
+from gpuwise.cost.kernels.limits import GEFORCE_BOOST
 from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
-from gpuwise.cost.kernels.times import GEFORCE_BOOST, GENERIC, hardware_of
+from gpuwise.cost.kernels.times import GENERIC, hardware_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import host_s
 from gpuwise.cost.rates import family, sustained_peak, units_for

@@ -30,6 +30,37 @@ def test_a_product_has_its_flops_its_bytes_and_its_interval():
     assert gpuwise.kernel("gemm", on="h100-sxm", dtype="bfloat16", m=4096, n=1024, k=512) == found
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8", "int8"])
+def test_no_product_is_faster_than_its_units_at_the_highest_clock(dtype):
+    """The datasheet's rate; 15 % more on GeForce boards, which says so. Both ends of the interval."""
+    for chip in load_catalog().chips.values():
+        for side in (2048, 8192):
+            try:
+                found = gpuwise.kernel("gemm", on=chip.id, dtype=dtype, m=side, n=side, k=side)
+            except UnsupportedError:
+                continue
+            geforce = chip.vendor == "NVIDIA" and chip.kind == "gpu-consumer"
+            assert found.highest_flops_per_s == pytest.approx(found.peak_flops_per_s * (1.15 if geforce else 1))
+            assert found.flops / found.time_s.low <= found.highest_flops_per_s * 1.0001
+            if found.flops / found.time_s.value > found.peak_flops_per_s * 1.0001:
+                assert geforce, chip.id
+                assert "GeForce boards" in found.beyond
+            if dtype in ("bf16", "fp8", "int8") and chip.kind != "cpu":  # others may take units of another precision
+                assert found.peak_flops_per_s == pytest.approx(chip.peak_flops_per_s[dtype]), chip.id
+
+
+def test_a_product_that_is_faster_than_the_datasheet_says_why():
+    found = gpuwise.kernel("gemm", on="rtx-4090", m=8192, n=8192, k=8192)
+    assert found.flops / found.time_s.value > found.peak_flops_per_s == 165.2e12
+    assert found.beyond.startswith("GeForce boards run beyond their datasheet's 2,520 MHz")
+    small = gpuwise.kernel("elementwise", on="rtx-4090", bytes_read=10**7, bytes_written=10**7)
+    assert small.bytes / small.time_s.value > 1008e9
+    assert small.beyond == "part of the bytes stays in the 72 MiB cache"
+    large = gpuwise.kernel("elementwise", on="rtx-4090", bytes_read=2**31, bytes_written=2**31)
+    assert large.time_s.low >= (large.bytes - 2 * 72 * 2**20) / 1008e9  # the cache has the first 72 MiB and keeps the last
+    assert gpuwise.kernel("gemm", on="h100-sxm", m=8192, n=8192, k=8192).beyond == ""
+
+
 def test_quantized_products_are_written_in_16_bits():
     eight = gpuwise.kernel("gemm", on="h100-sxm", dtype="fp8", m=64, n=64, k=64)
     assert eight.bytes == 2 * 64 * 64 + 2 * 64 * 64

@@ -1,11 +1,13 @@
 """The roofline of a step: how many operations its kernels do for each byte, how fast they are, and what the chip allows.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. Ceilings come in two
-kinds: what the datasheet says, and what the calibration gives the largest kernels.
+kinds: what the datasheet says, and what the calibration gives the largest kernels. Above both lies what no kernel is priced
+beyond: the clock that boards reach, and the speed of the cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from gpuwise.cost.calibration import calibration as shipped_calibration
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.kernel_sizes import DTYPES
 from gpuwise.cost.kernels import KernelTimes, kernel_times
+from gpuwise.cost.kernels.limits import cache_bytes_per_s, why_beyond_memory, why_beyond_peak, winograd
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.peak import grouped
@@ -25,6 +28,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
 BY = ("kernels", "modules")
+_BEYOND = 1.005  # of a roof: shown as more than 100 %
 _SIDE, _MOVED_BYTES = 16384, 4 * 2**30  # of the kernels that show what the calibration gives at best
 
 
@@ -32,13 +36,17 @@ _SIDE, _MOVED_BYTES = 16384, 4 * 2**30  # of the kernels that show what the cali
 class Ceiling:
     """A roof, of arithmetic (operations a second in `name`: bf16, tf32, ...) or of memory (bytes a second).
 
-    datasheet: the catalog's figure; calibrated: what large kernels reach of it. provenance: of that.
+    datasheet: the catalog's figure, that of the matrix units where those compute it; calibrated: what large kernels reach of
+    it, and provenance of that. highest: what no kernel is priced beyond, None where that is not known; beyond: why a kernel
+    can be faster than the datasheet, "" where it cannot.
     """
 
     name: str
     datasheet: float
     calibrated: float
     provenance: str
+    highest: float | None = None
+    beyond: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,26 @@ class Roofline:
             return None
         return min(roof.datasheet, point.intensity * self.memory.datasheet)
 
+    def share_of_roof(self, point: Point) -> float | None:
+        """What a point reaches of the datasheet's roof above it; None where there is none."""
+        if point.intensity is None:
+            return point.bytes_per_s / self.memory.datasheet
+        roof = self.roof_flops_per_s(point)
+        return None if roof is None else point.flops_per_s / roof
+
+    def is_beyond(self, point: Point) -> bool:
+        """Whether a point is above the datasheet's roof, by as much as the picture shows."""
+        return (self.share_of_roof(point) or 0.0) > _BEYOND
+
+    def why_beyond(self, points: Iterable[Point]) -> tuple[str, ...]:
+        """Why some of the points are above the datasheet's roof, a reason each."""
+        reasons = []
+        for point in filter(self.is_beyond, points):
+            roof = self.roof_flops_per_s(point)
+            arithmetic = [ceiling for ceiling in self.compute if ceiling.datasheet == roof]
+            reasons += [ceiling.beyond for ceiling in arithmetic or [self.memory]]
+        return tuple(reason for reason in dict.fromkeys(reasons) if reason)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain types."""
         return {"job": self.job, "device": self.device, "strategy": self.strategy.to_dict(), "by": self.by,
@@ -124,7 +152,7 @@ def roofline(trace: Trace, chip: Chip, *, by: str = "kernels", parameters: Param
     parameters, calibration = parameters or shipped_parameters(), calibration or shipped_calibration(chip)
     times = kernel_times(trace, chip, parameters, calibration)
     compute = [
-        _arithmetic(name, chip, parameters, calibration)
+        _arithmetic(name, chip, parameters, calibration, convolutions=any(winograd(each, name) for each in times.names))
         for name in times.peaks
         if name in DTYPES and name in chip.peak_flops_per_s
     ]
@@ -172,11 +200,13 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
     return tuple(found)
 
 
-def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration) -> Ceiling:
+def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration, *, convolutions: bool) -> Ceiling:
     """What a large matrix product reaches in `name`."""
     found = kernel_forecast("gemm", chip, dtype=name, sizes=dict.fromkeys("mnk", _SIDE), parameters=parameters,
                             calibration=calibration)  # fmt: skip
-    return Ceiling(name, chip.peak_flops_per_s[name], found.flops / found.time_s.value, found.provenance)
+    assert found.peak_flops_per_s is not None
+    return Ceiling(name, found.peak_flops_per_s, found.flops / found.time_s.value, found.provenance,
+                   highest=found.highest_flops_per_s, beyond=why_beyond_peak(chip, convolutions=convolutions))  # fmt: skip
 
 
 def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> Ceiling:
@@ -190,4 +220,4 @@ def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> 
         if found.bytes / found.time_s.value <= chip.memory_bandwidth_bytes_per_s:
             reached.append((found.bytes / found.time_s.value, found.provenance))
     best, said = max(reached, default=(chip.memory_bandwidth_bytes_per_s, PROVENANCE["family"]))
-    return Ceiling("memory", chip.memory_bandwidth_bytes_per_s, best, said)
+    return Ceiling("memory", chip.memory_bandwidth_bytes_per_s, best, said, cache_bytes_per_s(chip), why_beyond_memory(chip))

@@ -15,10 +15,11 @@ from gpuwise.cost.kernel_sizes import checked_sizes, columns_of, dtype_of
 from gpuwise.cost.kernels import class_times
 from gpuwise.cost.kernels.attention_decode import is_decode
 from gpuwise.cost.kernels.classes import CONTRACTIONS, class_of
+from gpuwise.cost.kernels.limits import most_flops_per_s, why_beyond_memory, why_beyond_peak, winograd
 from gpuwise.cost.kernels.shapes import Shapes
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
-from gpuwise.cost.rates import NO_SPEED, TOO_OLD, check_can_run, why_not
+from gpuwise.cost.rates import NO_SPEED, TOO_OLD, Units, check_can_run, why_not
 from gpuwise.errors import unknown_name
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.trace import COLUMNS, KINDS, Operations
@@ -27,7 +28,9 @@ from gpuwise.trace.trace import COLUMNS, KINDS, Operations
 @dataclass(frozen=True)
 class KernelForecast:
     """One run of a kernel. time_s: with its 90 % interval. bound: shares by what limits it (compute, memory, launch), summing
-    to 1. flops and bytes: what it does at the least. provenance: where its figures come from."""
+    to 1. flops and bytes: what it does at the least. provenance: where its figures come from. peak_flops_per_s: of the units
+    that compute it, by the datasheet; highest_flops_per_s: what no such kernel is priced beyond; None where only bytes matter.
+    beyond: why it is faster than the datasheet, "" where it is not."""
 
     kernel: str
     device: str
@@ -37,6 +40,9 @@ class KernelForecast:
     flops: int
     bytes: int
     provenance: str
+    peak_flops_per_s: float | None = None
+    highest_flops_per_s: float | None = None
+    beyond: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types."""
@@ -75,16 +81,31 @@ def kernel_forecast(kind: str, chip: Chip, *, dtype: str, sizes: Mapping[str, in
     low, high = times.found.entry.spread
     launch = floor_s / time_s if time_s else 0.0
     roof = "compute" if times.compute_s[0] >= times.memory_s[0] else "memory"
+    flops, moved = int(numbers.get("flops", 0)), int(numbers["bytes_read"] + numbers["bytes_written"])
+    most = most_flops_per_s(chip, times.units, kind) if times.units else None
     return KernelForecast(
         kernel=times.name,
         device=chip.id,
         dtype=short,
-        time_s=Interval(time_s, time_s * low, time_s * high),
+        time_s=Interval(time_s, max(time_s * low, float(times.least_s[0])), time_s * high),
         bound={"compute": 0.0, "memory": 0.0, "launch": launch, roof: 1 - launch},
-        flops=int(numbers.get("flops", 0)),
-        bytes=int(numbers["bytes_read"] + numbers["bytes_written"]),
+        flops=flops,
+        bytes=moved,
         provenance=PROVENANCE.get(times.found.level, PROVENANCE["family"]),
+        peak_flops_per_s=times.units.peak_flops_per_s if times.units else None,
+        highest_flops_per_s=most,
+        beyond=_beyond(chip, times.units, kind, flops / time_s if time_s else 0.0, moved / time_s if time_s else 0.0),
     )
+
+
+def _beyond(chip: Chip, units: Units | None, kernel_class: str, flops_per_s: float, bytes_per_s: float) -> str:
+    """Why a kernel is faster than the datasheet's peak and bandwidth allow; "" where it is not."""
+    reasons = []
+    if units and flops_per_s > units.peak_flops_per_s:
+        reasons.append(why_beyond_peak(chip, convolutions=winograd(kernel_class, units.figure)))
+    if chip.memory_bandwidth_bytes_per_s and bytes_per_s > chip.memory_bandwidth_bytes_per_s:
+        reasons.append(why_beyond_memory(chip))
+    return "; ".join(filter(None, reasons))
 
 
 def one_shape(kind: str, dtype: str, *, images: int = 1, **numbers: float) -> Shapes:

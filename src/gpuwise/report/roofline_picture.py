@@ -81,7 +81,8 @@ def _draw_operations(chart: Axes, roofline: Roofline) -> None:
     low, high = _range(roofline)
     x, memory = np.geomspace(low, high, 200), roofline.memory
     for roof in roofline.compute:
-        for peak, bandwidth, style in ((roof.datasheet, memory.datasheet, "-"), (roof.calibrated, memory.calibrated, "--")):
+        for peak, bandwidth, style in ((roof.datasheet, memory.datasheet, "-"), (roof.calibrated, memory.calibrated, "--"),
+                                       (roof.highest or roof.datasheet, memory.highest or memory.datasheet, ":")):  # fmt: skip
             chart.plot(x, np.minimum(peak, x * bandwidth) / 1e12, style, color=ROOF, linewidth=1.3, zorder=1)
         said = f"{roof.name} {number(roof.datasheet / 1e12)} TFLOP/s, {percent(roof.calibrated / roof.datasheet)} reached"
         chart.annotate(said, (high, roof.datasheet / 1e12), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9,
@@ -121,28 +122,25 @@ def _draw_side(figure: Figure, roofline: Roofline) -> None:
         for (x, side), text in zip(columns, (shortened(point.name, 30), *_figures(roofline, point)), strict=True):
             figure.text(x, y, text, ha=side, va="center", fontsize=9)
     y -= 0.05
-    for words in _said(roofline, 68):
+    for words in _said(roofline, 68, "solid: datasheet; dashed: {reached}; dotted: what no kernel is priced beyond"):
         figure.text(left, y, words, va="center", fontsize=9, color="#444444")
         y -= 0.028
 
 
 def _figures(roofline: Roofline, point: Point) -> tuple[str, str, str]:
-    """Share of the time, speed, and how much that is of the datasheet's roof above it."""
-    if point.intensity is None:
-        return (
-            percent(point.share),
-            f"{point.bytes_per_s / 1e9:,.0f} GB/s",
-            percent(point.bytes_per_s / roofline.memory.datasheet),
-        )
-    roof = roofline.roof_flops_per_s(point)
-    reached = "" if roof is None else percent(point.flops_per_s / roof)
-    return percent(point.share), f"{number(point.flops_per_s / 1e12)} TFLOP/s", reached
+    """Share of the time, speed, and how much that is of the datasheet's roof; a star where it is more than that."""
+    share, only_bytes = roofline.share_of_roof(point), point.intensity is None
+    speed = f"{point.bytes_per_s / 1e9:,.0f} GB/s" if only_bytes else f"{number(point.flops_per_s / 1e12)} TFLOP/s"
+    reached = "" if share is None else percent(share) + "*" * roofline.is_beyond(point)
+    return percent(point.share), speed, reached
 
 
-def _said(roofline: Roofline, width: int) -> list[str]:
-    """What the roofs are, and the sentence of the forecast."""
+def _said(roofline: Roofline, width: int, legend: str) -> list[str]:
+    """What the roofs are, why some points are above them, and the sentence of the forecast."""
     rests = dict.fromkeys([roof.provenance for roof in (*roofline.compute, roofline.memory)])
-    lines = wrap(f"solid: datasheet; dashed: what large kernels reach of it ({', '.join(rests)})", width)
+    lines = wrap(legend.format(reached=f"what large kernels reach of the datasheet ({', '.join(rests)})"), width)
+    if reasons := roofline.why_beyond(drawn(roofline)):
+        lines += ["", *wrap(f"* faster than the datasheet: {'; '.join(reasons)}", width)]
     if roofline.forecast is not None:
         step = format_duration(roofline.forecast.step_time_s.value)
         lines += ["", *wrap(f"step time {step}; {roofline.forecast.why}", width)]
@@ -178,7 +176,7 @@ def text_picture(roofline: Roofline, *, width: int = 72, height: int = 16) -> st
         unit, scale = ("GB/s", 1e9) if roof_ is roofline.memory else ("TFLOP/s", 1e12)
         lines.append(f"  {roof_.name}: {number(roof_.datasheet / scale)} {unit} by the datasheet, "
                      f"{percent(roof_.calibrated / roof_.datasheet)} reached")  # fmt: skip
-    return "\n".join([*lines, "", *_said(roofline, width)])
+    return "\n".join([*lines, "", *_said(roofline, width, "roof: {reached}")])
 
 
 def _height(roofline: Roofline, point: Point, low: float) -> tuple[float, float]:

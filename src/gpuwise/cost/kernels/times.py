@@ -9,6 +9,7 @@ import numpy as np
 from gpuwise.cost.calibration import Calibration, Entry, Found, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
 from gpuwise.cost.kernels.classes import groups, terms_of
+from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, Shapes
 from gpuwise.cost.kernels.systolic import ARRAY_SIDE, USUAL_SIDE
 from gpuwise.cost.parameters import Parameters
@@ -18,8 +19,6 @@ from gpuwise.trace.trace import Trace
 
 # How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
 ARITHMETIC = ("compute", "direct", "winograd")
-# Assumed: GeForce boards run as much as 15 % beyond the boost clock of their sheet.
-GEFORCE_BOOST = 1.15
 # A class that no file has figures for: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
 GENERIC = Found(Entry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
 
@@ -28,8 +27,9 @@ GENERIC = Found(Entry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor
 class ClassTimes:
     """Seconds of one run of each operation of one class, shape (operations,).
 
-    device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids. name: of the class, with
-    its numerics. units: that compute it, None where only bytes matter. found: the figures behind it.
+    device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids; least_s: what the hardware
+    needs at the least (see limits). name: of the class, with its numerics. units: that compute it, None where only bytes
+    matter. found: the figures behind it.
     """
 
     name: str
@@ -37,6 +37,7 @@ class ClassTimes:
     compute_s: np.ndarray
     memory_s: np.ndarray
     floor_s: np.ndarray
+    least_s: np.ndarray
     units: Units | None
     found: Found
 
@@ -111,8 +112,8 @@ def class_times(kernel_class: str, dtype: str, shapes: Shapes, chip: Chip, *, pr
     arithmetic = [part for term, part in parts.items() if term.startswith(ARITHMETIC)]
     traffic = [part for term, part in parts.items() if not term.startswith(ARITHMETIC)]
     none = np.zeros(len(shapes.kernels))
-    least_compute = shapes.flops / _most_flops_per_s(chip, units, kernel_class) if units else none
-    least_memory = _least_memory_s(shapes, hardware) if family(chip) != "systolic" else none  # fused: few bytes move
+    least_compute = shapes.flops / most_flops_per_s(chip, units, kernel_class) if units else none
+    least_memory = _least_memory_s(shapes, hardware, chip) if family(chip) != "systolic" else none  # fused: few bytes move
     least = np.maximum(least_compute, least_memory)
     busy = np.maximum(found.scale * found.entry.join_s(parts), least) if parts else none
     return ClassTimes(
@@ -121,21 +122,18 @@ def class_times(kernel_class: str, dtype: str, shapes: Shapes, chip: Chip, *, pr
         compute_s=np.maximum.reduce([least_compute, *(found.scale * part for part in arithmetic)]),
         memory_s=np.maximum.reduce([least_memory, *(found.scale * part for part in traffic)]),
         floor_s=fixed,
+        least_s=least,
         units=units,
         found=found,
     )
 
 
-def _most_flops_per_s(chip: Chip, units: Units, kernel_class: str) -> float:
-    """What no kernel exceeds, whatever figures say that were fitted elsewhere: the sheet's peak, at the clock boards reach;
-    four times as much where Winograd's convolutions do with a quarter of the multiplications (F(4x4), fp32)."""
-    boost = GEFORCE_BOOST if chip.vendor == "NVIDIA" and chip.kind == "gpu-consumer" else 1.0
-    return units.peak_flops_per_s * boost * (4.0 if kernel_class.startswith("conv") and units.figure == "fp32" else 1.0)
-
-
-def _least_memory_s(shapes: Shapes, hardware: Hardware) -> np.ndarray:
-    """What no kernel falls below: the bytes that the cache can neither have from the kernel before nor keep for the next."""
-    return np.maximum(shapes.moved_bytes - 2 * hardware.cache_bytes, 0.0) / hardware.bandwidth_bytes_per_s
+def _least_memory_s(shapes: Shapes, hardware: Hardware, chip: Chip) -> np.ndarray:
+    """What no kernel falls below: all bytes at the speed of the cache, and at that of memory those that the cache can neither
+    have from the kernel before nor keep for the next."""
+    from_memory = np.maximum(shapes.moved_bytes - 2 * hardware.cache_bytes, 0.0) / hardware.bandwidth_bytes_per_s
+    cache = cache_bytes_per_s(chip)
+    return from_memory if cache is None else np.maximum(from_memory, shapes.moved_bytes / cache)
 
 
 def hardware_of(chip: Chip, parameters: Parameters, *, peak_flops_per_s: float = 1.0) -> Hardware:
