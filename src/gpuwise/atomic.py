@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +11,25 @@ from typing import BinaryIO
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def written_whole(path: str | os.PathLike[str], *, synced: bool = True) -> Iterator[BinaryIO]:
     """A file to write bytes to, that takes its name once it is complete and on the disk; what was there stays until then.
 
-    Raises OSError where the folder cannot be written to or the disk is full.
+    Arguments:
+        synced: wait until it is on the disk, so that a power failure leaves the old file or the new one.
+
+    Raises OSError where the folder cannot be written to, the disk is full, or the path is a device, whose place a file
+    would take.
     """
     target = Path(path)
+    if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a regular file", str(path))
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         os.replace(aside, target)
     finally:
         aside.unlink(missing_ok=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+
+LONGEST_WORD = 200  # characters of a message without a blank; what is longer is cut in its middle
+LONGEST_NAME = 100  # that is compared with known names
 
 
 class GpuwiseError(Exception):
@@ -20,15 +24,30 @@ class GpuwiseError(Exception):
     exit_code = 2
 
     def __init__(self, what: str, ways_out: Sequence[str] = ()):
+        what = _shortened(what)
         super().__init__(what)
         self.what = what
-        self.ways_out = tuple(ways_out[:2])
+        self.ways_out = tuple(_shortened(way) for way in ways_out[:2])
 
     def __str__(self) -> str:
         return "\n".join([self.what, *(f"  try: {way}" for way in self.ways_out)])
 
     def to_dict(self) -> dict[str, object]:
         return {"error": {"code": self.code, "message": self.what, "ways_out": list(self.ways_out)}}
+
+
+def _shortened(text: str) -> str:
+    """With long words cut: a user's argument of thousands of characters would hide the sentence about it."""
+    half = LONGEST_WORD // 2
+    return re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half // 4:]}", text)
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr, or its type where it cannot be printed (a number of over 4,300 digits)."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be printed"
 
 
 class InputError(GpuwiseError):
@@ -87,7 +106,7 @@ def unknown_name(kind: str, name: str, known: Sequence[str], *, listing: str) ->
         known: all valid names.
         listing: the command that lists them, e.g. "gpuwise chips".
     """
-    near = get_close_matches(name.lower(), known, n=3, cutoff=0.4)
+    near = get_close_matches(name.lower()[:LONGEST_NAME], known, n=3, cutoff=0.4)
     near += [k for k in known if name.lower() in k and k not in near][: 5 - len(near)]
     ways = [f"nearest: {', '.join(near)}"] if near else []
     return UnknownNameError(f"unknown {kind} {name!r}.", [*ways, f"list all with `{listing}`"])

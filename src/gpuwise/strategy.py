@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, shown
 
 PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")
 RECOMPUTES = ("none", "selective", "full")
@@ -56,7 +57,7 @@ class Mesh:
         for part in text.split(","):
             name, _, number = part.partition("=")
             name = {"dp": "dp_replicate", "fsdp": "dp_shard"}.get(name.strip(), name.strip())
-            if name not in {f.name for f in fields(cls)} or not number.strip().isdigit() or name in degrees:
+            if name not in {f.name for f in fields(cls)} or not re.fullmatch(r"[0-9]{1,9}", number.strip()) or name in degrees:
                 raise InputError(f"cannot read mesh {text!r}: {part!r} is not an axis and a degree.",
                                  ["write it like dp=8 or dp_shard=4,tp=2"])  # fmt: skip
             degrees[name] = int(number)
@@ -208,9 +209,9 @@ def kernels_of(optimizer: str, kernels: str | None, *, on_cpu: bool = False, in_
 
 def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise InputError(f"unknown {name} {value!r}.", [f"one of: {', '.join(map(str, allowed))}"])
+        raise InputError(f"unknown {name} {shown(value)}.", [f"one of: {', '.join(map(str, allowed))}"])
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InputError(f"{name} must be a whole number from {low} to {high:,}, got {value!r}.")
+        raise InputError(f"{name} must be a whole number from {low} to {high:,}, got {shown(value)}.")

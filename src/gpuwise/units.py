@@ -10,7 +10,8 @@ import re
 
 from gpuwise.errors import InputError
 
-_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*")
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)")
+LONGEST = 100  # characters of a quantity
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50}  # fmt: skip
@@ -20,7 +21,8 @@ _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 def _parse(text: str, scale: dict[str, int], kind: str, examples: str) -> float:
-    match = _NUMBER.fullmatch(str(text))
+    text = str(text).strip()
+    match = _NUMBER.fullmatch(text) if len(text) <= LONGEST else None
     if not match or match[2].lower() not in scale:
         raise InputError(f"cannot read {text!r} as {kind}.", [f"write it like {examples}"])
     value = float(match[1].replace("_", "")) * scale[match[2].lower()]

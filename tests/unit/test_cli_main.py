@@ -55,11 +55,11 @@ def test_help_loads_no_verb_and_nothing_heavy():
     code = (
         "import sys\nfrom gpuwise.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print([m for m in sys.modules if m in ('numpy', 'rich', 'torch') or m.startswith('gpuwise.cli.')])"
+        "print([m for m in sorted(sys.modules) if m in ('numpy', 'rich', 'torch') or m.startswith('gpuwise.cli.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1]
-    assert loaded == "['gpuwise.cli.failure', 'gpuwise.cli.main']"
+    assert loaded == "['gpuwise.cli.failure', 'gpuwise.cli.main', 'gpuwise.cli.streams']"
 
 
 def test_version():

@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_was_kept_is_read_and_not_parsed_again(home: Path, monkeypatch: pytest.MonkeyPatch):
     assert parsed("chips", TEXT) == TABLES
     assert [path.name for path in home.iterdir()] == ["chips.json"]
-    monkeypatch.setattr("gpuwise.hardware.parsed.tomllib.loads", lambda text: pytest.fail("it was parsed"))
+    monkeypatch.setattr("gpuwise.hardware.parsed.parse_toml", lambda text: pytest.fail("it was parsed"))
     assert parsed("chips", TEXT) == TABLES
 
 

@@ -31,6 +31,7 @@ from gpuwise import __version__
 from gpuwise.api.files_read import FilesRead, state_of
 from gpuwise.errors import FileFormatError, GpuwiseError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.parsed import OFF, cache_home, switched_off
+from gpuwise.plain_files import parse_json, read_regular, reason_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import TraceFamily, load, save
 
@@ -129,7 +130,7 @@ class JobCache:
             counts = [facts.tokens_per_sample, facts.samples_per_epoch or 1]
             if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and n > 0 for n in counts):
                 raise ValueError("a field has the wrong type")
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             self._ignored(self._note, error)
             return None
         if any(state_of(path) != state for path, state in files.items()):
@@ -155,7 +156,7 @@ class JobCache:
             if not all(isinstance(text, str) for text in (refusal["message"], *ways_out)):
                 raise ValueError("a field has the wrong type")
             error = REFUSALS[refusal["code"]](refusal["message"], ways_out)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as problem:
+        except (OSError, ValueError, TypeError, KeyError) as problem:
             self._ignored(path, problem)
             return
         raise error
@@ -175,7 +176,7 @@ class JobCache:
             self._tell(f"traces cannot be kept in {path.parent} ({str(reason).rstrip('.')}); {OFF}=1 stops trying")
 
     def _ignored(self, path: Path, error: Exception) -> None:
-        reason = error.what if isinstance(error, GpuwiseError) else f"{type(error).__name__}: {error}"
+        reason = error.what if isinstance(error, GpuwiseError) else f"{type(error).__name__}: {reason_of(error)}"
         self._tell(f"the cached {path} is ignored and made again: {reason.replace(f'{path} ', 'it ')}")
 
     def _tell(self, text: str) -> None:
@@ -219,9 +220,7 @@ def _same_program(recorded: Strategy, asked: Strategy) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > LARGEST_NOTE_BYTES:
-        raise ValueError("it is too large")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = parse_json(read_regular(path, limit_bytes=LARGEST_NOTE_BYTES))
     if not isinstance(found, dict):
         raise ValueError("it holds no table")
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -18,6 +17,7 @@ from typing import Any
 
 from gpuwise.atomic import written_whole
 from gpuwise.hardware.parsed import OFF, switched_off
+from gpuwise.plain_files import check_regular, open_regular, parse_json
 
 LIMIT_BYTES = 2 * 2**20  # some two thousand lines; beyond it the older half goes
 _TEXTS = ("date", "machine", "chip", "job", "digest", "provenance", "torch", "gpuwise", "openmp")
@@ -87,8 +87,9 @@ def append(entry: Entry) -> str:
     try:
         line = json.dumps(asdict(entry), allow_nan=False).encode() + b"\n"
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
         try:
+            check_regular(descriptor, target)
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":  # what was written last is half a line: it ends here
                 line = b"\n" + line
@@ -109,8 +110,8 @@ def entries(containing: str = "") -> list[Entry]:
         if containing not in line:
             continue
         try:
-            found.append(Entry.from_dict(json.loads(line)))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            found.append(Entry.from_dict(parse_json(line)))
+        except (ValueError, TypeError, KeyError):
             damaged += 1
     if damaged:
         lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
@@ -121,12 +122,10 @@ def entries(containing: str = "") -> list[Entry]:
 def _lines(file: Path) -> list[str]:
     """Of a file that is too large for one of ours, the end."""
     try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return []
-        with open(file, "rb") as opened:
-            if status.st_size > 2 * LIMIT_BYTES:
-                opened.seek(status.st_size - LIMIT_BYTES)
+        with open_regular(file) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size > 2 * LIMIT_BYTES:
+                opened.seek(size - LIMIT_BYTES)
                 opened.readline()
             return [line for line in opened.read(2 * LIMIT_BYTES).decode(errors="replace").splitlines() if line.strip()]
     except OSError:

@@ -210,7 +210,7 @@ def _check_job(name: str, sizes: Mapping[str, Any]) -> None:
     scheme, _, rest = name.partition(":")
     if scheme in ("hf", "timm") and rest:
         return
-    if not Path(name.rpartition(":")[0]).is_file():
+    if not os.path.isfile(name.rpartition(":")[0]):
         resolve(name)  # says what is wrong with it
 
 

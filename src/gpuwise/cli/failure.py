@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import click
 
+from gpuwise.cli.streams import is_of_printing, print_json, say, silence_stdout
 from gpuwise.errors import FileFormatError, GpuwiseError, JobError
 
 EXIT_UNEXPECTED = 1
@@ -24,6 +24,12 @@ class UsageError(GpuwiseError):
     """A command line that click cannot parse."""
 
     code = "usage"
+
+
+class OutputError(GpuwiseError):
+    """Standard output that cannot be written to."""
+
+    code = "output"
 
 
 class UnexpectedError(GpuwiseError):
@@ -53,15 +59,19 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
     except click.ClickException as error:
         _end(_usage(error), as_json)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted.", err=True)
+        say("interrupted.")
         if as_json:
-            click.echo(json.dumps({"error": {"code": "interrupted", "message": "interrupted.", "ways_out": []}}))
+            print_json({"error": {"code": "interrupted", "message": "interrupted.", "ways_out": []}})
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing left to say. Python would complain again when it flushes at exit.
-        _silence_stdout()
+        silence_stdout()
         sys.exit(EXIT_BROKEN_PIPE)
     except Exception as error:
+        if isinstance(error, OSError) and is_of_printing(error):
+            silence_stdout()
+            _end(OutputError(f"standard output cannot be written to: {error.strerror or error}.",
+                             ["redirect it to a file on a disk with free space"]), as_json=False)  # fmt: skip
         if debug:
             raise
         name = type(error).__name__
@@ -81,13 +91,13 @@ def _ways_out(error: GpuwiseError, arguments: Sequence[str]) -> tuple[str, ...]:
 
 def tell(error: GpuwiseError) -> None:
     """Cause and ways out on stderr."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+    say(f"{click.style('error:', fg='red', bold=True)} {error}")
 
 
 def _end(error: GpuwiseError, as_json: bool) -> None:
     tell(error)
     if as_json:
-        click.echo(json.dumps(error.to_dict(), indent=2, ensure_ascii=False))
+        print_json(error.to_dict())
     sys.exit(error.exit_code)
 
 
@@ -99,9 +109,4 @@ def _usage(error: click.ClickException) -> UsageError:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *other: object) -> None:
-    click.echo(f"{click.style('warning:', fg='yellow')} {message}", err=True)
-
-
-def _silence_stdout() -> None:
-    with suppress(OSError, ValueError):  # no file behind it: nothing will be flushed to a pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    say(f"{click.style('warning:', fg='yellow')} {message}")

@@ -11,6 +11,7 @@ import click
 
 from gpuwise import __version__
 from gpuwise.cli import failure
+from gpuwise.cli.streams import flush_stdout, ready_streams
 from gpuwise.errors import unknown_name
 
 VERBS = {
@@ -51,12 +52,13 @@ class Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
     def main(self, args: Sequence[str] | None = None, *other: Any, **extra: Any) -> Any:
+        ready_streams()
         arguments = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
         with failure.handled(arguments):
             # click returns the code of ctx.exit() here, and whatever a verb returns: ours return None
             code = super().main(arguments, *other, **extra)
-            sys.stdout.flush()
+            flush_stdout()
         sys.exit(code if isinstance(code, int) else 0)
 
 

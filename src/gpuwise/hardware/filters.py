@@ -132,7 +132,7 @@ def parse_filter(text: str, *, offers: bool = False) -> Filter:
     """
     fields = {**_CHIP_FIELDS, **(_OFFER_FIELDS if offers else {})}
     terms, bare = [], []
-    rest = re.sub(r"\s*(!=|>=|<=|=|>|<)\s*", r"\1", text)
+    rest = re.sub(r" ?(!=|>=|<=|=|>|<) ?", r"\1", " ".join(text.split()))
     for part in rest.split():
         match = _TERM.fullmatch(part)
         if not match:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from gpuwise.atomic import written_whole
+from gpuwise.plain_files import parse_toml, read_regular
 
 OFF = "GPUWISE_NO_CACHE"
 LARGEST_BYTES = 64 * 2**20
@@ -30,27 +32,26 @@ def switched_off() -> bool:
 
 
 def parsed(name: str, data: bytes) -> dict[str, Any]:
-    """The tables of a TOML file, from its entry where there is one. Raises what tomllib raises.
+    """The tables of a TOML file, from its entry where there is one. Raises what parse_toml raises.
 
     Arguments:
         name: of the entry; a file of the same name takes its place.
     """
     if switched_off():
-        return tomllib.loads(data.decode())
+        return parse_toml(data.decode())
     path = cache_home() / "catalog" / f"{name}.json"
     kept = _kept(path, data)
     if kept is None:
-        kept = tomllib.loads(data.decode())
+        kept = parse_toml(data.decode())
         _keep(path, data, kept)
     return kept
 
 
 def _kept(path: Path, data: bytes) -> dict[str, Any] | None:
     with suppress(OSError, ValueError, RecursionError):
-        if path.stat().st_size <= LARGEST_BYTES:
-            digest, _, body = path.read_bytes().partition(b"\n")
-            if digest == _digest(data, body) and isinstance(found := json.loads(body), dict):
-                return found
+        digest, _, body = read_regular(path, limit_bytes=LARGEST_BYTES).partition(b"\n")
+        if digest == _digest(data, body) and isinstance(found := json.loads(body), dict):
+            return found
     return None
 
 
@@ -59,7 +60,8 @@ def _keep(path: Path, data: bytes, tables: dict[str, Any]) -> None:
     with suppress(OSError, TypeError):
         body = json.dumps(tables).encode()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_bytes(_digest(data, body) + b"\n" + body)
+        with written_whole(path, synced=False) as file:
+            file.write(_digest(data, body) + b"\n" + body)
 
 
 def _digest(data: bytes, body: bytes) -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import FileFormatError
 from gpuwise.hardware.parsed import parsed
+from gpuwise.plain_files import parse_toml, read_regular
 
 MAX_BYTES = 8 * 2**20  # a catalog file is a few hundred kB; more is a mistake
 _HEADER = re.compile(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?")
@@ -21,20 +21,17 @@ def read_toml(path: Path, *, entry: str | None = None) -> tuple[dict[str, Any], 
         entry: the name under which the tables are kept for the next process, None for a file that is always parsed.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, limit_bytes=MAX_BYTES)
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    if len(data) > MAX_BYTES:
-        raise FileFormatError(f"{path}: {len(data):,} bytes is too large for a catalog file.")
+        raise FileFormatError(f"{path}: cannot be read ({error.strerror or error}).",
+                              ["correct it, or move it away"]) from None  # fmt: skip
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise bad_file(path, data[: error.start].count(b"\n") + 1, "not UTF-8 text") from None
     try:
-        return tomllib.loads(text) if entry is None else parsed(entry, data), text
-    except RecursionError:
-        raise bad_file(path, 1, "nested too deeply") from None
-    except ValueError as error:  # TOMLDecodeError, and int() refusing absurdly long numbers
+        return parse_toml(text) if entry is None else parsed(entry, data), text
+    except ValueError as error:
         found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else text.count("\n") + 1
         raise bad_file(path, line, f"not valid TOML: {error}") from None

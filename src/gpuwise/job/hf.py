@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -75,10 +76,10 @@ def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def _config(transformers: Any, reference: str) -> Any:
     path = Path(reference).expanduser()
-    local = path.exists() or reference.startswith((".", "/", "~"))
-    ways = [f"name the folder that holds config.json: hf:{path.parent}" if path.is_file() else
+    local = os.path.exists(path) or reference.startswith((".", "/", "~"))
+    ways = [f"name the folder that holds config.json: hf:{path.parent}" if os.path.isfile(path) else
             "name a folder that holds a config.json, as save_pretrained writes it"]  # fmt: skip
-    if local and not (path / "config.json").is_file():
+    if local and not os.path.isfile(path / "config.json"):
         raise JobError(f"there is no {path / 'config.json'}.", ways)
     try:
         return transformers.AutoConfig.from_pretrained(str(path) if local else reference, trust_remote_code=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 from gpuwise.errors import InputError, JobError, unknown_name
 from gpuwise.job.dependencies import require
@@ -49,7 +49,7 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
 
 def _looks_like_a_file(text: str) -> bool:
     path = text.rpartition(":")[0] or text
-    return text.endswith(".py") or ".py:" in text or "/" in text or "\\" in text or Path(path).is_file()
+    return text.endswith(".py") or ".py:" in text or "/" in text or "\\" in text or os.path.isfile(path)
 
 
 def _check_size(flag: str, value: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +32,7 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
     path = Path(path_text).expanduser()
     if path.suffix != ".py":
         raise JobError(f"{path_text!r} is not a Python file.", ["name a file that ends in .py"])
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a name that is too long for the system
         raise JobError(f"there is no file {path_text!r}.", ["check the path; it is taken from the current folder"])
     module = _load(path.resolve())
     if not hasattr(module, name):
@@ -46,13 +47,14 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
         what = f"{name}() returned" if job is not found else f"{name} is"
         raise JobError(f"{text}: {what} {_kind(job)}, not a Job.",
                        ["from gpuwise import Job; job = Job(model=..., ...)"])  # fmt: skip
-    return _named(job, name=f"{path.stem}:{name}", sizes=sizes)
+    stem = path.stem.encode(errors="backslashreplace").decode()  # bytes of a file's name may be no text
+    return _named(job, name=f"{stem}:{name}", sizes=sizes)
 
 
 def _load(path: Path) -> ModuleType:
     # A name of its own for each file, so that two files called train.py do not meet, and so that what the file defines
     # can be found again by name.
-    name = f"gpuwise_job_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"gpuwise_job_{path.stem}_{sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise JobError(f"cannot load {path}.", ["name a file that ends in .py"])

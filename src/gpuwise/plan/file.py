@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError
+from gpuwise.plain_files import parse_toml, read_regular, reason_of
 from gpuwise.plan.types import Plan
 
 FORMAT = "gpuwise-plan"
 VERSION = 1
+LARGEST_BYTES = 8 * 2**20  # a plan is a few kB
 _END = {"of": FORMAT}  # the last table: without it the file was cut short, even where what is left parses
 _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
@@ -28,7 +28,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **to_plain(plan), "end": _END})
     try:
         with written_whole(path) as file:
-            file.write(text.encode())
+            file.write(text.encode(errors="replace"))  # a file's name may have bytes that are no text
     except OSError as error:
         raise InputError(f"cannot write the plan to {path}: {error.strerror or error}.",
                          ["name a file in a folder that exists and can be written"]) from None  # fmt: skip
@@ -37,11 +37,11 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """The plan in a file. Raises FileFormatError for one that is absent, damaged, foreign, newer or wrongly typed."""
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        data = parse_toml(read_regular(path, limit_bytes=LARGEST_BYTES).decode())
     except FileNotFoundError:
         raise FileFormatError(f"there is no plan file {path}.", ["make one: gpuwise plan JOB -o plan.toml"]) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not a gpuwise plan, or is damaged ({error}).",
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{path} is not a gpuwise plan, or is damaged ({reason_of(error)}).",
                               ["plan again with -o", "check that the copy is complete"]) from None  # fmt: skip
     return from_plain(data, name=str(path))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError
+from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
 from gpuwise.trace.family import Axis, TraceFamily
 from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages, Trace
 
@@ -49,11 +50,11 @@ def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
     """Raises FileFormatError for a file that is truncated, foreign, of a newer version or inconsistent."""
     try:
         arrays = _members(path)
-        header = json.loads(arrays.pop("header").tobytes())
+        header = parse_json(arrays.pop("header").tobytes())
     except FileNotFoundError:
         raise FileFormatError(f"there is no trace file {path}.") from None
     except Exception as error:  # whatever damage makes fail: the archive, its compression, an array's head, the JSON
-        raise FileFormatError(f"{path} is not a gpuwise trace, or is damaged ({error}).",
+        raise FileFormatError(f"{path} is not a gpuwise trace, or is damaged ({reason_of(error)}).",
                               ["record it again", "check that the copy is complete"]) from None  # fmt: skip
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FileFormatError(f"{path} is not a gpuwise trace.")
@@ -73,7 +74,7 @@ def _members(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     `np.load` would take the memory an array's head asks for before it looks whether the file has as much.
     """
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > LIMIT_BYTES:
             raise ValueError(f"more than {LIMIT_BYTES:,} bytes")
@@ -136,7 +137,7 @@ def _checked_axis(axis: Axis, header: Header) -> Axis:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_WHOLE
 
 
 def _texts(values: Any) -> tuple[str, ...]:

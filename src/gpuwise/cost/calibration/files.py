@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,6 +12,7 @@ from typing import Any
 from gpuwise.cost.calibration.entry import WAYS_OUT, Entry, entry_from
 from gpuwise.errors import FileFormatError
 from gpuwise.hardware.parsed import parsed
+from gpuwise.plain_files import parse_toml
 
 SCHEMA = 1
 STEPS = "steps.toml"  # in the same folder: gpuwise.cost.calibration.steps
@@ -46,16 +46,14 @@ def parse(text: str, name: str) -> CalibrationFile:
 
 
 def _toml(text: bytes) -> dict[str, Any]:
-    return tomllib.loads(text.decode())
+    return parse_toml(text.decode())
 
 
 def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]] = _toml) -> dict[str, Any]:
     """The tables of a file of this schema. Raises FileFormatError naming the file."""
     try:
         data = read(text)
-    except RecursionError:
-        raise FileFormatError(f"{name} is not valid TOML: nested too deeply.", WAYS_OUT) from None
-    except ValueError as error:  # TOMLDecodeError, what is no text, and int() refusing absurdly long numbers
+    except ValueError as error:
         raise FileFormatError(f"{name} is not valid TOML: {error}.", WAYS_OUT) from None
     if data.get("schema") != SCHEMA:
         raise FileFormatError(f"{name}: schema is {data.get('schema')!r}, this gpuwise reads {SCHEMA}.", WAYS_OUT)

@@ -13,6 +13,8 @@ from gpuwise.cost.calibration.steps import StepSpread, spread_from
 from gpuwise.errors import FileFormatError
 from gpuwise.hardware.measured import entry_of
 from gpuwise.hardware.parsed import parsed
+from gpuwise.hardware.tomlfile import MAX_BYTES
+from gpuwise.plain_files import read_regular, reason_of
 
 LEVEL = "machine"
 # Tables of the file that are read elsewhere or by people: figures of the chip (gpuwise.hardware.measured), what was measured.
@@ -47,7 +49,7 @@ def machine_file(path: str) -> MachineFile | None:
     try:
         return _read(path, Path(path).stat().st_mtime_ns)
     except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        reason = error.what if isinstance(error, FileFormatError) else str(error)
+        reason = error.what if isinstance(error, FileFormatError) else f"{path}: {reason_of(error)}"
         warnings.warn(f"what was measured on this machine is left out: {reason.rstrip('.')}; `gpuwise measure` writes it anew",
                       stacklevel=2)  # fmt: skip
         return None
@@ -55,4 +57,4 @@ def machine_file(path: str) -> MachineFile | None:
 
 @lru_cache(maxsize=8)
 def _read(path: str, changed_ns: int) -> MachineFile:
-    return parse_machine(tables(Path(path).read_bytes(), path, partial(parsed, entry_of(Path(path)))), path)
+    return parse_machine(tables(read_regular(path, limit_bytes=MAX_BYTES), path, partial(parsed, entry_of(Path(path)))), path)
