@@ -134,7 +134,7 @@ def test_an_interrupted_run_is_reported_and_exits_130(monkeypatch: pytest.Monkey
 def test_a_run_is_kept_in_its_folder_and_the_next_has_another(folder: Path):
     first = json.loads(run("train", "tiny.py:job", "--steps", "3", "--json").stdout)
     second = json.loads(run("train", "tiny.py:job", "--steps", "3", "--json").stdout)
-    assert (first["run_folder"], second["run_folder"]) == ("runs/tiny", "runs/tiny-2")
+    assert (first["run_folder"], second["run_folder"]) == (str(folder / "runs/tiny"), str(folder / "runs/tiny-2"))
     kept = {path.name for path in (folder / "runs" / "tiny").iterdir()}
     assert kept == {"checkpoints", "lock", "log.jsonl", "report.html", "run.json"}
     assert first["checkpoints"]["last_step"] == 3
@@ -150,7 +150,7 @@ def test_what_was_interrupted_is_continued_by_the_same_command(folder: Path):
     assert trainer.result is not None
     assert trainer.result.interrupted
     again = json.loads(run("train", "tiny.py:job", "--steps", "6", "--micro-batch", "8", "--resume", "--json").stdout)
-    assert (again["run_folder"], again["resumed_from"], again["stopped"]) == ("runs/tiny", 2, "finished")
+    assert (again["run_folder"], again["resumed_from"], again["stopped"]) == (str(folder / "runs/tiny"), 2, "finished")
     refused = run("train", "tiny.py:job", "--steps", "6", "--micro-batch", "8", "--resume")
     assert refused.exit_code == 2
     assert "no run of tiny to continue" in refused.stderr

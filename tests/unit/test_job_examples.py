@@ -100,7 +100,7 @@ def test_a_run_by_hand_as_a_script(tmp_path, monkeypatch, capsys):
     (tmp_path / "by_hand.py").write_text(source)
     runpy.run_path("by_hand.py", run_name="__main__")
     told = capsys.readouterr().out
-    assert "in runs/spirals" in told
+    assert f"in {tmp_path / 'runs/spirals'}" in told
     assert "step 100 of 138: loss" in told
     assert "finished at step 138" in told
     assert (tmp_path / "runs/spirals/model.safetensors").is_file()

@@ -28,10 +28,11 @@ def record(
 
     Raises InputError for another ending, and what `forecast` raises.
     """
-    if Path(path).suffix != ".npz":
+    target = Path(path).absolute()  # the job may change the working folder
+    if target.suffix != ".npz":
         raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
     asked = given(settings, DeviceSettings)
     check_mode(asked)
     family = source_of(job, **sizes_of(asked))(strategy_of(asked))
-    save(family, path)
+    save(family, target)
     return family

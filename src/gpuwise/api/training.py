@@ -189,5 +189,5 @@ def _in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job:
             raise InputError("there is nothing to continue without a folder.", ["--run FOLDER of the run to continue"])
         return settings
     if os.fspath(run) == AUTO:
-        return replace(settings, folder=usual_folder(Path("runs"), job, strategy, settings))
+        return replace(settings, folder=usual_folder(settings.started_in / "runs", job, strategy, settings))
     return replace(settings, folder=Path(run))

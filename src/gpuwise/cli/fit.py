@@ -26,7 +26,7 @@ def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_tec
     from gpuwise.report.fit import fit_report
 
     if memory_plot is not None:
-        check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
+        memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
     result = api.fit(job, on=on, every_technique=every_technique, **strategy)
     emit(result, fit_report, as_json=as_json)
     if memory_plot is not None:

@@ -25,9 +25,10 @@ def command(job: str, on: str, as_json: bool, memory_plot: str | None, roofline_
     from gpuwise.cli.output import emit
     from gpuwise.report.forecast import forecast_report
 
-    for flag, path in (("--memory-plot", memory_plot), ("--roofline-plot", roofline_plot)):
-        if path is not None:
-            check_plot(path, flag=flag, as_json=as_json)
+    if memory_plot is not None:
+        memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
+    if roofline_plot is not None:
+        roofline_plot = check_plot(roofline_plot, flag="--roofline-plot", as_json=as_json)
     timeline = None if memory_plot is None else api.memory_timeline(job, on=on, **strategy)
     roofline = None if roofline_plot is None else api.roofline(job, on=on, **strategy)
     drawn = timeline or roofline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,18 @@ def roofline_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
                         help="Kernels under the roofs of the device: FILE.svg, FILE.png, or - for text.")(function)  # fmt: skip
 
 
-def check_plot(path: str, *, flag: str, as_json: bool) -> None:
-    """Raises InputError before any work where the picture could not be shown."""
+def check_plot(path: str, *, flag: str, as_json: bool) -> str:
+    """The path as it stands whatever working folder the job changes to; - stays -.
+
+    Raises InputError before any work where the picture could not be shown.
+    """
     from gpuwise.report.picture import check_picture
 
     if path != "-":
         check_picture(path, flag)
     elif as_json:
         raise InputError(f"{flag} - prints text, and --json nothing but JSON.", [f"{flag} picture.svg"])
+    return path if path == "-" else os.path.abspath(path)
 
 
 def show_memory(timeline: Timeline, path: str) -> None:

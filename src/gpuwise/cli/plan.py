@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -32,8 +33,9 @@ def command(job: str, output: str | None, as_json: bool, **request: Any) -> None
     from gpuwise.plan.file import save_plan
     from gpuwise.report.plan import plan_report
 
+    target = None if output is None else os.path.abspath(output)  # the job may change the working folder
     result = api.plan(job, **request)
-    if output is not None:
-        save_plan(result.best, output)
+    if target is not None:
+        save_plan(result.best, target)
         click.echo(f"wrote {output}; run it with `gpuwise train {job} --plan {output}`", err=True)
     emit(result, plan_report, as_json=as_json)

@@ -61,6 +61,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
         raise click.UsageError("--run and --no-run exclude each other.")
     if export is not None:
         _check_export(Path(export))
+        export = os.path.abspath(export)  # the job may change the working folder
     trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
     result = trainer.run()
     unwritten = None if export is None else _export(trainer, export)

@@ -44,7 +44,7 @@ def command(jobs: tuple[str, ...], as_json: bool, page: str | None, **settings: 
     if page is not None:
         from gpuwise.report.validate_page import check_page
 
-        check_page(page)
+        page = str(check_page(page).absolute())  # a job may change the working folder
     result = api.validate(jobs, on_progress=_show, **settings)
     emit(result, validate_report, as_json=as_json)
     if page is not None:

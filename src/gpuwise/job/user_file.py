@@ -18,6 +18,8 @@ from typing import Any
 from gpuwise.errors import GpuwiseError, JobError
 from gpuwise.job.job import Job
 
+_LOADED: dict[str, Path] = {}  # files by the text that named them
+
 
 def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
     """The job that `path/to/file.py:name` names: a Job, or a function that returns one.
@@ -32,9 +34,12 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
     path = Path(path_text).expanduser()
     if path.suffix != ".py":
         raise JobError(f"{path_text!r} is not a Python file.", ["name a file that ends in .py"])
+    if not os.path.isfile(path):
+        path = _LOADED.get(path_text, path)  # a job that changes the working folder, loaded once more
     if not os.path.isfile(path):  # False also for a name that is too long for the system
         raise JobError(f"there is no file {path_text!r}.", ["check the path; it is taken from the current folder"])
-    module = _load(path.resolve())
+    _LOADED[path_text] = path = path.resolve()
+    module = _load(path)
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if isinstance(value, Job) or _local_function(value, module)]
         near = get_close_matches(name, known, n=3, cutoff=0.3) or known[:5]

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -70,8 +69,8 @@ class Equipment:
         log_path = settings.log_path or (None if self.folder is None else self.folder.log)
         self.log = stack.enter_context(RunLog(log_path))
         self.shown = stack.enter_context(display(settings.progress, title=job.name))
-        place = self.folder.path if self.folder is not None else Path()
-        self.writers = Fanout([writer(name, place) for name in settings.writers], say=self.tell)
+        curves = settings.started_in if self.folder is None else self.folder.path
+        self.writers = Fanout([writer(name, curves) for name in settings.writers], say=self.tell)
         stack.callback(self.writers.close)
 
         self._memory = PeakMemory(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from gpuwise.errors import InputError
@@ -37,6 +37,9 @@ class TrainSettings:
     log_path: JSON lines go there, too; progress: what stderr shows, auto | panel | plain | silent; writers: "tensorboard",
     "wandb"; usd_per_hour: what the machine costs.
 
+    started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
+    changes the working folder takes nothing along.
+
     Raises InputError where a value makes no sense.
     """
 
@@ -60,8 +63,12 @@ class TrainSettings:
     progress: str = "auto"
     writers: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    started_in: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:
+        for name in ("folder", "log_path"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, self.started_in / getattr(self, name))
         given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) > 1:
             raise InputError(f"{' and '.join(given)} say how long to train; give one of them.")
