@@ -59,7 +59,7 @@ def test_help_loads_no_verb_and_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1]
-    assert loaded == "['gpuwise.cli.failure', 'gpuwise.cli.main', 'gpuwise.cli.streams']"
+    assert loaded == "['gpuwise.cli.failure', 'gpuwise.cli.main', 'gpuwise.cli.stdout', 'gpuwise.cli.streams']"
 
 
 def test_version():

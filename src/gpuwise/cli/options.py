@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from gpuwise.cli.stdout import json_alone
 from gpuwise.step_settings import Setting, flag_of, settings_of
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -49,7 +50,14 @@ def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> D
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout, and nothing else there.")(function)
+    return click.option("--json", "as_json", is_flag=True, callback=_keep_stdout,
+                        help="JSON on stdout, and nothing else there.")(function)  # fmt: skip
+
+
+def _keep_stdout(ctx: click.Context, param: click.Parameter, as_json: bool) -> bool:
+    if as_json:
+        ctx.with_resource(json_alone())
+    return as_json
 
 
 def settings_options(group: type, *, without: Sequence[str] = ()) -> Decorator:

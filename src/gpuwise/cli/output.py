@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuwise.cli.stdout import answers
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -26,7 +28,7 @@ def emit(result: Any, report: Callable[[Any], RenderableType], *, as_json: bool)
         from gpuwise.report.json import to_json
 
         plain = result.to_dict() if hasattr(result, "to_dict") else [item.to_dict() for item in result]
-        click.echo(to_json(plain))
+        click.echo(to_json(plain), file=answers())
         return
     from rich.console import Console
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from gpuwise.cli.stdout import answers
+
 _PRINTING = ("click.utils", "rich.console", __name__)  # modules whose calls write to standard output
 
 
@@ -42,14 +44,14 @@ def say(text: str) -> None:
 def print_json(data: Any) -> None:
     """An error as a JSON object on standard output. Where that takes none, standard error and the exit code say it."""
     try:
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False), file=answers())
     except OSError:
         silence_stdout()
 
 
 def flush_stdout() -> None:
     """So that what is left in the buffer fails here, and not when Python ends. Raises OSError."""
-    sys.stdout.flush()
+    answers().flush()
 
 
 def is_of_printing(error: OSError) -> bool:
@@ -61,4 +63,4 @@ def is_of_printing(error: OSError) -> bool:
 def silence_stdout() -> None:
     """Lets what is left in the buffer go nowhere: Python would complain again when it flushes at exit."""
     with suppress(OSError, ValueError):  # no file behind it: nothing will be flushed to a pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())

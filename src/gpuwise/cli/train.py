@@ -44,7 +44,8 @@ AUTO = "auto"  # runs/<job>, the first that is free or to be continued
 @settings_options(RunSettings)
 @click.option("--writer", "writers", multiple=True, type=click.Choice(("tensorboard", "wandb")), help="Curves there, too.")
 @click.option("--export", type=click.Path(), metavar="FILE", help="At the end, write the weights as safetensors.")
-@click.option("--log", type=click.Path(dir_okay=False), help="Append the log to this file, instead of one in the run's folder.")
+@click.option("--log", type=click.Path(dir_okay=False),
+              help="Append the log to this file, not to one in the run's folder; a pipe or device gets a copy.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and of the order of data.")
 @json_option
 def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str | None, **settings: Any) -> None:
@@ -59,6 +60,8 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
 
     if no_run and run is not None:
         raise click.UsageError("--run and --no-run exclude each other.")
+    if as_json and settings["log"] in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+        raise click.UsageError("--json has stdout to itself: the log cannot go there, too.")
     if export is not None:
         _check_export(Path(export))
         export = os.path.abspath(export)  # the job may change the working folder

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuwise.atomic import written_whole
+from gpuwise.errors import GpuwiseError
 from gpuwise.report.run_page import run_page
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, TrainResult
@@ -109,6 +110,8 @@ def write_page(its: Equipment) -> str | None:
             file.write(run_page(read_log(its.log.path)).encode())
     except OSError as error:
         return f"the report of the run could not be written: {error.strerror or error}."
+    except GpuwiseError as error:  # of a log that is none any more
+        return f"the report of the run could not be written: {error.what}"
     return None
 
 

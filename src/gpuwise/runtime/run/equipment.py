@@ -34,7 +34,7 @@ from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.resuming import Parts, to_continue
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.schedule import LearningRate, factor_of
-from gpuwise.runtime.show import Fanout, RunLog, display, writer
+from gpuwise.runtime.show import Fanout, LogStream, RunLog, display, is_stream, writer
 from gpuwise.strategy import Strategy
 
 T = TypeVar("T")
@@ -66,8 +66,7 @@ class Equipment:
             keep_freed_memory()
         self.notes += [*apply_threads(strategy), *unusable(strategy, device)]
         seed_everything(settings.seed)
-        log_path = settings.log_path or (None if self.folder is None else self.folder.log)
-        self.log = stack.enter_context(RunLog(log_path))
+        self.log = stack.enter_context(self._make_log())
         self.shown = stack.enter_context(display(settings.progress, title=job.name))
         curves = settings.started_in if self.folder is None else self.folder.path
         self.writers = Fanout([writer(name, curves) for name in settings.writers], say=self.tell)
@@ -214,6 +213,13 @@ class Equipment:
         """Something that a person should know: on the display, in the log."""
         self.shown.note(text)
         self.log.write("event", {"kind": kind, "text": text, "step": fields.pop("step", self.meter.step), **fields})
+
+    def _make_log(self) -> RunLog:
+        """In the file that the settings name, else in the run's folder; a pipe or a device that they name gets a copy."""
+        asked, usual = self.settings.log_path, None if self.folder is None else self.folder.log
+        if asked is not None and is_stream(asked):
+            return RunLog(usual, copy=LogStream(asked))
+        return RunLog(asked or usual)
 
     def _header(self) -> dict[str, Any]:
         """What the log begins with: what runs, where and how."""

@@ -3,8 +3,9 @@
 from gpuwise.runtime.show.displays import Display, Lines, Silent
 from gpuwise.runtime.show.kinds import display
 from gpuwise.runtime.show.log import RunLog, read_log
+from gpuwise.runtime.show.log_stream import LogStream, is_stream
 from gpuwise.runtime.show.update import LastCheckpoint, Update
 from gpuwise.runtime.show.writers import Fanout, Writer, writer
 
-__all__ = ["Display", "Fanout", "LastCheckpoint", "Lines", "RunLog", "Silent", "Update", "Writer", "display", "read_log",
-           "writer"]  # fmt: skip
+__all__ = ["Display", "Fanout", "LastCheckpoint", "Lines", "LogStream", "RunLog", "Silent", "Update", "Writer", "display",
+           "is_stream", "read_log", "writer"]  # fmt: skip

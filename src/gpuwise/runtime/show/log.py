@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.runtime.show.log_stream import LogStream
 
 _HEADER = b'{"record": "header"'  # what a log begins with
 WRITE_EVERY_S = 0.25
@@ -37,30 +39,41 @@ class RunLog:
     those that are finite, `steps`, how many they are, and `not_finite`, how many had no finite loss. With the age of a run its
     records and writes move apart, up to MOST_APART_S: slower steps always have a record each.
 
+    copy: a pipe or a device that gets every record, too.
+
     Raises InputError at once when the path cannot be a log: a missing folder, or a file that is something else.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None):
-        self.path = None if path is None else Path(path)
-        self.problem: str | None = None  # why logging stopped, when the disk refused
+    def __init__(self, path: str | os.PathLike[str] | None, *, copy: LogStream | None = None):
+        self.path, self.copy = None if path is None else Path(path), copy
+        self._problem: str | None = None
         self._file: FileIO | None = None
+        self._copies = False  # from `open` to `close`
         self._rows: list[tuple[Any, ...]] = []  # arguments of `step`, not written yet
         self._due_s = -math.inf
         self._began_s: float | None = None
         if self.path is not None:
             _check(self.path)
 
+    @property
+    def problem(self) -> str | None:
+        """Why a part of it is missing: the disk refused, the reader of a pipe has gone, somebody removed the file."""
+        problems = [self._problem, self.copy and self.copy.problem]
+        if self._file is not None and self.path is not None and not _is_open_as(self._file, self.path):
+            problems.append(f"the log {self.path} was removed while it was written.")
+        return " ".join(problem for problem in problems if problem) or None
+
     def open(self, header: dict[str, Any]) -> None:
         """Creates the file, or continues it, and writes the header. Raises InputError when that is not possible."""
-        if self.path is None:
-            return
-        try:
-            torn = _ends_torn(self.path)
-            self._file = FileIO(self.path, "a")  # unbuffered: a line is in the file when write returns
-            if torn:
-                self._file.write(b"\n")
-        except OSError as error:
-            raise InputError(f"cannot write log {self.path}: {error.strerror}.", ["choose another --log"]) from error
+        if self.path is not None:
+            try:
+                torn = _ends_torn(self.path)
+                self._file = FileIO(self.path, "a")  # unbuffered: a line is in the file when write returns
+                if torn:
+                    self._file.write(b"\n")
+            except OSError as error:
+                raise InputError(f"cannot write log {self.path}: {error.strerror}.", ["choose another --log"]) from error
+        self._copies = self.copy is not None
         self.write("header", header)
 
     def step(self, now_s: float, step: int, samples: int, epoch: float | None, loss: float, learning_rate: float,
@@ -71,7 +84,7 @@ class RunLog:
         samples and epoch: so far. step_time_s without, data_s only the wait for data. parts: named numbers that the loss came
         with.
         """
-        if self._file is None:
+        if self._file is None and not self._copies:
             return
         self._rows.append((now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes,
                            parts))  # fmt: skip
@@ -108,24 +121,27 @@ class RunLog:
 
     def close(self) -> None:
         self.flush()
+        self._copies = False
         self._end()
+        if self.copy is not None:
+            self.copy.close()
 
     def _append(self, lines: Sequence[bytes]) -> None:
-        if self._file is None:
-            return
-        left = b"".join(lines)
+        data = left = b"".join(lines)
+        if self.copy is not None and self._copies:
+            self.copy.write(data)
         try:
-            while left:
+            while left and self._file is not None:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            self.problem = f"the log {self.path} ends early: {error.strerror}."
+            self._problem = f"the log {self.path} ends early: {error.strerror}."
             self._end()
 
     def _end(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # whoever closed its descriptor
+                self._file.close()
             self._file = None
-        self._rows.clear()
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -209,6 +225,8 @@ def _check(path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
         why = "is a folder" if path.is_dir() else "is in a folder that does not exist"
         raise InputError(f"the log {path} {why}.", ["choose another --log"])
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"the log {path} cannot be written to.", ["choose another --log"])
     if path.exists() and path.stat().st_size:
         try:
             with path.open("rb") as file:
@@ -217,6 +235,14 @@ def _check(path: Path) -> None:
             first = b""
         if not first or not _HEADER.startswith(first.rstrip(b"\n")):  # a header may be torn, by a full disk for one
             raise InputError(f"{path} exists and is no log of gpuwise; it stays as it is.", ["choose another --log"])
+
+
+def _is_open_as(file: FileIO, path: Path) -> bool:
+    """Whether the path still names the file that is open."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except OSError:
+        return False
 
 
 def _ends_torn(path: Path) -> bool:
