@@ -56,6 +56,14 @@ class InputError(GpuwiseError):
     code = "bad-input"
 
 
+class RunEndedError(InputError):
+    """A run that is to be continued and has taken all of its steps. folder, step: where it is, and how many."""
+
+    def __init__(self, what: str, ways_out: Sequence[str] = (), *, folder: str = "", step: int = 0):
+        super().__init__(what, ways_out)
+        self.folder, self.step = folder, step
+
+
 class UnknownNameError(GpuwiseError):
     """A chip, preset, offer or provider that is not known, or is ambiguous."""
 
@@ -86,6 +94,13 @@ class NoPlanError(GpuwiseError):
     code = "no-plan"
 
 
+class NotSavedError(GpuwiseError):
+    """What was asked for was done, and not all of it is on the disk: the last checkpoint, the log or the report."""
+
+    code = "not-saved"
+    exit_code = 3
+
+
 class MissingDependencyError(GpuwiseError):
     """An optional package is needed and absent."""
 
@@ -96,6 +111,14 @@ class UnsupportedError(GpuwiseError):
     """Asked for something gpuwise does not do (yet), or that the device cannot do."""
 
     code = "unsupported"
+
+
+def message_of(error: BaseException) -> str:
+    """What any exception says, on one line; nothing where it raises when asked."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:
+        return ""
 
 
 def unknown_name(kind: str, name: str, known: Sequence[str], *, listing: str) -> UnknownNameError:

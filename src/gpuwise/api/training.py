@@ -160,7 +160,8 @@ class Trainer:
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
-        safetensors file that transformers and timm load. Returns its path."""
+        safetensors file that transformers and timm load; before the first step, those of the newest checkpoint in the run's
+        folder. Returns its path."""
         return self._training.export(Path(path))
 
 

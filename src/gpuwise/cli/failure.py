@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import click
 
 from gpuwise.cli.streams import is_of_printing, print_json, say, silence_stdout
-from gpuwise.errors import FileFormatError, GpuwiseError, JobError
+from gpuwise.errors import FileFormatError, GpuwiseError, JobError, message_of
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -67,7 +67,12 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
         # The reader has gone (`| head`): nothing left to say. Python would complain again when it flushes at exit.
         silence_stdout()
         sys.exit(EXIT_BROKEN_PIPE)
-    except Exception as error:
+    except SystemExit as error:  # of the user's code: a verb ends without one, below
+        if type(error) is not SystemExit:  # a second stop signal
+            raise
+        _end(JobError(f"the job's code ended the program: sys.exit({message_of(error) or 0}).",
+                      ["raise an error where something is wrong"]), as_json)  # fmt: skip
+    except (Exception, GeneratorExit) as error:
         if isinstance(error, OSError) and is_of_printing(error):
             silence_stdout()
             _end(OutputError(f"standard output cannot be written to: {error.strerror or error}.",
@@ -75,7 +80,7 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
         if debug:
             raise
         name = type(error).__name__
-        _end(UnexpectedError(f"{name}: {' '.join(str(error).split()) or 'no message'}",
+        _end(UnexpectedError(f"{name}: {message_of(error) or 'no message'}",
                              [f"run again with {DEBUG}=1 for the traceback, and report it"]), as_json)  # fmt: skip
 
 

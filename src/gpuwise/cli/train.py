@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,13 @@ import click
 
 from gpuwise.cli.failure import EXIT_INTERRUPTED, tell
 from gpuwise.cli.options import JobCommand, job_argument, json_option, settings_options
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.cli.stdout import answers
+from gpuwise.errors import GpuwiseError, InputError, NotSavedError, RunEndedError
 from gpuwise.step_settings import RunSettings
 
 if TYPE_CHECKING:
     from gpuwise.api import Trainer
+    from gpuwise.runtime import TrainResult
 
 AUTO = "auto"  # runs/<job>, the first that is free or to be continued
 
@@ -53,6 +57,9 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
 
     What is in its folder is continued. Ctrl-C, SIGTERM, SIGUSR1 or a notice of the cloud ends it after the step it is in,
     saved; a second signal ends it at once.
+
+    Exit code: 0 when all is done and on the disk; 3 when the last checkpoint, the log or the report could not be written; 130
+    when it was stopped and can go on; 2 when the job or the command line is at fault.
     """
     from gpuwise import api
     from gpuwise.cli.output import emit
@@ -66,24 +73,44 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
         _check_export(Path(export))
         export = os.path.abspath(export)  # the job may change the working folder
     trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
-    result = trainer.run()
-    unwritten = None if export is None else _export(trainer, export)
+    try:
+        result = trainer.run()
+    except RunEndedError as ended:
+        if export is None:
+            raise
+        return _tell_exported(ended, trainer.export(export), as_json=as_json)
+    unwritten = [] if export is None else _export(trainer, export)
+    if result.unsaved:
+        unwritten.insert(0, _not_saved(result))
     emit(result, train_report, as_json=as_json)
-    if unwritten is not None:
-        tell(unwritten)  # beside the result, which is all that stdout has
-    if result.interrupted:
+    for error in unwritten:
+        tell(error)  # beside the result, which is all that stdout has
+    if result.interrupted and not result.unsaved:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
-    if unwritten is not None:
-        raise click.exceptions.Exit(unwritten.exit_code)
+    if unwritten:
+        raise click.exceptions.Exit(unwritten[0].exit_code)
 
 
-def _export(trainer: Trainer, path: str) -> GpuwiseError | None:
-    """Why the weights were not written; None where they were."""
+def _not_saved(result: TrainResult) -> NotSavedError:
+    go_on = [] if result.run_folder is None else [f"make room, then go on with --run {shlex.quote(result.run_folder)} --resume"]
+    return NotSavedError(" ".join(dict.fromkeys(result.unsaved)), [*go_on, "--run FOLDER on another disk"])
+
+
+def _export(trainer: Trainer, path: str) -> list[GpuwiseError]:
+    """Why the weights were not written; nothing where they were."""
     try:
         trainer.export(path)
     except GpuwiseError as error:
-        return error
-    return None
+        return [error]
+    return []
+
+
+def _tell_exported(ended: RunEndedError, path: Path, *, as_json: bool) -> None:
+    """Of a run that had ended before: that its weights were exported."""
+    if as_json:
+        found = {"stopped": "finished", "run_folder": ended.folder, "steps": ended.step, "exported": str(path)}
+        return click.echo(json.dumps(found, indent=2), file=answers())
+    click.echo(f"The run in {ended.folder} has taken all of its {ended.step:,} steps; its weights are exported to {path}.")
 
 
 def _check_export(path: Path) -> None:

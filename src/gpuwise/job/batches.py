@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.job import Job
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def checked_batch(job: Job, n: int) -> Any:
     except GpuwiseError:
         raise
     except Exception as error:
-        raise JobError(f"the job's batch function raised at batch({n}): {type(error).__name__}: {error}.",
+        raise JobError(f"the job's batch function raised at batch({n}): {type(error).__name__}: {message_of(error)}.",
                        ["call it by itself in Python to see where"]) from error  # fmt: skip
     tensors = list(named_tensors(batch))
     if not tensors:
@@ -52,7 +52,7 @@ def _samples_in(job: Job, batch: Any) -> int:
     except GpuwiseError:
         raise
     except Exception as error:
-        raise JobError(f"the job's samples_in does not give a whole number: {type(error).__name__}: {error}.",
+        raise JobError(f"the job's samples_in does not give a whole number: {type(error).__name__}: {message_of(error)}.",
                        ["a Python number, such as len(batch['graphs']): a forecast's tensors have shapes, but no values"],
                        ) from error  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.dependencies import require
 from gpuwise.strategy import OPTIMIZERS
 
@@ -133,7 +133,7 @@ def meta_model(job: Job) -> nn.Module:
     except GpuwiseError:
         raise
     except Exception as error:
-        raise JobError(f"the job's model function raised: {type(error).__name__}: {error}.",
+        raise JobError(f"the job's model function raised: {type(error).__name__}: {message_of(error)}.",
                        ["call it by itself in Python to see where"]) from error  # fmt: skip
     if not isinstance(model, torch.nn.Module):
         raise JobError(f"the job's model function must return an nn.Module, it returned {type(model).__name__}.")

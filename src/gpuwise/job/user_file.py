@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.job import Job
 
 _LOADED: dict[str, Path] = {}  # files by the text that named them
@@ -77,7 +77,7 @@ def _load(path: Path) -> ModuleType:
             ways.insert(0, "install what it imports beside gpuwise")
         if isinstance(error, SystemExit):
             ways = ['put what ends the program under if __name__ == "__main__":']
-        raise JobError(f"{path.name} raised while loading: {type(error).__name__}: {error}.", ways) from error
+        raise JobError(f"{path.name} raised while loading: {type(error).__name__}: {message_of(error)}.", ways) from error
     return module
 
 
@@ -97,10 +97,10 @@ def _call(function: Any, text: str, sizes: dict[str, int | None]) -> Any:
     given = {key: value for key, value in sizes.items() if key in parameters and value is not None}
     try:
         return function(**given)
-    except GpuwiseError:
+    except (GpuwiseError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise JobError(f"{text} raised when called: {type(error).__name__}: {error}.",
+    except BaseException as error:
+        raise JobError(f"{text} raised when called: {type(error).__name__}: {message_of(error)}.",
                        ["a function that makes a job is called without arguments, but for seq_len and image_size"],
                        ) from error  # fmt: skip
 

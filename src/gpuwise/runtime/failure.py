@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
 from gpuwise.runtime.health.out_of_memory import MemoryView, explain, is_out_of_memory
 
@@ -15,7 +15,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def job_failure(error: Exception, job: Job, *, doing: str, part: object,
+def job_failure(error: BaseException, job: Job, *, doing: str, part: object,
                 memory: Callable[[], MemoryView] | None = None) -> GpuwiseError:  # fmt: skip
     """The error to raise when the job's code raised `error`; says which line of the job it came from.
 
@@ -32,7 +32,10 @@ def job_failure(error: Exception, job: Job, *, doing: str, part: object,
     where = f"{job.name or 'the job'} failed in {doing}{at}"
     if is_out_of_memory(error):
         return explain(error, memory and memory(), where=f"{job.name or 'the job'} in {doing}{at}")
-    text = " ".join(str(error).split())
+    if isinstance(error, SystemExit):
+        return JobError(f"{where}: it ended the program with sys.exit({message_of(error) or 0}).",
+                        ["raise an error where something is wrong", "--steps or --time-limit end a run early"])  # fmt: skip
+    text = message_of(error)
     return JobError(f"{where}: {type(error).__name__}: {text[:400]}." if text else f"{where}: {type(error).__name__}.")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError, message_of
 from gpuwise.job import Job
 from gpuwise.job.batches import mapped
 from gpuwise.runtime.adapters import adapted
@@ -240,7 +240,8 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
     except GpuwiseError:
         raise
     except Exception as error:  # the user's own code may raise anything
-        raise JobError(f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {error}.") from error
+        raise JobError(f"the model of {job.name or 'the job'} cannot be built: "
+                       f"{type(error).__name__}: {message_of(error)}.") from error
     apply_recompute(model, strategy.recompute)
     program = Program(job, strategy, device, model)
     if strategy.compile:

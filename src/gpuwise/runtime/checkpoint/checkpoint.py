@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpuwise.errors import FileFormatError, InputError
+from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.manifest import (
     MANIFEST,
@@ -17,9 +17,9 @@ from gpuwise.runtime.checkpoint.manifest import (
     MAX_STATE_BYTES,
     STATE,
     Manifest,
-    dump_json,
     load_json,
     read_ordinary,
+    state_json,
 )
 from gpuwise.runtime.checkpoint.state import Packed, unpack
 from gpuwise.runtime.checkpoint.tensors_file import check, read_tensors, write_bytes, write_tensors
@@ -82,16 +82,12 @@ class Checkpoint:
 def write_checkpoint(files: Files, folder: Path, packed: Packed, *, step: int, meta: Mapping[str, Any], best: bool) -> Manifest:
     """Fills a new folder, all of it on the disk when this returns; the manifest comes last.
 
-    Raises OSError, leaving what was written, and InputError for a meta that is not JSON.
+    Raises OSError, leaving what was written, and InputError for a meta that is not JSON or plain values that are too large.
     """
     files.make_folder(folder)
     digests = {part + _SUFFIX: write_tensors(files, folder / (part + _SUFFIX), tensors)
                for part, tensors in packed.tensors.items()}  # fmt: skip
-    structure = dump_json(packed.structure)
-    if len(structure) > MAX_STATE_BYTES:
-        raise InputError(f"the plain values of the state take {len(structure):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
-                         ["keep large lists as tensors or arrays"])  # fmt: skip
-    digests[STATE] = write_bytes(files, folder / STATE, structure)
+    digests[STATE] = write_bytes(files, folder / STATE, state_json(packed.structure))
     manifest = Manifest(step, digests, best, meta)
     write_bytes(files, folder / MANIFEST, manifest.to_json())
     files.sync_folder(folder)

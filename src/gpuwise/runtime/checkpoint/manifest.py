@@ -47,11 +47,9 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Raises InputError for a meta that is not JSON."""
+        check_meta(self.meta)
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        try:
-            return dump_json({"checksum": _checksum(content), "content": content})
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the meta of a checkpoint must be JSON: {error}.") from error
+        return dump_json({"checksum": _checksum(content), "content": content})
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
@@ -73,6 +71,26 @@ class Manifest:
 def dump_json(value: Any) -> bytes:
     """ASCII, so that any text survives. Raises TypeError or ValueError for what JSON cannot hold."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def state_json(structure: Mapping[str, Any]) -> bytes:
+    """The plain values of a state. Raises InputError where they are too many, or a number is too long for JSON."""
+    try:
+        found = dump_json(structure)
+    except ValueError as error:
+        raise InputError(f"the plain values of the state cannot be saved: {error}.") from error
+    if len(found) > MAX_STATE_BYTES:
+        raise InputError(f"the plain values of the state take {len(found):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
+                         ["keep large lists as tensors or arrays"])  # fmt: skip
+    return found
+
+
+def check_meta(meta: Mapping[str, Any]) -> None:
+    """Raises InputError for a meta that is not JSON."""
+    try:
+        dump_json(meta)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the meta of a checkpoint must be JSON: {error}.") from error
 
 
 def load_json(data: bytes, *, name: str) -> Any:

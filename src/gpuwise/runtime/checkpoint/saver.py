@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,14 @@ class Saver:
 
     def save_now(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None,
                  best: bool = False) -> Outcome:  # fmt: skip
-        """Writes a checkpoint and returns when it is there, or is not. What was still being written is waited for.
+        """Writes the run's last checkpoint and returns when it is there, or is not. What was still being written is waited for.
 
         Raises InputError or UnsupportedError for a state that cannot be saved.
         """
         start_s = time.perf_counter()
         self._join()
         packed = pack(state)
-        outcome = self._lack_of_room(packed, step) or self._write(packed, step, meta, best)
+        outcome = self._lack_of_room(packed, step, last=True) or self._write(packed, step, meta, best)
         return replace(outcome, held_up_s=time.perf_counter() - start_s)
 
     def poll(self) -> tuple[Outcome, ...]:
@@ -110,12 +111,12 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _lack_of_room(self, packed: Packed, step: int) -> Failed | None:
+    def _lack_of_room(self, packed: Packed, step: int, *, last: bool = False) -> Failed | None:
         try:
-            lack = self.store.room_for(packed.nbytes)
+            lack = self.store.room_for(packed.nbytes, last=last)
         except OSError as error:
             lack = f"{self.store.folder} cannot be used: {error.strerror}"
-        return None if lack is None else Failed(step, _sentence(step, lack))
+        return None if lack is None else Failed(step, self._sentence(step, lack))
 
     def _write_copy(self, packed: Packed, step: int, meta: Mapping[str, Any] | None, best: bool, held_up_s: float) -> None:
         outcome = self._write(packed, step, meta, best)
@@ -129,7 +130,7 @@ class Saver:
             checkpoint = self.store.write(packed, step=step, meta=meta, best=best)
             nbytes = checkpoint.manifest.nbytes
         except Exception as error:  # the run goes on whatever it was, and its user is told
-            return Failed(step, _sentence(step, self._why(error, packed.nbytes)), device_s)
+            return Failed(step, self._sentence(step, self._why(error, packed.nbytes)), device_s)
         write_s, cpu_s = time.perf_counter() - start_s, time.thread_time() - start_cpu_s
         notes = tuple(self.store.notes)
         self.store.notes.clear()
@@ -145,6 +146,8 @@ class Saver:
             return f"the disk is full: it needs {format_bytes(nbytes)}, {free} are free in {self.store.folder}"
         return f"{error.strerror or error} ({self.store.folder})"
 
-
-def _sentence(step: int, why: str) -> str:
-    return f"no checkpoint of step {step}: {why}. The older ones are still there."
+    def _sentence(self, step: int, why: str) -> str:
+        older = True
+        with suppress(OSError):  # of a disk that does not even list its names
+            older = bool(self.store.all())
+        return f"no checkpoint of step {step}: {why}. {'The older ones are still there' if older else 'There is no older one'}."

@@ -86,18 +86,19 @@ class CheckpointStore:
         self.prune(written=step)
         return Checkpoint(path, step)
 
-    def prune(self, *, written: int | None = None) -> None:
-        """Removes all but the newest `keep` whole checkpoints, the best, and the one just written.
+    def prune(self, *, written: int | None = None, keep: int | None = None) -> None:
+        """Removes all but the newest `keep` whole checkpoints (the store's where None), the best, and the one just written.
 
         Damaged ones do not count, and go when they are older than those; what a newer gpuwise wrote stays.
         """
+        keep = self.keep if keep is None else keep
         whole: set[int] = set()
         best: int | None = None
         for checkpoint in self.all():
             step, good = checkpoint.step, checkpoint.looks_whole()
             if good and best is None and checkpoint.manifest.best:
                 best = step
-            kept = step not in whole and (len(whole) < self.keep or (good and step in (best, written)))
+            kept = step not in whole and (len(whole) < keep or (good and step in (best, written)))
             if good:
                 whole.add(step)
             if not kept and not _is_newer(checkpoint):
@@ -112,16 +113,33 @@ class CheckpointStore:
             if _LEFTOVER.fullmatch(name):
                 shutil.rmtree(self.folder / name, ignore_errors=True)  # follows no links
 
-    def room_for(self, nbytes: int) -> str | None:
-        """None where so many bytes can be written; else, after removing what need not be kept, a sentence."""
+    def room_for(self, nbytes: int, *, last: bool = False) -> str | None:
+        """None where so many bytes can be written; else, after removing what need not be kept, a sentence.
+
+        Beside older checkpoints a margin is kept free. last: of the run's last checkpoint, which goes without the margin and,
+        where there is no room otherwise, takes that of all others but the newest.
+        """
         folder = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.is_dir())
         needed = needed_bytes(nbytes)
         if self.files.free_bytes(folder) < needed:
             self.prune()
+            if last or not any(checkpoint.looks_whole() for checkpoint in self.all()):
+                needed = needed_bytes(nbytes, margin_bytes=0)
+        if last and self.files.free_bytes(folder) < needed and self._newest_is_whole():
+            self.prune(keep=1)
         free = self.files.free_bytes(folder)
         if free >= needed:
             return None
         return f"the disk is nearly full: a checkpoint needs {format_bytes(needed)}, {format_bytes(free)} are free in {folder}"
+
+    def _newest_is_whole(self) -> bool:
+        """Whether the newest of those that look whole is, read to its end."""
+        newest = next((checkpoint for checkpoint in self.all() if checkpoint.looks_whole()), None)
+        with suppress(FileFormatError):
+            if newest is not None:
+                newest.verify()
+                return True
+        return False
 
     def _names(self) -> list[str]:
         try:

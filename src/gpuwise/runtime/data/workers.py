@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.runtime.failure import job_line
 
 SHIELDED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
@@ -131,16 +131,18 @@ class Guarded(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         try:
             return self.data[index]
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit would end this process without a word
             return _failed(error)
 
 
-def _failed(error: Exception) -> Failed:
+def _failed(error: BaseException) -> Failed:
     line = job_line(error, None)
     at = f" ({line})" if line else ""
     if isinstance(error, GpuwiseError):
         return Failed(error.what, error.ways_out)
-    text = " ".join(str(error).split())[:400]
+    text = message_of(error)[:400]
     if "CUDA" in text and "fork" in text:
         return Failed(f"the job's data uses the GPU in a worker process{at}, which a forked process cannot.",
                       ("leave the GPU to the training: give tensors of the CPU", _NO_WORKERS))  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpuwise.cost.forecast import MemoryForecast
-from gpuwise.errors import DoesNotFitError, GpuwiseError
+from gpuwise.errors import DoesNotFitError, GpuwiseError, message_of
 from gpuwise.job.batches import named_tensors
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
@@ -88,7 +88,7 @@ def _source(error: BaseException | None) -> BaseException | None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        text = str(error).lower()
+        text = message_of(error).lower()
         if isinstance(error, MemoryError | torch.OutOfMemoryError):
             return error
         if isinstance(error, RuntimeError | OSError) and any(sign in text for sign in _SIGNS):

@@ -18,8 +18,21 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal,
 SAME_REQUEST_S = 0.05
 
 
+class InterruptedAtOnce(KeyboardInterrupt):
+    """A second Ctrl-C."""
+
+
+class TerminatedAtOnce(SystemExit):
+    """A second stop signal of another kind; its code is 128 + the signal."""
+
+
+# What ends a run at once. Everything else that its code raises is its own: sys.exit, KeyboardInterrupt, GeneratorExit.
+AT_ONCE = (InterruptedAtOnce, TerminatedAtOnce)
+
+
 class StopSignals:
-    """While entered, `received` holds the first stop signal; a second raises KeyboardInterrupt or SystemExit(128 + n).
+    """While entered, `received` holds the first stop signal; a second raises InterruptedAtOnce (a KeyboardInterrupt) or
+    TerminatedAtOnce (a SystemExit).
 
     SIGINT, SIGTERM, SIGUSR1 and SIGHUP are stop signals. The handlers found are put back on exit. Outside the main
     thread, where Python allows no handlers, nothing is changed. A signal the process was told to ignore (nohup) stays
@@ -56,6 +69,6 @@ class StopSignals:
         elif number == self.received and self._clock() - self._received_s < SAME_REQUEST_S:
             return
         elif number == signal.SIGINT:
-            raise KeyboardInterrupt
+            raise InterruptedAtOnce
         else:
-            raise SystemExit(128 + number)
+            raise TerminatedAtOnce(128 + number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuwise.atomic import written_whole
@@ -70,6 +70,7 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         its.notes.append(_said(its, its.request.note))
     if its.log.problem:
         its.notes.append(_said(its, its.log.problem))
+    unsaved = tuple(_unsaved(its))
     its.program.model.eval()
     step_time, peak_bytes = meter.step_time, its.peak_memory_bytes()
     result = TrainResult(
@@ -86,10 +87,23 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         checkpoints=None if its.keeper is None else its.keeper.told(), best=its.evaluations.best,
         usd=usd(its, its.spent_s), skipped_steps=its.watch.nonfinite, spikes=its.watch.spikes,
         mfu=mfu(its, step_time.median_s), learning_rate=its.rate.value, model=its.program.model,
+        unsaved=unsaved,
     )  # fmt: skip
     its.log.write("summary", result.to_dict())
     problem = _write_report(its)
-    return result if problem is None else replace(result, notes=(*result.notes, _said(its, problem)))
+    if problem is None:
+        return result
+    return replace(result, notes=(*result.notes, _said(its, problem)), unsaved=(*unsaved, problem))
+
+
+def _unsaved(its: Equipment) -> Iterator[str]:
+    """What of the run is not on the disk, though it was to be: its last checkpoint, its log."""
+    keeper, step = its.keeper, its.meter.step
+    saves = its.request is None or its.request.save  # else there was no time for it, which is said elsewhere
+    if keeper is not None and its.begun and saves and (keeper.last is None or keeper.last[0] != step):
+        yield keeper.problem or f"no checkpoint of step {step}."
+    if its.log.problem:
+        yield its.log.problem
 
 
 def _kind(its: Equipment) -> str:

@@ -16,7 +16,7 @@ import gpuwise
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
-from gpuwise.runtime.checkpoint import pack
+from gpuwise.report.json import finite
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.failure import job_failure
 from gpuwise.runtime.health import LossWatch, MemoryView, Stall, StallWatch
@@ -32,6 +32,7 @@ from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.resuming import Parts, to_continue
+from gpuwise.runtime.run.saveable import check_saveable, rehearse_optimizer
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.schedule import LearningRate, factor_of
 from gpuwise.runtime.show import Fanout, LogStream, RunLog, display, is_stream, writer
@@ -65,6 +66,8 @@ class Equipment:
         if device.type == "cpu":
             keep_freed_memory()
         self.notes += [*apply_threads(strategy), *unusable(strategy, device)]
+        if self.folder is not None:
+            rehearse_optimizer(job, strategy)
         seed_everything(settings.seed)
         self.log = stack.enter_context(self._make_log())
         self.shown = stack.enter_context(display(settings.progress, title=job.name))
@@ -108,7 +111,7 @@ class Equipment:
             self.shown.note(note)
         self.meter = Meter(steps=self.steps, global_batch=strategy.global_batch, before=self.start)
         if self.keeper is not None:
-            pack(self._state())  # what cannot be saved is refused before anything was trained
+            check_saveable(self._state(), self._meta())  # before anything is trained
         self.stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
         self._stalls: deque[Stall] = deque()
         self.stall = stack.enter_context(StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled))
@@ -119,6 +122,8 @@ class Equipment:
 
     def first_step_is_done(self, loss: float) -> None:
         """A step had a finite loss: from here on there is something to keep."""
+        if self.keeper is not None and not self.begun:
+            check_saveable(self._state(), self._meta())  # of the optimizer, which has had no state until now
         self.started = True
         if not self.begun:
             self.first_loss = loss
@@ -176,10 +181,10 @@ class Equipment:
         assert keeper is not None
         self.stall.beat("save")
         if not self.program.parameters_are_finite():
-            self.tell(f"no checkpoint of step {step}: its parameters are no longer finite numbers.", "checkpoint")
+            keeper.problem = f"no checkpoint of step {step}: its parameters are no longer finite numbers."
+            self.tell(keeper.problem, "checkpoint")
             return
-        meta = {"metrics": self.evaluations.metrics, "best": self.evaluations.best, "run": self.identity}
-        self.timed(lambda: keeper.save(step, self._state(), meta, best=best, wait=wait))
+        self.timed(lambda: keeper.save(step, self._state(), self._meta(), best=best, wait=wait))
         self.look()
 
     def save_last(self, step: int) -> None:
@@ -229,6 +234,10 @@ class Equipment:
                 "seed": self.settings.seed, "steps": self.steps, "versions": versions, "settings": self.settings.to_dict(),
                 "forecast": self.forecast and self.forecast.to_dict(), "resumed_from": self.start or None}  # fmt: skip
 
+    def _meta(self) -> dict[str, Any]:
+        """What a checkpoint says of the run, for whoever looks at it."""
+        return finite({"metrics": self.evaluations.metrics, "best": self.evaluations.best, "run": self.identity})
+
     def _state(self) -> dict[str, Any]:
         return self._parts.state({"first_loss": self.first_loss, "last_loss": self.good_loss, "spent_s": self.spent_s})
 
@@ -252,7 +261,9 @@ class Equipment:
         """Turns whatever the job's code raises into an error that names its line."""
         try:
             return call()
-        except Exception as error:  # the user's own code may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the user's own code may raise anything
             raise job_failure(error, self.job, doing=doing, part=part) from error
 
 

@@ -11,6 +11,7 @@ import torch
 from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.interruption import AT_ONCE
 from gpuwise.runtime.program import Program
 from gpuwise.runtime.program_state import random_state, set_random_state
 from gpuwise.runtime.run.settings import TrainSettings
@@ -33,7 +34,9 @@ def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
             return {name: float(value) for name, value in job.evaluate(program.model).items()}, None
     except KeyboardInterrupt:
         return {}, "an evaluation was interrupted; nothing of the training is lost."
-    except Exception as error:  # the user's own code may raise anything
+    except AT_ONCE:
+        raise
+    except BaseException as error:  # the user's own code may raise anything
         return {}, job_failure(error, job, doing="evaluation", part=job.evaluate).what
     finally:
         program.model.train(training)

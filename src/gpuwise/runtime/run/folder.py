@@ -110,9 +110,17 @@ def identity_of(job: Job, strategy: Strategy, *, seed: int, steps: int,
 
 
 def _plain(value: Any) -> Any:
+    """Of a recipe's entry what JSON can hold."""
     if isinstance(value, Mapping):
         return f"its own: {', '.join(value)}"
-    return "its own function" if callable(value) else value
+    if callable(value):
+        return "its own function"
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    try:
+        return float(value)  # of a tensor or a number of NumPy's
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def check_continues(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> list[str]:

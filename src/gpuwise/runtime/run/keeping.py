@@ -79,7 +79,7 @@ class Keeper:
         """What has ended since the last look, and how the disk stands."""
         ended, self._ended = [*self._saver.poll(), *self._ended], []
         events = [self._account(outcome, now_s=now_s) for outcome in ended]
-        if self._disk.due(now_s) and (told := self._disk.look(now_s, self._nbytes)):
+        if self._count and self._disk.due(now_s) and (told := self._disk.look(now_s, self._nbytes)):
             events.append(({}, told))
         return events
 

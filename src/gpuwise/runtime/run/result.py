@@ -75,7 +75,8 @@ class TrainResult:
     metrics: what job.evaluate gave last; best: step, metric and value of the one monitored. skipped_steps: whose loss or
     gradients were no numbers. mfu: model operations against the device's peak. checkpoints: count, last_step, bytes,
     held_up_s, interval_s and a sentence; None without a folder. notes: what the user should know, one sentence each.
-    loss_parts: named numbers that the last loss came with. model: as trained, in evaluation mode.
+    loss_parts: named numbers that the last loss came with. unsaved: what was to be on the disk in the end and is not, in
+    sentences. model: as trained, in evaluation mode.
     """
 
     job: str
@@ -109,6 +110,7 @@ class TrainResult:
     learning_rate: float
     model: nn.Module = field(repr=False, compare=False)
     loss_parts: dict[str, float] = field(default_factory=dict)
+    unsaved: tuple[str, ...] = ()
 
     @property
     def interrupted(self) -> bool:
@@ -126,6 +128,7 @@ class TrainResult:
             "memory_check": self.memory_check and self.memory_check.to_dict(),
             "metrics": dict(self.metrics),
             "notes": list(self.notes),
+            "unsaved": list(self.unsaved),
         }
 
 

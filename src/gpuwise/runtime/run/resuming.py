@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.errors import FileFormatError, InputError, JobError
+from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.health import LossWatch
@@ -72,7 +72,8 @@ def to_continue(folder: RunFolder, keeper: Keeper, identity: dict[str, Any], *, 
         raise JobError(f"the checkpoint {checkpoint.path} is of another job than the run.",
                        ["remove it", "train in another folder: --run FOLDER"])  # fmt: skip
     if checkpoint.step >= steps and found.get("ended"):  # else it was killed before its account was written
-        raise InputError(f"the run in {folder.path} has taken all of its {checkpoint.step:,} steps; its weights are in "
-                         f"{checkpoint.path / 'model.safetensors'}.",
-                         ["more of them, --steps N, continues it", "another --run FOLDER"])  # fmt: skip
+        raise RunEndedError(f"the run in {folder.path} has taken all of its {checkpoint.step:,} steps; its weights are in "
+                            f"{checkpoint.path / 'model.safetensors'}.",
+                            ["more of them, --steps N, continues it", "--export FILE writes its weights"],
+                            folder=str(folder.path), step=checkpoint.step)  # fmt: skip
     return checkpoint, [*notes, *told, f"continues the run in {folder.path} after step {checkpoint.step:,}."]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gpuwise.errors import JobError
 from gpuwise.runtime.failure import job_failure
 from gpuwise.runtime.health import LossEvent, write_bad_batch
+from gpuwise.runtime.interruption import AT_ONCE
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.losses import DeviceLosses
 
@@ -50,7 +51,9 @@ class Stepper:
         its.stall.beat("data")
         try:
             micro_batches = next(its.batches)
-        except Exception as error:  # the user's own code may raise anything
+        except AT_ONCE:
+            raise
+        except BaseException as error:  # the user's own code may raise anything
             if its.keeper is not None and its.begun:  # what was trained up to here is sound
                 self.settle()
                 its.save_last(step - 1)
@@ -74,7 +77,9 @@ class Stepper:
                 program.update()
                 # Waits where the device is behind: that is the time a step takes.
                 ready = [] if self._waiting is None else self._waiting.known()
-        except Exception as error:  # the user's own code may raise anything
+        except AT_ONCE:
+            raise
+        except BaseException as error:  # the user's own code may raise anything
             raise job_failure(error, self.job, doing=f"step {step}", part=self.job.step or self.job.loss,
                               memory=lambda: its.memory_view(micro_batches)) from error  # fmt: skip
         meter.end()

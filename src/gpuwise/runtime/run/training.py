@@ -19,6 +19,7 @@ from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.run import account
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.evaluation import evaluate
+from gpuwise.runtime.run.exporting import export_checkpoint
 from gpuwise.runtime.run.result import TrainResult
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.stepping import Stepper
@@ -95,7 +96,10 @@ class Training:
 
     def export(self, path: Path) -> Path:
         """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
-        safetensors file for transformers, timm and whatever else reads those. Returns its path. Raises InputError."""
+        safetensors file for transformers, timm and whatever else reads those; before the first step, those of the newest
+        checkpoint in the run's folder. Returns its path. Raises InputError."""
+        if self._model is None and self.settings.folder is not None:
+            return export_checkpoint(self.job, self.settings.folder, path)
         model, average = self.model, self._with.program.average
         with average.in_place() if average is not None else nullcontext():
             return export_weights(model, path)

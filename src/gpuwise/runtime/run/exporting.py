@@ -1,0 +1,38 @@
+"""The weights of a run that is not running: from its newest checkpoint to a file for others."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from gpuwise.errors import InputError, JobError
+from gpuwise.job import Job, fingerprint
+from gpuwise.runtime.checkpoint import CheckpointStore, export_weights, restore_weights
+from gpuwise.runtime.program import build
+from gpuwise.runtime.run.folder import RunFolder
+from gpuwise.strategy import Strategy
+
+
+def export_checkpoint(job: Job, folder: Path, path: Path) -> Path:
+    """Writes the weights of the newest whole checkpoint of the run in `folder`, averages in place of parameters where the
+    job keeps them, as `export_weights` does. Returns the file.
+
+    Raises InputError where there is no checkpoint, JobError where the run is another job's, FileFormatError for damaged files.
+    """
+    run = RunFolder(folder)
+    found, checkpoint = run.identity(), CheckpointStore(run.checkpoints).latest()
+    if found is None or checkpoint is None:
+        raise InputError(f"there are no weights in {folder} yet.", ["run() it first", "the folder of another run"])
+    if found["fingerprint"] != fingerprint(job):
+        raise JobError(f"{folder} holds a run of another job: {found.get('job')!r}.", ["the job it was begun with"])
+    state = checkpoint.load()
+    # As it was trained, but for what only changes how a step is taken.
+    strategy = Strategy.from_dict(found["strategy"]).but(compile=False, offload="none")
+    program = build(job, strategy, torch.device("cpu"))
+    restore_weights(program.model, state["model"])
+    if program.average is not None and state["average"] is not None:
+        program.average.load(state["average"])
+    with nullcontext() if program.average is None else program.average.in_place():
+        return export_weights(program.model, path)
