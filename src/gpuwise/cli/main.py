@@ -11,6 +11,7 @@ import click
 
 from gpuwise import __version__
 from gpuwise.cli import failure
+from gpuwise.cli.stdout import given_back
 from gpuwise.cli.streams import flush_stdout, ready_streams
 from gpuwise.errors import unknown_name
 
@@ -55,7 +56,7 @@ class Verbs(click.Group):
         ready_streams()
         arguments = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
-        with failure.handled(arguments):
+        with given_back(), failure.handled(arguments):
             # click returns the code of ctx.exit() here, and whatever a verb returns: ours return None
             code = super().main(arguments, *other, **extra)
             flush_stdout()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from gpuwise.cli.stdout import json_alone
+from gpuwise.cli.stdout import keep_for_json
 from gpuwise.step_settings import Setting, flag_of, settings_of
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -56,7 +56,7 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _keep_stdout(ctx: click.Context, param: click.Parameter, as_json: bool) -> bool:
     if as_json:
-        ctx.with_resource(json_alone())
+        keep_for_json()
     return as_json
 
 

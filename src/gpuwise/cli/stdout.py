@@ -11,28 +11,35 @@ from typing import TextIO
 _json: TextIO | None = None  # where JSON goes, while everything else that is printed goes to stderr
 
 
-@contextmanager
-def json_alone() -> Iterator[None]:
-    """Within it, what is printed goes to stderr: by Python, by C, and by processes that are started here.
+def keep_for_json() -> None:
+    """From here on what is printed goes to stderr: by Python, by C, and by processes that are started here.
 
-    `answers()` is the stdout from before. The process's own stdout is not given back at the end: what a job's atexit
-    functions print, and what C's buffers still hold when the process ends, is no JSON either.
+    `answers()` is the stdout from before.
     """
     global _json
-    found = sys.stdout
     own = sys.__stdout__
-    if own is not None and found is own:
+    _json = sys.stdout
+    if own is not None and sys.stdout is own:
         own.flush()
         _json = os.fdopen(os.dup(own.fileno()), "w", encoding="utf-8", errors="backslashreplace")
         os.dup2(_standard_error(), own.fileno())
-        sys.stdout = sys.stderr
-        yield
-        return
-    _json, sys.stdout = found, sys.stderr
+    sys.stdout = sys.stderr
+
+
+@contextmanager
+def given_back() -> Iterator[None]:
+    """Afterwards sys.stdout is what it was before, where that is not the process's own.
+
+    That one stays with the JSON until the process ends: what a job's atexit functions print, and what C's buffers still hold
+    then, is no JSON either.
+    """
+    global _json
+    found = sys.stdout
     try:
         yield
     finally:
-        _json, sys.stdout = None, found
+        if found is not sys.__stdout__:
+            _json, sys.stdout = None, found
 
 
 def answers() -> TextIO:
