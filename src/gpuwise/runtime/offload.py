@@ -113,7 +113,7 @@ class VisitingBlocks:
 
 
 class HostOptimizer(Together):
-    """An optimizer whose state and step are the host's.
+    """An optimizer whose state and step are the host's. copies: what it updates, by the parameter each is a copy of.
 
     Arguments:
         make: the optimizer of the copies it is given.
@@ -123,15 +123,15 @@ class HostOptimizer(Together):
     def __init__(self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer],
                  visiting: VisitingBlocks | None = None):  # fmt: skip
         self._all_copies = copies
-        self._copies = {p: copy for p, copy in copies.items() if p.requires_grad}
+        self.copies = {p: copy for p, copy in copies.items() if p.requires_grad}
         self._visiting = visiting
-        super().__init__([make(list(self._copies.values()))])
-        for parameter, copy in self._copies.items():
+        super().__init__([make(list(self.copies.values()))])
+        for parameter, copy in self.copies.items():
             parameter.register_post_accumulate_grad_hook(partial(self._send_gradient, copy, on_host(copy)))
 
     def arrive(self) -> None:
         """Waits for the gradients on their way: before that the host must not read or change them."""
-        device = next(iter(self._copies)).device
+        device = next(iter(self.copies)).device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
@@ -141,7 +141,7 @@ class HostOptimizer(Together):
         if self._visiting is not None:
             self._visiting.leave()  # it would be there with its old values
         super().step()
-        for parameter, copy in self._copies.items():
+        for parameter, copy in self.copies.items():
             if self._visiting is None or self._visiting.stays(parameter):
                 parameter.copy_(copy, non_blocking=True)
 

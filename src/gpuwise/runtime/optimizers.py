@@ -37,7 +37,9 @@ def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], lea
         if kernels is not None:
             raise InputError("the job makes its own optimizer, so its kernels cannot be chosen here.",
                              ["choose them in the job's own function", "name the optimizer: --optimizer adamw"])  # fmt: skip
-        return _checked(choice(parameters), scaled=scaled)
+        made = choice(parameters)
+        check_fused_sgd(made, scaled=scaled)
+        return made
     parameters = list(parameters)
     kernels = kernels_of(choice, kernels, on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters), scaled=scaled)
     if choice == "adafactor":
@@ -54,8 +56,8 @@ def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], lea
     return (torch.optim.Adam if choice == "adam" else torch.optim.AdamW)(parameters, lr=learning_rate, **run_in)
 
 
-def _checked(optimizer: Optimizer, *, scaled: bool) -> Optimizer:
-    """An optimizer of the job's own. Raises JobError for a fused SGD where PyTorch's is wrong."""
+def check_fused_sgd(optimizer: Optimizer, *, scaled: bool) -> None:
+    """Raises JobError for an optimizer of the job's own that is a fused SGD where PyTorch's is wrong."""
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         parameters = group["params"]
         fault = fused_sgd_fault(on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters),
@@ -63,7 +65,6 @@ def _checked(optimizer: Optimizer, *, scaled: bool) -> Optimizer:
         if group["fused"] and fault:
             raise JobError(f"the job makes torch.optim.SGD(fused=True). {fault}.",
                            ["leave out fused=True in the job", "--precision amp-bf16 or fp32"])  # fmt: skip
-    return optimizer
 
 
 def _on_cpu(parameters: Iterable[Parameter]) -> bool:

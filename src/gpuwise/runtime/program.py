@@ -15,10 +15,11 @@ from gpuwise.job import Job
 from gpuwise.job.batches import mapped
 from gpuwise.runtime.adapters import adapted
 from gpuwise.runtime.average import Average
+from gpuwise.runtime.checkpoint import plain_name
 from gpuwise.runtime.compiling import apply_compile
 from gpuwise.runtime.named_loss import Parts, check_trains, mean_parts, separated
 from gpuwise.runtime.offload import HostCopies, HostOptimizer, VisitingBlocks, refuse_host
-from gpuwise.runtime.optimizers import InBackward, hidden_matrices, make_optimizer
+from gpuwise.runtime.optimizers import InBackward, check_fused_sgd, hidden_matrices, make_optimizer
 from gpuwise.runtime.own_optimizers import NamedOptimizers, named_optimizers, needs_closure
 from gpuwise.runtime.own_step import ONLY, OwnStep, StepContext, check_own_step
 from gpuwise.runtime.placement import in_channels_last, make_model, to_channels_last
@@ -86,28 +87,40 @@ class Program:
         (self.scaler.scale(share) if self._scales else share).backward()
         return loss.detach()
 
-    def update(self) -> None:
+    def update(self, *, checks_norm: bool = False) -> bool:
         """The optimizer step, after gradients are clipped where the job says so; then they are freed, or set to zero where the
-        strategy keeps them."""
+        strategy keeps them.
+
+        checks_norm: where gradients are clipped, waits for their norm and makes no update of one that is not finite. A loss
+        scaler does so by itself, a job's own step has made it. Returns whether the gradients were sound, as far as is known.
+        """
         if self.own is not None:
             self.gradient_norm = self.own.context.end()
+            sound = self._scales or not checks_norm or self._norm_is_finite()
         else:
-            self._update()
-        if self.average is not None:
+            sound = self._update(checks_norm=checks_norm)
+        if sound and self.average is not None:
             self.average.update()
         self.discard()
+        return sound
 
-    def _update(self) -> None:
+    def _update(self, *, checks_norm: bool) -> bool:
         assert isinstance(self.optimizer, torch.optim.Optimizer)
         self._arrive()
         if self.job.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             self.clip_gradients(self.job.clip_norm)
+            if checks_norm and not self._scales and not self._norm_is_finite():
+                return False
         if self._scales:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
             self.optimizer.step()
+        return True
+
+    def _norm_is_finite(self) -> bool:
+        return self.gradient_norm is None or math.isfinite(self.gradient_norm)
 
     def clip_gradients(self, norm: float, parameters: list[nn.Parameter] | None = None) -> torch.Tensor:
         """Scales the gradients of all parameters, or of these, down together where their 2-norm is larger. Returns that."""
@@ -140,6 +153,18 @@ class Program:
         if self.own is not None:
             return self.own.never_updated(self.model)
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
+
+    def left_out_of_optimizer(self) -> list[str]:
+        """Names of parameters with a gradient that the optimizer, one of the job's own, was not given."""
+        if self.strategy.offload != "none":
+            return []
+        held = {id(p) for p in self._held}
+        return [name for name, p in self.model.named_parameters() if id(p) not in held and p.grad is not None and p.grad.any()]
+
+    def names_of_updated(self) -> dict[int, str]:
+        """Names of what the optimizer updates, parameters or their copies in host memory, by id."""
+        copies = self.optimizer.copies if isinstance(self.optimizer, HostOptimizer) else {}
+        return {id(copies.get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
 
     def parameters_are_finite(self) -> bool:
         """Whether what is trained still is numbers; waits for the device."""
@@ -179,7 +204,10 @@ class Program:
         """The optimizer of the trainable parameters, or of their copies in host memory; or the job's own, by name."""
         if isinstance(self.job.optimizer, Mapping):
             check_own_step(self.job, self.strategy, self.model, closure=False)  # before anything is made
-            return named_optimizers(self.job.optimizer, self.model)
+            named = named_optimizers(self.job.optimizer, self.model)
+            for part in named.parts.values():
+                check_fused_sgd(part, scaled=self.strategy.precision == "amp-fp16")
+            return named
         choice = self.strategy.optimizer or self.job.optimizer
         hidden = hidden_matrices(self.model) if choice == "muon" else []
         if copies is not None:

@@ -1,7 +1,7 @@
 """Checkpoints: a state of a training as a folder of safetensors and JSON that is complete or absent."""
 
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.export import export_weights, plain_weights
+from gpuwise.runtime.checkpoint.export import export_weights, plain_name, plain_weights
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.interval import FIRST_S, SaveInterval, choose_interval
 from gpuwise.runtime.checkpoint.lock import RunLock
@@ -11,5 +11,5 @@ from gpuwise.runtime.checkpoint.state import Packed, pack, unpack
 from gpuwise.runtime.checkpoint.store import CheckpointStore
 
 __all__ = ["FIRST_S", "Checkpoint", "CheckpointStore", "Failed", "Files", "Outcome", "Packed", "RunLock", "SaveInterval",
-           "Saved", "Saver", "choose_interval", "export_weights", "pack", "plain_weights", "restore_optimizer",
+           "Saved", "Saver", "choose_interval", "export_weights", "pack", "plain_name", "plain_weights", "restore_optimizer",
            "restore_weights", "unpack"]  # fmt: skip

@@ -70,13 +70,13 @@ class LossWatch:
         self._spike_above, self._until_look = state["spike_above"], state["until_look"]
         self._spiky_step = state["spiky_step"]
 
-    def see(self, step: int, loss: float) -> LossEvent | None:
-        """What there is to say of a step's loss; mostly nothing."""
+    def see(self, step: int, loss: float, *, what: str = "") -> LossEvent | None:
+        """What there is to say of a step's loss; mostly nothing. what: is not finite, where more than the loss is known."""
         if -math.inf < loss < self._spike_above and self._until_look:  # false for NaN
             self._window.append(loss)
             self._until_look -= 1
             return None
-        return self._look(step, loss) if math.isfinite(loss) else self._not_finite(step, loss)
+        return self._look(step, loss) if math.isfinite(loss) else self._not_finite(step, loss, what)
 
     def _look(self, step: int, loss: float) -> LossEvent | None:
         self.in_a_row = 0
@@ -94,11 +94,11 @@ class LossWatch:
         text = f"the loss rose to {loss:.4g} at step {step}; the median of the {before} before is {median:.4g}."
         return LossEvent("spike", step, loss, text)
 
-    def _not_finite(self, step: int, loss: float) -> LossEvent:
+    def _not_finite(self, step: int, loss: float, what: str) -> LossEvent:
         self.nonfinite += 1
         self.in_a_row += 1
         self._until_look = 0  # the next finite loss is to end the row
-        text = f"the loss is {loss} at step {step}"
+        text = f"{what or f'the loss is {loss}'} at step {step}"
         if self.in_a_row > 1:
             text += f", the {self.in_a_row}th in a row that is not finite"
         elif self._window:

@@ -17,6 +17,8 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.report.json import finite
+from gpuwise.runtime.buffers import sound_buffers
+from gpuwise.runtime.checkpoint import plain_name
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.failure import job_failure
 from gpuwise.runtime.health import LossWatch, MemoryView, Stall, StallWatch
@@ -52,7 +54,7 @@ class Equipment:
     def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device, *,
                  forecast: Forecast | None, plan: Mapping[str, Any] | None, notes: Sequence[str],
                  stack: ExitStack):  # fmt: skip
-        _check_strategy(strategy)
+        _check_strategy(strategy, settings)
         self.job, self.strategy, self.settings, self.forecast = job, strategy, settings, forecast
         self.notes = list(notes)
         self.begun = self.started = False
@@ -87,6 +89,7 @@ class Equipment:
         if self.program.own is not None and settings.on_nonfinite == "skip":
             raise UnsupportedError(f"{job.name or 'the job'} updates inside its own step, before the loss is known: none can be"
                                    " skipped.", ["--on-nonfinite stop", "skip the update in the job's own step"])  # fmt: skip
+        self._sound_buffers = sound_buffers(self.program.model)
         self.rate = LearningRate(self.program.optimizer, factor_of(job, self.steps))
         self.evaluations = Evaluations(job, strategy, settings, self.feed.micro_batches_per_epoch)
         self.watch = LossWatch(on_nonfinite=_patience_of_scaler(self.program.scaler, settings.on_nonfinite))
@@ -180,12 +183,20 @@ class Equipment:
         keeper = self.keeper
         assert keeper is not None
         self.stall.beat("save")
-        if not self.program.parameters_are_finite():
-            keeper.problem = f"no checkpoint of step {step}: its parameters are no longer finite numbers."
+        if problem := self.not_finite():
+            keeper.problem = f"no checkpoint of step {step}: {problem}."
             self.tell(keeper.problem, "checkpoint")
             return
         self.timed(lambda: keeper.save(step, self._state(), self._meta(), best=best, wait=wait))
         self.look()
+
+    def not_finite(self) -> str | None:
+        """What of the weights is no longer finite, as a clause. Buffers that never were are as the model wants them."""
+        if not self.program.parameters_are_finite():
+            return "its parameters are no longer finite numbers"
+        still = set(sound_buffers(self.program.model, self._sound_buffers))
+        broken = [plain_name(name) for name in self._sound_buffers if name not in still]
+        return f"no longer finite numbers are in its buffers {', '.join(broken[:5])}" if broken else None
 
     def save_last(self, step: int) -> None:
         """As `save`, and waits until it is on the disk. What an evaluation has just saved is not saved again."""
@@ -267,11 +278,14 @@ class Equipment:
             raise job_failure(error, self.job, doing=doing, part=part) from error
 
 
-def _check_strategy(strategy: Strategy) -> None:
+def _check_strategy(strategy: Strategy, settings: TrainSettings) -> None:
     if not isinstance(strategy, Strategy):
         raise InputError(f"train needs a Strategy or a Plan, got a {type(strategy).__name__}.")
     if strategy.mode != "train":
         raise InputError("a strategy of mode infer cannot be trained.", ["--mode train"])
+    if strategy.optimizer_in_backward and settings.on_nonfinite == "skip":
+        raise InputError("an optimizer in backward has updated parameters before the loss is known: no step can be skipped.",
+                         ["leave out --optimizer-in-backward", "--on-nonfinite stop"])  # fmt: skip
     if strategy.mesh.devices != 1:
         accumulation = strategy.accumulation * strategy.mesh.data_parallel
         raise UnsupportedError(f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",

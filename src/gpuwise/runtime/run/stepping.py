@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from gpuwise.errors import JobError
 from gpuwise.runtime.failure import job_failure
-from gpuwise.runtime.health import LossEvent, write_bad_batch
+from gpuwise.runtime.health import FirstUpdate, LossEvent, write_bad_batch
 from gpuwise.runtime.interruption import AT_ONCE
 from gpuwise.runtime.run.equipment import Equipment
+from gpuwise.runtime.run.judging import Cause, Judge
 from gpuwise.runtime.run.losses import DeviceLosses
 
 NAMED = 5  # parameters that a note names
@@ -27,6 +28,7 @@ class _Row(NamedTuple):
     gradient_norm: float | None
     places: list[tuple[int, int]]  # of its data
     parts: tuple[str, ...]  # names of what its loss came with
+    cause: Cause | None = None
 
 
 class Stepper:
@@ -41,8 +43,9 @@ class Stepper:
         self.loss = its.good_loss
         self.parts: dict[str, float] = {}
         self._skips = its.settings.on_nonfinite == "skip"
-        # Where the loss is known before the update, a step that is no number is not taken.
-        self._judges = its.program.device.type == "cpu" or self._skips
+        self._judges = its.program.device.type == "cpu" or self._skips  # the loss is known before the update
+        self._judge = Judge(its.program, skips=self._skips)
+        self._first: FirstUpdate | None = FirstUpdate(its.program.optimizer, its.program.names_of_updated())
         self._waiting: DeviceLosses[_Row] | None = None  # made when a step shows how many numbers it has
 
     def take(self, step: int) -> None:
@@ -63,18 +66,15 @@ class Stepper:
         meter.begin()
         try:
             its.rate.set(step - 1)
+            self._judge.before()
             loss = program.accumulate(micro_batches)
             if step == its.start + 1:
-                its.notes += self._without_gradient()
+                its.notes += self._untrained()
+            cause: Cause | None = None
             if self._judges:
-                value = loss.item()
-                if self._is_good(value):
-                    program.update()
-                else:
-                    program.discard()
-                    value = math.nan if math.isfinite(value) else value  # its gradients were no numbers
+                value, cause = self._judge.update(loss.item(), micro_batches)
             else:
-                program.update()
+                loss = self._judge.update_unseen(loss)
                 # Waits where the device is behind: that is the time a step takes.
                 ready = [] if self._waiting is None else self._waiting.known()
         except AT_ONCE:
@@ -83,9 +83,12 @@ class Stepper:
             raise job_failure(error, self.job, doing=f"step {step}", part=self.job.step or self.job.loss,
                               memory=lambda: its.memory_view(micro_batches)) from error  # fmt: skip
         meter.end()
-        norm, parts = program.gradient_norm, program.parts
-        row = _Row(meter.now_s, step, its.rate.value, meter.step_time_s, meter.data_s,
-                   norm.item() if norm is not None and self._judges else None, its.feed.places, tuple(parts))  # fmt: skip
+        parts = program.parts
+        norm = program.gradient_norm.item() if self._judges and program.gradient_norm is not None else math.nan
+        row = _Row(meter.now_s, step, its.rate.value, meter.step_time_s, meter.data_s, norm if math.isfinite(norm) else None,
+                   its.feed.places, tuple(parts), cause)  # fmt: skip
+        if self._first is not None:
+            self._look_at_first_update()
         if self._judges:
             self._know(row, [value, *(part.item() for part in parts.values())] if parts else [value])
             return
@@ -96,26 +99,46 @@ class Stepper:
         for known, values in ready:
             self._know(known, values)
 
-    def _without_gradient(self) -> list[str]:
-        """A sentence when parameters are trained that the loss does not depend on."""
-        names = self.program.without_gradient()
-        if not names:
-            return []
-        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        return [f"no gradient reaches {', '.join(names[:NAMED])}{more}: the loss does not depend on them, so they stay as they "
-                "are; use them in the model's forward, or set requires_grad to False."]  # fmt: skip
+    def _untrained(self) -> list[str]:
+        """A sentence each when parameters are trained that the loss does not depend on, or that have no optimizer."""
+        notes = []
+        if names := self.program.without_gradient():
+            notes.append(f"no gradient reaches {_listed(names)}: the loss does not depend on them, so they stay as they are; "
+                         "use them in the model's forward, or set requires_grad to False.")  # fmt: skip
+        if names := self.program.left_out_of_optimizer():
+            notes.append(f"{_listed(names)} have gradients, but the job's optimizer was not given them, so they stay as they "
+                         "are; give it model.parameters(), or set requires_grad to False.")  # fmt: skip
+        return notes
 
-    def _is_good(self, loss: float) -> bool:
-        """Whether the update may be made. A loss scale that is too large is found, and lowered, by the update itself."""
-        program = self.program
-        if program.scaler.is_enabled():
-            return True
-        return math.isfinite(loss) and (not self._skips or program.gradients_are_finite())
+    def _look_at_first_update(self) -> None:
+        """What did not move in it."""
+        its = self.its
+        if self._first is None or (notes := self._first.notes()) is None:
+            return
+        self._first = None
+        for note in notes:
+            its.notes.append(note)
+            if its.started:
+                its.tell(note, "not updated")
+            else:  # the log begins with all notes
+                its.shown.note(note)
+
+    def end(self) -> None:
+        """The run is over: an update that was never made is news."""
+        if self._first is None or self.its.meter.step == self.its.start:
+            return
+        self._first = None
+        why = "the learning rate was 0, or all of them were skipped"
+        if self.program.scaler.is_enabled():
+            why = "gradients overflowed in fp16 at every scale that was tried"
+        note = f"no update was made in {self.its.meter.step - self.its.start:,} steps, so nothing was trained: {why}."
+        self.its.notes.append(note)
+        self.its.tell(note, "not updated")
 
     def _know(self, row: _Row, values: list[float]) -> None:
         """The loss of a step has become known, and its parts."""
         its, loss = self.its, values[0]
-        event = its.watch.see(row.step, loss)
+        event = its.watch.see(row.step, loss, what=row.cause.text if row.cause else "")
         if not its.started and math.isfinite(loss):
             its.first_step_is_done(loss)
         if math.isfinite(loss):
@@ -141,15 +164,22 @@ class Stepper:
                 path = write_bad_batch(its.folder.path, its.feed.where(row.places), loss=event.loss, step=event.step,
                                        seed=its.settings.seed)  # fmt: skip
                 saved = f" Its data is named in {path}."
-        if event.ends:
-            half = its.strategy.precision in ("amp-fp16", "bf16")
+        # fp16 finds its scale by trying, but no scale helps against NaN in the data.
+        if event.ends or (row.cause is not None and row.cause.of_data and not self._skips):
+            name, half = self.job.name or "the job", its.strategy.precision in ("amp-fp16", "bf16")
             before = "the first step" if math.isnan(its.good_loss) else f"the last good one was {its.good_loss:.6g}"
-            raise JobError(f"the loss of {self.job.name or 'the job'} is {event.loss} at step {event.step}; {before}.{saved}",
-                           ["a lower learning rate in the Job",
-                            "--precision amp-bf16 or fp32" if half else "--on-nonfinite skip leaves it out"])  # fmt: skip
+            what = f"the loss of {name} is {event.loss}" if row.cause is None else f"{name}: {row.cause.text}"
+            ways = ["a lower learning rate in the Job",
+                    "--precision amp-bf16 or fp32" if half else "--on-nonfinite skip leaves it out"]  # fmt: skip
+            raise JobError(f"{what} at step {event.step}; {before}.{saved}", row.cause.ways_out if row.cause else ways)
 
     def settle(self) -> None:
         """Waits for losses on their way: nothing is saved that may be no number."""
         self.its.stall.beat()
         for row, values in self._waiting.known(wait=True) if self._waiting is not None else ():
             self._know(row, values)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.job import Job
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.run import account
@@ -97,10 +97,14 @@ class Training:
     def export(self, path: Path) -> Path:
         """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
         safetensors file for transformers, timm and whatever else reads those; before the first step, those of the newest
-        checkpoint in the run's folder. Returns its path. Raises InputError."""
+        checkpoint in the run's folder. Returns its path. Raises InputError, and JobError where the weights are not finite."""
         if self._model is None and self.settings.folder is not None:
             return export_checkpoint(self.job, self.settings.folder, path)
         model, average = self.model, self._with.program.average
+        if problem := self._with.not_finite():
+            raise JobError(f"the weights of {self.job.name or 'the job'} are not exported: {problem}.",
+                           ["a checkpoint from before, if the run has a folder",
+                            "a lower learning rate in the Job"])  # fmt: skip
         with average.in_place() if average is not None else nullcontext():
             return export_weights(model, path)
 
@@ -208,6 +212,7 @@ class Training:
         """The last evaluation and checkpoint, and what came of it all."""
         its = self._with
         self._stepper.settle()
+        self._stepper.end()
         if its.stopped is None and its.evaluations.done_at != self.step:
             self._evaluate()
         its.stall.beat("end")

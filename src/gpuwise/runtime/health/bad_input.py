@@ -1,0 +1,35 @@
+"""A loss that is no number because its input is none: which tensor of the batch, and which sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuwise.job.batches import named_tensors
+
+
+def bad_input(micro_batches: Sequence[Any]) -> str | None:
+    """What is wrong with the data of a step, as a clause; None where all of it is finite.
+
+    "batch['x'] holds NaN at sample 5 of the micro-batch", with the micro-batch's number where there are several. NaN goes
+    before inf, and -inf is left out: masks are filled with it.
+    """
+    for word, wrong in (("NaN", torch.isnan), ("inf", torch.isposinf)):
+        for number, batch in enumerate(micro_batches):
+            for name, tensor in named_tensors(batch):
+                if not tensor.is_floating_point() or not tensor.dim():
+                    continue
+                sample = _first(wrong(tensor))
+                if sample is not None:
+                    which = "the micro-batch" if len(micro_batches) == 1 else f"micro-batch {number + 1} of the step"
+                    return f"{name} holds {word} at sample {sample} of {which}"
+    return None
+
+
+def _first(wrong: Tensor) -> int | None:
+    """The first index along the first dimension at which something is true."""
+    rows = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
+    return int(rows.int().argmax()) if bool(rows.any()) else None

@@ -1,0 +1,88 @@
+"""The update of a step, made unless its loss or its gradients are not finite; what forward wrote goes back with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpuwise.runtime.buffers import SavedBuffers
+from gpuwise.runtime.health import bad_input
+from gpuwise.runtime.program import Program
+
+_OF_DATA = ("leave such samples out of the data, or fill them: torch.nan_to_num", "--on-nonfinite skip leaves the step out")
+_ANOMALY = "torch.autograd.set_detect_anomaly(True) in the job, which names the operation"
+
+
+class Cause(NamedTuple):
+    """Why a step is not finite, where more than its loss is known.
+
+    text: a clause. ways_out: as errors have them. of_data: NaN in the batch, which no loss scale helps against.
+    """
+
+    text: str
+    ways_out: tuple[str, ...]
+    of_data: bool = False
+
+
+class Judge:
+    """Makes the updates of a program. Call `before` first, then one of the two others with the loss.
+
+    Buffers that forward wrote (batch norm's statistics) go back where the update is skipped: by `skips`, or by a loss scaler
+    where the loss is not finite. Of a step whose scaled gradients alone overflow they stay, as in plain PyTorch: its forward
+    was sound.
+    """
+
+    def __init__(self, program: Program, *, skips: bool):
+        self.program, self._skips = program, skips
+        self._scales = program.scaler.is_enabled()
+        self._buffers = SavedBuffers(program.model) if skips or self._scales else None
+
+    def before(self) -> None:
+        if self._buffers is not None:
+            self._buffers.save()
+
+    def update(self, loss: float, micro_batches: Sequence[Any]) -> tuple[float, Cause | None]:
+        """The update of a step whose loss is known. Returns the loss, NaN where its gradients are not finite, and why.
+
+        A loss scaler that is too large is noticed, and lowered, by the update itself.
+        """
+        finite = math.isfinite(loss)
+        if self._scales:
+            self.program.update()
+        elif finite and self._gradients_are_sound() and self.program.update(checks_norm=True):
+            return loss, None
+        else:
+            self.program.discard()
+        if self._buffers is not None and not (self._scales and finite):
+            self._buffers.restore()
+        if not finite:
+            return loss, _of_data(loss, micro_batches)
+        if self._scales:
+            return loss, None
+        return math.nan, Cause(f"the gradients are not finite, though the loss is {loss:.6g},",
+                               (_ANOMALY, "a lower learning rate in the Job" if self._skips else _OF_DATA[1]))  # fmt: skip
+
+    def update_unseen(self, loss: Tensor) -> Tensor:
+        """The same without waiting for the loss: the update is made, whatever it is. Returns the loss, NaN where the norm of
+        the gradients is known and not finite, still on its device."""
+        self.program.update()
+        if self._buffers is not None:
+            self._buffers.restore_where(~loss.isfinite())
+        norm = self.program.gradient_norm
+        return loss if norm is None or self._scales else torch.where(norm.to(loss.device).isfinite(), loss, math.nan)
+
+    def _gradients_are_sound(self) -> bool:
+        """Where gradients are clipped, the update looks at their norm itself."""
+        return not self._skips or self.program.job.clip_norm is not None or self.program.gradients_are_finite()
+
+
+def _of_data(loss: float, micro_batches: Sequence[Any]) -> Cause | None:
+    text = bad_input(micro_batches)
+    if text is None:
+        return None
+    is_nan = " NaN " in text
+    return Cause(f"{text}, so the loss is {loss}" if is_nan else f"{text}, and the loss is {loss}", _OF_DATA, of_data=is_nan)
