@@ -9,6 +9,7 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.device import DeviceSpec, check_inside, parse_device
 from gpuwise.hardware.links import link_between, link_inside
+from gpuwise.hardware.prices import is_outlier, median_prices, share_of_median
 from gpuwise.hardware.types import Chip, Link, Offer
 from gpuwise.strategy import Mesh
 
@@ -50,7 +51,9 @@ class Device:
             times = f"{self.machines} × " if self.machines > 1 else ""
             where = f"{times}{self.offer.provider} {self.offer.instance} ({self.offer.region})"
             others = f"`gpuwise offers {self.chip.id}` lists others"
-            assumed.append(f"price of {where} as of {self.offer.as_of}, the cheapest on demand; {others}")
+            share = share_of_median(self.offer, median_prices(self.catalog.offers))
+            odd = f" at {100 * (share or 0):.0f} % of the chip's median price" if is_outlier(share) else ""
+            assumed.append(f"price of {where} as of {self.offer.as_of}, the cheapest on demand{odd}; {others}")
         return tuple(assumed)
 
     @property

@@ -40,6 +40,7 @@ def _one(offer: Offer, plan: Plan | None, rank: int | None, reason: str, rental:
 
 
 def _cheapest_rental(plans: Sequence[Plan]) -> Plan | None:
-    """What one would rent instead: not free, at a price of today, and such that `gpuwise train` runs it where there is one."""
+    """What one would rent instead: not free, at a price of today that is no outlier, and such that `gpuwise train` runs it,
+    where there is one."""
     rented = [plan for plan in plans if plan.offer.terms in _RENTED and not plan.offer.stale]
-    return min(rented, key=lambda plan: (bool(plan.train_obstacle), plan.usd.value), default=None)
+    return min(rented, key=lambda plan: (bool(plan.train_obstacle), plan.price_outlier, plan.usd.value), default=None)

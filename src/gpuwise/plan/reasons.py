@@ -11,8 +11,8 @@ from gpuwise.plan import economics
 from gpuwise.plan.candidates import Candidate, doubled_interruptions
 from gpuwise.plan.pricing import HEADROOM
 from gpuwise.plan.runnable import train_obstacle
-from gpuwise.plan.selection import money_times_time
-from gpuwise.plan.types import Plan, Request
+from gpuwise.plan.selection import best_at_usual_price, money_times_time
+from gpuwise.plan.types import Plan, Request, describe
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16"}
@@ -95,6 +95,8 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Seque
         why = []
         if rank == 1:
             why += _first_of(plan, inside, request)
+            if plan.price_outlier:
+                why.append(_price_outlier(plan, plans, inside))
         if plan is fastest and len(plans) > 1:
             why.append(f"fastest of {len(inside)}")
         if plan is value and rank > 1:
@@ -129,6 +131,24 @@ def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[str
         why.append(f"{len(behind)} offers cost less, from {format_usd(least.usd.value)} on {least.count:g} × {least.device}, "
                    f"but gpuwise train cannot run them; --xla ranks them by their price")  # fmt: skip
     return why
+
+
+def _price_outlier(first: Plan, plans: Sequence[Plan], inside: Sequence[Plan]) -> str:
+    """How far the first plan's price is from its chip's median, and what is first without such prices."""
+    usual = best_at_usual_price(plans, inside)
+    without = "nothing else is inside the limits" if usual is None else describe(usual)
+    if usual in plans:
+        without = f"plan {plans.index(usual) + 1}, {without}"
+    return f"{price_words(first)}; without it: {without}"
+
+
+def price_words(plan: Plan) -> str:
+    """'$0.99 a device-hour is 13 % of the median of b300-288gb-sxm on demand, $7.89'."""
+    assert plan.price_of_median
+    each = plan.offer.usd_per_device_hour
+    share = f"{100 * plan.price_of_median:.0f} %"
+    return (f"{format_usd(each)} a device-hour is {share} of the median of {plan.device} on demand, "
+            f"{format_usd(each / plan.price_of_median)}")  # fmt: skip
 
 
 def _against(plan: Plan, first: Plan) -> str:

@@ -10,6 +10,7 @@ import gpuwise
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.prices import median_prices, share_of_median
 from gpuwise.hardware.types import Offer
 from gpuwise.plan import economics, space
 from gpuwise.plan.at_hand import machines_at_hand
@@ -19,7 +20,7 @@ from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, rank_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.runnable import train_obstacle
-from gpuwise.plan.selection import choose_shown, plans_inside
+from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
 from gpuwise.plan.this_cpu import choices_here
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
 from gpuwise.trace.trace import Header
@@ -58,6 +59,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
         return _best(pricer, item, request, global_batch, exact=exact)
 
     best = {key: search(item) for key, item in places.items()}
+    medians = median_prices(catalog.offers)
     choices = {} if own is None else choices_here(places, best, own, request, samples=samples, compiler=compiler)
     best |= {key: choice.forecast for key, choice in choices.items()}
     settled = set(choices)  # counted by traces of the very kernels
@@ -65,6 +67,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
         rejected = Rejections()
         found = _plans(considered, best, request, header, rejected, samples=samples,
                        default_batch=None if exact else global_batch, choices=choices)  # fmt: skip
+        found = [replace(made, price_of_median=share_of_median(made.offer, medians)) for made in found]
         inside = plans_inside(found, request, rejected)
         chosen = choose_shown(inside, request.limit, rejected)
         unsettled = {key_of[plan.offer] for plan in chosen} - settled
@@ -85,9 +88,10 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
                               ["rank them all the same: --stale", "list what is offered: gpuwise offers"])  # fmt: skip
         raise NothingInside(request, current, rejected.result(), machines_at_hand(rejected.at_hand, found, (), chips))
     ranked = rank_reasons(chosen, chips, inside=inside, request=request)
+    usual = best_at_usual_price(ranked, inside)
     total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
     return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced,
-                      machines_at_hand(rejected.at_hand, found, ranked, chips))  # fmt: skip
+                      machines_at_hand(rejected.at_hand, found, ranked, chips), usual)  # fmt: skip
 
 
 def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Key, Forecast | NoStrategy], request: Request,

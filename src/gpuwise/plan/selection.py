@@ -52,8 +52,8 @@ def money_times_time(plan: Plan) -> float:
 def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections) -> list[Plan]:
     """The first of the plans, no chip and count more than twice; the others are counted.
 
-    Always among them: the machines at hand, the fastest and the best value of those that `gpuwise train` runs, and the
-    cheapest and the fastest of those that it does not.
+    Always among them: the best at a usual price, the machines at hand, the fastest and the best value of those that `gpuwise
+    train` runs, and the cheapest and the fastest of those that it does not.
     """
     if limit is None or not inside:
         return list(inside)
@@ -73,11 +73,20 @@ def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections
     return shown
 
 
+def best_at_usual_price(ranked: Sequence[Plan], inside: Sequence[Plan]) -> Plan | None:
+    """Where the first plan rests on a price that is an outlier, the best that does not: of the table, with its rank, else of
+    all inside budget and deadline."""
+    if not ranked or not ranked[0].price_outlier:
+        return None
+    return next((plan for plan in (*ranked, *inside) if not plan.price_outlier), None)
+
+
 def _notable(inside: Sequence[Plan]) -> list[Plan]:
     """The plans a table must not lack, the most important first, none twice."""
     runs = [plan for plan in inside if not plan.train_obstacle]
     rest = [plan for plan in inside if plan.train_obstacle]
-    notable = [inside[0], *(plan for plan in inside if plan.offer.terms == "owned")]
+    usual = best_at_usual_price(inside, inside)
+    notable = [inside[0], *([usual] if usual else []), *(plan for plan in inside if plan.offer.terms == "owned")]
     for group in (runs, rest):
         if group:
             notable += [group[0], min(group, key=lambda plan: (plan.hours, plan.usd.value))]

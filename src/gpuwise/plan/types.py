@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import InputError, JobError, NoPlanError
+from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Machine, Offer
 from gpuwise.plan.economics import USD_PER_KWH, YEAR_S
 from gpuwise.plan.length import RunLength
@@ -102,6 +103,7 @@ class Plan:
     with its 90 % interval. finish_probability: before the deadline (1 without one). checkpoint_interval_s: None where
     no interruption is expected. price_as_of: the date of the price. steps: optimizer steps; samples: in all.
     hours_interval: 90 %, of the calendar hours. train_obstacle: why `gpuwise train` cannot run it; empty where it can.
+    price_of_median: the price over the median of its chip on demand; None where nothing is rented or no median is known.
     """
 
     rank: int
@@ -127,6 +129,12 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     hours_interval: Interval | None = None
     train_obstacle: str = ""
+    price_of_median: float | None = None
+
+    @property
+    def price_outlier(self) -> bool:
+        """Whether the price is so far below its chip's median that the plan may not be had for it."""
+        return is_outlier(self.price_of_median)
 
     def check_job(self, fingerprint: str) -> None:
         """Raises JobError where the plan was made for another job.
@@ -151,7 +159,8 @@ class Plan:
             "finish_probability": self.finish_probability, "reasons": list(self.reasons),
             "assumptions": list(self.assumptions), "steps": self.steps, "samples": self.samples,
             "sizes": dict(self.sizes), "checkpoint_interval_s": self.checkpoint_interval_s,
-            "price_as_of": self.price_as_of, "gpuwise_version": self.gpuwise_version,
+            "price_as_of": self.price_as_of, "price_of_median": self.price_of_median, "price_outlier": self.price_outlier,
+            "gpuwise_version": self.gpuwise_version,
         }  # fmt: skip
 
 
@@ -202,7 +211,8 @@ class AtHand:
 @dataclass(frozen=True)
 class PlanResult:
     """Plans best first. rejected: by reason; considered: offers looked at; priced: strategies forecast in time.
-    at_hand: the user's own machines, in the ranking or not."""
+    at_hand: the user's own machines, in the ranking or not. best_at_usual_price: where the price of the first plan is an
+    outlier, the best whose price is not; None where there is none inside budget and deadline."""
 
     plans: tuple[Plan, ...]
     rejected: Mapping[str, Rejection]
@@ -210,6 +220,7 @@ class PlanResult:
     considered: int
     priced: int
     at_hand: tuple[AtHand, ...] = ()
+    best_at_usual_price: Plan | None = None
 
     @property
     def best(self) -> Plan:
@@ -223,6 +234,7 @@ class PlanResult:
             "rejected_examples": {reason: list(rejection.examples) for reason, rejection in self.rejected.items()},
             "assumptions": list(self.assumptions), "considered": self.considered, "priced": self.priced,
             "at_hand": [machine.to_dict() for machine in self.at_hand],
+            "best_at_usual_price": None if self.best_at_usual_price is None else self.best_at_usual_price.to_dict(),
         }  # fmt: skip
 
 
@@ -278,10 +290,11 @@ def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str
 
 
 def describe(plan: Plan) -> str:
-    """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'."""
+    """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'; with what an outlier of a price is."""
     offer = plan.offer
+    price = f" at {plan.price_of_median:.0%} of the chip's median price" if plan.price_outlier else ""
     return (f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
-            f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}")  # fmt: skip
+            f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}{price.replace('%', ' %')}")  # fmt: skip
 
 
 def _above(value: float) -> float:

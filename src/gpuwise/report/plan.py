@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwise.plan.types import AtHand, Plan, PlanResult, Rejection
+from gpuwise.hardware.prices import OUTLIER_SHARE
+from gpuwise.plan.reasons import price_words
+from gpuwise.plan.types import AtHand, Plan, PlanResult, Rejection, describe
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.units import format_count, format_duration, format_usd
 
@@ -16,6 +18,7 @@ _NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "in time"
 _RIGHT = ("time", "money", "in time")
 CHOSEN = "✓"
 NOT_FOR_TRAIN = "*"
+OUTLIER = "!"
 _MIND = ("stale price", "price caveat", "reserved:")  # how reasons that warn begin
 
 
@@ -26,12 +29,14 @@ def plan_report(result: PlanResult) -> Group:
              f"{best.strategy.global_batch:,}. {result.considered:,} offers considered, "
              f"{result.priced:,} strategies priced.", style="bold"),
         Text(""),
-        columns(_COLUMNS, [*(_row(plan) for plan in result.plans), *(_out_row(m) for m in result.at_hand if m.rank is None)],
+        columns(_COLUMNS, [*(_row(plan, result.best_at_usual_price) for plan in result.plans),
+                           *(_out_row(m) for m in result.at_hand if m.rank is None)],
                 right=_RIGHT, wide="strategy", narrow=_NARROW),
     ]  # fmt: skip
     parts += notes(f"why {CHOSEN}", best.reasons)
     parts += notes("the others", [f"{plan.rank}: {plan.reasons[0]}" for plan in result.plans[1:] if plan.reasons])
     parts += notes(f"{NOT_FOR_TRAIN} gpuwise train cannot run these", not_for_train(result.plans))
+    parts += notes(f"{OUTLIER} price below {percent(OUTLIER_SHARE)} of what the chip costs on demand", outliers(result))
     parts += notes("mind, of the others", mind(result.plans[1:]))
     parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
     parts += rejected(result.rejected)
@@ -56,6 +61,15 @@ def not_for_train(plans: Sequence[Plan]) -> list[str]:
         if plan.train_obstacle:
             ranks.setdefault(plan.train_obstacle, []).append(str(plan.rank))
     return [f"{', '.join(of)}: {obstacle}" for obstacle, of in ranks.items()]
+
+
+def outliers(result: PlanResult) -> list[str]:
+    """The plans whose price is far below their chip's median, and the best without such prices."""
+    found = [f"{plan.rank}: {price_words(plan)}" for plan in result.plans if plan.price_outlier]
+    usual = result.best_at_usual_price
+    if usual is not None:
+        found.append(f"({CHOSEN}) is the best without such prices: {describe(usual)}")
+    return found
 
 
 def bought(machine: AtHand) -> str:
@@ -85,12 +99,13 @@ def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
                                        narrow=(("offers",), ("because", "nearest")))]  # fmt: skip
 
 
-def _row(plan: Plan) -> list[str]:
+def _row(plan: Plan, best_at_usual_price: Plan | None) -> list[str]:
     offer = plan.offer
     stale = " stale" if offer.stale else ""
     mark = CHOSEN if plan.rank == 1 else str(plan.rank)
+    mark += NOT_FOR_TRAIN * bool(plan.train_obstacle) + OUTLIER * plan.price_outlier
     return [
-        mark + (NOT_FOR_TRAIN if plan.train_obstacle else ""),
+        f"{mark} ({CHOSEN})" if plan is best_at_usual_price else mark,
         f"{plan.count:g} x {plan.device}",
         offer_words(offer),
         offer.terms + stale,
