@@ -113,6 +113,12 @@ class UnsupportedError(GpuwiseError):
     code = "unsupported"
 
 
+class PrecisionError(UnsupportedError):
+    """A model that does not run in a precision, and does in fp32."""
+
+    code = "precision-refused"
+
+
 def message_of(error: BaseException) -> str:
     """What any exception says, on one line; nothing where it raises when asked."""
     try:

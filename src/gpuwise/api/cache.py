@@ -29,7 +29,7 @@ from typing import Any
 
 from gpuwise import __version__
 from gpuwise.api.files_read import FilesRead, state_of
-from gpuwise.errors import FileFormatError, GpuwiseError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import FileFormatError, GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.parsed import OFF, cache_home, switched_off
 from gpuwise.plain_files import parse_json, read_regular, reason_of
 from gpuwise.strategy import Strategy
@@ -42,7 +42,8 @@ LARGEST_NOTE_BYTES = 10_000_000
 # A module may have been read any time since the process began: a file changed after that is not what was traced.
 _STARTED_S = time.time()
 # What is raised of a job as it is, and is as true the next time.
-REFUSALS: dict[str, type[GpuwiseError]] = {kind.code: kind for kind in (UnsupportedError, MissingDependencyError)}
+_REFUSED = (UnsupportedError, PrecisionError, MissingDependencyError)
+REFUSALS: dict[str, type[GpuwiseError]] = {kind.code: kind for kind in _REFUSED}
 
 
 @dataclass(frozen=True)

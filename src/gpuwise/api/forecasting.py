@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of
@@ -14,8 +14,9 @@ from gpuwise.api.sources import usual_micro_batch
 from gpuwise.api.step_price import step_price
 from gpuwise.cost import Forecast
 from gpuwise.cost.rates import check_can_run
+from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
-from gpuwise.plan.space import precisions_for
+from gpuwise.plan.space import assumed_precision, precisions_for
 from gpuwise.step_settings import DeviceSettings, check_mode, given, strategy_of
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace
@@ -39,22 +40,41 @@ def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None
         history: take the time that `validate` measured of this very step on this machine, where it has.
     """
     asked = given(settings, DeviceSettings)
-    precision, mesh, micro_batch = asked.get("precision"), asked.get("mesh"), asked.get("micro_batch")
+    mesh = asked.get("mesh")
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
     on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
     if on_this_cpu:
         source = source.with_own_kernels()
+    choices = [asked["precision"]] if asked.get("precision") else _precisions(source, device, on_this_cpu=on_this_cpu)
+    refused: PrecisionError | None = None
+    for precision in choices:
+        try:
+            return _in_precision(precision, source, device, asked, mesh, refused=refused, history=history,
+                                 loader_samples_per_s=loader_samples_per_s)  # fmt: skip
+        except PrecisionError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _precisions(source: Source, device: Device, *, on_this_cpu: bool) -> list[str]:
+    """What is tried in turn where no precision is asked for."""
+    able = ["fp32"] if on_this_cpu else precisions_for(device.chip) or ["fp32"]
+    first = source.default_precision(able[0])
+    return [first, *able[1:]] if first == able[0] else [first]
+
+
+def _in_precision(chosen: str, source: Source, device: Device, asked: Mapping[str, Any], mesh: Mesh | None, *,
+                  refused: PrecisionError | None, history: bool, loader_samples_per_s: float | None) -> Priced:  # fmt: skip
+    """The forecast in one precision. refused: why it is none of the faster ones."""
+    precision, micro_batch = asked.get("precision"), asked.get("micro_batch")
+    on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
     assumed = list(device.assumptions)
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)
         assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
-    chosen = precision
-    if precision is None:
-        best = "fp32" if on_this_cpu else next(iter(precisions_for(device.chip)), "fp32")
-        chosen = source.default_precision(best)
-    assert chosen is not None
-    strategy = strategy_of(asked | {"mesh": None}, precision=chosen, micro_batch=micro_batch)
+    strategy = strategy_of({**asked, "mesh": None}, precision=chosen, micro_batch=micro_batch)
     check_mode(asked)
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
     if precision is None:
@@ -65,7 +85,8 @@ def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None
                                   given=asked.keys() & {"channels_last"})  # fmt: skip
             strategy, reasons = choice.strategy, choice.reasons
         layout = ", channels-last" if strategy.channels_last and not asked.get("channels_last") else ""
-        assumed.append("; ".join([f"assumed precision {strategy.precision}{layout}", *reasons, "--precision changes it"]))
+        said = assumed_precision(f"{strategy.precision}{layout}", refused)
+        assumed.append("; ".join([said, *reasons, "--precision changes it"]))
     price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
     if mesh is not None:
         return price_it(strategy.but(mesh=mesh))

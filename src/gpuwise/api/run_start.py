@@ -12,8 +12,9 @@ from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of, usual_micro_bat
 from gpuwise.api.step_price import step_price
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.cost import Forecast
-from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
+from gpuwise.plan.space import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import flags_of, strategy_of
 from gpuwise.strategy import Strategy
@@ -127,6 +128,16 @@ def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, h
         except GpuwiseError as error:
             _tell_no_forecast(error)
             return named, (), None
+    elif "precision" not in given:
+        try:
+            return named, (), _forecast(source, named, here)
+        except PrecisionError as refused:
+            named = named.but(precision="fp32")
+            said = f"{assumed_precision(named.precision, refused)}; --precision changes it"
+            return named, (said,), forecast_here(source, named, here)
+        except GpuwiseError as error:
+            _tell_no_forecast(error)
+            return named, (), None
     return named, (), forecast_here(source, named, here)
 
 
@@ -145,12 +156,16 @@ def forecast_here(source: Source, strategy: Strategy, here: Here) -> Forecast | 
     if strategy.mesh.devices != 1:
         return None  # the runtime refuses it with its own words
     try:
-        # On a GPU the next batch is copied while a step computes.
-        return step_price(source, here.chip, strategy, history=True, count=1, capacity_bytes=here.capacity_bytes,
-                          prefetched=strategy.prefetch != 0)[0]  # fmt: skip
+        return _forecast(source, strategy, here)
     except GpuwiseError as error:
         _tell_no_forecast(error)
         return None
+
+
+def _forecast(source: Source, strategy: Strategy, here: Here) -> Forecast:
+    # On a GPU the next batch is copied while a step computes.
+    return step_price(source, here.chip, strategy, history=True, count=1, capacity_bytes=here.capacity_bytes,
+                      prefetched=strategy.prefetch != 0)[0]  # fmt: skip
 
 
 def _tell_no_forecast(error: GpuwiseError) -> None:

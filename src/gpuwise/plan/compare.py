@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import check_can_run
-from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.plan import space
 from gpuwise.plan.pricing import Place, Pricer
@@ -121,11 +121,13 @@ def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision
         try:
             pricer.family(strategy.but(precision=choice))
         except (UnsupportedError, MissingDependencyError) as error:
-            problem = error
+            problem = problem or error
             continue
         strategy = strategy.but(precision=choice)
         chosen = micro_batch or _micro_batch(pricer, strategy, place, fallback)
         guessed = [text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None]
+        if isinstance(problem, PrecisionError):
+            assumptions.append(f"{chip.id}: {space.assumed_precision(choice, problem)}; --precision changes it")
         if guessed:
             assumptions.append(f"{chip.id}: assumed {', '.join(guessed)}; --precision and --micro-batch change it")
         return pricer.forecast(strategy.but(micro_batch=chosen), place)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.peak import MOSTLY_STATE, peak_of
 from gpuwise.cost.rates import check_can_run
-from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.types import Chip, Link
@@ -205,6 +205,7 @@ def _precision(traces: Traces, asked: Strategy, chip: Chip, pinned: str | None) 
         except (UnsupportedError, MissingDependencyError) as error:
             problem = problem or error
         else:
-            return precision, [] if pinned else [f"assumed precision {precision}; --precision changes it"]
+            refused = problem if isinstance(problem, PrecisionError) else None
+            return precision, [] if pinned else [f"{space.assumed_precision(precision, refused)}; --precision changes it"]
     assert problem is not None
     raise problem

@@ -9,7 +9,7 @@ from dataclasses import InitVar, dataclass, field, replace
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.memory import memory_forecast
 from gpuwise.cost.parameters import parameters
-from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.plan import space
 from gpuwise.plan.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
@@ -30,7 +30,10 @@ _NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user pinned, and the batch an optimizer step has to see. techniques: the fields that are not searched."""
+    """What the user pinned, and the batch an optimizer step has to see. techniques: the fields that are not searched.
+
+    exact: the batch is the user's own; else a job whose step takes one micro-batch may have a smaller one.
+    """
 
     global_batch: int
     precision: str | None = None
@@ -38,6 +41,7 @@ class Wish:
     micro_batch: int | None = None
     accumulate: int | None = None
     techniques: Strategy = field(default_factory=Strategy)
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,12 @@ class Pricer:
             except _NOT_TRACED as error:
                 problems.append(error)
         if found:
-            return min(found, key=lambda f: (f.step_time_s.value, f.memory.device_bytes))
+            best = min(found, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
+            refused = next((error for error in problems if isinstance(error, PrecisionError)), None)
+            if refused is None or wish.precision is not None:
+                return best
+            note = f"{space.assumed_precision(best.strategy.precision, refused)}; --precision changes it"
+            return replace(best, assumptions=(*best.assumptions, note))
         if len(problems) == len(precisions):
             return NoStrategy("no trace in a precision of the chip", problems[0].what)
         return self._shortfall(precisions, place, wish, micro_batches[0])
@@ -214,7 +223,12 @@ class Pricer:
             sizes = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
             raise UnsupportedError(f"{family.header.job} has no trace at {sizes or 'these micro-batches'}.",
                                    ['install PyTorch to trace it: pip install "gpuwise[torch]"'])  # fmt: skip
-        return [whole.but(micro_batch=m, accumulation=each // m) for m in known]
+        if not family.header.own_step:
+            return [whole.but(micro_batch=m, accumulation=each // m) for m in known]
+        ladder = [whole.but(micro_batch=m) for m in known if m == each or not wish.exact]
+        if not ladder:
+            family.header.check_accumulation(each // known[-1])  # says why nothing makes that batch
+        return ladder
 
     def _shortfall(self, precisions: list[str], place: Place, wish: Wish, micro_batch: int) -> NoStrategy:
         least = None

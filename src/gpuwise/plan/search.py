@@ -138,7 +138,8 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
         what = f"{place.count} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
         what += f" × {request.accumulate} accumulated" if request.accumulate else ""
         return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
-    wish = Wish(batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques)
+    wish = Wish(batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques,
+                exact=exact)  # fmt: skip
     try:
         found = pricer.best(place, wish)
         # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
@@ -159,9 +160,10 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
     outcome = economics.outcome(work, terms, deadline_s=request.deadline_s)
     assumptions = [*item.assumptions, *forecast.assumptions]
     if default_batch not in (None, batch):
-        assumptions.append(
-            f"the assumed global batch is {batch:,} samples here, so that it divides over {item.place.count} devices"
-        )
+        why = f"so that it divides over {item.place.count} devices"
+        if header.own_step:
+            why = "the largest micro-batch that serves: the job's own step takes one"
+        assumptions.append(f"the assumed global batch is {batch:,} samples here, {why}")
     reasons = [*offer_reasons(item, outcome, request, work_s=work.value), *forecast_reasons(forecast, item),
                *(() if choice is None else choice.reasons)]  # fmt: skip
     bill = outcome.bill

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuwise.cost.rates import fast_fp16, precisions_of
+from gpuwise.errors import PrecisionError
 from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Mesh
 from gpuwise.trace.trace import Header
@@ -33,6 +34,12 @@ def precisions_for(chip: Chip, pinned: str | None = None) -> list[str]:
     half = "amp-bf16" if "amp-bf16" in able or not fast_fp16(chip) else "amp-fp16"
     single = "tf32" if "tf32" in able else "fp32"
     return [precision for precision in (half, single) if precision in able]
+
+
+def assumed_precision(precision: str, refused: PrecisionError | None) -> str:
+    """What is said of a precision that nobody asked for. refused: why it is none of the faster ones."""
+    why = "" if refused is None else f": {refused.what.removesuffix('.')}"
+    return f"assumed precision {precision}{why}"
 
 
 def recomputes_for(pinned: str | None) -> list[str]:

@@ -34,6 +34,8 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
             raise
         return find(strategy)
     if base.header.own_step:
+        if strategy == plain:
+            return base
         if strategy.optimizer is not None:  # a single optimizer can be another; the job refuses it where it has several
             return find(strategy)
         changed = next(name for name in _UPDATE if getattr(strategy, name) != PLAIN_UPDATE[name]).replace("_", "-")

@@ -13,6 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
+from gpuwise.errors import GpuwiseError, JobError, PrecisionError
 from gpuwise.job import Job, checked_batch, fingerprint
 from gpuwise.runtime.optimizers import Together
 from gpuwise.runtime.program import Program, build
@@ -40,7 +41,8 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
             optimizer steps inside backward, or in a step of the job's own.
         substrate: whose kernels are taken, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
 
-    Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data.
+    Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data; PrecisionError where it
+    does so in the strategy's precision and not in fp32.
     """
     return record_many(job, strategy, [strategy.micro_batch], substrate=substrate)[0]
 
@@ -53,8 +55,30 @@ def record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, s
         once: those to record without a second micro-batch: half the time, for a trace of accumulation 1 alone.
 
     A program whose steps leave another state behind than they found (a cache that grows with the batch) is built anew
-    for each.
+    for each. Raises as `record` does.
     """
+    try:
+        return _record_many(job, strategy, micro_batches, substrate=substrate, once=once)
+    except JobError as error:
+        plain = strategy.but(precision="fp32")
+        if strategy.recorded_precision == "fp32" or not _records(job, plain, substrate=substrate):
+            raise
+        name = job.name or "the job"
+        why = error.what.removeprefix(f"a step of {name} fails: ")
+        raise PrecisionError(f"{name} does not run in {strategy.precision}: {why}",
+                             ["--precision fp32", *error.ways_out]) from error  # fmt: skip
+
+
+def _records(job: Job, strategy: Strategy, *, substrate: str) -> bool:
+    try:
+        _record_many(job, strategy, [strategy.micro_batch], substrate=substrate)
+    except GpuwiseError:
+        return False
+    return True
+
+
+def _record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str,
+                 once: Collection[int] = ()) -> list[Trace]:  # fmt: skip
     if job.step is None and _needs_no_first_step(strategy):
         traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=False)
         if traces is not None:
