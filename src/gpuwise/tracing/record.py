@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError
 from gpuwise.job import Job, checked_batch, fingerprint
 from gpuwise.runtime.optimizers import Together
+from gpuwise.runtime.own_step import check_own_step
 from gpuwise.runtime.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
@@ -128,6 +129,8 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
         try:
             stack.enter_context(steady_lbfgs(recorder.answers))
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
+            if strategy.compile and job.step is not None:
+                check_own_step(job, strategy, program.model, closure=False)
             if program.own is None and twice:
                 strategy = strategy.but(accumulation=2)
                 program.strategy = program.strategy.but(accumulation=2)
