@@ -149,3 +149,12 @@ def test_this_machine_has_no_price_to_pay_back():
     found = planned(Request(samples=1000, here=here), RENTED, width=64, layers=1)
     assert [machine.purchase_usd for machine in found.at_hand] == [None]
     assert "pays for itself" not in text(plan_report(found))
+
+
+def test_the_limit_of_devices_counts_what_is_sold_as_one_once():
+    """Sixteen Trainium chips are 32 devices, as large a machine as sixteen GPUs."""
+    found = planned(Request(samples=10**9, global_batch=1024), offer("trainium1", 20.0, count=32), offer("t4", 0.5))
+    assert {(p.device, p.count) for p in found.plans} == {("trainium1", 32), ("t4", 1)}
+    more = planned(Request(samples=10**9, global_batch=1024), offer("trainium1", 20.0, count=64), offer("t4", 0.5))
+    assert {p.device for p in more.plans} == {"t4"}
+    assert more.rejected["more than 16 devices"].count == 1

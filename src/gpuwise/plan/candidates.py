@@ -98,7 +98,7 @@ def _check_owned(item: Candidate | tuple[Offer, str]) -> Candidate | tuple[Offer
 def _reject(request: Request, offer: Offer, chip: Chip) -> str | None:
     if request.spot is not None and (offer.terms == "spot") != request.spot:
         return "spot is not wanted" if offer.terms == "spot" else "not spot"
-    if offer.devices > request.max_devices:
+    if offer.devices / chip.devices_per_package > request.max_devices:
         return f"more than {request.max_devices} devices"
     if offer.devices > 1 and offer.devices != int(offer.devices):
         return "a broken number of devices"

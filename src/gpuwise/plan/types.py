@@ -44,6 +44,7 @@ class Request:
     loader_samples_per_s: what the data pipeline of a machine delivers, None where it is always ahead.
     stale: rank offers whose price is over a year old, too. xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other
     vendors, several devices) among what it can, not behind it.
+    max_devices: larger offers are left out; what is sold as one, such as a chip of two cores, counts once.
     sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
     """
 
