@@ -67,8 +67,9 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
         # The reader has gone (`| head`): nothing left to say. Python would complain again when it flushes at exit.
         silence_stdout()
         sys.exit(EXIT_BROKEN_PIPE)
-    except SystemExit as error:  # of the user's code: a verb ends without one, below
-        if type(error) is not SystemExit:  # a second stop signal
+    except SystemExit as error:  # of the job's code, a second stop signal, or click's where a pipe broke: verbs have none
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if type(error) is not SystemExit or frame.f_globals.get("__name__") == "click.core":
             raise
         _end(JobError(f"the job's code ended the program: sys.exit({message_of(error) or 0}).",
                       ["raise an error where something is wrong"]), as_json)  # fmt: skip
