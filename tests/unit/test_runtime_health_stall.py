@@ -148,3 +148,13 @@ def test_its_thread_looks_every_tick_and_ends(tmp_path):
         watch._thread.join(5)
     assert waited == [TICK_S] * 3
     assert not watch._thread.is_alive()
+
+
+def test_a_stall_in_the_data_names_the_worker_that_is_waited_for(watch):
+    watch._waits_for = lambda: "worker process 1 (pid 17)"
+    watch.let(10, beating="data")
+    watch.let(2 * LEAST_S)
+    assert "in its reading of data, which waits for worker process 1 (pid 17); where" in watch.told[0].text
+    watch.let(10, beating="step")
+    watch.let(2 * LEAST_S)
+    assert "worker" not in watch.told[-1].text

@@ -40,6 +40,8 @@ class Feed:
         samples_per_epoch: None where nothing says how many an iterable has.
         synthetic: True when the job has no data.
         notes: what the user should know, one sentence each; more may come while an iterable is read.
+        reading, reads: whether a step's data is being read, and how many such reads have begun. A read that ends by an
+            exception leaves the position where it was.
 
     Raises JobError when the data is shorter than one global batch, or is nothing to take samples from.
     """
@@ -48,6 +50,7 @@ class Feed:
         self.job, self.strategy, self.seed, self.device = job, strategy, seed, device
         self.size, self.accumulation = strategy.micro_batch, strategy.accumulation
         self.notes: list[str] = []
+        self.reading, self.reads = False, 0
         self._places: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
         self._position, self._mark = (0, 0), None  # of the sample that comes next
         self._saved: dict[str, Any] = {"mark": None, "first_sample": None}  # what else a saved position says of a stream
@@ -113,12 +116,22 @@ class Feed:
             micro_batches.append({"epoch": epoch, "micro_batch": start // self.size, "samples": rows})
         return {"seed": self.seed, "micro_batches": micro_batches}
 
+    def waits_for(self) -> str | None:
+        """The worker process whose data comes next, such as "worker process 1 (pid 4711)"; None without any."""
+        processes = self._source.processes if isinstance(self._source, Samples | Stream) else None
+        return None if processes is None else processes.next_of()
+
     def close(self) -> None:
         """Ends worker processes, if there are any."""
         self._source.close()
 
     def _step(self, stream: Iterator[tuple[Any, int, int, Any]]) -> list[Any]:
-        taken = list(itertools.islice(stream, self.accumulation))
+        self.reads += 1
+        self.reading = True
+        try:
+            taken = list(itertools.islice(stream, self.accumulation))
+        finally:
+            self.reading = False
         self._places = [(epoch, start) for _, epoch, start, _ in taken]
         _, epoch, start, self._mark = taken[-1]
         self._position = epoch, start + self.size

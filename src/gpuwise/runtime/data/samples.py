@@ -59,7 +59,7 @@ class Samples:
 
     def __init__(self, data: Any, collate: Collate, *, workers: int = 0, ahead: int = 2, loader: Any = None):
         self.reader, self.workers, self.ahead, self.loader = Reader(data, collate), workers, ahead, loader
-        self._processes: Workers | None = None
+        self.processes: Workers | None = None
 
     def __len__(self) -> int:
         return len(self.reader.data)
@@ -81,14 +81,14 @@ class Samples:
                 sent.append(place._replace(batch=None))
                 yield seed, place.epoch, place.start, place.batch.tolist()
 
-        self._processes = Workers.of_samples(self.reader, indices(), workers=self.workers, ahead=self.ahead, loader=self.loader)
-        for batch in self._processes:  # in the order asked for
+        self.processes = Workers.of_samples(self.reader, indices(), workers=self.workers, ahead=self.ahead, loader=self.loader)
+        for batch in self.processes:  # in the order asked for
             yield sent.pop(0)._replace(batch=batch)
 
     def close(self) -> None:
-        if self._processes is not None:
-            self._processes.close()
-            self._processes = None
+        if self.processes is not None:
+            self.processes.close()
+            self.processes = None
 
 
 def collated(samples: list[Any], collate: Collate) -> Any:

@@ -93,6 +93,11 @@ class Stream:
         # Copied: some iterables hand out the very state they go on changing.
         return None if state is None or not _is_plain(state) else {"offset": self._offset, "state": copy.deepcopy(state)}
 
+    @property
+    def processes(self) -> Workers | None:
+        """Those that read, where that is not this process."""
+        return self._source.batches if isinstance(self._source, _InWorkers) else None
+
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
@@ -174,14 +179,14 @@ class _InWorkers:
                             **settings(loader, stream.workers))  # fmt: skip
         if state is not None:
             self._loader.load_state_dict(state)
-        self._batches = Workers(self._loader)
+        self.batches = Workers(self._loader)
 
     def read(self, offset: int, size: int, *, keep: bool) -> tuple[Any, int]:
         """See `_Here`; here the size is fixed."""
         if size != self.micro_batch:
             raise JobError(f"the run began this epoch with worker processes that read micro-batches of {size}; it cannot go on "
                            "there with others.", [f"--micro-batch {size}", "a new run in another folder"])  # fmt: skip
-        batch = next(self._batches, None)
+        batch = next(self.batches, None)
         if offset == 0:
             self.first = mapped(batch, lambda tensor: tensor[0])
         return batch, 0 if batch is None else size
@@ -190,7 +195,7 @@ class _InWorkers:
         return self._loader.state_dict() if hasattr(self._loader, "state_dict") else None
 
     def close(self) -> None:
-        self._batches.close()
+        self.batches.close()
 
 
 def _refills(data: Any) -> bool:

@@ -66,6 +66,14 @@ class Workers:
             raise JobError(batch.what, batch.ways_out)
         return batch
 
+    def next_of(self) -> str | None:
+        """Which process the next batch comes from; None where PyTorch keeps its account of that in another way."""
+        try:
+            number = self._batches._task_info[self._batches._rcvd_idx][0]
+            return f"worker process {number} (pid {self._processes[number].pid})"
+        except (AttributeError, LookupError, TypeError):
+            return None
+
     def close(self) -> None:
         """Ends the processes: asks them first, and does not wait long for one that hangs."""
         if not self._end.alive:

@@ -47,17 +47,18 @@ class StallWatch:
     not stalled. While compiled code keeps Python's lock, nothing can look.
 
     Arguments:
-        tell: called in the watch's own thread.
+        tell: called in the watch's own thread. waits_for: what a read of data waits for, in words, where that is known.
         clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, *, tell: Callable[[Stall], None],
-                 clock: Callable[[], float] = time.monotonic, wait: Callable[[float], bool] | None = None) -> None:  # fmt: skip
+                 waits_for: Callable[[], str | None] = lambda: None, clock: Callable[[], float] = time.monotonic,
+                 wait: Callable[[float], bool] | None = None) -> None:  # fmt: skip
         self.step_s = 0.0
         self.phase = "step"
         self._beaten = True
         self._folder = None if folder is None else Path(folder) / "stalls"
-        self._tell, self._clock = tell, clock
+        self._tell, self._clock, self._waits_for = tell, clock, waits_for
         self._beat_s = self._looked_s = clock()
         self._silent_phase = self.phase
         self._stalled = False
@@ -97,7 +98,8 @@ class StallWatch:
             return
         self._stalled, self._silent_phase = True, phase
         path = self._dump(phase, silent_s)
-        where = f"; where its threads stand is in {path}" if path else ""
+        waits = self._waits_for() if phase == "data" else None
+        where = (f", which waits for {waits}" if waits else "") + (f"; where its threads stand is in {path}" if path else "")
         text = f"the run has stood still for {format_duration(silent_s)} in its {_said(phase)}{where}."
         self._tell(Stall(phase, silent_s, path, False, text))
 

@@ -82,8 +82,8 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         forecast=None if forecast is None or not step_time.steps else
         ForecastCheck(forecast.step_time_s.value, forecast.step_time_s.low, forecast.step_time_s.high, step_time.median_s),
         memory_check=_memory_check(its, peak_bytes),
-        log_path=None if its.log.path is None else str(its.log.path),
-        run_folder=None if its.folder is None else str(its.folder.path), resumed_from=its.start or None,
+        log_path=None if its.log.path is None or not its.begun else str(its.log.path),
+        run_folder=None if its.folder is None or not its.begun else str(its.folder.path), resumed_from=its.start or None,
         checkpoints=None if its.keeper is None else its.keeper.told(), best=its.evaluations.best,
         usd=usd(its, its.spent_s), skipped_steps=its.watch.nonfinite, spikes=its.watch.spikes,
         mfu=mfu(its, step_time.median_s), learning_rate=its.rate.value, model=its.program.model,

@@ -24,7 +24,7 @@ from gpuwise.runtime.failure import job_failure
 from gpuwise.runtime.health import LossWatch, MemoryView, Stall, StallWatch
 from gpuwise.runtime.host_memory import keep_freed_memory
 from gpuwise.runtime.host_threads import apply_threads, unusable
-from gpuwise.runtime.interruption import Stop, StopRequest, source_for
+from gpuwise.runtime.interruption import ReadWatch, Stop, StopRequest, source_for
 from gpuwise.runtime.program import build
 from gpuwise.runtime.program_state import seed_everything
 from gpuwise.runtime.run.evaluation import Evaluations
@@ -117,7 +117,9 @@ class Equipment:
             check_saveable(self._state(), self._meta())  # before anything is trained
         self.stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
         self._stalls: deque[Stall] = deque()
-        self.stall = stack.enter_context(StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled))
+        self.stall = stack.enter_context(StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled,
+                                                    waits_for=self.feed.waits_for))  # fmt: skip
+        stack.enter_context(ReadWatch(self.feed, self._ends_now))
         self.memory_bytes: int | None = None
         self.paused_s = self.evaluation_s = 0.0  # of the latest pause, of the latest evaluation
         if self.start:
@@ -256,6 +258,13 @@ class Equipment:
         """From the watch's own thread: a person is told at once, the log when the loop comes by."""
         self.shown.note(stall.text)
         self._stalls.append(stall)
+
+    def _ends_now(self) -> StopRequest | None:
+        """Why the run is to end, asked while its data does not come. From the watch's own thread."""
+        now_s = time.perf_counter()
+        if not self.stop.pending and now_s < self.stop.look_s:
+            return None
+        return self.stop.check(now_s, self.meter.recent_step_time_s, self.keeper.save_s if self.keeper else 0.0)
 
     def _example(self) -> Any:
         with suppress(Exception):  # the user's own code, and there may be no memory left for it

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuwise.errors import JobError
 from gpuwise.runtime.failure import job_failure
 from gpuwise.runtime.health import FirstUpdate, LossEvent, write_bad_batch
-from gpuwise.runtime.interruption import AT_ONCE
+from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.judging import Cause, Judge
 from gpuwise.runtime.run.losses import DeviceLosses
@@ -54,7 +54,7 @@ class Stepper:
         its.stall.beat("data")
         try:
             micro_batches = next(its.batches)
-        except AT_ONCE:
+        except (ReadGivenUp, *AT_ONCE):
             raise
         except BaseException as error:  # the user's own code may raise anything
             if its.keeper is not None and its.begun:  # what was trained up to here is sound

@@ -16,6 +16,7 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.job import Job
 from gpuwise.runtime.checkpoint import export_weights
+from gpuwise.runtime.interruption import ReadGivenUp, StopRequest
 from gpuwise.runtime.run import account
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.evaluation import evaluate
@@ -24,6 +25,7 @@ from gpuwise.runtime.run.result import TrainResult
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.stepping import Stepper
 from gpuwise.strategy import Strategy
+from gpuwise.units import format_duration
 
 LOOK_EVERY_S = 0.25  # between steps the loop looks at the clock alone; this often it looks around
 
@@ -144,7 +146,10 @@ class Training:
             self._evaluate()
         meter.fetch()
         for self.step in range(its.start + 1, its.steps + 1):
-            stepper.take(self.step)
+            try:
+                stepper.take(self.step)
+            except ReadGivenUp as given_up:
+                return self._without_data(given_up)
             its.stall.beat("caller")
             meter.leave()
             yield TrainedStep(self.step, its.steps, meter.samples, stepper.loss, its.rate.value, stepper.parts)
@@ -176,14 +181,31 @@ class Training:
         if its.shown.due(meter.now_s) or last or request:
             its.shown.show(account.update(its, self._stepper.loss))
         if request is not None:
-            its.request, its.stopped = request, request.text
-            its.log.write("interrupted", {"step": self.step, "kind": request.kind, "why": request.text})
+            self._end_by(request)
         elif its.evaluations.over and not last:
             its.stopped = "early stop"
         elif its.keeper is not None and not last and meter.now_s >= its.keeper.due_s:
             self._stepper.settle()
             its.save(self.step)
         return its.stopped is not None
+
+    def _without_data(self, given_up: ReadGivenUp) -> None:
+        """The run is to end, and the data of its next step does not come: it ends as it was after the step before."""
+        its = self._with
+        waits = its.feed.waits_for()
+        self.step -= 1
+        for note in its.stop.take_notes():
+            its.tell(note, "notice")
+        text = (f"the data of step {self.step + 1} had not come for {format_duration(given_up.silent_s)}"
+                + (f" from {waits}" if waits else "") + "; the run ends without it.")  # fmt: skip
+        its.notes.append(text)
+        its.tell(text, "data")
+        self._end_by(given_up.request)
+
+    def _end_by(self, request: StopRequest) -> None:
+        its = self._with
+        its.request, its.stopped = request, request.text
+        its.log.write("interrupted", {"step": self.step, "kind": request.kind, "why": request.text})
 
     def _evaluate(self) -> None:
         """The job's metrics; the best of them is kept."""
