@@ -44,7 +44,7 @@ def on_cpu(truth: list[memory_on_cpu.Row]) -> list[Row]:
     rows = []
     for row in truth:
         case = by_name[row.name]
-        with memory_on_cpu.one_thread():
+        with memory_on_cpu.on_threads(1):
             tracked = memtracker_bytes(case.job, case.strategy)
         model = on_meta(case.job.model)
         rows.append(Row(row.name, row.measured, {

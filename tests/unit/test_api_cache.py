@@ -171,6 +171,17 @@ def test_one_variant_does_not_answer_for_another():
     assert entries.load(Strategy(), "accelerator", micro_batch=1) is None
 
 
+def test_a_cpu_trace_answers_for_one_instruction_set(monkeypatch: pytest.MonkeyPatch):
+    entries = JobCache("preset:tabular-mlp", {})
+    family = load_preset("tabular-mlp", precision="fp32", recompute="none", mode="train")
+    assert family is not None
+    for substrate in ("cpu", "accelerator"):
+        entries.store(family, FACTS, Strategy("fp32").variant, substrate)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert entries.load(Strategy("fp32").variant, "cpu") is None
+    assert entries.load(Strategy("fp32").variant, "accelerator") is not None
+
+
 def test_a_family_answers_for_one_step_and_not_the_other_way_round(project: Path, monkeypatch: pytest.MonkeyPatch):
     one = source_of("train.py:job").trace(Strategy(micro_batch=1))
     assert source_of("train.py:job")(Strategy()).axes

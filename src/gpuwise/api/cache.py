@@ -39,6 +39,8 @@ FORMAT = 1  # counted up when an entry changes its form
 RECORDING = ("strategy.py", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording
 LIMIT_BYTES = 500_000_000
 LARGEST_NOTE_BYTES = 10_000_000
+# What decides which kernels a CPU runs, and so what they hold inside: threads and instruction sets.
+_KERNELS = ("OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 # A module may have been read any time since the process began: a file changed after that is not what was traced.
 _STARTED_S = time.time()
 # What is raised of a job as it is, and is as true the next time.
@@ -145,7 +147,7 @@ class JobCache:
 
     def _path(self, variant: Strategy, substrate: str, micro_batch: int | None) -> Path:
         # A CPU's kernels take memory by thread and by instruction set: what is traced for one is not for another.
-        machine = [platform.node(), os.cpu_count(), os.environ.get("OMP_NUM_THREADS")] if substrate == "cpu" else []
+        machine = [platform.node(), os.cpu_count(), *map(os.environ.get, _KERNELS)] if substrate == "cpu" else []
         return folder() / f"{_digest(self.key, self._files, variant.to_dict(), substrate, micro_batch, machine)}.npz"
 
     def _raise_refusal(self, path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpuwise.tracing.kernels.cpu_convolutions import convolution_backward_bytes, convolution_bytes
 from gpuwise.tracing.kernels.cpu_rnn import rnn_backward_bytes, rnn_bytes
+from gpuwise.tracing.kernels.onednn import has_tiles
 
 aten = torch.ops.aten
 
@@ -75,7 +76,25 @@ def _attention(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     query, key = args[:2]
     rows, columns = _attention_blocks(query, key)
     half = 2 * rows * columns if query.element_size() == 2 else 0
-    return torch.get_num_threads() * (4 * rows * (columns + 2 + int(query.shape[3])) + half)
+    packed = _packed_keys(query, key, causal=len(args) > 4 and bool(args[4])) if query.dtype == torch.bfloat16 else 0
+    return torch.get_num_threads() * (4 * rows * (columns + 2 + int(query.shape[3])) + half) + packed
+
+
+def _packed_keys(query: Tensor, key: Tensor, *, causal: bool) -> int:
+    """Keys and values as AMX's tiles want them, and for each thread a transposed block, where enough products follow
+    (`need_pack`, same file)."""
+    (samples, heads, queries, size), keys, threads = query.shape, key.shape[2], torch.get_num_threads()
+    if not has_tiles() or min(queries, keys) < 64:
+        return 0
+    rows, columns = _attention_blocks(query, key)
+    blocks = (samples * heads * -(-queries // rows) + threads - 1) // threads
+    products = blocks * rows * (min(queries, keys) if causal else keys) * size
+    if products < 4 * samples * key.shape[1] * keys * size:
+        return 0
+    even, even_size = keys + keys % 2, size + size % 2
+    packed = samples * key.shape[1] * (even * size + keys * even_size)
+    padded = rows * (even_size if size % 2 else 0) + rows * (columns % 2)  # queries, and scores in half precision
+    return int(2 * (packed + threads * (columns * size + padded)))
 
 
 def _attention_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
