@@ -25,22 +25,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
-from gpuwise.cost.allocator import replay
-from gpuwise.cost.events import step_events
-from gpuwise.cost.memory import blas_workspace_bytes, memory_forecast
+from benchmarks.support.phase_memory import phase_bytes
+from gpuwise.cost.memory import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.runtime.adapters import in_4_bits
 from gpuwise.strategy import Strategy
-from gpuwise.trace import PHASES, Trace
-from gpuwise.trace.trace import BEFORE, CATEGORIES
+from gpuwise.trace import Trace
 from gpuwise.tracing import record
 
 MIB = 2**20
@@ -96,19 +93,8 @@ def forecast_mib(trace: Trace) -> dict[str, float]:
     """The forecast for a T4, and from the same replayed allocator what it holds before a step and at most in each phase."""
     chip, figures = load_catalog().chip("t4"), parameters()
     memory = memory_forecast(trace, chip, devices=1, capacity_bytes=None, parameters=figures)
-    events = step_events(trace, blas_workspace_bytes=blas_workspace_bytes(trace, chip, figures))
-    blocks = np.array(replay(events.size_bytes.tolist(), events.order.tolist()).block_bytes)
-    which = np.where(events.order < 0, ~events.order, events.order)
-    held = np.cumsum(np.where(events.order < 0, -blocks[which], blocks[which]))
-    born = np.where(events.order < 0, BEFORE, events.position[which])  # only what is made can be a peak
-    phase = np.append(trace.sequence.phase, -1)[born]
-    weights = (events.position == BEFORE) & (events.category == CATEGORIES.index("parameter"))
-    second = np.arange(len(held)) > len(held) // 2
-    peaks = {name: held[second & np.isin(phase, [PHASES.index(p) for p in phases])].max()
-             for name, phases in (("forward", ["forward"]), ("backward", ["backward", "recompute"]),
-                                  ("optimizer", ["optimizer"]))}  # fmt: skip
     return {name: float(size) / MIB for name, size in {
-        "resident": blocks[weights].sum(), **peaks, "allocated": memory.peak_allocated_bytes,
+        **phase_bytes(trace, chip), "allocated": memory.peak_allocated_bytes,
         "reserved": memory.peak_reserved_bytes, "device": memory.device_bytes}.items()}  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.train_speed import peers
 from benchmarks.train_speed.peers import Clock, Timed
-from benchmarks.train_speed.works import LEARNING_RATE, MLP, THREADS, Work
+from benchmarks.train_speed.works import LEARNING_RATE, MLP, Work
 from gpuwise import Job
 from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.show import read_log
@@ -35,9 +35,10 @@ def training(work: Work, precision: str, *, steps: int, columns: bool = False, f
              more: dict[str, Any] | None = None, **settings: Any) -> Training:  # fmt: skip
     """A run with progress on; with log, checkpoints and report, too, where it has a folder."""
     return Training(job_of(work, work.columns if columns else work.rows, **(more or {})),
-                    Strategy(micro_batch=work.batch, precision=precision, threads=THREADS),
+                    Strategy(micro_batch=work.batch, precision=precision, threads=work.threads),
                     TrainSettings(steps=steps, folder=None if folder is None else Path(folder) / "run", progress="plain",
-                                  preemption="none", **settings))  # fmt: skip
+                                  preemption="none", **settings),
+                    device=work.device)  # fmt: skip
 
 
 def columns(work: Work, precision: str) -> Timed:

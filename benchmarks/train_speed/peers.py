@@ -1,7 +1,8 @@
 """Loops written by hand, and other trainers, each as its documentation shows it and no slower than that has to be.
 
-Each takes a Work and a precision ("fp32" | "amp-bf16") and returns the seconds of its timed steps and the last loss. All have
-PyTorch's fused AdamW of the same settings and leave out incomplete batches. None saves, and none logs beyond its defaults.
+Each takes a Work and a precision ("fp32" | "amp-bf16" | "bf16") and returns the seconds of its timed steps and the last loss.
+All have PyTorch's fused AdamW of the same settings and leave out incomplete batches. None saves, and none logs beyond its
+defaults. On a GPU batches come from pinned memory, and no loss is read before the last.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ class Clock:
     """Told of each step that has ended."""
 
     def __init__(self, work: Work):
+        self._device = work.device
         self._first, self._last = work.warm, work.warm + work.timed
         self._began_s = self.seconds = 0.0
 
     def stepped(self, step: int) -> bool:
         """Whether it was the last one."""
+        if step in (self._first, self._last) and self._device != "cpu":
+            torch.cuda.synchronize()
         if step == self._first:
             self._began_s = time.perf_counter()
         elif step == self._last:
@@ -70,11 +74,10 @@ def trainer(work: Work, precision: str) -> Timed:
         arguments = TrainingArguments(
             output_dir=folder, max_steps=work.warm + work.timed, per_device_train_batch_size=work.batch,
             learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, lr_scheduler_type="constant", max_grad_norm=0.0,
-            optim="adamw_torch_fused", bf16=precision == "amp-bf16", use_cpu=True, dataloader_drop_last=True,
-            dataloader_pin_memory=False, dataloader_num_workers=0, remove_unused_columns=False, save_strategy="no",
-            report_to="none")  # fmt: skip
-        torch.manual_seed(0)
-        run = Trainer(work.with_loss(), arguments, train_dataset=work.rows(), callbacks=[Told()])
+            optim="adamw_torch_fused", bf16=precision == "amp-bf16", use_cpu=work.device == "cpu",
+            dataloader_drop_last=True, dataloader_pin_memory=work.device != "cpu", dataloader_num_workers=0,
+            remove_unused_columns=False, save_strategy="no", report_to="none")  # fmt: skip
+        run = Trainer(work.with_loss(model_of(work, precision)), arguments, train_dataset=work.rows(), callbacks=[Told()])
         return _checked(clock, run.train().training_loss)
 
 
@@ -82,8 +85,8 @@ def accelerated(work: Work, precision: str) -> Timed:
     """Hugging Face's accelerate."""
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16" if precision == "amp-bf16" else "no")
-    model, optimizer, batches = accelerator.prepare(*made(work), _loader(work))
+    accelerator = Accelerator(cpu=work.device == "cpu", mixed_precision="bf16" if precision == "amp-bf16" else "no")
+    model, optimizer, batches = accelerator.prepare(*made(work, precision), _loader(work))
     clock = Clock(work)
     for step, batch in enumerate(_endless(batches), 1):
         loss = work.loss(model, batch)
@@ -104,7 +107,7 @@ def lightning(work: Work, precision: str) -> Timed:
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model = work.model()
+            self.model = model_of(work, precision)
 
         def training_step(self, batch: Batch, number: int) -> torch.Tensor:
             return work.loss(self.model, batch)
@@ -118,8 +121,8 @@ def lightning(work: Work, precision: str) -> Timed:
                 last.append(float(outputs["loss"]))
 
     with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(0)
-        run = Trainer(accelerator="cpu", devices=1, precision="bf16-mixed" if precision == "amp-bf16" else "32-true",
+        run = Trainer(accelerator="cpu" if work.device == "cpu" else "gpu", devices=1,
+                      precision={"amp-bf16": "bf16-mixed", "bf16": "bf16-true"}.get(precision, "32-true"),
                       max_steps=work.warm + work.timed, max_epochs=-1, logger=False, enable_checkpointing=False,
                       enable_model_summary=False, callbacks=[Told()], default_root_dir=folder)  # fmt: skip
         run.fit(Module(), _loader(work))
@@ -127,23 +130,28 @@ def lightning(work: Work, precision: str) -> Timed:
 
 
 def _by_hand(work: Work, precision: str, batches: Iterator[Batch]) -> Timed:
-    model, optimizer = made(work)
+    model, optimizer = made(work, precision)
     clock = Clock(work)
     for step, batch in enumerate(batches, 1):
         loss = take(work, model, optimizer, batch, precision)
         if clock.stepped(step):
-            return clock.seconds, loss
+            return clock.seconds, float(loss)
     raise AssertionError
 
 
-def take(work: Work, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, precision: str) -> float:
-    """One step, as one writes it by hand; its loss is read, as gpuwise reads it."""
-    with _autocast(precision):
+def take(work: Work, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch,
+         precision: str) -> float | torch.Tensor:  # fmt: skip
+    """One step, as one writes it by hand; its loss is read at once on a CPU, as gpuwise reads it."""
+    if work.device != "cpu":
+        batch = {name: tensor.to(work.device, non_blocking=True) for name, tensor in batch.items()}
+    if precision == "bf16":
+        batch = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
+    with _autocast(precision, work.device):
         loss = work.loss(model, batch)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    return loss.item()
+    return loss.item() if work.device == "cpu" else loss.detach()
 
 
 def ordered(work: Work) -> Iterator[Batch]:
@@ -156,11 +164,17 @@ def ordered(work: Work) -> Iterator[Batch]:
             yield {name: column[rows] for name, column in columns.items()}
 
 
-def made(work: Work) -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)
-    model = work.model()
-    model.train()
+def made(work: Work, precision: str = "fp32") -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = model_of(work, precision)
     return model, _adamw(model)
+
+
+def model_of(work: Work, precision: str) -> nn.Module:
+    """The model on its device, the same for every contestant."""
+    torch.manual_seed(0)
+    with torch.device(work.device):
+        model = work.model()
+    return (model.to(torch.bfloat16) if precision == "bf16" else model).train()
 
 
 def _adamw(model: nn.Module) -> torch.optim.Optimizer:
@@ -168,7 +182,7 @@ def _adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _loader(work: Work) -> DataLoader[Batch]:
-    return DataLoader(work.rows(), batch_size=work.batch, shuffle=True, drop_last=True)
+    return DataLoader(work.rows(), batch_size=work.batch, shuffle=True, drop_last=True, pin_memory=work.device != "cpu")
 
 
 def _endless(batches: Any) -> Iterator[Batch]:
@@ -176,8 +190,8 @@ def _endless(batches: Any) -> Iterator[Batch]:
         yield from batches
 
 
-def _autocast(precision: str) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype=torch.bfloat16) if precision == "amp-bf16" else nullcontext()
+def _autocast(precision: str, device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, dtype=torch.bfloat16) if precision == "amp-bf16" else nullcontext()
 
 
 def _checked(clock: Clock, loss: float) -> Timed:

@@ -20,7 +20,8 @@ WEIGHT_DECAY = 0.01  # AdamW's own in PyTorch
 class Work:
     """model: made anew for each run; loss: of a model and a batch; columns: the data, one row a sample.
 
-    warm, timed: steps before, and within, the time that is taken.
+    warm, timed: steps before, and within, the time that is taken. device: PyTorch's name of where it runs. threads: of a
+    CPU's operations; None leaves them as they are.
     """
 
     text: str
@@ -30,13 +31,14 @@ class Work:
     batch: int
     warm: int
     timed: int
+    device: str = "cpu"
+    threads: int | None = THREADS
 
     def rows(self) -> Rows:
         return Rows(self.columns())
 
-    def with_loss(self) -> nn.Module:
+    def with_loss(self, model: nn.Module) -> nn.Module:
         """The model that gives its loss itself, as Hugging Face's Trainer wants it."""
-        model = self.model()
         return model if hasattr(model, "config") else WithLoss(model, self.loss)
 
 

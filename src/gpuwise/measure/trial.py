@@ -49,6 +49,7 @@ def run_trial(job: Job, strategy: Strategy, device: torch.device, *, steps: int 
     say("the timed steps")
     runs = _steps_of(program)
     timing = _timed(runs, device, steps)
+    say("one step under the profiler")
     return Measured(timing, *_told(peak), shares=_shares(runs[0], timing, device))
 
 
