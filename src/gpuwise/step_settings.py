@@ -4,7 +4,7 @@ rows. A new technique is a field of gpuwise.strategy.Strategy and a row here."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
@@ -156,18 +156,16 @@ def check_mode(settings: Mapping[str, Any]) -> None:
             raise InputError(f"a forward pass has no use for {flag}.", [f"leave out {flag}", "--mode train"])
 
 
-def flags_of(strategy: Strategy, *, without: Mapping[str, Any] | None = None) -> str:
-    """The flags that give a strategy on the command line, '--precision amp-bf16 --recompute full'; what is as in a plain
-    Strategy is left out, and so is what `without` has with the same value."""
+def flags_of(strategy: Strategy, *, without: Collection[str] = ()) -> str:
+    """The flags that give a strategy on the command line, '--precision amp-bf16 --recompute full'; techniques that it does not
+    use are left out, and so are the settings in `without`."""
     plain, words = Strategy(), []
     for name in settings_of(StepSettings):
         field = _FIELD.get(name, name)
         value = getattr(strategy, field, None)
-        if value is None or (value == getattr(plain, field) and field not in ("precision", "micro_batch")):
+        if name in without or value is None or (value == getattr(plain, field) and field not in ("precision", "micro_batch")):
             continue
         if field == "adapter_rank" and strategy.adapter == "none":
-            continue
-        if without is not None and without.get(name) == value:
             continue
         words.append(flag_of(name) if value is True else f"{flag_of(name)} {shlex.quote(str(value))}")
     return " ".join(words)

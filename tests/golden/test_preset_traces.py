@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace, TraceFamily
 from gpuwise.trace.presets import DATA, load_preset, preset_path
 from gpuwise.trace.presets.table import PRESETS
@@ -25,7 +26,19 @@ def test_one_variant_records_the_same_today(name: str) -> None:
     of_preset = variants(info)
     # Another variant for each preset: together they meet every precision, recompute and mode.
     strategy = of_preset[list(PRESETS).index(name) % len(of_preset)]
-    shipped = load_preset(name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode)
+    check(name, strategy)
+
+
+@pytest.mark.filterwarnings("ignore")  # of peft and what it imports
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_an_adapted_variant_records_the_same_today(adapter: str) -> None:
+    check("llama2-7b", Strategy("amp-bf16", recompute="full", adapter=adapter))
+
+
+def check(name: str, strategy: Strategy) -> None:
+    info = PRESETS[name]
+    shipped = load_preset(name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode,
+                          adapter=strategy.adapter)  # fmt: skip
     assert isinstance(shipped, TraceFamily)
     axes = {axis.name for axis in shipped.axes}
     sizes = {**shipped.header.sizes, **{axis: CHECKED_AT[axis] for axis in axes}}
@@ -38,7 +51,10 @@ def test_one_variant_records_the_same_today(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_variant_is_shipped_and_no_other(name: str) -> None:
-    expected = {preset_path(name, precision=s.precision, recompute=s.recompute, mode=s.mode) for s in variants(PRESETS[name])}
+    expected = {
+        preset_path(name, precision=s.precision, recompute=s.recompute, mode=s.mode, adapter=s.adapter)
+        for s in variants(PRESETS[name])
+    }
     assert set((DATA / name).glob("*")) == expected
 
 

@@ -82,8 +82,9 @@ def test_a_saved_trace_answers_for_its_own_sizes_alone(tmp_path: Path):
 
 
 def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest.MonkeyPatch):
-    def recorded(name: str, *, precision: str, recompute: str, mode: str) -> TraceFamily | None:
-        return synthetic_family(Strategy(precision, recompute=recompute)) if precision != "bf16" else None
+    def recorded(name: str, *, precision: str, recompute: str, mode: str, adapter: str) -> TraceFamily | None:
+        there = precision != "bf16" and adapter == "none"
+        return synthetic_family(Strategy(precision, recompute=recompute)) if there else None
 
     monkeypatch.setattr("gpuwise.api.sources.load_preset", recorded)
     source = source_of("tabular-mlp")

@@ -70,10 +70,12 @@ class PresetSource(Source):
 
     def recorded(self, strategy: Strategy, substrate: str = "accelerator") -> TraceFamily | None:
         """The shipped family, or None where it does not cover the strategy or the user's sizes."""
-        plain = Strategy(strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode)
+        plain = Strategy(strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode,
+                         adapter=strategy.adapter)  # fmt: skip
         if strategy.variant != plain:
             return None
-        family = load_preset(self.name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode)
+        family = load_preset(self.name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode,
+                             adapter=strategy.adapter)  # fmt: skip
         if family is None or not family.covers(self.sizes):
             return None
         # A recording assumes no sizes; what is taken where the user names none is said here.
@@ -108,6 +110,7 @@ class PresetSource(Source):
     def _live(self, strategy: Strategy) -> NamedSource:
         """The preset as a job to trace. Raises MissingDependencyError without PyTorch, UnsupportedError in a search."""
         variant = f"{self.name} in {strategy.precision}, recompute {strategy.recompute}, mode {strategy.mode}"
+        variant += "" if strategy.adapter == "none" else f", {strategy.adapter} of rank {strategy.adapter_rank}"
         if self.recorded_only:
             raise UnsupportedError(f"there is no recorded trace of {variant}.")
         if find_spec("torch") is None:

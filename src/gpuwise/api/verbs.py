@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.devices import device_of
+from gpuwise.api.fitting import at_other_lengths, what_would_fit
 from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.sources import PresetSource, SavedSource, Source, source_of
 from gpuwise.errors import InputError, UnsupportedError
@@ -16,6 +17,7 @@ from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
 from gpuwise.plan.length import RunLength, with_whole_run
+from gpuwise.plan.what_fits import Answer
 from gpuwise.step_settings import (
     DeviceSettings,
     ForecastSettings,
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     from gpuwise.api.installation import Installation
     from gpuwise.cost.forecast import Forecast
     from gpuwise.cost.timeline import Timeline
+    from gpuwise.hardware.catalog import Catalog
     from gpuwise.job import Job
-    from gpuwise.plan.compare import Comparison
+    from gpuwise.plan.compare import CompareRow, Comparison
     from gpuwise.plan.fitted import FitResult
     from gpuwise.plan.types import PlanResult
     from gpuwise.trace import TraceFamily
@@ -74,6 +77,9 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     step = {name: value for name, value in asked.items() if name in settings_of(DeviceSettings)}
     priced = forecast_step(source, on, loader_samples_per_s=loader, **step)
     forecast = priced.forecast
+    if forecast.memory.fits is False:
+        found = what_would_fit(source, priced.device, forecast.strategy)
+        forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, Answer) else None)
     if not length.named:
         return replace(forecast, assumptions=of_a_step(forecast.assumptions)), priced
     return with_whole_run(forecast, length, priced.trace.header), priced
@@ -115,6 +121,8 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
                       precision=asked.get("precision"), count=device.count, link=device.link,
                       capacity_bytes=device.capacity_bytes, micro_batch=asked.get("micro_batch"), sizes=source.sizes,
                       at_hand=None if every_technique else _at_hand(source, traces))  # fmt: skip
+    if not result.fits or (result.largest_micro_batch or 0) < asked.get("micro_batch", 0):
+        result = replace(result, answer=what_would_fit(source, device, result.rows[0].strategy))
     return replace(result, assumptions=of_a_step([*device.spec.assumed, *result.assumptions]))
 
 
@@ -136,7 +144,18 @@ def compare(
     source = source_of(job, **sizes_of(asked))
     result = compare_devices(source, devices, asked=strategy, micro_batch=asked.get("micro_batch"),
                              precision=asked.get("precision"), sizes=source.sizes)  # fmt: skip
-    return replace(result, assumptions=of_a_step(result.assumptions))
+    rows = [_with_answer(row, name, source, catalog) for row, name in zip(result.rows, _device_names(on), strict=True)]
+    return replace(result, rows=tuple(rows), assumptions=of_a_step(result.assumptions))
+
+
+def _with_answer(row: CompareRow, name: str, source: Source, catalog: Catalog) -> CompareRow:
+    """Where the job does not fit a device, the reason says what would."""
+    if row.forecast is None or row.forecast.memory.fits is not False:
+        return row
+    found = what_would_fit(source, device_of(name, catalog), row.forecast.strategy)
+    if not isinstance(found, Answer):
+        return row
+    return replace(row, reason=f"{row.reason}; it would with {found.words}: {found.command}")
 
 
 def plan(
@@ -200,7 +219,8 @@ def plan(
     here, price = request.here, None
     if here is not None and here.chip.kind == "cpu" and _names_here(on):
         price = own_price(source, here.chip, here.host_memory_bytes)
-    return search(source, request, catalog.offers, catalog, own=price, compiler=has_compiler())
+    return search(source, request, catalog.offers, catalog, own=price, compiler=has_compiler(),
+                  with_seq_len=at_other_lengths(source, "accelerator"))  # fmt: skip
 
 
 def _names_here(on: str | Sequence[str] | None) -> bool:

@@ -67,6 +67,7 @@ class Forecast:
     device's time. assumptions and warnings: each guess with the flag that changes it. top_modules: the ten groups of modules
     that take most of the device's time, with their share. measured: where step_time_s is not forecast but was measured of this
     very step on this machine: date, steps, and model_s, what the model says. run: where the user says how much is trained.
+    fits_with: where memory does not fit, the smallest change that does, as gpuwise.plan.what_fits.Answer.to_dict has it.
     """
 
     job: str
@@ -90,6 +91,7 @@ class Forecast:
     why: str = ""
     measured: Mapping[str, Any] | None = None
     run: WholeRun | None = None
+    fits_with: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise forecast --json`."""
@@ -110,6 +112,7 @@ class Forecast:
             "provenance": dict(self.provenance),
             "rests_on": dict(self.rests_on),
             "measured": self.measured and dict(self.measured),
+            "fits_with": None if self.fits_with is None else dict(self.fits_with),
             "run": None if self.run is None else asdict(self.run),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.peak import Peak
+from gpuwise.plan.what_fits import Answer, NoAnswer
 from gpuwise.strategy import Strategy
 
 # A technique that frees less of the peak than this is said to free nothing; a step longer by less than that is as long.
@@ -88,7 +89,8 @@ class FitResult:
 
     peak: of what was asked, at that micro-batch. forecast: at the largest micro-batch, None where it does not fit.
     Where it does not: nearest_chips, the smallest that hold what was asked; nearest_techniques, those that alone make it
-    fit on the device; nearest_combination of techniques; nearest_devices, the fewest that hold it sharded.
+    fit on the device; nearest_combination of techniques; nearest_devices, the fewest that hold it sharded; answer: the
+    smallest change that fits.
     """
 
     job: str
@@ -103,6 +105,7 @@ class FitResult:
     nearest_techniques: tuple[str, ...] = ()
     nearest_combination: Combination | None = None
     nearest_devices: int | None = None
+    answer: Answer | NoAnswer | None = None
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -122,4 +125,6 @@ class FitResult:
                 "forecast": None if self.forecast is None else self.forecast.to_dict(),
                 "nearest_chips": list(self.nearest_chips), "nearest_techniques": list(self.nearest_techniques),
                 "nearest_combination": None if combination is None else combination.to_dict(),
-                "nearest_devices": self.nearest_devices, "assumptions": list(self.assumptions)}  # fmt: skip
+                "nearest_devices": self.nearest_devices,
+                "answer": self.answer.to_dict() if isinstance(self.answer, Answer) else None,
+                "assumptions": list(self.assumptions)}  # fmt: skip

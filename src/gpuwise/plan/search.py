@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,13 +24,16 @@ from gpuwise.plan.runnable import train_obstacle
 from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
 from gpuwise.plan.this_cpu import choices_here
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
+from gpuwise.plan.what_fits import Answer, Question, what_fits
+from gpuwise.strategy import Mesh
 from gpuwise.trace.trace import Header
 
 _NO_MEMORY = "does not fit in memory"
 
 
 def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog, *,
-         own: Price | None = None, compiler: bool = True) -> PlanResult:  # fmt: skip
+         own: Price | None = None, compiler: bool = True,
+         with_seq_len: Callable[[int], TraceSource] | None = None) -> PlanResult:  # fmt: skip
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments:
@@ -37,6 +41,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
         offers: what can be rented; request.own and request.here are added.
         own: prices with the kernels of this machine's CPU, to choose its settings by; None: as every device's.
         compiler: whether there is one here for torch.compile.
+        with_seq_len: the job's traces at another length of its samples; None where it has one length.
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
     """
@@ -80,7 +85,10 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
             rejected.add("no price", f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})")
     chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
     if not found:
-        raise _nothing(header.job, request, rejected)
+        answer = None
+        if any(isinstance(each, NoStrategy) and each.reason == _NO_MEMORY for each in best.values()):
+            answer = _what_would_fit(source, request, places, best, catalog, with_seq_len)
+        raise _nothing(header.job, request, rejected, answer)
     if not inside:
         current = [plan for plan in found if request.stale or not plan.offer.stale]
         if not current:
@@ -194,16 +202,43 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
     )
 
 
-def _nothing(job: str, request: Request, rejected: Rejections) -> GpuwiseError:
+def _what_would_fit(source: TraceSource, request: Request, places: Mapping[Key, Candidate],
+                    best: Mapping[Key, Forecast | NoStrategy], catalog: Catalog,
+                    with_seq_len: Callable[[int], TraceSource] | None) -> tuple[Candidate, Answer] | None:  # fmt: skip
+    """The smallest change that fits the candidate which lacks the least memory."""
+    short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
+    nearest = places[min(short, key=lambda key: (short[key].shortfall_bytes, str(places[key])))]
+    place = nearest.place
+    for precision in space.precisions_for(place.chip, request.precision):
+        asked = request.techniques.but(precision=precision, recompute=request.recompute or "none",
+                                       micro_batch=request.micro_batch or 1, accumulation=request.accumulate or 1,
+                                       mesh=Mesh(dp_replicate=place.count))  # fmt: skip
+        question = Question(source, asked, place, catalog, request.sizes, nearest.offer.host_memory_bytes, with_seq_len,
+                            request.job_argument, f"{place.chip.id}:{place.count}")  # fmt: skip
+        try:
+            answer = what_fits(question)
+        except GpuwiseError:
+            continue
+        if isinstance(answer, Answer):
+            return nearest, answer
+    return None
+
+
+def _nothing(job: str, request: Request, rejected: Rejections, found: tuple[Candidate, Answer] | None) -> GpuwiseError:
     reasons = rejected.result()
     told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if reason != _NO_MEMORY]
     others = (f" Others are out for: {'; '.join(told[:3])}." if told else "") + own_machines(rejected.at_hand)
     if _NO_MEMORY in reasons:
         short = reasons[_NO_MEMORY]
+        job_argument = shlex.quote(request.job_argument or "JOB")
+        ways = ["a smaller model, or shorter samples with --seq-len or --image-size",
+                f"see what would fit a device: gpuwise fit {job_argument} --on DEVICE"]  # fmt: skip
+        if found is not None:
+            nearest, answer = found
+            ways[0] = f"{answer.words} fits {nearest}: add {answer.flags}"
+            ways[1] = f"see its step: {answer.command}"
         return DoesNotFitError(f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
-                               f"devices. The nearest is {short.examples[0]}.{others}",
-                               ["a smaller model, or shorter samples with --seq-len or --image-size",
-                                "see what each memory technique frees: gpuwise fit"])  # fmt: skip
+                               f"devices. The nearest is {short.examples[0]}.{others}", ways)  # fmt: skip
     where = f" on {', '.join(request.on)}" if request.on else ""
     return NoPlanError(f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
                        ["name another device with --on, or one you have with --own",

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.cost.forecast import Forecast, WholeRun
+from gpuwise.report.answer import answer_report
 from gpuwise.report.parts import (
     UNKNOWN,
     bars,
@@ -42,6 +43,8 @@ def forecast_report(forecast: Forecast) -> Group:
         parts += [heading("modules that take most of it"), shares(dict(forecast.top_modules[:TOP_MODULES]))]
     parts += notes("assumed", forecast.assumptions)
     parts += notes("warnings", forecast.warnings)
+    if forecast.fits_with is not None:
+        parts += answer_report(forecast.fits_with)
     return Group(*parts)
 
 

@@ -30,6 +30,8 @@ IMAGES = {
 LARGE = 5_000_000_000  # parameters from which nobody trains in fp32
 GIANT = 20_000_000_000
 LARGE_PRECISIONS = ("bf16", "amp-bf16")
+# Presets that people adapt on one small GPU ship with adapters too: (precision, recompute, adapter).
+ADAPTED = {"llama2-7b": [("amp-bf16", recompute, adapter) for adapter in ("lora", "qlora") for recompute in ("none", "full")]}
 
 
 def variants(info: PresetInfo) -> list[Strategy]:
@@ -39,6 +41,7 @@ def variants(info: PresetInfo) -> list[Strategy]:
     train = [Strategy(precision=p, recompute=r) for p in precisions for r in (("none", "full") if blocks else ("none",))]
     if blocks and info.parameters < GIANT:
         train += [Strategy(precision=p, recompute="selective") for p in LARGE_PRECISIONS]
+    train += [Strategy(precision=p, recompute=r, adapter=a) for p, r, a in ADAPTED.get(info.name, ())]
     infer = ("bf16",) if info.parameters >= LARGE else PRECISIONS
     return train + [Strategy(precision=p, mode="infer") for p in infer]
 
@@ -87,7 +90,7 @@ def record_presets(names: Iterable[str] | None = None, *, folder: Path | None = 
             continue
         for strategy in variants(info):
             path = preset_path(info.name, precision=strategy.precision, recompute=strategy.recompute,
-                               mode=strategy.mode, folder=folder)  # fmt: skip
+                               mode=strategy.mode, adapter=strategy.adapter, folder=folder)  # fmt: skip
             path.parent.mkdir(parents=True, exist_ok=True)
             save(record_preset(info, strategy), path)
             on_recorded(path)

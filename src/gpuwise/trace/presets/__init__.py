@@ -13,18 +13,21 @@ from gpuwise.trace.files import load
 DATA = Path(__file__).parent / "data"
 
 
-def preset_path(name: str, *, precision: str, recompute: str, mode: str, folder: Path | None = None) -> Path:
+def preset_path(name: str, *, precision: str, recompute: str, mode: str, adapter: str = "none",
+                folder: Path | None = None) -> Path:  # fmt: skip
     """Where one variant is stored. tf32 runs the operations of fp32 and shares its file."""
     recorded = "fp32" if precision == "tf32" else precision
-    return (folder or DATA) / name / f"{mode}-{recorded}-{recompute}.npz"
+    adapted = "" if adapter == "none" else f"-{adapter}"
+    return (folder or DATA) / name / f"{mode}-{recorded}-{recompute}{adapted}.npz"
 
 
 @cache
-def load_preset(name: str, *, precision: str, recompute: str = "none", mode: str = "train") -> TraceFamily | None:
+def load_preset(name: str, *, precision: str, recompute: str = "none", mode: str = "train",
+                adapter: str = "none") -> TraceFamily | None:  # fmt: skip
     """The recorded family of a preset's variant; None where it is not shipped. Raises FileFormatError when damaged."""
-    path = preset_path(name, precision=precision, recompute=recompute, mode=mode)
+    path = preset_path(name, precision=precision, recompute=recompute, mode=mode, adapter=adapter)
     if not path.exists() and precision == "amp-fp16":
-        bf16 = load_preset(name, precision="amp-bf16", recompute=recompute, mode=mode)
+        bf16 = load_preset(name, precision="amp-bf16", recompute=recompute, mode=mode, adapter=adapter)
         return None if bf16 is None else _in_fp16(bf16)
     if not path.exists():
         return None

@@ -1,0 +1,63 @@
+"""What would fit where something does not: gpuwise.plan.what_fits asked for a job's source and a device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+from gpuwise.api.devices import Device
+from gpuwise.api.source import Source
+from gpuwise.api.sources import SavedSource, source_of
+from gpuwise.errors import GpuwiseError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.plan.traces import Place
+from gpuwise.plan.types import TraceSource
+from gpuwise.plan.what_fits import Answer, NoAnswer, Question, what_fits
+from gpuwise.strategy import Strategy
+
+
+def what_would_fit(source: Source, device: Device, asked: Strategy) -> Answer | NoAnswer | None:
+    """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
+    if device.machines > 1:
+        return None
+    place = Place(device.chip, device.count, device.link, device.capacity_bytes)
+    try:
+        return what_fits(question_of(source, place, asked, device.catalog, substrate=device.substrate,
+                                     host_bytes=host_bytes(device)))  # fmt: skip
+    except GpuwiseError as error:
+        warnings.warn(f"what would fit is not known: {error.what}", stacklevel=2)
+        return None
+
+
+def question_of(source: Source, place: Place, asked: Strategy, catalog: Catalog, *, substrate: str,
+                host_bytes: int | None) -> Question:  # fmt: skip
+    """The Question for a source."""
+    here = f"{place.chip.id}:{place.count}" if place.count > 1 else place.chip.id
+    return Question(partial(source, substrate=substrate), asked, place, catalog, source.sizes, host_bytes,
+                    at_other_lengths(source, substrate), source.argument, here)  # fmt: skip
+
+
+def at_other_lengths(source: Source, substrate: str) -> Callable[[int], TraceSource] | None:
+    """The job's traces at another sequence length. None for a saved trace and a Job object, which have one."""
+    if isinstance(source, SavedSource) or not source.argument:
+        return None
+
+    def with_seq_len(length: int) -> TraceSource:
+        sizes = {**source.sizes, "seq_len": length}
+        return partial(source_of(source.argument, **sizes), substrate=substrate)
+
+    return with_seq_len
+
+
+def host_bytes(device: Device) -> int | None:
+    """Memory of the host: this machine's, else the most that a machine with these devices is offered with."""
+    if device.spec.machine is not None:
+        return device.spec.machine.host_memory_bytes
+    return offered_host_bytes(device.chip.id, device.count, device.catalog)
+
+
+def offered_host_bytes(chip_id: str, count: int, catalog: Catalog) -> int | None:
+    """The most host memory of an offer with so many of a chip, None where no offer says."""
+    found = [o.host_memory_bytes for o in catalog.offers if o.chip_id == chip_id and o.devices == count and o.host_memory_bytes]
+    return max(found, default=None)

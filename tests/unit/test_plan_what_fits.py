@@ -1,0 +1,151 @@
+"""The smallest change that fits: its order, what it leaves out, and that every verb that says DOES NOT FIT names it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from test_plan_synthetic import synthetic_source
+
+from gpuwise import api
+from gpuwise.cli.main import main
+from gpuwise.errors import DoesNotFitError, UnsupportedError
+from gpuwise.hardware import load_catalog
+from gpuwise.plan.fit import fit
+from gpuwise.plan.traces import Place
+from gpuwise.plan.what_fits import Answer, NoAnswer, Question, what_fits
+from gpuwise.strategy import Strategy
+from gpuwise.trace.presets import load_preset
+
+CATALOG = load_catalog()
+GIB = 2**30
+BIG = {"width": 8192, "layers": 40}  # 2.7 G parameters: 10 GiB of them, 10 of gradients and 20 of optimizer state
+
+
+def asked_of(capacity_gib: float, *, host_gib: float | None = 64, asked: Strategy | None = None, source=None,
+             chip: str = "rtx-4090", **more):  # fmt: skip
+    place = Place(CATALOG.chip(chip), 1, None, int(capacity_gib * GIB))
+    source = source or synthetic_source(**BIG)
+    host = None if host_gib is None else int(host_gib * GIB)
+    asked = asked or Strategy("amp-bf16", optimizer="adamw")
+    return what_fits(Question(source, asked, place, CATALOG, {}, host, job="j", **more))
+
+
+def recorded(name: str):
+    """The shipped recordings alone, with their adapters."""
+
+    def source(strategy: Strategy):
+        plain = Strategy(strategy.precision, recompute=strategy.recompute, adapter=strategy.adapter)
+        family = load_preset(name, precision=strategy.precision, recompute=strategy.recompute, adapter=strategy.adapter)
+        if family is None or strategy.but(optimizer=None) != plain:
+            raise UnsupportedError(f"no recording of {strategy.adapter} in {strategy.precision}")
+        return family
+
+    return source
+
+
+def test_what_trains_the_same_comes_first_then_smaller_state():
+    """With less and less memory the answer changes more and more."""
+    found = [asked_of(gib, asked=Strategy("amp-bf16", optimizer="adamw", micro_batch=64)) for gib in (60, 30, 24)]
+    assert all(isinstance(answer, Answer) for answer in found)
+    same, host, eight_bit = found[0], found[1], asked_of(30, host_gib=16)
+    assert same.forecast.strategy.micro_batch * same.forecast.strategy.accumulation == 64
+    assert not same.changes_training
+    assert host.forecast.strategy.offload == "optimizer"
+    assert not host.changes_training
+    assert host.host_bytes >= 40 * GIB
+    assert "offload of the optimizer" not in " ".join(eight_bit.techniques)  # the host has too little memory
+    assert eight_bit.forecast.strategy.optimizer in ("adamw-8bit", "adamw-4bit")
+    assert eight_bit.changes_training
+
+
+def test_an_answer_leaves_some_of_the_device_free():
+    for gib in (26, 30, 36, 44):
+        memory = asked_of(gib).forecast.memory
+        assert memory.device_bytes <= 0.95 * memory.capacity_bytes
+
+
+def test_nothing_lighter_on_the_ladder_fits():
+    """Held against the plain search: no technique of an earlier line alone makes it fit."""
+    answer = asked_of(30)
+    rows = fit(synthetic_source(**BIG), CATALOG.chip("rtx-4090"), catalog=CATALOG, precision="amp-bf16",
+               asked=Strategy("amp-bf16", optimizer="adamw"), capacity_bytes=int(30 * GIB)).rows  # fmt: skip
+    fits = {row.technique for row in rows if row.largest_micro_batch and row.memory.device_bytes <= 0.95 * 30 * GIB}
+    earlier = {"selective recompute", "full recompute", "optimizer in backward"}
+    assert answer.techniques[-1] not in earlier
+    assert not fits & earlier
+
+
+def test_seven_billion_parameters_on_12_gib_are_adapted_in_4_bits():
+    """As people do it: QLoRA with recomputation (Dettmers et al. 2023 tune 7B models on 12 GB cards)."""
+    answer = asked_of(11.86, source=recorded("llama2-7b"), asked=Strategy("amp-bf16"), chip="rtx-3060-12gb")
+    assert answer.techniques == ("full recompute", "QLoRA")
+    assert answer.changes_training
+    weights = 6_738_415_616
+    assert weights / 2 < answer.forecast.memory.by_category["parameter"] < 0.75 * weights
+    loose = asked_of(46, source=recorded("llama2-7b"), asked=Strategy("amp-bf16"), host_gib=32)
+    assert loose.forecast.strategy.adapter == "lora"
+
+
+def test_where_nothing_fits_it_says_what_was_not_tried():
+    found = asked_of(2.0, source=recorded("llama2-7b"), asked=Strategy("amp-bf16"))
+    assert isinstance(found, NoAnswer)
+    assert any("host memory" in line for line in found.not_tried)
+
+
+def test_samples_are_shortened_last():
+    source = recorded("llama2-7b")
+    place = Place(CATALOG.chip("rtx-3060-12gb"), 1, None, int(11.86 * GIB))
+    long = what_fits(Question(source, Strategy("amp-bf16"), place, CATALOG, {"seq_len": 16384}, 64 * GIB,
+                              lambda length: source, "llama2-7b", "rtx-3060"))  # fmt: skip
+    assert isinstance(long, Answer)
+    assert long.sizes["seq_len"] in (2048, 4096, 8192)
+    assert f"--seq-len {long.sizes['seq_len']}" in long.command
+    assert any("shorter than the 16,384" in note for note in long.notes)
+
+
+def test_the_golden_question_is_answered_without_pytorch_and_its_command_holds():
+    code = (
+        "import sys\nfor name in ('torch', 'peft', 'bitsandbytes', 'torchao'): sys.modules[name] = None\n"
+        "from gpuwise.cli.main import main\nmain(['fit', 'llama2-7b', '--on', 'rtx-3060', '--json'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)["answer"]
+    words = shlex.split(answer["command"])
+    assert words[:3] == ["gpuwise", "forecast", "llama2-7b"]
+    shown = json.loads(CliRunner().invoke(main, [*words[1:], "--json"]).stdout)
+    assert shown["memory"]["fits"] is True
+    assert shown["fits_with"] is None
+    assert shown["step_time_s"]["value"] == pytest.approx(answer["step_time_s"]["value"])
+    assert answer["run_command"].startswith("gpuwise train llama2-7b ")
+
+
+def test_forecast_compare_and_plan_name_what_would_fit():
+    asked = ("llama2-7b", "--on", "rtx-3060")
+    forecast = CliRunner().invoke(main, ["forecast", *asked]).stdout
+    assert "DOES NOT FIT" in forecast
+    assert "--adapter qlora" in forecast
+    [row] = api.compare("llama2-7b", on="rtx-3060").rows
+    assert "it would with full recompute, QLoRA" in row.reason
+    with pytest.raises(DoesNotFitError) as error:
+        api.plan("llama2-7b", on="rtx-3060", samples=1000)
+    assert "--adapter qlora" in error.value.ways_out[0]
+    planned = api.plan("llama2-7b", on="rtx-3060", samples=1000, adapter="qlora", recompute="full")
+    assert planned.best.strategy.adapter == "qlora"
+
+
+def test_what_fits_has_no_answer_beside_it():
+    assert api.fit("gpt2", on="rtx-4090").answer is None
+    assert api.forecast("gpt2", on="rtx-4090").fits_with is None
+
+
+def test_a_batch_that_is_too_large_is_accumulated():
+    found = api.forecast("gpt2", on="rtx-4090", micro_batch=256, precision="amp-bf16").fits_with
+    assert found["changes_training"] is False
+    strategy = found["strategy"]
+    assert strategy["micro_batch"] * strategy["accumulation"] == 256
+    assert "--accumulate" in found["command"]
