@@ -83,8 +83,9 @@ def test_a_fork_does_not_hold_it(tmp_path):
         os.read(read, 1)  # until the parent closes its end
         os._exit(0)
     os.read(begun, 1)
-    os.close(held._fd)  # as when the run dies; a release would take the lock from its child, too
-    held._fd = None
+    for fd in (held._fd, held._folder_fd):  # as when the run dies; a release would take the lock from its child, too
+        os.close(fd)
+    held._fd = held._folder_fd = None
     RunLock(tmp_path).acquire().release()
     for fd in (end, read, begun, begin):
         os.close(fd)
@@ -131,3 +132,34 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(InputError, match="cannot be locked"):
         RunLock(tmp_path).acquire()
     assert (tmp_path / "valuable").read_text() == "mine"
+
+
+def test_to_remove_the_file_frees_no_folder(tmp_path):
+    held = RunLock(tmp_path).acquire()
+    (tmp_path / "lock").unlink()
+    with pytest.raises(InputError, match="is in use by another run"):
+        RunLock(tmp_path).acquire()
+    held.release()
+    RunLock(tmp_path).acquire().release()
+
+
+def test_a_filesystem_that_locks_no_folders_has_the_file(tmp_path, monkeypatch):
+    real = fcntl.flock
+
+    def files_alone(fd, how):
+        if os.path.isdir(f"/dev/fd/{fd}"):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", files_alone)
+    with RunLock(tmp_path), pytest.raises(InputError, match=f"in use by process {os.getpid()}"):
+        RunLock(tmp_path).acquire()
+    RunLock(tmp_path).acquire().release()
+
+
+def test_descriptors_that_the_job_has_closed_are_no_failure(tmp_path):
+    held = RunLock(tmp_path).acquire()
+    os.close(held._fd)
+    os.close(held._folder_fd)
+    held.release()
+    RunLock(tmp_path).acquire().release()

@@ -17,6 +17,7 @@ from gpuwise.runtime.checkpoint.manifest import (
     MAX_STATE_BYTES,
     STATE,
     Manifest,
+    is_file_name,
     load_json,
     read_ordinary,
     state_json,
@@ -48,6 +49,12 @@ class Checkpoint:
     def meta(self) -> Mapping[str, Any]:
         """What the caller gave with the state."""
         return self.manifest.meta
+
+    @property
+    def of_run(self) -> str | None:
+        """The fingerprint of the job it is of, as far as its meta says."""
+        run = self.meta.get("run")
+        return run.get("fingerprint") if isinstance(run, dict) else None
 
     def looks_whole(self) -> bool:
         """Whether the manifest is whole and every file is there in its size; a fraction of what `verify` reads."""
@@ -94,11 +101,31 @@ def write_checkpoint(files: Files, folder: Path, packed: Packed, *, step: int, m
     return manifest
 
 
-def remove_folder(files: Files, folder: Path) -> None:
-    """Removes a folder of files; of a link, the link alone. Raises OSError, also for a folder that holds folders."""
+def remove_folder(files: Files, folder: Path) -> list[str]:
+    """Removes a checkpoint's files, and its folder where nothing else is in it; of a link, the link alone.
+
+    Returns the names of what else is: somebody put it there, and it stays. Raises OSError.
+    """
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
         files.remove(folder)
-        return
+        return []
+    own, others = own_names(folder), []
     for name in files.names(folder):
-        files.remove(folder / name)
-    files.remove_folder(folder)
+        if name in own:
+            files.remove(folder / name)
+        else:
+            others.append(name)
+    if not others:
+        files.remove_folder(folder)
+    return others
+
+
+def own_names(folder: Path) -> set[str]:
+    """Names in the folder of a checkpoint that are the checkpoint's: those of its manifest, or, where that cannot be read, all
+    that could be. Raises OSError."""
+    names = {name for name in os.listdir(folder) if stat.S_ISREG(os.lstat(folder / name).st_mode) or name == MANIFEST}
+    try:
+        listed = Manifest.from_json(read_ordinary(folder / MANIFEST, max_bytes=MAX_MANIFEST_BYTES)).files
+        return {name for name in names if name == MANIFEST or name in listed}
+    except FileFormatError:
+        return {name for name in names if name == MANIFEST or is_file_name(name)}

@@ -28,9 +28,9 @@ _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 class RunLock:
     """Holds a run's folder for this process; a context manager.
 
-    The file `lock` in it says who: pid, host and start. The system's lock on it (flock) ends with the process, however
-    that ends. On filesystems without such locks a second file, `lock.held`, stands for it: it is taken over when its
-    process, on this host, is gone.
+    The file `lock` in it says who: pid, host and start. The system's lock on it (flock) ends with the process, however that
+    ends; one on the folder itself, where the filesystem has such, stands when somebody removes the file. On filesystems
+    without such locks a second file, `lock.held`, stands for it: it is taken over when its process, on this host, is gone.
 
     Raises InputError where another run has the folder, or it cannot be written to; UnsupportedError on Windows.
     """
@@ -38,6 +38,7 @@ class RunLock:
     def __init__(self, folder: str | os.PathLike[str]):
         self.path = Path(folder) / LOCK
         self._fd: int | None = None
+        self._folder_fd: int | None = None
         self._marker: Path | None = None
 
     def acquire(self) -> RunLock:
@@ -48,6 +49,7 @@ class RunLock:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             _held.add(self)
             self._take()
+            self._take_folder()
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, _about_this_process(), 0)
         except OSError as error:
@@ -88,6 +90,16 @@ class RunLock:
                 raise
             self._marker = self._mark()
 
+    def _take_folder(self) -> None:
+        self._folder_fd = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._taken(_read(self.path)) from None
+        except OSError:  # NFS locks files that are open for writing, and no folders
+            os.close(self._folder_fd)
+            self._folder_fd = None
+
     def _mark(self) -> Path:
         """The lock as a file that only one process can create."""
         marker = self.path.with_suffix(".held")
@@ -122,9 +134,11 @@ class RunLock:
         return InputError(f"the run folder {self.path.parent} is in use by {who}.", [stop, "give this run a folder of its own"])
 
     def _close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        for fd in (self._fd, self._folder_fd):
+            if fd is not None:
+                with suppress(OSError):  # the job may have closed every descriptor there is
+                    os.close(fd)
+        self._fd = self._folder_fd = None
         _held.discard(self)
 
 

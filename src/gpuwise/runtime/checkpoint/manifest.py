@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import gpuwise
 from gpuwise.errors import FileFormatError, InputError
+from gpuwise.plain_files import parse_json
 from gpuwise.runtime.checkpoint.tensors_file import Digest, open_ordinary
 
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -55,7 +56,7 @@ class Manifest:
     def from_json(cls, data: bytes) -> Manifest:
         """Raises FileFormatError when it is damaged, NewerFormatError when it is whole and of a newer version."""
         try:
-            outer = load_json(data, name=MANIFEST)
+            outer = load_json(data, name=MANIFEST, parse=parse_json)
             content = outer["content"]
             if outer["checksum"] != _checksum(content) or content["format"] != FORMAT or data != dump_json(outer):
                 raise FileFormatError(f"the checksum of {MANIFEST} is wrong")
@@ -93,10 +94,10 @@ def check_meta(meta: Mapping[str, Any]) -> None:
         raise InputError(f"the meta of a checkpoint must be JSON: {error}.") from error
 
 
-def load_json(data: bytes, *, name: str) -> Any:
-    """The value in a file's contents. Raises FileFormatError."""
+def load_json(data: bytes, *, name: str, parse: Callable[[bytes], Any] = json.loads) -> Any:
+    """The value in a file's contents, read by `parse`. Raises FileFormatError."""
     try:
-        return json.loads(data)
+        return parse(data)
     except RecursionError as error:
         raise FileFormatError(f"the JSON of {name} is nested too deep") from error
     except ValueError as error:  # of JSON, of UTF-8, of numbers too long
@@ -119,8 +120,13 @@ def _checksum(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a file of a checkpoint, other than its manifest, could be called so."""
+    return _FILE_NAME.fullmatch(name) is not None
+
+
 def _name(name: str) -> str:
-    if not _FILE_NAME.fullmatch(name):
+    if not is_file_name(name):
         raise ValueError(f"no file of a checkpoint: {name!r}")
     return name
 

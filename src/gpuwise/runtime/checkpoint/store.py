@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import FileFormatError, InputError
-from gpuwise.runtime.checkpoint.checkpoint import Checkpoint, remove_folder, write_checkpoint
+from gpuwise.runtime.checkpoint.checkpoint import Checkpoint, own_names, remove_folder, write_checkpoint
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.manifest import NewerFormatError
 from gpuwise.runtime.checkpoint.room import needed_bytes
@@ -21,7 +21,7 @@ from gpuwise.units import format_bytes
 
 # `.old` is a checkpoint that another of the same step replaces; it counts until it is removed.
 _CHECKPOINT = re.compile(r"step-(\d{8,18})(\.old)?")
-_LEFTOVER = re.compile(r"\.step-\d{8,18}\.\d{1,10}\.(tmp|gone)")
+_LEFTOVER = re.compile(r"\.(step-\d{8,18})\.\d{1,10}\.(?:tmp|gone)")
 
 
 class CheckpointStore:
@@ -48,7 +48,7 @@ class CheckpointStore:
         found = []
         for name in self._names():
             match = _CHECKPOINT.fullmatch(name)
-            if match and _is_folder(self.folder / name):
+            if match and _is_checkpoint(self.folder / name):
                 found.append(((int(match[1]), match[2] is None), Checkpoint(self.folder / name, int(match[1]))))
         return [checkpoint for _, checkpoint in sorted(found, key=lambda item: item[0], reverse=True)]
 
@@ -76,7 +76,10 @@ class CheckpointStore:
             if os.path.lexists(path):  # a run that began again before this step
                 if os.path.lexists(old):
                     self._remove(old)
-                self.files.rename(path, old)
+                if _is_checkpoint(path):
+                    self.files.rename(path, old)
+                else:
+                    self._set_aside(path, path, ["what was there"])
             self.files.rename(aside, path)
         except BaseException:
             with suppress(OSError):  # what stays is removed when the next run starts
@@ -110,8 +113,9 @@ class CheckpointStore:
     def remove_leftovers(self) -> None:
         """Removes what others did not finish. For the run that has the folder to itself."""
         for name in self._names():
-            if _LEFTOVER.fullmatch(name):
-                shutil.rmtree(self.folder / name, ignore_errors=True)  # follows no links
+            if match := _LEFTOVER.fullmatch(name):
+                with suppress(OSError):
+                    self._clear(self.folder / name, self.folder / match[1])
 
     def room_for(self, nbytes: int, *, last: bool = False) -> str | None:
         """None where so many bytes can be written; else, after removing what need not be kept, a sentence.
@@ -174,7 +178,7 @@ class CheckpointStore:
         """Where a checkpoint is while it is written (tmp) or removed (gone)."""
         aside = self.folder / f".{path.stem}.{os.getpid()}.{suffix}"
         if os.path.lexists(aside):  # of an attempt that failed, or of a dead process with the same number
-            remove_folder(self.files, aside)
+            self._clear(aside, path)
         return aside
 
     def _make_folders(self) -> None:
@@ -187,15 +191,30 @@ class CheckpointStore:
         """Takes a checkpoint's name away first: one that is half removed is none."""
         aside = self._aside(path, "gone")
         self.files.rename(path, aside)
-        remove_folder(self.files, aside)
+        self._clear(aside, path)
+
+    def _clear(self, aside: Path, path: Path) -> None:
+        """Removes what is left of the checkpoint that was, or was to be, at `path`; what is somebody else's stays."""
+        if others := remove_folder(self.files, aside):
+            self._set_aside(aside, path, others)
+
+    def _set_aside(self, folder: Path, path: Path, names: list[str]) -> None:
+        """Somebody's own files, in the way of a checkpoint that is removed or written: they get a folder beside it."""
+        suffixes = itertools.chain([".kept"], (f".kept-{number}" for number in itertools.count(2)))
+        kept = next(place for suffix in suffixes if not os.path.lexists(place := path.with_suffix(suffix)))
+        self.files.rename(folder, kept)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        self._note(f"{', '.join(names[:3])}{more} in {path.name} is no part of a checkpoint, and stays in {kept}.")
 
 
-def _is_folder(path: Path) -> bool:
-    """Whether it is one itself; a link to one may lead anywhere."""
+def _is_checkpoint(path: Path) -> bool:
+    """Whether it is a folder (a link to one may lead anywhere) with a file of a checkpoint in it, be it a damaged one."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        return stat.S_ISDIR(os.lstat(path).st_mode) and bool(own_names(path))
     except FileNotFoundError:  # removed meanwhile
         return False
+    except OSError:  # nobody can look; what reads it will say so
+        return True
 
 
 def _missing(folder: Path) -> Iterator[Path]:

@@ -126,6 +126,8 @@ def write_page(its: Equipment) -> str | None:
         return f"the report of the run could not be written: {error.strerror or error}."
     except GpuwiseError as error:  # of a log that is none any more
         return f"the report of the run could not be written: {error.what}"
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return f"the report of the run could not be written: the log {its.log.path} has records that make no sense."
     return None
 
 

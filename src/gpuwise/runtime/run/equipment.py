@@ -65,6 +65,7 @@ class Equipment:
         self.folder = None if settings.folder is None else RunFolder(settings.folder)
         if self.folder is not None:
             stack.enter_context(self.folder.locked())  # before anything is changed that another run here may rely on
+            self.notes += self.folder.exposure()
         if device.type == "cpu":
             keep_freed_memory()
         self.notes += [*apply_threads(strategy), *unusable(strategy, device)]

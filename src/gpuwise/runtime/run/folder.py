@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ import gpuwise
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.job import Job, fingerprint
+from gpuwise.plain_files import parse_json, read_regular
 from gpuwise.runtime.checkpoint import RunLock
 from gpuwise.runtime.checkpoint.lock import LOCK
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
 
 FORMAT, VERSION = "gpuwise-run", 1
+MAX_BYTES = 1_000_000  # of run.json
 _KINDS = {"fingerprint": str, "strategy": dict, "global_batch": int, "seed": int, "steps": int, "recipe": dict}
 _RECIPE = ("optimizer", "learning_rate", "schedule", "warmup_steps", "clip_norm", "ema_decay", "step")  # how a job is trained
 _HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # what `written_whole` writes aside
@@ -53,7 +56,7 @@ class RunFolder:
         """
         before = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            _make(self.path)
         except OSError as error:
             raise InputError(f"cannot make the run folder {self.path}: {error.strerror}.",
                              ["--run FOLDER that can be written to", "--no-run keeps nothing"]) from error  # fmt: skip
@@ -68,6 +71,13 @@ class RunFolder:
                     for folder in before:
                         folder.rmdir()
 
+    def exposure(self) -> list[str]:
+        """A sentence where everybody on this machine can write to the folder."""
+        if not self.path.stat().st_mode & stat.S_IWOTH:
+            return []
+        return [f"everybody on this machine can write to the run folder {self.path}, and so replace or remove its checkpoints: "
+                f"chmod o-w {self.path}."]  # fmt: skip
+
     def _remove_leftovers(self) -> None:
         """What a process that was killed left half written. For the one that holds the lock."""
         for path in self.path.glob(".*.tmp"):
@@ -79,15 +89,14 @@ class RunFolder:
         """What run.json says; None where there is none. Raises FileFormatError for a damaged, foreign or newer one."""
         path = self.path / "run.json"
         try:
-            with path.open("rb") as file:
-                found = json.loads(file.read(1_000_000))
+            found = parse_json(read_regular(path, limit_bytes=MAX_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} cannot be read ({error}).", ["train in another folder: --run FOLDER"]) from None
         if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("version"), int):
             raise FileFormatError(f"{path} is not of a run of gpuwise.", ["train in another folder: --run FOLDER"])
-        if found["version"] <= VERSION and any(not isinstance(found.get(name), kind) for name, kind in _KINDS.items()):
+        if found["version"] <= VERSION and not _makes_sense(found):
             raise FileFormatError(f"{path} is damaged.", ["train in another folder: --run FOLDER"])
         if found["version"] > VERSION:
             raise FileFormatError(f"{path} is of gpuwise {found.get('gpuwise_version', '')}, newer than this one.",
@@ -97,6 +106,22 @@ class RunFolder:
     def write_identity(self, identity: dict[str, Any]) -> None:
         with written_whole(self.path / "run.json") as file:
             file.write((json.dumps(identity, indent=2, default=str) + "\n").encode())
+
+
+def _makes_sense(found: Mapping[str, Any]) -> bool:
+    kinds = all(isinstance(found.get(name), kind) for name, kind in _KINDS.items())
+    return kinds and min(found["global_batch"], found["steps"]) >= 1 and found["seed"] >= 0
+
+
+def _make(folder: Path) -> None:
+    """Makes a run's folder: for its owner alone, and, in a folder that a group shares, for that group. Raises OSError.
+
+    A shared folder has the set-group-ID bit, or its group may write to it. One that is there already keeps its mode.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mode = folder.parent.stat().st_mode
+    shared = mode & stat.S_ISGID or (mode & stat.S_IWGRP and not mode & stat.S_ISVTX)  # /tmp belongs to no group
+    folder.mkdir(mode=0o770 if shared else 0o700, exist_ok=True)
 
 
 def identity_of(job: Job, strategy: Strategy, *, seed: int, steps: int,

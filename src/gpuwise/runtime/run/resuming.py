@@ -68,7 +68,7 @@ def to_continue(folder: RunFolder, keeper: Keeper, identity: dict[str, Any], *, 
     if found is None:
         raise FileFormatError(f"{folder.path} has checkpoints, but no run.json that says of what run.",
                               ["copy it back", "train in another folder: --run FOLDER"])  # fmt: skip
-    if checkpoint.meta.get("run", {}).get("fingerprint") != identity["fingerprint"]:
+    if checkpoint.of_run != identity["fingerprint"]:
         raise JobError(f"the checkpoint {checkpoint.path} is of another job than the run.",
                        ["remove it", "train in another folder: --run FOLDER"])  # fmt: skip
     if checkpoint.step >= steps and found.get("ended"):  # else it was killed before its account was written
