@@ -47,6 +47,11 @@ def test_forecasts_are_held_against_what_was_measured():
     assert "cost $1.23" in said
 
 
+def test_beside_another_program_a_forecast_is_held_against_what_that_left():
+    said = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.1, available=0.52))
+    assert "-50%, inside its interval for the 52 % of the processors that others left it" in said
+
+
 @pytest.mark.parametrize(
     ("stopped", "how"),
     [("interrupted", "interrupted"), ("time limit", "stopped at its time limit"), ("early stop", "stopped early")],

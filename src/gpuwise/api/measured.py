@@ -47,6 +47,8 @@ def preferring(forecast: Forecast, found: list[history.Entry]) -> Forecast:
     value = latest.median_s
     low = min(value * (1 - LEAST_SPREAD), *(entry.low_s for entry in found))
     high = max(value * (1 + LEAST_SPREAD), *(entry.high_s for entry in found))
+    if latest.disturbed:  # how long it takes on a free machine is not known: what the model says stays possible
+        low, high = min(low, forecast.step_time_s.low), max(high, forecast.step_time_s.high)
     factor, said = value / model_s, PROVENANCE["machine"]
     note = (f"measured here on {latest.date[:10]} by gpuwise validate: {format_duration(value)} a step over {latest.steps:,} "
             f"steps; the model says {format_duration(model_s)}")  # fmt: skip

@@ -20,6 +20,7 @@ from gpuwise.api.run_start import (
 )
 from gpuwise.api.traced import JobSource
 from gpuwise.errors import InputError
+from gpuwise.hardware.waiting import wait_passively
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flag_of, settings_of, sizes_of
 from gpuwise.strategy import Strategy
@@ -106,6 +107,7 @@ class Trainer:
         self.plan = plan
         if plan is not None:
             check_same_sizes(plan, sizes)
+        wait_passively()  # before PyTorch is loaded
         require("torch", purpose="train")
         from gpuwise.runtime import Training, TrainSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwise.hardware.detect.container import detect_container, throttled_s
@@ -65,16 +65,9 @@ def load(root: Path = ROOT) -> Busy:
         pass
     processors = allowed_processors(root)
     clock_hz = _clock_hz(root, processors)  # first, while the core is warm
-    busy, idle, stolen = _processor_times(root, processors) or (None, None, None)
-    return Busy(
-        taken_s=time.monotonic(),
-        wall_s=time.time(),
+    return replace(
+        processor_times(root),
         awake_s=time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else None,
-        processors=len(processors),
-        busy_s=busy,
-        idle_s=idle,
-        stolen_s=stolen,
-        own_s=_own_s(root),
         clock_hz=clock_hz,
         heat_throttles=_heat_throttles(root, processors),
         waiting_s=_waiting_s(root),
@@ -83,6 +76,14 @@ def load(root: Path = ROOT) -> Busy:
         load_average=tuple(float(text) for text in re.findall(r"\d+\.\d+", read(root / "proc/loadavg"))[:3]),
         gpus=survey_gpus(root).loads,
     )
+
+
+def processor_times(root: Path = ROOT) -> Busy:
+    """A snapshot of the processors' times alone: about a millisecond."""
+    processors = allowed_processors(root)
+    busy, idle, stolen = _processor_times(root, processors) or (None, None, None)
+    return Busy(time.monotonic(), time.time(), processors=len(processors), busy_s=busy, idle_s=idle, stolen_s=stolen,
+                own_s=_own_s(root))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.hardware.waiting import passive_waiting
 
 _TAIL_LINES = 5
 _GRACE_S = 5.0
@@ -55,7 +56,8 @@ def answers(module: str, request: Mapping[str, Any], *, silence_s: float = 600.0
     tail: list[str] = []
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", module, str(writing)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, pass_fds=(writing,), start_new_session=True, env={**os.environ, **(environment or {})},
+        stderr=subprocess.PIPE, pass_fds=(writing,), start_new_session=True,
+        env={**passive_waiting(), **os.environ, **(environment or {})},
     )  # fmt: skip
     os.close(writing)
     assert child.stdin is not None

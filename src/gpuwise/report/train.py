@@ -55,8 +55,9 @@ def _measured(result: TrainResult) -> Iterator[tuple[str, str]]:
                    f"({format_duration(step.low_s)} to {format_duration(step.high_s)})")  # fmt: skip
     if check is not None:
         inside = "inside" if check.inside else "outside"
+        left = "" if check.available == 1 else f" for the {percent(check.available)} of the processors that others left it"
         yield "forecast", (f"{format_duration(check.forecast_s)} ({format_duration(check.low_s)} to "
-                           f"{format_duration(check.high_s)}): {check.error:+.0%}, {inside} its interval")  # fmt: skip
+                           f"{format_duration(check.high_s)}): {check.error:+.0%}, {inside} its interval{left}")  # fmt: skip
     if result.peak_memory_bytes is not None:
         foretold = ""
         if memory is not None:

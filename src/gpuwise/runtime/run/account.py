@@ -80,7 +80,8 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         peak_memory_bytes=peak_bytes, metrics=dict(its.evaluations.metrics), stopped=_kind(its), stop_reason=its.stopped,
         synthetic=its.feed.synthetic, notes=tuple(its.notes),
         forecast=None if forecast is None or not step_time.steps else
-        ForecastCheck(forecast.step_time_s.value, forecast.step_time_s.low, forecast.step_time_s.high, step_time.median_s),
+        ForecastCheck(forecast.step_time_s.value, forecast.step_time_s.low, forecast.step_time_s.high, step_time.median_s,
+                      available=1.0 if its.neighbours is None else its.neighbours.available()),
         memory_check=_memory_check(its, peak_bytes),
         log_path=None if its.log.path is None or not its.begun else str(its.log.path),
         run_folder=None if its.folder is None or not its.begun else str(its.folder.path), resumed_from=its.start or None,

@@ -33,6 +33,7 @@ from gpuwise.runtime.run.keeping import Keeper
 from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
+from gpuwise.runtime.run.neighbours import Neighbours
 from gpuwise.runtime.run.resuming import Parts, to_continue
 from gpuwise.runtime.run.saveable import check_saveable, rehearse_optimizer
 from gpuwise.runtime.run.settings import TrainSettings
@@ -122,6 +123,7 @@ class Equipment:
                                                     waits_for=self.feed.waits_for))  # fmt: skip
         stack.enter_context(ReadWatch(self.feed, self._ends_now))
         self.memory_bytes: int | None = None
+        self.neighbours = Neighbours(torch.get_num_threads()) if device.type == "cpu" else None
         self.paused_s = self.evaluation_s = 0.0  # of the latest pause, of the latest evaluation
         if self.start:
             self._begin()
@@ -158,6 +160,9 @@ class Equipment:
         """What is done a few times a second: memory, stalls, finished saves, the disk."""
         self.memory_bytes = self._memory.now_bytes()
         self.stall.step_s = self.meter.recent_step_time_s
+        if self.neighbours is not None and (note := self.neighbours.look(time.monotonic())):
+            self.notes.append(note)
+            self.tell(note, "note")
         for note in self.feed.notes[self._feed_notes :]:
             self._feed_notes += 1
             self.notes.append(note)

@@ -27,12 +27,16 @@ class StepTime:
 
 @dataclass(frozen=True)
 class ForecastCheck:
-    """The step time that was forecast, with its interval, against the median that was measured."""
+    """The step time that was forecast, with its interval, against the median that was measured.
+
+    available: share of the processor time the run wanted that other programs left it; the interval is of a free machine.
+    """
 
     forecast_s: float
     low_s: float
     high_s: float
     measured_s: float
+    available: float = 1.0
 
     @property
     def error(self) -> float:
@@ -41,7 +45,8 @@ class ForecastCheck:
 
     @property
     def inside(self) -> bool:
-        return self.low_s <= self.measured_s <= self.high_s
+        """Whether the time measured lies in the interval of what was available."""
+        return self.low_s <= self.measured_s <= self.high_s / self.available
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "error": self.error, "inside": self.inside}

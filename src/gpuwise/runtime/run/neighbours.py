@@ -1,0 +1,63 @@
+"""Other programs on the processors of a run: noticed while it goes, and counted when it is compared with its forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuwise.hardware.load import Busy, Shares, processor_times, shares
+from gpuwise.hardware.waiting import SETTING, chosen
+
+LOOK_EVERY_S = 5.0
+LEAST_S = 1.0  # the system counts in hundredths of a second: what is shorter tells nothing
+LEAST_LOST = 0.15  # of the processor time that the run's threads want: less is a system's own work
+
+
+class Neighbours:
+    """Compares the processors' times now and then with those at the start.
+
+    Arguments:
+        threads: that compute. now: a snapshot, see gpuwise.hardware.load.processor_times.
+    """
+
+    def __init__(self, threads: int, now: Callable[[], Busy] = processor_times):
+        self._threads, self._now = threads, now
+        self._first = self._last = now()
+        self._said = False
+
+    def look(self, now_s: float) -> str | None:
+        """A sentence when others first take more than LEAST_LOST of what the run could use; else None.
+
+        Arguments:
+            now_s: on the monotonic clock. Within LOOK_EVERY_S of the last look nothing is done.
+        """
+        if self._said or now_s - self._last.taken_s < LOOK_EVERY_S:
+            return None
+        before, self._last = self._last, self._now()
+        found = shares(before, self._last)
+        if found is None or self._available(found, self._last.processors) > 1 - LEAST_LOST:
+            return None
+        self._said = True
+        return self._sentence(found, self._last.processors)
+
+    def available(self) -> float:
+        """The share of the processor time that the run's threads want which others left them, from the start until now; 1
+        where the system does not tell, or hardly less."""
+        last = self._now()
+        found = shares(self._first, last) if last.taken_s - self._first.taken_s >= LEAST_S else None
+        share = 1.0 if found is None else self._available(found, last.processors)
+        return share if share <= 1 - LEAST_LOST else 1.0
+
+    def _available(self, found: Shares, processors: int) -> float:
+        return min(1.0, _left(found) * processors / self._threads)
+
+    def _sentence(self, found: Shares, processors: int) -> str:
+        room = max(1, round(_left(found) * processors))
+        taken = f"other programs use {100 * (found.others + found.stolen):.0f} % of this machine's processors"
+        fewer = f"; --threads {room} takes what they leave" if room < self._threads else ""
+        spins = "" if chosen() else (f"; PyTorch's threads keep their cores while they wait, because it was loaded before "
+                                     f"gpuwise: set {SETTING} before Python starts")  # fmt: skip
+        return f"{taken}, so steps take longer than on a free one{fewer}{spins}."
+
+
+def _left(found: Shares) -> float:
+    return 1 - found.others - found.stolen
