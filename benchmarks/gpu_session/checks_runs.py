@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_session.checks_copies import needs_cuda
-from benchmarks.gpu_session.models import classifier, language
+from benchmarks.gpu_session.models import classifier, deterministic, language
 from gpuwise.job import Job
 from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.health import is_out_of_memory
@@ -26,20 +25,11 @@ from gpuwise.runtime.health.out_of_memory import MemoryView, explain
 from gpuwise.strategy import Strategy
 
 STEPS, HALF = 40, 17
-JOB_FILE = """from benchmarks.gpu_session.models import classifier
+JOB_FILE = """from benchmarks.gpu_session.models import classifier, deterministic
+deterministic()
 job = classifier(dropout=0.3, clip_norm=1.0, ema_decay=0.9)
 """
 SOON_S, LATE_S = 60.0, 120.0
-
-
-def _deterministic() -> None:
-    """Kernels that give the same bits each time; set before the device is first used."""
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _losses(job: Job, strategy: Strategy, device: torch.device, folder: str, *, until: int = STEPS) -> list[float]:
@@ -60,7 +50,7 @@ def _losses(job: Job, strategy: Strategy, device: torch.device, folder: str, *, 
 
 def resumed(device: torch.device, *, job: Callable[..., Job], precision: str, **settings: Any) -> dict[str, Any]:
     """A run that was left in the middle and continued has, bit by bit, the losses of one that was not."""
-    _deterministic()
+    deterministic(attention=False)
     made = job(ema_decay=0.9, schedule="cosine")
     strategy = Strategy(precision=precision, micro_batch=8, optimizer="adamw", **settings)
     runs: list[list[float]] = []
@@ -89,13 +79,11 @@ def stopped(device: torch.device, *, number: int, steps: int = 1500) -> dict[str
         weights = [_weights(Path(folder) / f"{name}.safetensors") for name in ("alone", "stopped")]
     assert weights[0].keys() == weights[1].keys()
     apart = max(float((weights[0][name].float() - weights[1][name].float()).abs().max()) for name in weights[0])
-    assert apart < 1e-4, f"weights differ by up to {apart}"
+    assert apart == 0.0, f"weights differ by up to {apart}"
     return {
         "exit_code": code,
         "stopped_at": saw,
         "seconds_to_end": seconds,
-        "largest_difference": apart,
-        "bit_equal": apart == 0.0,
     }
 
 
@@ -199,7 +187,7 @@ def out_of_memory_run(device: torch.device) -> dict[str, Any]:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LATE_S)
     assert done.returncode not in (0, 1), f"{done.returncode}: {done.stderr[-400:]}"
-    assert "out of memory" in done.stderr, done.stderr[-600:]
+    assert "out of memory" in done.stderr or "not fit" in done.stderr, done.stderr[-600:]
     assert "Traceback" not in done.stderr, done.stderr[-600:]
     return {"exit_code": done.returncode, "said": done.stderr.strip()[-800:]}
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_session.checks_copies import close, needs_cuda
-from benchmarks.gpu_session.models import classifier, language
+from benchmarks.gpu_session.models import classifier, deterministic, language
 from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.runtime.program import Program, build
@@ -91,6 +91,7 @@ def compared(
 ) -> dict[str, Any]:
     """Losses of STEPS steps, ours and the plain loop's, within TOLERANCE; and that training went on."""
     made = job(learning_rate=LEARNING_RATE if optimizer in ("sgd", "momentum") else LEARNING_RATE / 10, **(job_has or {}))
+    deterministic()
     strategy = Strategy(precision=precision, micro_batch=MICRO_BATCH, optimizer=optimizer, **settings)
     ours, program = our_losses(made, strategy, device)
     theirs, model = plain_losses(made, precision, optimizer, device, accumulation=strategy.accumulation)
@@ -193,7 +194,7 @@ def needs_package(device: torch.device, *, settings: dict[str, Any], job: Callab
     """Trains with what a package does; the loss falls on one batch that is seen again and again."""
     needs_cuda(device)
     torch.manual_seed(0)
-    made = job(learning_rate=1e-3)
+    made = job(learning_rate=1e-2 if "adapter" in settings else 1e-3)
     program = build(made, Strategy(micro_batch=MICRO_BATCH, **settings), device)
     [batch] = batches_of(made, 1)
     losses = [program.step([batch]).item() for _ in range(STEPS)]

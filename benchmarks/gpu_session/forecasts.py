@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from benchmarks.gpu_session.cases import StepCase
 from benchmarks.support.phase_memory import phase_bytes, sizes_at_peak
@@ -32,6 +35,7 @@ def attention_by(kernel: str) -> Iterator[None]:
 
 def forecast_of(case: StepCase) -> dict[str, Any]:
     """What `gpuwise forecast --on here` says of the step, looking at no measurement of it; and more of its memory."""
+    torch.set_num_threads(1)  # several are made beside each other
     priced = priced_of(case)
     told = priced.forecast.to_dict()
     found: dict[str, Any] = {name: told[name] for name in KEPT}
@@ -39,7 +43,9 @@ def forecast_of(case: StepCase) -> dict[str, Any]:
         sizes = sizes_at_peak(priced.trace, priced.device.chip)
         most = sorted(sizes.items(), key=lambda item: -item[0] * item[1])[:MOST_SIZES]
         found |= {"phases": phase_bytes(priced.trace, priced.device.chip), "sizes_at_peak": most}
-    return {**found, "operations": len(priced.trace.sequence), "attention_kernels": _attention(priced)}
+    names = _operations(priced)
+    kernels = {name: count for name, count in names.items() if "attention" in name}
+    return {**found, "operations": sum(names.values()), "attention_kernels": kernels}
 
 
 def priced_of(case: StepCase) -> Priced:
@@ -52,12 +58,8 @@ def priced_of(case: StepCase) -> Priced:
         return forecast_step(source_of(case.job()), ON, history=False, **asked)
 
 
-def _attention(priced: Priced) -> dict[str, int]:
-    """How often each attention kernel runs in the recorded step."""
-    trace = priced.trace
-    counts: dict[str, int] = {}
-    for operation in trace.sequence.operation.tolist():
-        name = trace.operations.name[operation]
-        if "attention" in name:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+def _operations(priced: Priced) -> Counter[str]:
+    """How often each operator runs in a step of one micro-batch."""
+    sequence = priced.trace.sequence
+    first = sequence.operation[sequence.micro_step != 1]
+    return Counter(priced.trace.operations.name[operation] for operation in first.tolist())

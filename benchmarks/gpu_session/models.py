@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,21 @@ from gpuwise.job.models.language import next_token_batch, token_loss
 CLASSES, PIXELS = 10, 16
 GPT = Gpt2Config(vocabulary=512, width=128, layers=3, heads=2)
 SEQ_LEN = 64
+
+
+def deterministic(*, attention: bool = True) -> None:
+    """Kernels that give the same bits each time, in full fp32; for a process that has not used the device yet.
+
+    attention: leave scaled_dot_product_attention its fused kernels.
+    """
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+    if not attention:
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class Classifier(nn.Module):

@@ -80,11 +80,24 @@ def _say(**answer: Any) -> None:
 
 
 def _end(pid: int) -> None:
-    """The process and all of its session."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    """The process, its session, and what it started in sessions of their own."""
+    for started in [pid, *_started_by(pid)]:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(started, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(started, signal.SIGKILL)
+
+
+def _started_by(pid: int) -> list[int]:
+    """Processes whose parent that is, theirs, and so on (man 5 proc_pid_stat)."""
+    parents: dict[int, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:  # grows as it goes
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
 
 
 def _fork(row: Row, answer: Path) -> int:

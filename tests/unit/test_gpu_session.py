@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.gpu_session import needs  # noqa: E402
+from benchmarks.gpu_session import checks_steps, needs  # noqa: E402
 from benchmarks.gpu_session.cases import memory_cases, time_cases  # noqa: E402
 from benchmarks.gpu_session.checks_steps import compared, overflow  # noqa: E402
 from benchmarks.gpu_session.device_memory import live_at_peak  # noqa: E402
@@ -200,6 +200,13 @@ def test_sizes_at_the_peak_are_of_what_is_alive_there() -> None:
     assert differing([[4096, 1], [512, 1], [1024, 1]], list(map(list, alive.items()))) == [(4096, 1, 2), (512, 1, 0)]
 
 
+@pytest.fixture
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks, without the settings that they make for the process they have to themselves."""
+    monkeypatch.setattr(checks_steps, "deterministic", lambda: None)
+
+
+@pytest.mark.usefixtures("_as_it_was")
 @pytest.mark.parametrize("broken", ["update", "gradient"])
 def test_the_comparison_with_plain_pytorch_sees_a_step_that_is_not_taken(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import gpuwise.runtime.program as program
