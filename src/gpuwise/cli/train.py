@@ -92,8 +92,10 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
 
 
 def _not_saved(result: TrainResult) -> NotSavedError:
-    go_on = [] if result.run_folder is None else [f"make room, then go on with --run {shlex.quote(result.run_folder)} --resume"]
-    return NotSavedError(" ".join(dict.fromkeys(result.unsaved)), [*go_on, "--run FOLDER on another disk"])
+    ways = ["--run FOLDER, or --log FILE, on another disk"]
+    if result.run_folder is not None and (result.checkpoints or {}).get("last_step") != result.steps:
+        ways.insert(0, f"make room, then go on with --run {shlex.quote(result.run_folder)} --resume")
+    return NotSavedError(" ".join(dict.fromkeys(result.unsaved)), ways)
 
 
 def _export(trainer: Trainer, path: str) -> list[GpuwiseError]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from gpuwise.runtime.interruption.stop import StopRequest
 
 TICK_S = 0.5
 GRACE_S = 2.0  # for a read that is only slow
+AGAIN_S = 5.0  # after which the read is interrupted once more: a bare `except:` of the job's may have caught the first
 # Harmless where it meets no handler: its default is to be ignored (signal(7)), and only sockets with urgent data send it.
 _NUDGE = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
 # Where an exception would leave the random numbers of the training exchanged for those of the read.
@@ -57,7 +59,7 @@ class ReadWatch:
         self._reads, self._wanted, self._clock = reads, wanted, clock
         self._number, self._since_s = -1, 0.0
         self._request: StopRequest | None = None
-        self._given_up = False
+        self._given_up_s = -math.inf
         self._found: Any = None  # the handler before
         self._end = threading.Event()
         self._wait = wait or self._end.wait
@@ -78,9 +80,9 @@ class ReadWatch:
 
     def look(self) -> bool:
         """One look, as the thread takes every TICK_S. Returns whether the read is to be given up."""
-        if not self._reads.reading or self._given_up:
-            return False
         now_s = self._clock()
+        if not self._reads.reading or now_s - self._given_up_s < AGAIN_S:
+            return False
         if self._reads.reads != self._number:
             self._number, self._since_s = self._reads.reads, now_s
         self._request = self._request or self._wanted()
@@ -96,5 +98,5 @@ class ReadWatch:
     def _on(self, number: int, frame: FrameType | None) -> None:
         where = None if frame is None else frame.f_code.co_filename
         if self._request is not None and self._reads.reading and where not in _NOT_IN:  # else the next look nudges again
-            self._given_up = True
-            raise ReadGivenUp(self._request, self._clock() - self._since_s)
+            self._given_up_s = self._clock()
+            raise ReadGivenUp(self._request, self._given_up_s - self._since_s)
