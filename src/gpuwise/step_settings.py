@@ -156,6 +156,11 @@ def check_mode(settings: Mapping[str, Any]) -> None:
             raise InputError(f"a forward pass has no use for {flag}.", [f"leave out {flag}", "--mode train"])
 
 
+def job_word(argument: object) -> str:
+    """A job as a command to paste names it; JOB for a Job object, which has no name on the command line."""
+    return shlex.quote(argument) if isinstance(argument, str) and argument else "JOB"
+
+
 def flags_of(strategy: Strategy, *, without: Collection[str] = ()) -> str:
     """The flags that give a strategy on the command line, '--precision amp-bf16 --recompute full'; techniques that it does not
     use are left out, and so are the settings in `without`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.api.run_batch import batch_in_memory, first_micro_batch, samples_of
 from gpuwise.api.source import Source
-from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of, usual_micro_batch
+from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.api.step_price import step_price
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.cost import Forecast
@@ -16,7 +16,7 @@ from gpuwise.errors import GpuwiseError, InputError, JobError, PrecisionError, U
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.space import assumed_precision
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import flags_of, strategy_of
+from gpuwise.step_settings import flags_of, job_word, strategy_of
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def planned_job(argument: str | Job, plan: Plan) -> Job:
         job_of(argument)  # raises where the job is at fault, not the sizes
         raise JobError(f"this plan is for another job: it was made for {plan.job} at "
                        f"{', '.join(f'{name} {value}' for name, value in plan.sizes.items())}. {error.what}",
-                       ["plan again: gpuwise plan JOB -o plan.toml",
+                       [f"plan again: gpuwise plan {job_word(argument)} -o plan.toml",
                         f"run the job it was made for: {plan.job_argument or plan.job}"]) from error  # fmt: skip
     ours = fingerprint(resolved)
     if plan.job_fingerprint != ours and isinstance(argument, str):
@@ -96,16 +96,17 @@ def check_device(plan: Plan, here: Chip) -> None:
     cpus = here.kind == "cpu" and (plan.device == here.id or (planned is not None and planned.kind == "cpu"))
     if plan.device == here.id or cpus:
         return
-    job, flags = shlex.quote(plan.job_argument or "JOB"), flags_of(plan.strategy)
+    job, flags = job_word(plan.job_argument), flags_of(plan.strategy)
     raise UnsupportedError(f"this plan is for {plan.count:g} x {plan.device} ({plan.offer.provider} "
                            f"{plan.offer.instance}); this machine is {here.id} ({here.name}).",
                            [f"plan for this machine: gpuwise plan {job} --on here -o plan.toml",
                             f"try its settings here: gpuwise train {job} {flags}"])  # fmt: skip
 
 
-def named_strategy(job: Job, given: Mapping[str, Any], here: Here) -> Strategy:
-    """What the user named, with the usual for the rest."""
-    return strategy_of(given, micro_batch=usual_micro_batch(job.tokens_per_sample),
+def named_strategy(job: Job, given: Mapping[str, Any], here: Here, settings: TrainSettings) -> Strategy:
+    """What the user named, with the usual for the rest: the global batch that `plan` assumes, where how much is trained is
+    known, in one micro-batch until its memory is looked at."""
+    return strategy_of(given, micro_batch=first_micro_batch(job, given, settings),
                        precision="fp32" if here.torch_device == "cpu" else "amp-bf16")  # fmt: skip
 
 
@@ -119,8 +120,12 @@ def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, h
     found = None if settings.folder is None else RunFolder(settings.folder).identity()
     if found is not None:
         before = Strategy.from_dict(found["strategy"])
-        named = named.but(**{name: getattr(before, name) for name in _CHOSEN if name not in given})
+        kept = {name: getattr(before, name) for name in _CHOSEN if name not in given}
+        if not {"micro_batch", "accumulate"} & set(given):
+            kept |= {"micro_batch": before.micro_batch, "accumulation": before.accumulation}
+        named = named.but(**kept)
     elif here.torch_device == "cpu":
+        named = batch_in_memory(named, given, source, here.chip, here.capacity_bytes, job)
         try:
             choice = cpu_settings(source, here.chip, named, given=set(given) & set(_CHOSEN),
                                   steps=_steps(settings, job, named), capacity_bytes=here.capacity_bytes)  # fmt: skip
@@ -128,7 +133,9 @@ def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, h
         except GpuwiseError as error:
             _tell_no_forecast(error)
             return named, (), None
-    elif "precision" not in given:
+    else:
+        named = batch_in_memory(named, given, source, here.chip, here.capacity_bytes, job)
+    if found is None and here.torch_device != "cpu" and "precision" not in given:
         try:
             return named, (), _forecast(source, named, here)
         except PrecisionError as refused:
@@ -145,9 +152,7 @@ def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | Non
     """Optimizer steps of the run, as far as that is known before its data is opened."""
     if settings.steps is not None:
         return settings.steps
-    tokens = None if settings.tokens is None or job.tokens_per_sample is None else settings.tokens / job.tokens_per_sample
-    epochs = None if job.samples is None else (settings.epochs or 1) * job.samples
-    samples = next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
+    samples = samples_of(settings, job)
     return None if samples is None else samples / strategy.global_batch
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from gpuwise.api.run_batch import batch_reason
 from gpuwise.api.run_start import (
     check_device,
     check_same_sizes,
@@ -118,6 +119,7 @@ class Trainer:
             resume="auto" if resume is None else "must" if resume else "never", keep=keep, save_every_s=_seconds(save_every),
             interruptions_per_day=interruptions,
             evaluate_every=evaluate_every, monitor=monitor, patience=patience, time_limit_s=_seconds(time_limit),
+            job_argument=job if isinstance(job, str) else "",
             preemption=preemption, on_nonfinite=on_nonfinite, progress=progress, log_path=None if log is None else Path(log),
             writers=(writers,) if isinstance(writers, str) else tuple(writers),
             usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
@@ -133,9 +135,10 @@ class Trainer:
             self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here)
         else:
             self.job, source = job_to_run(job, sizes)
-            named = named_strategy(self.job, given, here)
+            named = named_strategy(self.job, given, here, self.settings)
             self.settings = _in_folder(self.settings, run, self.job, named)
             self.strategy, self.reasons, self.forecast = chosen_strategy(named, given, source, here, self.settings, self.job)
+            self.reasons = (*batch_reason(self.job, given, self.settings, self.strategy), *self.reasons)
         self._training: Training = Training(self.job, self.strategy, self.settings, device=here.torch_device,
                                             forecast=self.forecast, notes=self.reasons,
                                             plan=None if plan is None else plan.to_dict())  # fmt: skip

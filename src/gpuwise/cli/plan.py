@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
-from gpuwise.step_settings import PlanSettings
+from gpuwise.step_settings import PlanSettings, job_word
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
@@ -35,7 +36,7 @@ def command(job: str, output: str | None, as_json: bool, **request: Any) -> None
 
     target = None if output is None else os.path.abspath(output)  # the job may change the working folder
     result = api.plan(job, **request)
-    if target is not None:
+    if output is not None and target is not None:
         save_plan(result.best, target)
-        click.echo(f"wrote {output}; run it with `gpuwise train {job} --plan {output}`", err=True)
+        click.echo(f"wrote {output}; run it with `gpuwise train {job_word(job)} --plan {shlex.quote(output)}`", err=True)
     emit(result, plan_report, as_json=as_json)

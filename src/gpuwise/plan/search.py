@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from gpuwise.plan import economics, space
 from gpuwise.plan.at_hand import machines_at_hand
 from gpuwise.plan.candidates import Candidate, Key, candidates
 from gpuwise.plan.cpu_choice import CpuChoice, Price
+from gpuwise.plan.global_batch import TrainedOn, assumed_global_batch
 from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, rank_reasons
 from gpuwise.plan.rejections import Rejections
@@ -25,6 +25,7 @@ from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_insi
 from gpuwise.plan.this_cpu import choices_here
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
 from gpuwise.plan.what_fits import Answer, Question, what_fits
+from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.trace.trace import Header
 
@@ -52,7 +53,7 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     global_batch, exact = request.global_batch, True
     if global_batch is None:
         exact = False
-        global_batch, assumed = space.default_global_batch(header, samples)
+        global_batch, assumed = assumed_global_batch(_trained_on(header, request, samples))
         assumptions.append(assumed)
     if request.deadline_s is None:
         assumptions.append("no deadline given: what takes over a year is left out; --deadline changes it")
@@ -100,6 +101,11 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
     return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced,
                       machines_at_hand(rejected.at_hand, found, ranked, chips), usual)  # fmt: skip
+
+
+def _trained_on(header: Header, request: Request, samples: int) -> TrainedOn:
+    return TrainedOn(header.sample_unit == "token", header.units_per_sample, header.parameters, header.trainable_parameters,
+                     samples, request.samples_per_epoch)  # fmt: skip
 
 
 def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Key, Forecast | NoStrategy], request: Request,
@@ -230,7 +236,7 @@ def _nothing(job: str, request: Request, rejected: Rejections, found: tuple[Cand
     others = (f" Others are out for: {'; '.join(told[:3])}." if told else "") + own_machines(rejected.at_hand)
     if _NO_MEMORY in reasons:
         short = reasons[_NO_MEMORY]
-        job_argument = shlex.quote(request.job_argument or "JOB")
+        job_argument = job_word(request.job_argument)
         ways = ["a smaller model, or shorter samples with --seq-len or --image-size",
                 f"see what would fit a device: gpuwise fit {job_argument} --on DEVICE"]  # fmt: skip
         if found is not None:

@@ -9,18 +9,11 @@ from dataclasses import replace
 from gpuwise.cost.rates import fast_fp16, precisions_of
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware.types import Chip
+from gpuwise.plan.global_batch import power_of_two_below
 from gpuwise.strategy import Mesh
-from gpuwise.trace.trace import Header
-from gpuwise.units import format_count
 
 # Where state that every replica repeats takes more of a device than this, a sharded strategy is tried as well.
 CROWDED = 0.3
-
-# Global batches where the user names none. Tokens: GPT-3's smaller models, 0.5 M (Brown et al. 2020, table 2.1).
-# Images: 256 (Goyal et al. 2017, the ResNet-50 reference). Others: 256.
-_DEFAULT_TOKENS = 2**19
-_DEFAULT_SAMPLES = 256
-_FEWEST_STEPS = 100  # a default batch never leaves fewer optimizer steps than this
 
 
 def precisions_for(chip: Chip, pinned: str | None = None) -> list[str]:
@@ -65,15 +58,6 @@ def slice_of(chip: Chip, share: float) -> Chip:
     )
 
 
-def default_global_batch(header: Header, total_samples: int) -> tuple[int, str]:
-    """A global batch in samples for a run of this length, a power of two, and the assumption it is."""
-    wanted = _DEFAULT_TOKENS // header.units_per_sample if header.sample_unit == "token" else _DEFAULT_SAMPLES
-    batch = _power_of_two_below(max(1, min(wanted, total_samples // _FEWEST_STEPS)))
-    batch = max(batch, min(16, _power_of_two_below(max(1, total_samples))))
-    units = f" ({format_count(batch * header.units_per_sample)} tokens)" if header.sample_unit == "token" else ""
-    return batch, f"assumed a global batch of {batch:,} samples{units} an optimizer step; --global-batch changes it"
-
-
 def batch_for(global_batch: int, *, devices: int, micro_batch: int | None = None, accumulate: int | None = None,
               exact: bool) -> int | None:  # fmt: skip
     """The global batch on this many devices; None where it does not divide and is exact (the user's own).
@@ -89,7 +73,7 @@ def batch_for(global_batch: int, *, devices: int, micro_batch: int | None = None
     if exact:
         return None
     each = max(1, round(global_batch / unit))
-    step = max(1, _power_of_two_below(each) // 4)
+    step = max(1, power_of_two_below(each) // 4)
     return round(each / step) * step * unit
 
 
@@ -107,7 +91,3 @@ def micro_batches(per_device_batch: int, pinned: int | None = None, accumulate: 
 def meshes(devices: int) -> Sequence[Mesh]:
     """Replicated first; sharded where that may not fit. One device has one mesh."""
     return [Mesh()] if devices == 1 else [Mesh(dp_replicate=devices), Mesh(dp_shard=devices)]
-
-
-def _power_of_two_below(value: int) -> int:
-    return 1 << (value.bit_length() - 1)

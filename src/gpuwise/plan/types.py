@@ -13,6 +13,7 @@ from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Machine, Offer
 from gpuwise.plan.economics import USD_PER_KWH, YEAR_S
 from gpuwise.plan.length import RunLength
+from gpuwise.step_settings import job_word
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.units import format_duration, format_usd
@@ -145,7 +146,7 @@ class Plan:
         if self.job_fingerprint != fingerprint:
             raise JobError(f"this plan is for another job: it was made for {self.job} with fingerprint "
                            f"{self.job_fingerprint[:12]}, this job has {fingerprint[:12]}.",
-                           ["plan again: gpuwise plan",
+                           [f"plan again: gpuwise plan {job_word(self.job_argument)}",
                             f"run the job it was made for: {self.job_argument or self.job}"])  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:

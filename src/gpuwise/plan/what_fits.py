@@ -8,7 +8,6 @@ sequence, and so on. A variant that was not recorded is traced only where what i
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -23,7 +22,7 @@ from gpuwise.plan.step import forecast_of
 from gpuwise.plan.techniques import Technique, techniques
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.plan.types import TraceSource
-from gpuwise.step_settings import flags_of
+from gpuwise.step_settings import flags_of, job_word
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.trace import CATEGORIES
@@ -260,7 +259,7 @@ class _Search:
         length = self.header.sizes.get("seq_len")
         if length is not None and self.longest is not None and length < self.longest:
             names.append(f"sequence length {length:,}")
-            notes.append(f"sequence length {length:,}: samples are shorter than the {self.longest:,} tokens asked for")
+            notes.append(f"sequence length {length:,}: samples are shorter than {self.longest:,} tokens")
         host_bytes = self._on_host_bytes(strategy)
         if host_bytes:
             notes.append(f"{format_bytes(host_bytes)} of host memory are needed")
@@ -271,7 +270,7 @@ class _Search:
         sizes = "".join(f" --{name.replace('_', '-')} {value}" for name, value in question.sizes.items())
         mesh, mode = strategy.mesh, " --mode infer" if strategy.mode == "infer" else ""
         sharded = f" --mesh dp_shard={mesh.dp_shard}" if mesh.dp_shard > 1 else ""
-        job = shlex.quote(question.job) if question.job else "JOB"
+        job = job_word(question.job)
         return Answer(tuple(names), tuple(notes), changes, dict(question.sizes), forecast, host_bytes,
                       techniques_alone + sizes,
                       f"gpuwise forecast {job} --on {question.on} {flags}{sizes}{sharded}{mode}",

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.report.parts import grid, notes, percent, rate, strategy_words
+from gpuwise.step_settings import job_word
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -84,6 +85,6 @@ def _kept(result: TrainResult) -> Iterator[tuple[str, str]]:
     if result.run_folder is not None:
         yield "run", result.run_folder
         if result.interrupted:
-            yield "go on with", f"gpuwise train JOB --run {shlex.quote(result.run_folder)} --resume"
+            yield "go on with", f"gpuwise train {job_word(result.job_argument)} --run {shlex.quote(result.run_folder)} --resume"
     if result.log_path is not None:
         yield "log", result.log_path

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.report.parts import UNKNOWN, columns, grid, heading, notes, number, rate, shares, span, strategy_words
+from gpuwise.step_settings import job_word
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes, format_duration
 
@@ -82,7 +83,8 @@ def remarks(result: Validation) -> list[str]:
     if result.interrupted:
         said.append("interrupted: what was not done is left out")
     if result.history:
-        forecasts = "" if result.suite else ": `gpuwise forecast JOB --on here` gives what was measured from now on"
+        job = job_word(result.trials[0].job if len(result.trials) == 1 else "")
+        forecasts = "" if result.suite else f": `gpuwise forecast {job} --on here` gives what was measured from now on"
         said.append(f"kept in {result.history}{forecasts}")
     return said
 

@@ -31,7 +31,10 @@ LARGE = 5_000_000_000  # parameters from which nobody trains in fp32
 GIANT = 20_000_000_000
 LARGE_PRECISIONS = ("bf16", "amp-bf16")
 # Presets that people adapt on one small GPU ship with adapters too: (precision, recompute, adapter).
-ADAPTED = {"llama2-7b": [("amp-bf16", recompute, adapter) for adapter in ("lora", "qlora") for recompute in ("none", "full")]}
+ADAPTED = {
+    "llama2-7b": [("amp-bf16", recompute, adapter) for adapter in ("lora", "qlora") for recompute in ("none", "full")],
+    "llama3-8b": [("amp-bf16", "full", "qlora"), ("bf16", "full", "lora")],
+}
 
 
 def variants(info: PresetInfo) -> list[Strategy]:

@@ -88,7 +88,7 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         checkpoints=None if its.keeper is None else its.keeper.told(), best=its.evaluations.best,
         usd=usd(its, its.spent_s), skipped_steps=its.watch.nonfinite, spikes=its.watch.spikes,
         mfu=mfu(its, step_time.median_s), learning_rate=its.rate.value, model=its.program.model,
-        unsaved=unsaved,
+        unsaved=unsaved, job_argument=its.settings.job_argument,
     )  # fmt: skip
     its.log.write("summary", result.to_dict())
     problem = _write_report(its)

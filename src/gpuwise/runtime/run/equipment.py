@@ -39,6 +39,7 @@ from gpuwise.runtime.run.saveable import check_saveable, rehearse_optimizer
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.schedule import LearningRate, factor_of
 from gpuwise.runtime.show import Fanout, LogStream, RunLog, display, is_stream, writer
+from gpuwise.step_settings import job_word
 from gpuwise.strategy import Strategy
 
 T = TypeVar("T")
@@ -305,7 +306,7 @@ def _check_strategy(strategy: Strategy, settings: TrainSettings) -> None:
         accumulation = strategy.accumulation * strategy.mesh.data_parallel
         raise UnsupportedError(f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",
                                [f"the same global batch on one device: --accumulate {accumulation}",
-                                "make a plan for this machine: gpuwise plan JOB --on here"])  # fmt: skip
+                                f"plan for this machine: gpuwise plan {job_word(settings.job_argument)} --on here"])
 
 
 def _patience_of_scaler(scaler: torch.amp.GradScaler, on_nonfinite: str) -> str:

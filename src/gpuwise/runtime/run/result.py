@@ -81,7 +81,7 @@ class TrainResult:
     gradients were no numbers. mfu: model operations against the device's peak. checkpoints: count, last_step, bytes,
     held_up_s, interval_s and a sentence; None without a folder. notes: what the user should know, one sentence each.
     loss_parts: named numbers that the last loss came with. unsaved: what was to be on the disk in the end and is not, in
-    sentences. model: as trained, in evaluation mode.
+    sentences. job_argument: what the user calls the job, "" for a Job object. model: as trained, in evaluation mode.
     """
 
     job: str
@@ -115,6 +115,7 @@ class TrainResult:
     learning_rate: float
     model: nn.Module = field(repr=False, compare=False)
     loss_parts: dict[str, float] = field(default_factory=dict)
+    job_argument: str = ""
     unsaved: tuple[str, ...] = ()
 
     @property

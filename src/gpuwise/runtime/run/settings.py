@@ -37,6 +37,8 @@ class TrainSettings:
     log_path: JSON lines go there, too; progress: what stderr shows, auto | panel | plain | silent; writers: "tensorboard",
     "wandb"; usd_per_hour: what the machine costs.
 
+    job_argument: what the user calls the job, "" for a Job object.
+
     started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
     changes the working folder takes nothing along.
 
@@ -63,6 +65,7 @@ class TrainSettings:
     progress: str = "auto"
     writers: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    job_argument: str = ""
     started_in: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,83 @@
+"""The batch of a run where the user names none: the global batch that `plan` assumes, in micro-batches that fit here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.api.devices import substrate_of
+from gpuwise.api.source import Source
+from gpuwise.api.sources import usual_micro_batch
+from gpuwise.errors import GpuwiseError
+from gpuwise.hardware import Chip
+from gpuwise.plan import space
+from gpuwise.plan.global_batch import TrainedOn, usual_global_batch
+from gpuwise.plan.pricing import Pricer
+from gpuwise.plan.traces import Place
+from gpuwise.strategy import Strategy
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.runtime import TrainSettings
+
+
+def samples_of(settings: TrainSettings, job: Job) -> float | None:
+    """Samples of the run, as far as that is known before its data is opened."""
+    tokens = None if settings.tokens is None or job.tokens_per_sample is None else settings.tokens / job.tokens_per_sample
+    epochs = None if job.samples is None else (settings.epochs or 1) * job.samples
+    return next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
+
+
+def first_micro_batch(job: Job, given: Mapping[str, Any], settings: TrainSettings) -> int:
+    """The whole of a device's batch, before its memory is looked at: the global batch that `plan` assumes, or the usual
+    micro-batch where it is not known how much is trained, or nothing can be accumulated."""
+    planned = planned_global_batch(job, given, settings)
+    return usual_micro_batch(job.tokens_per_sample) if planned is None else max(1, planned[0] // given.get("accumulate", 1))
+
+
+def planned_global_batch(job: Job, given: Mapping[str, Any], settings: TrainSettings) -> tuple[int, str] | None:
+    """What `plan` assumes for this run, and why; None where its length is not known before the data is opened, or the user
+    says the batch."""
+    from gpuwise.job.job import meta_model
+
+    samples = samples_of(settings, job)
+    if samples is None or "micro_batch" in given or given.get("optimizer_in_backward"):
+        return None
+    parameters = list(meta_model(job).parameters())
+    count = sum(p.numel() for p in parameters)
+    adapted = given.get("adapter", "none") != "none"
+    trainable = 0 if adapted else sum(p.numel() for p in parameters if p.requires_grad)
+    return usual_global_batch(TrainedOn(job.sample_unit == "token", job.tokens_per_sample or 1, count, trainable,
+                                        math.ceil(samples), job.samples))  # fmt: skip
+
+
+def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, strategy: Strategy) -> tuple[str, ...]:
+    """Why a run has the global batch that it was not told; empty where it is the user's, or that of a continued run."""
+    planned = planned_global_batch(job, given, settings)
+    if planned is None or planned[0] != strategy.global_batch:
+        return ()
+    return (f"assumed a global batch of {planned[0]:,} samples, {planned[1]}; --micro-batch and --accumulate change it",)
+
+
+def batch_in_memory(named: Strategy, given: Mapping[str, Any], source: Source, chip: Chip, capacity_bytes: int | None,
+                    job: Job) -> Strategy:  # fmt: skip
+    """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
+
+    A batch that the user names stays. Where nothing can be traced, micro-batches are at most the usual ones.
+    """
+    batch, usual = named.micro_batch, usual_micro_batch(job.tokens_per_sample)
+    if {"micro_batch", "accumulate"} & set(given) or batch <= usual or named.optimizer_in_backward:
+        return named
+    ladder = [named.but(micro_batch=n, accumulation=batch // n) for n in space.micro_batches(batch)]
+    pricer = Pricer(partial(source, substrate=substrate_of(chip)), optimizer=named.optimizer, mode=named.mode)
+    try:
+        family = pricer.family(named)
+        known = [each for each in ladder if family.covers({"micro_batch": each.micro_batch})]
+        found = pricer.largest(known, Place(chip, 1, None, capacity_bytes)) if known else None
+    except GpuwiseError:
+        found = None
+    if found is not None:
+        return found.strategy
+    return max((each for each in ladder if each.micro_batch <= usual), key=lambda each: each.micro_batch)

@@ -1,0 +1,66 @@
+"""The global batch where the user names none: the same for `plan` and `train`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.units import format_count
+
+# Training from scratch. Tokens: GPT-3's smaller models, 0.5 M (Brown et al. 2020, table 2.1). Images: 256 (Goyal et al. 2017,
+# the ResNet-50 reference). Others: 256.
+SCRATCH_TOKENS = 2**19
+SCRATCH_SAMPLES = 256
+# Fine-tuning of sequences: 16 (BERT's fine-tuning takes 16 or 32, Devlin et al. 2019, appendix A.3; QLoRA 16, Dettmers et al.
+# 2023, appendix B.2).
+FINE_TUNING_SAMPLES = 16
+FEWEST_STEPS = 100  # of a pass over the data: a larger batch would leave too few updates
+LEAST_SAMPLES = 32  # of short samples: what keeps a device busy
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """What the choice of a batch looks at.
+
+    tokens: samples are sequences of units_per_sample tokens. parameters: of the model, trainable of them.
+    total_samples: of the run. data_samples: of the data set, None where unknown.
+    """
+
+    tokens: bool
+    units_per_sample: int
+    parameters: int
+    trainable: int
+    total_samples: int
+    data_samples: int | None = None
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Sequences, and weights that are frozen or see fewer tokens than there are: too few to train them from scratch."""
+        few = self.total_samples * self.units_per_sample < self.parameters
+        return self.tokens and (few or self.trainable < self.parameters)
+
+
+def usual_global_batch(on: TrainedOn) -> tuple[int, str]:
+    """A global batch in samples, a power of two, and why it is that."""
+    wanted, least = SCRATCH_SAMPLES, LEAST_SAMPLES
+    why = f"the usual {SCRATCH_SAMPLES}, or what leaves {FEWEST_STEPS} steps of a pass over the data"
+    if on.fine_tunes:
+        wanted = least = FINE_TUNING_SAMPLES
+        few = "weights are frozen" if on.trainable < on.parameters else "fewer tokens than the model has parameters"
+        why = f"as in fine-tuning: {few}"
+    elif on.tokens:
+        wanted, least = SCRATCH_TOKENS // on.units_per_sample, FINE_TUNING_SAMPLES
+        why = f"half a million tokens, as GPT-3's smaller models, or what leaves {FEWEST_STEPS} steps"
+    data = min(on.total_samples, on.data_samples or on.total_samples)
+    batch = power_of_two_below(max(1, min(wanted, data // FEWEST_STEPS)))
+    return max(batch, min(least, power_of_two_below(max(1, data)))), why
+
+
+def assumed_global_batch(on: TrainedOn) -> tuple[int, str]:
+    """The batch, and the assumption that it is."""
+    batch, why = usual_global_batch(on)
+    units = f" ({format_count(batch * on.units_per_sample)} tokens)" if on.tokens else ""
+    return batch, f"assumed a global batch of {batch:,} samples{units} an optimizer step, {why}; --global-batch changes it"
+
+
+def power_of_two_below(value: int) -> int:
+    return 1 << (value.bit_length() - 1)
