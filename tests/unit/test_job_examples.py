@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuwise import Trainer  # noqa: E402
+from gpuwise.errors import JobError  # noqa: E402
 from gpuwise.job import checked_batch, fingerprint, repeated_blocks, resolve  # noqa: E402
 from gpuwise.job.batches import named_tensors  # noqa: E402
 
@@ -104,3 +106,47 @@ def test_a_run_by_hand_as_a_script(tmp_path, monkeypatch, capsys):
     assert "step 100 of 138: loss" in told
     assert "finished at step 138" in told
     assert (tmp_path / "runs/spirals/model.safetensors").is_file()
+
+
+def test_the_gan_comes_nearer_to_real_digits():
+    pytest.importorskip("sklearn")
+    job = resolve(f"{EXAMPLES}/gan.py:job")
+    assert shapes(job.data()) == shapes(checked_batch(job, 4))
+    torch.manual_seed(0)
+    before = job.evaluate(job.model())["distance"]
+    trainer = Trainer(job, steps=150, micro_batch=128, precision="fp32", progress="silent", preemption="none")
+    result = trainer.run()
+    assert set(result.loss_parts) == {"discriminator", "generator"}
+    assert result.metrics["distance"] < 0.9 * before
+    assert not any("no gradient" in note or "moved" in note for note in result.notes)
+
+
+def test_graphs_are_told_apart():
+    job = resolve(f"{EXAMPLES}/graphs.py:job")
+    assert len(job.data().dataset) == job.samples == 1500
+    assert job.samples_in(checked_batch(job, 5)) == 5
+    trainer = Trainer(job, epochs=2, micro_batch=32, precision="fp32", progress="silent", preemption="none")
+    assert trainer.run().metrics["accuracy"] > 0.5  # a third by guessing
+
+
+@pytest.mark.filterwarnings("ignore")  # of peft and what it imports
+@pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
+def test_lora_fine_tunes_what_was_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"micro_batch": 8, "precision": "fp32", "progress": "silent", "preemption": "none"}
+    job = resolve(f"{EXAMPLES}/lora.py:job")
+    assert len(job.data()) == job.samples
+    with pytest.raises(JobError, match="is not here; train it"):
+        Trainer(job, steps=1, adapter="lora", **settings).run()
+    base = Trainer(resolve(f"{EXAMPLES}/char_gpt.py:job"), steps=30, **settings)
+    base.run()
+    weights = {name: value.clone() for name, value in base.model.state_dict().items()}
+    base.export("char-gpt.safetensors")
+    before = job.evaluate(job.model())["held_out_loss"]
+    tuned = Trainer(job, steps=30, adapter="lora", **settings)
+    assert tuned.run().metrics["held_out_loss"] < before - 0.05
+    trained = {name for name, p in tuned.model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    frozen = {name.replace(".base_layer", ""): value for name, value in tuned.model.state_dict().items() if "lora_" not in name}
+    assert all(torch.equal(frozen[name], weights[name]) for name in weights)
