@@ -1,5 +1,6 @@
 """A TrainResult as text: where it stands, and how to go on."""
 
+import math
 from dataclasses import replace
 from io import StringIO
 
@@ -86,3 +87,9 @@ def test_measured_leaves_the_warm_up_out():
 def test_short_runs_are_measured_by_their_last_step():
     assert measured_step_time([9.0, 2.0]).median_s == 2.0
     assert measured_step_time([9.0]).steps == 1
+
+
+def test_a_run_that_took_no_step_says_so():
+    said = text(stopped="time limit", stop_reason="its time limit of 3 s is over", steps=0, first_loss=math.nan)
+    assert "loss no step was taken" in said
+    assert "nan" not in said

@@ -34,6 +34,9 @@ def train_report(result: TrainResult) -> Group:
 def _course(result: TrainResult) -> Iterator[tuple[str, str]]:
     if result.stop_reason is not None:
         yield "stopped", result.stop_reason
+    if not result.steps:
+        yield "loss", "no step was taken"
+        return
     yield "loss", f"{result.first_loss:.4g} at first, {result.last_loss:.4g} at the end"
     if result.loss_parts:
         yield "its parts", ", ".join(f"{name} {value:.4g}" for name, value in result.loss_parts.items())
