@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gpuwise.errors import InputError, JobError, UnknownNameError  # noqa: E402
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnknownNameError  # noqa: E402
 from gpuwise.job import checked_batch, repeated_blocks, resolve  # noqa: E402
 from gpuwise.job.job import meta_model  # noqa: E402
 from gpuwise.job.presets import preset_job  # noqa: E402
@@ -92,6 +92,34 @@ def test_a_folder_without_config_and_a_broken_one(tmp_path):
     with pytest.raises(JobError, match="cannot read") as caught:
         resolve(f"hf:{tmp_path}")
     assert caught.value.ways_out
+
+
+MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2,
+           "num_local_experts": 4, "num_experts_per_tok": 2, **TEXT}  # fmt: skip
+ODD = ("twelve", "", -3, 0, 2.5, None, [1, 2], {"a": 1}, True, 10**12, 10**400, [[[]]], float("nan"), float("inf"), 7)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gpt2", "t5", "vit", "mixtral"])
+def test_any_value_of_any_key_is_a_model_or_the_users_error(folder, name):
+    config = MIXTRAL if name == "mixtral" else CONFIGS[name][0]
+    for key in config:
+        for value in ODD:
+            path = folder({**config, key: value})
+            refusal = None
+            try:
+                job = resolve(f"hf:{path}")
+                meta_model(job)
+                checked_batch(job, 1)
+            except GpuwiseError as error:
+                refusal = error
+            if refusal is not None and isinstance(config[key], int) and value in ("twelve", "", [[[]]]):
+                assert key in refusal.what or key == "image_size", (key, value, refusal.what)
+
+
+def test_a_number_of_layers_that_would_take_years_to_build_is_refused_at_once(folder):
+    for value, said in ((10**12, "over 100,000"), (-3, "below zero"), (10**400, "64 bits")):
+        with pytest.raises(JobError, match=said):
+            resolve(f"hf:{folder({**CONFIGS['gpt2'][0], 'n_layer': value})}")
 
 
 def test_a_task_we_have_no_batches_for(folder):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job.dependencies import require
+from gpuwise.job.hf_config import read_config
 from gpuwise.job.job import Job
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
 from gpuwise.job.torchvision_cpu import make_importable
@@ -45,7 +44,7 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     """
     make_importable()  # transformers imports torchvision where it is installed
     transformers = require("transformers", purpose=f"read hf:{reference}")
-    config = _config(transformers, reference)
+    config = read_config(transformers, reference)
     auto_class, kind = _task(transformers, config, reference)
     make = partial(_build, auto_class, config, reference)
     name = f"hf:{reference}"
@@ -72,24 +71,6 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
 def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The loss that a Hugging Face model computes itself when it is given labels."""
     return model(**batch).loss
-
-
-def _config(transformers: Any, reference: str) -> Any:
-    path = Path(reference).expanduser()
-    local = os.path.exists(path) or reference.startswith((".", "/", "~"))
-    ways = [f"name the folder that holds config.json: hf:{path.parent}" if os.path.isfile(path) else
-            "name a folder that holds a config.json, as save_pretrained writes it"]  # fmt: skip
-    if local and not os.path.isfile(path / "config.json"):
-        raise JobError(f"there is no {path / 'config.json'}.", ways)
-    try:
-        return transformers.AutoConfig.from_pretrained(str(path) if local else reference, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0]
-        if local:
-            raise JobError(f"cannot read {path / 'config.json'}: {reason}", ways) from error
-        raise JobError(f"cannot get the config of {reference!r} from the Hugging Face hub: {reason}",
-                       ["without a network: download its config.json elsewhere and name the folder, hf:./folder",
-                        "check the id on https://huggingface.co/models"]) from error  # fmt: skip
 
 
 def _task(transformers: Any, config: Any, reference: str) -> tuple[Any, str]:

@@ -1,0 +1,85 @@
+"""The config of a Hugging Face model, read and checked before anything is built from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import JobError
+from gpuwise.plain_files import LARGEST_WHOLE
+
+# Each of these is a module, or a name in a table: the largest models have some hundreds, and building a million takes hours.
+_COUNTED = re.compile(r"((num|n)_(\w+_)?|(en|de)coder_)(layers?|blocks|experts|labels)")
+MOST_COUNTED = 100_000
+_WHOLE = ("vocab_size", "n_positions", "max_position_embeddings")  # what example batches are made by
+_SIZE = re.compile(r"(vocab|hidden|intermediate|image|patch)_size|n_embd|n_inner|d_model|d_ff|d_kv|num_channels|"
+                   r"max_position_embeddings|n_positions|(num|n)_(\w+_)?heads?")  # fmt: skip
+
+
+def read_config(transformers: Any, reference: str) -> Any:
+    """The config of a local folder or of a hub id, as transformers has it. Nothing of the repository is executed.
+
+    Raises JobError where there is none, or where it says something that no model is made of, naming the key.
+    """
+    path = Path(reference).expanduser()
+    local = os.path.exists(path) or reference.startswith((".", "/", "~"))
+    ways = [f"name the folder that holds config.json: hf:{path.parent}" if os.path.isfile(path) else
+            "name a folder that holds a config.json, as save_pretrained writes it"]  # fmt: skip
+    if local and not os.path.isfile(path / "config.json"):
+        raise JobError(f"there is no {path / 'config.json'}.", ways)
+    where = str(path) if local else reference
+    try:
+        raw, _ = transformers.PretrainedConfig.get_config_dict(where)
+    except Exception as error:  # of a network, a file, an archive, a text that is no JSON
+        reason = str(error).strip().split("\n")[0]
+        if local:
+            raise JobError(f"cannot read {path / 'config.json'}: {reason}", ways) from error
+        raise JobError(f"cannot get the config of {reference!r} from the Hugging Face hub: {reason}",
+                       ["without a network: download its config.json elsewhere and name the folder, hf:./folder",
+                        "check the id on https://huggingface.co/models"]) from error  # fmt: skip
+    if problem := _problem(raw):
+        raise JobError(f"the config of hf:{reference} cannot be built: {problem}.", ["correct it in its config.json"])
+    try:
+        return transformers.AutoConfig.from_pretrained(where, trust_remote_code=False)
+    except Exception as error:  # each class of configs checks its fields in its own way
+        # "Validation error for field 'n_layer':\n    TypeError: Field 'n_layer' expected int, got str (value: 'twelve')"
+        lines = [line.strip() for line in str(error).strip().split("\n")] or [type(error).__name__]
+        reason = lines[1].partition(": ")[2] if lines[0].startswith("Validation error") and len(lines) > 1 else lines[0]
+        raise JobError(f"cannot read the config of hf:{reference}: {reason or type(error).__name__}.",
+                       ["correct it in its config.json", "a newer transformers may know it"]) from error  # fmt: skip
+
+
+def _problem(raw: Any) -> str:
+    """What is wrong with a config's values whatever its model, "" where nothing is."""
+    if not isinstance(raw, dict) or not raw:
+        return "it holds no table"
+    if not isinstance(raw.get("model_type", ""), str):
+        return f"model_type must be a text, got {raw['model_type']!r}"
+    architectures = raw.get("architectures")
+    if architectures is not None and not (isinstance(architectures, list) and all(isinstance(a, str) for a in architectures)):
+        return f"architectures must be a list of class names, got {architectures!r}"
+    for key, value in _values(raw):
+        name = key.rpartition(".")[2]
+        if name in _WHOLE and (isinstance(value, bool) or not isinstance(value, int)):
+            return f"{key} must be a whole number, got {value!r:.60}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if abs(value) > LARGEST_WHOLE and value == value and abs(value) != float("inf"):
+            return f"{key} is larger than 64 bits hold"
+        if value < 0 and (_SIZE.fullmatch(name) or _COUNTED.fullmatch(name)):
+            return f"{key} is {value}, below zero"
+        if value > MOST_COUNTED and _COUNTED.fullmatch(name):
+            return f"{key} is {value:,}, over {MOST_COUNTED:,}"
+    return ""
+
+
+def _values(raw: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Those that are set, of a config and of those inside it, by their path."""
+    for key, value in raw.items():
+        if isinstance(value, dict) and key not in _WHOLE:
+            yield from _values(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
