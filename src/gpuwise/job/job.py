@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.dependencies import require
+from gpuwise.job.first_mistakes import check_functions
+from gpuwise.job.postponed import checked_keywords
 from gpuwise.strategy import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class Job:
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_functions(vars(self))
         if self.loss is None and self.step is None:
             raise JobError("a job needs a loss, or a step of its own.",
                            ["write loss=lambda model, batch: ...", "write step=lambda context, batch: ..."])  # fmt: skip
@@ -122,6 +125,9 @@ class Job:
             if not isinstance(name, str) or not name.isidentifier() or not callable(make):
                 raise JobError(f"named optimizers are a dict of names and functions of the model, got {dict(named)!r}.",
                                ['{"generator": lambda model: Adam(model.generator.parameters()), ...}'])  # fmt: skip
+
+
+Job.__init__ = checked_keywords(Job.__init__)  # type: ignore[method-assign]
 
 
 def meta_model(job: Job) -> nn.Module:

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.job import Job
+from gpuwise.job.postponed import postponed, problem_of
 
 _LOADED: dict[str, Path] = {}  # files by the text that named them
 
@@ -40,12 +42,14 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
         raise JobError(f"there is no file {path_text!r}.", ["check the path; it is taken from the current folder"])
     _LOADED[path_text] = path = path.resolve()
     module = _load(path)
+    found = getattr(module, name, None)
+    if (problem := problem_of(found)) is not None:
+        raise JobError(f"{path_text}, line {problem.line}: {problem.error.what}", problem.error.ways_out) from problem.error
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if isinstance(value, Job) or _local_function(value, module)]
         near = get_close_matches(name, known, n=3, cutoff=0.3) or known[:5]
         ways = [f"the file has: {', '.join(near)}"] if near else []
         raise JobError(f"{path_text} has no {name!r}.", [*ways, f"add {name} = Job(...)"])
-    found = getattr(module, name)
     sizes = {"seq_len": seq_len, "image_size": image_size}
     job = _call(found, text, sizes) if callable(found) and not isinstance(found, type) else found
     if not isinstance(job, Job):
@@ -66,19 +70,29 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _on_path(path.parent):
+        with _on_path(path.parent), postponed(str(path)) as problems:
             spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, GpuwiseError | KeyboardInterrupt):
             raise
+        if problems:  # a job that could not be made was used as if it were one
+            first = problems[0]
+            raise JobError(f"{path.name}, line {first.line}: {first.error.what}", first.error.ways_out) from error
         ways = ["run it with Python by itself to see where"]
         if isinstance(error, ModuleNotFoundError):
             ways.insert(0, "install what it imports beside gpuwise")
         if isinstance(error, SystemExit):
             ways = ['put what ends the program under if __name__ == "__main__":']
-        raise JobError(f"{path.name} raised while loading: {type(error).__name__}: {message_of(error)}.", ways) from error
+        message = f"{type(error).__name__}: {message_of(error)}{_line(error, path)}"
+        raise JobError(f"{path.name} raised while loading: {message}.", ways) from error
     return module
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """' (line 12)' of the file's own code that was running."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    return f" (line {lines[-1]})" if lines else ""
 
 
 @contextlib.contextmanager
