@@ -40,6 +40,8 @@ _HOME = {
     "measure": "gpuwise.api",
     "record": "gpuwise.api",
     "doctor": "gpuwise.api",
+    "chips": "gpuwise.api",
+    "offers": "gpuwise.api",
     "GpuwiseError": "gpuwise.errors",
     "InputError": "gpuwise.errors",
     "JobError": "gpuwise.errors",
@@ -55,6 +57,7 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from gpuwise.api import Trainer as Trainer
+    from gpuwise.api import chips as chips
     from gpuwise.api import compare as compare
     from gpuwise.api import doctor as doctor
     from gpuwise.api import fit as fit
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from gpuwise.api import kernel as kernel
     from gpuwise.api import measure as measure
     from gpuwise.api import memory_timeline as memory_timeline
+    from gpuwise.api import offers as offers
     from gpuwise.api import plan as plan
     from gpuwise.api import record as record
     from gpuwise.api import roofline as roofline

@@ -127,6 +127,23 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
+# What other tools call a setting of gpuwise.
+OTHER_NAMES = {"batch_size": "micro_batch", "batch": "micro_batch", "bs": "micro_batch", "micro_batch_size": "micro_batch",
+               "per_device_train_batch_size": "micro_batch", "gradient_accumulation_steps": "accumulate",
+               "grad_accum": "accumulate", "accumulation": "accumulate", "gradient_checkpointing": "recompute",
+               "activation_checkpointing": "recompute", "dtype": "precision", "sequence_length": "seq_len",
+               "max_length": "seq_len", "device": "on", "gpu": "on", "max_steps": "steps", "num_epochs": "epochs",
+               "cost": "budget"}  # fmt: skip
+
+
+def nearest(name: str, known: Sequence[str], *, most: int = 3) -> list[str]:
+    """Names that a misspelled one may mean, the likeliest first."""
+    other = OTHER_NAMES.get(name.lower(), "")
+    if other in known:
+        return [other]
+    return get_close_matches(name.lower()[:LONGEST_NAME], known, n=most, cutoff=0.6)
+
+
 def unknown_name(kind: str, name: str, known: Sequence[str], *, listing: str) -> UnknownNameError:
     """An UnknownNameError that offers the nearest names.
 
@@ -135,7 +152,8 @@ def unknown_name(kind: str, name: str, known: Sequence[str], *, listing: str) ->
         known: all valid names.
         listing: the command that lists them, e.g. "gpuwise chips".
     """
-    near = get_close_matches(name.lower()[:LONGEST_NAME], known, n=3, cutoff=0.4)
-    near += [k for k in known if name.lower() in k and k not in near][: 5 - len(near)]
+    spelled = {one.lower(): one for one in known}
+    near = [spelled[one] for one in get_close_matches(name.lower()[:LONGEST_NAME], list(spelled), n=3, cutoff=0.4)]
+    near += [one for lower, one in spelled.items() if name.lower() in lower and one not in near][: 5 - len(near)]
     ways = [f"nearest: {', '.join(near)}"] if near else []
     return UnknownNameError(f"unknown {kind} {name!r}.", [*ways, f"list all with `{listing}`"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, nearest
 from gpuwise.strategy import ADAPTERS, MODES, OFFLOADS, OPTIMIZER_KERNELS, OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
 
 
@@ -127,7 +127,9 @@ def given(settings: Mapping[str, Any], group: type) -> dict[str, Any]:
     known = settings_of(group)
     for name in settings:
         if name not in known:
-            raise InputError(f"unknown setting {name!r}.", [f"one of: {', '.join(known)}"])
+            near = nearest(name, list(known))
+            ways = [f"nearest: {', '.join(near)}"] if near else []
+            raise InputError(f"unknown setting {name!r}.", [*ways, f"one of: {', '.join(known)}"])
     return {name: value for name, value in settings.items() if value is not None}
 
 

@@ -14,14 +14,15 @@ from gpuwise import __version__
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.detect import Detected, detect, machine_key, machine_of
+from gpuwise.printed import Printed
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
 
 PACKAGES = ("numpy", "click", "rich", "torch", "safetensors", "transformers", "timm")
 
 
-@dataclass(frozen=True)
-class Installation:
+@dataclass(frozen=True, repr=False)
+class Installation(Printed):
     """What was found.
 
     versions: of packages, None where absent. machine: in words. device: what `here` is. machine_key: this hardware's name in

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuwise.errors import unknown_name
 from gpuwise.hardware import Chip, Offer, load_catalog, parse_filter
+from gpuwise.hardware.filters import check_values
 from gpuwise.hardware.types import Source
 
 
@@ -32,6 +33,7 @@ def chips(filter: str = "") -> tuple[Chip, ...]:
     """Chips that pass a filter: "memory>=24GB kind=gpu-consumer". Raises InputError or UnknownNameError."""
     catalog = load_catalog()
     chosen = parse_filter(filter)
+    check_values(chosen, catalog.chips.values(), listing="gpuwise chips")
     found = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))
     if not found and chosen.bare:
         raise unknown_name("chip", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise chips")
@@ -45,6 +47,7 @@ def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
     """
     catalog = load_catalog()
     chosen = parse_filter(filter, offers=True)
+    check_values(chosen, catalog.chips.values(), catalog.offer_rows, listing="gpuwise offers")
     passing = [offer for offer in catalog.offers if chosen.matches(catalog.chips.get(offer.chip_id), offer)]
     if not passing and chosen.bare and not unpriced_offers(filter):
         raise unknown_name("chip or provider", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise offers")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import click
 
 from gpuwise.cli.streams import is_of_printing, print_json, say, silence_stdout
-from gpuwise.errors import FileFormatError, GpuwiseError, JobError, message_of
+from gpuwise.errors import FileFormatError, GpuwiseError, JobError, message_of, nearest
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -110,8 +110,13 @@ def _end(error: GpuwiseError, as_json: bool) -> None:
 def _usage(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "gpuwise"
-    message = error.format_message()
-    return UsageError(message if message.endswith((".", "?")) else f"{message}.", [f"{command} --help"])
+    message, ways = error.format_message(), [f"{command} --help"]
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        flags = [flag.removeprefix("--") for option in context.command.params for flag in option.opts if flag.startswith("--")]
+        near = nearest(error.option_name.lstrip("-").replace("-", "_"), [flag.replace("-", "_") for flag in flags])
+        message = f"no such option {error.option_name}"
+        ways = [f"nearest: {', '.join('--' + name.replace('_', '-') for name in near)}", *ways] if near else ways
+    return UsageError(message if message.endswith((".", "?")) else f"{message}.", ways)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *other: object) -> None:

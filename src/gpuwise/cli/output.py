@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +12,6 @@ from gpuwise.cli.stdout import answers
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-PIPED_WIDTH = 160  # columns where neither a terminal nor $COLUMNS says how many
 
 
 def emit(result: Any, report: Callable[[Any], RenderableType], *, as_json: bool) -> None:
@@ -35,7 +31,6 @@ def emit(result: Any, report: Callable[[Any], RenderableType], *, as_json: bool)
     if sys.stdout.isatty():
         Console(file=sys.stdout, highlight=False).print(report(result))
         return
-    text = StringIO()
-    width = None if "COLUMNS" in os.environ else PIPED_WIDTH
-    Console(file=text, width=width, highlight=False).print(report(result))
-    click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))  # tables are padded to their width
+    from gpuwise.report.printed import plain_text
+
+    click.echo(plain_text(report(result)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 
 
@@ -55,8 +56,8 @@ class WholeRun:
     usd: Interval | None
 
 
-@dataclass(frozen=True)
-class Forecast:
+@dataclass(frozen=True, repr=False)
+class Forecast(Printed):
     """One optimizer step of all devices together.
 
     throughput: units of `throughput_unit` a second over all devices. bound: share of the step by what limits it

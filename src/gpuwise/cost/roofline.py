@@ -24,6 +24,7 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.peak import grouped
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.types import Chip
+from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
@@ -83,8 +84,8 @@ class Point:
         return {**asdict(self), "intensity": self.intensity, "flops_per_s": self.flops_per_s, "bytes_per_s": self.bytes_per_s}
 
 
-@dataclass(frozen=True)
-class Roofline:
+@dataclass(frozen=True, repr=False)
+class Roofline(Printed):
     """Points of a step, those that take most time first, under the ceilings of a chip.
 
     compute: roofs of arithmetic in the numerics that the step computes in, highest first; memory: the roof of bandwidth.

@@ -22,11 +22,12 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import NO_SPEED, TOO_OLD, Units, check_can_run, why_not
 from gpuwise.errors import unknown_name
 from gpuwise.hardware.types import Chip
+from gpuwise.printed import Printed
 from gpuwise.trace.trace import COLUMNS, KINDS, Operations
 
 
-@dataclass(frozen=True)
-class KernelForecast:
+@dataclass(frozen=True, repr=False)
+class KernelForecast(Printed):
     """One run of a kernel. time_s: with its 90 % interval. bound: shares by what limits it (compute, memory, launch), summing
     to 1. flops and bytes: what it does at the least. provenance: where its figures come from. peak_flops_per_s: of the units
     that compute it, by the datasheet; highest_flops_per_s: what no such kernel is priced beyond; None where only bytes matter.

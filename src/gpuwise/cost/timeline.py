@@ -18,13 +18,14 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.peak import Peak, peak_of
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
+from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import ALLOCATION_GRANULE_BYTES, alive_bytes
 from gpuwise.trace.trace import PHASES, Trace
 
 
-@dataclass(frozen=True)
-class Timeline:
+@dataclass(frozen=True, repr=False)
+class Timeline(Printed):
     """Bytes alive over one optimizer step of one device, up to two micro-batches of it.
 
     categories: in the order they are stacked, size_bytes: shape (categories, positions), a position being an operation

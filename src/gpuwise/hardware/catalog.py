@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuwise.errors import FileFormatError, unknown_name
+from gpuwise.errors import FileFormatError, nearest, unknown_name
 from gpuwise.hardware import names
 from gpuwise.hardware.pricelist import OfferRow, exact_day
 from gpuwise.hardware.rows import CHIP, LINK, OFFER, Column, Row, read_row
@@ -33,7 +33,7 @@ class Catalog:
         chips: dict[str, Chip] = {}
         for path, raw, text in self._files("chips/*.toml"):
             for id_, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=path not in self.user_files, seen=chips):
-                chips[id_] = _chip(id_, row, chips.get(id_), path, fail)
+                chips[id_] = _chip(id_, row, chips, path, fail)
         for path, raw, text in self._files():
             for _, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=False, seen={}):
                 link = row.values.get("link_id")
@@ -47,7 +47,7 @@ class Catalog:
         links: dict[str, Link] = {}
         for path, raw, text in self._files("links.toml"):
             for id_, row, fail in _tables(path, raw, text, "link", LINK, shipped=path not in self.user_files, seen=links):
-                links[id_] = _build(Link, id_, row, links.get(id_), path, fail, ("name", "kind"))
+                links[id_] = _build(Link, id_, row, links, path, fail, ("name", "kind"))
         return links
 
     @cached_property
@@ -72,7 +72,7 @@ class Catalog:
     def _check_offer(self, values: dict[str, Any], fail: Callable[[str | None, str], Exception]) -> None:
         chip, link = values.get("chip_id"), values.get("network_link_id")
         if chip is not None and chip not in self.chips:
-            raise fail("chip", f"unknown chip {chip!r}")
+            raise fail("chip", f"unknown chip {chip!r}{_near(chip, self.chips)}")
         if chip is not None and values.get("count") == 0 and self.chips[chip].kind != "cpu":
             raise fail("count", f"a count of 0 means a CPU offer, and {chip} is none")
         if link is not None and link not in self.links:
@@ -208,14 +208,21 @@ def _row_source(row: Row, path: Path) -> Source:
     return replace(given, text=given.text or path.name, as_of=given.as_of or day)
 
 
-def _build(type_: Any, id_: str, row: Row, base: Any, path: Path, fail: Any, required: tuple[str, ...]) -> Any:
-    """A new object, or `base` with the row's fields in place of its own."""
+def _near(name: str, known: Iterable[str]) -> str:
+    """' (nearest: rtx-4090)', or ''."""
+    near = nearest(name, list(known))
+    return f" (nearest: {', '.join(near)})" if near else ""
+
+
+def _build(type_: Any, id_: str, row: Row, known: Mapping[str, Any], path: Path, fail: Any, required: tuple[str, ...]) -> Any:
+    """A new object, or the known one of this id with the row's fields in place of its own."""
+    base = known.get(id_)
     source = _row_source(row, path)
     values = dict(row.values)
     if base is None:
         missing = [name for name in required if name not in values]
         if missing:
-            raise fail(None, f"a new row needs {', '.join(missing)}")
+            raise fail(None, f"there is no {id_!r} to change{_near(id_, known)}, and a new row needs {', '.join(missing)}")
         return type_(id=id_, **values, source=source, sources=row.sources, caveats=row.caveats)
     given = {name: row.sources.get(name, source) for name in (*values, *values.get("peak_flops_per_s", {}))}
     if "peak_flops_per_s" in values:
@@ -223,12 +230,12 @@ def _build(type_: Any, id_: str, row: Row, base: Any, path: Path, fail: Any, req
     return replace(base, **values, sources={**base.sources, **given}, caveats={**base.caveats, **row.caveats})
 
 
-def _chip(id_: str, row: Row, base: Chip | None, path: Path, fail: Any) -> Chip:
+def _chip(id_: str, row: Row, known: Mapping[str, Chip], path: Path, fail: Any) -> Chip:
     values = {k: v for k, v in row.values.items() if k not in PEAKS}
     peaks = {k: v for k, v in row.values.items() if k in PEAKS}
     if peaks:
         values["peak_flops_per_s"] = peaks
-    return _build(Chip, id_, replace(row, values=values), base, path, fail, ("vendor", "name", "kind"))
+    return _build(Chip, id_, replace(row, values=values), known, path, fail, ("vendor", "name", "kind"))
 
 
 def _offer_key(row: Row, fail: Any) -> tuple[str, str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, nearest, unknown_name
 from gpuwise.hardware.names import words
 from gpuwise.hardware.pricelist import OfferRow
 from gpuwise.hardware.types import Chip, Offer
@@ -110,6 +110,23 @@ class Filter:
         return _COMPARE[sign](value, wanted)
 
 
+def check_values(chosen: Filter, chips: Iterable[Chip], offers: Iterable[Offer | OfferRow] = (), *, listing: str) -> None:
+    """Raises UnknownNameError for a text that a term compares with and that no chip or offer has: kind=gpu-consumr.
+
+    Arguments:
+        listing: the command that lists what there is.
+    """
+    for name, _, wanted in chosen.terms:
+        field, items = (_OFFER_FIELDS[name], offers) if name in _OFFER_FIELDS else (_CHIP_FIELDS[name], chips)
+        if field.parse is not None:
+            continue
+        texts = {text for item in items if (text := field.get(item))}
+        values = sorted({term for text in texts for term in text.split()} if name == "terms" else texts)
+        for one in wanted:
+            if not any(_says(value, one) for value in values):
+                raise unknown_name(name, "-".join(one), values, listing=listing)
+
+
 def _offer_memory(chip_bytes: int | None, offer: Offer | OfferRow) -> float | None:
     """Memory of one device of an offer: a slice has its share, a CPU the host's."""
     told = vars(offer) if isinstance(offer, Offer) else offer.values
@@ -142,7 +159,9 @@ def parse_filter(text: str, *, offers: bool = False) -> Filter:
             continue
         name, sign, value = match[1].lower(), match[2], match[3]
         if name not in fields:
-            raise InputError(f"unknown filter field {match[1]!r}.", [f"fields: {', '.join(fields)}"])
+            near = nearest(name, list(fields))
+            raise InputError(f"unknown filter field {match[1]!r}.",
+                             [*([f"nearest: {', '.join(near)}"] if near else []), f"fields: {', '.join(fields)}"])  # fmt: skip
         terms.append((name, sign, _value(fields[name], name, sign, value)))
     return Filter(tuple(terms), tuple(bare))
 

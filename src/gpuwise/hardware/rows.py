@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from gpuwise.errors import nearest
 from gpuwise.hardware.types import CHIP_KINDS, LINK_KINDS, PEAKS, Source
 
 GB, GIB = 10**9, 2**30
@@ -131,7 +132,8 @@ def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) 
         if key in ("sources", "caveats", "unverified"):
             continue
         if key not in columns:
-            raise fail(key, f"unknown key {key!r} (known: {', '.join(columns)})")
+            near = nearest(key, list(columns))
+            raise fail(key, f"unknown key {key!r} ({f'nearest: {near[0]}; ' if near else ''}known: {', '.join(columns)})")
         values[columns[key].field] = _convert(key, value, columns[key], fail)
     text, as_of = values.pop("source", None), values.pop("as_of", None)
     unverified = raw.get("unverified", False)
@@ -155,7 +157,7 @@ def _convert(key: str, value: Any, column: Column, fail: Fail) -> Any:
         if not isinstance(value, str) or not value.strip():
             raise fail(key, f"{key} must be a text, got {value!r}")
         if column.choices and value not in column.choices:
-            raise fail(key, f"{key} must be one of {', '.join(column.choices)}, got {value!r}")
+            raise fail(key, f"{key} must be one of {', '.join(column.choices)}, got {value!r:.80}")
         if column.field == "compute_capability":
             if not re.fullmatch(r"\d{1,2}\.\d", value, re.ASCII):
                 raise fail(key, f'{key} must look like "9.0", got {value!r}')

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpuwise.printed import Printed
+
 # Counted up when a microbenchmark measures something else, so that figures of two methods are never compared.
 METHOD = 1
 GROUPS = ("memory", "gemm", "conv", "attention", "elementwise", "reduction", "norm", "optimizer", "other", "step", "launch",
@@ -97,8 +99,8 @@ class Progress:
     row: Row | None = None
 
 
-@dataclass(frozen=True)
-class MachineMeasurement:
+@dataclass(frozen=True, repr=False)
+class MachineMeasurement(Printed):
     """One run of `gpuwise measure`.
 
     machine: in words; chip: its catalog id, or that of the local entry; device: PyTorch's name, cpu or cuda. taken: date and

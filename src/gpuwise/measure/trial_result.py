@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.measure.result import Timing
+from gpuwise.printed import Printed
 
 # Counted up when a trial measures something else, so that figures of two methods are never compared.
 METHOD = 1
@@ -111,8 +112,8 @@ class Trial:
                 "foreseen": self.foreseen}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Validation:
+@dataclass(frozen=True, repr=False)
+class Validation(Printed):
     """All trials of one call. machine: in words; taken: date and time, UTC; interrupted: Ctrl-C left jobs out; suite: whether
     they are of the suite; history: the file they were kept in, "" where they were not; notes: what the user should know."""
 

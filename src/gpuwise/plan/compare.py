@@ -14,6 +14,7 @@ from gpuwise.plan import space
 from gpuwise.plan.pricing import Place, Pricer
 from gpuwise.plan.reasons import why_faster
 from gpuwise.plan.types import TraceSource
+from gpuwise.printed import Printed
 from gpuwise.strategy import Mesh, Strategy
 
 # Devices saturate well below this many samples; a larger micro-batch would only make the comparison slower to read.
@@ -36,8 +37,8 @@ class CompareRow:
                 "speedup": self.speedup, "reason": self.reason}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Printed):
     """Rows in the order asked; baseline: the slowest, which speed-ups are against."""
 
     job: str

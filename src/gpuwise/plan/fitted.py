@@ -8,6 +8,7 @@ from typing import Any
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.peak import Peak
 from gpuwise.plan.what_fits import Answer, NoAnswer
+from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 
 # A technique that frees less of the peak than this is said to free nothing; a step longer by less than that is as long.
@@ -83,8 +84,8 @@ class Combination:
                 "changes_training": self.changes_training}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FitResult:
+@dataclass(frozen=True, repr=False)
+class FitResult(Printed):
     """rows[0] is what was asked, the others follow in order of best trade. micro_batch: the one all are compared at.
 
     peak: of what was asked, at that micro-batch. forecast: at the largest micro-batch, None where it does not fit.

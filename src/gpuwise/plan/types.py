@@ -13,6 +13,7 @@ from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Machine, Offer
 from gpuwise.plan.economics import USD_PER_KWH, YEAR_S
 from gpuwise.plan.length import RunLength
+from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 from gpuwise.trace.family import TraceFamily
@@ -97,8 +98,8 @@ class Request:
         return RunLength(self.samples, self.epochs, self.tokens, self.samples_per_epoch)
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Printed):
     """One way to train the job: what to rent or use, how to run it, and what that is expected to take.
 
     count: devices (a fraction for a slice of one). hours: calendar; machine_hours: billed or drawn. usd: expected,
@@ -210,8 +211,8 @@ class AtHand:
                 "rental": self.rental or None}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PlanResult:
+@dataclass(frozen=True, repr=False)
+class PlanResult(Printed):
     """Plans best first. rejected: by reason; considered: offers looked at; priced: strategies forecast in time.
     at_hand: the user's own machines, in the ranking or not. best_at_usual_price: where the price of the first plan is an
     outlier, the best whose price is not; None where there is none inside budget and deadline."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 
 # Steps that pay for first touches of memory, kernel choice and compilation; left out of what is called measured.
@@ -68,8 +69,8 @@ class MemoryCheck:
         return {**asdict(self), "error": self.error}
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, repr=False)
+class TrainResult(Printed):
     """A finished or interrupted run.
 
     stopped: "finished" | "interrupted" | "early stop" | "time limit"; stop_reason: the signal or notice. steps, samples,

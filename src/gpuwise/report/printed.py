@@ -1,0 +1,109 @@
+"""Results as text and as one line, for Python's `str` and `repr`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from io import StringIO
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from gpuwise.report.parts import rate, strategy_words
+from gpuwise.units import format_bytes, format_duration, format_usd
+
+WIDTH = 160  # columns where no terminal and no $COLUMNS says how many
+# By the name of a result's class: the module beside this one and its function. Loaded when it is printed.
+_REPORTS = {"Forecast": "forecast", "FitResult": "fit", "Comparison": "compare", "PlanResult": "plan", "TrainResult": "train",
+            "MachineMeasurement": "measure", "Validation": "validate", "Installation": "doctor"}  # fmt: skip
+
+
+def as_text(result: Any) -> str:
+    """The report of the command line, without colour; one line where a result has none of its own."""
+    name = _REPORTS.get(type(result).__name__)
+    if name is None:
+        return as_line(result)
+    return plain_text(getattr(import_module(f"gpuwise.report.{name}"), f"{name}_report")(result))
+
+
+def plain_text(report: RenderableType) -> str:
+    """A report without colour and without blanks at the ends of lines, to which tables are padded."""
+    text = StringIO()
+    Console(file=text, width=None if "COLUMNS" in os.environ else WIDTH, highlight=False, color_system=None).print(report)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def as_line(result: Any) -> str:
+    """'<Forecast gpt2 on t4: 160 ms a step, 3.2 GiB of 14.8 GiB, fits>'"""
+    name = type(result).__name__
+    return f"<{name} {' '.join(_LINES[name](result).split())}>"
+
+
+def _devices(device: str, count: float) -> str:
+    return device if count == 1 else f"{count:g} x {device}"
+
+
+def _fits(fits: bool | None) -> str:
+    return {True: ", fits", False: ", does not fit", None: ""}[fits]
+
+
+def _forecast(forecast: Any) -> str:
+    memory = forecast.memory
+    of = "" if memory.capacity_bytes is None else f" of {format_bytes(memory.capacity_bytes)}"
+    return (f"{forecast.job} on {_devices(forecast.device, forecast.count)}: {strategy_words(forecast.strategy)}, "
+            f"{format_duration(forecast.step_time_s.value)} a step, {rate(forecast.throughput, forecast.throughput_unit)}, "
+            f"{format_bytes(memory.device_bytes)}{of}{_fits(memory.fits)}")  # fmt: skip
+
+
+def _fit(result: Any) -> str:
+    most = result.largest_micro_batch
+    what = "does not fit" if most is None else f"fits up to micro-batch {most:,}"
+    return f"{result.job} on {_devices(result.device, result.count)}: {what}"
+
+
+def _compare(result: Any) -> str:
+    rows = (f"{row.device} {'-' if row.speedup is None else f'{row.speedup:.3g}x'}" for row in result.rows)
+    return f"{result.job}: {', '.join(rows)}"
+
+
+def _plan(plan: Any) -> str:
+    return (f"{plan.rank}: {plan.job} on {_devices(plan.device, plan.count)} of {plan.offer.provider}, {plan.offer.terms}: "
+            f"{strategy_words(plan.strategy)}, {format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}")  # fmt: skip
+
+
+def _plans(result: Any) -> str:
+    return f"{len(result.plans)} plans of {result.considered:,} offers; best: {_plan(result.best)}"
+
+
+def _train(result: Any) -> str:
+    return (f"{result.job} on {result.device}: {result.stopped} after {result.steps:,} steps, "
+            f"loss {result.first_loss:.4g} to {result.last_loss:.4g}, {result.samples_per_s:,.3g} samples/s")  # fmt: skip
+
+
+def _measure(result: Any) -> str:
+    state = "" if result.complete else ", incomplete"
+    return f"{result.machine}: {len(result.rows)} rows, {len(result.peaks)} peaks, {result.taken[:10]}{state}"
+
+
+def _kernel(kernel: Any) -> str:
+    interval = f"({format_duration(kernel.time_s.low)} to {format_duration(kernel.time_s.high)})"
+    return f"{kernel.kernel} {kernel.dtype} on {kernel.device}: {format_duration(kernel.time_s.value)} {interval}"
+
+
+_LINES: dict[str, Callable[[Any], str]] = {
+    "Forecast": _forecast,
+    "FitResult": _fit,
+    "Comparison": _compare,
+    "Plan": _plan,
+    "PlanResult": _plans,
+    "TrainResult": _train,
+    "MachineMeasurement": _measure,
+    "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
+    "Installation": lambda result: f"gpuwise {result.versions['gpuwise']} on {result.machine}",
+    "KernelForecast": _kernel,
+    "Roofline": lambda result: f"{result.job} on {result.device}: {len(result.points)} points by {result.by}",
+    "Timeline": lambda result: f"{result.job} on {result.device}: peak of {format_bytes(result.peak.peak_bytes)}",
+    "Chip": lambda chip: f"{chip.id}: {chip.kind}" + (f", {format_bytes(chip.memory_bytes)}" if chip.memory_bytes else ""),
+    "Offer": lambda o: f"{o.count:g} x {o.chip_id} of {o.provider} {o.instance}, {o.terms}, {format_usd(o.usd_per_hour)}/h",
+}
