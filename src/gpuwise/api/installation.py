@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from gpuwise import __version__
@@ -18,7 +20,8 @@ from gpuwise.printed import Printed
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
 
-PACKAGES = ("numpy", "click", "rich", "torch", "safetensors", "transformers", "timm")
+PACKAGES = ("numpy", "click", "rich", "torch", "torchvision", "safetensors", "transformers", "timm")
+CUDA_LIBRARY = b"libtorch_cuda.so"
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +93,17 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _torchvision_misses_cuda() -> bool:
+    """Whether torchvision's operators are linked to PyTorch's CUDA library, and that is not there. Nothing is imported."""
+    places = [find_spec(name) for name in ("torch", "torchvision")]
+    torch, torchvision = (Path(spec.origin).parent if spec and spec.origin else None for spec in places)
+    if torch is None or torchvision is None or not (torch / "lib").is_dir():
+        return False
+    operators = next(torchvision.glob("_C*.so"), None)
+    wants = operators is not None and CUDA_LIBRARY in operators.read_bytes()
+    return wants and not (torch / "lib" / CUDA_LIBRARY.decode()).exists()
+
+
 def _recorded_with(name: str) -> str | None:
     """The PyTorch version of the first recording that loads."""
     for precision in ("fp32", "amp-bf16"):
@@ -108,6 +122,9 @@ def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | No
         found.append('PyTorch is absent: presets can be planned, other jobs not. pip install "gpuwise[torch]"')
     elif detected.gpus and (versions["torch"] or "").endswith("+cpu"):
         found.append("PyTorch is a build for CPUs alone and leaves the GPU unused: https://pytorch.org/get-started has others")
+    if _torchvision_misses_cuda():
+        found.append("torchvision is a build for CUDA beside a PyTorch for CPUs: its operators do not load, and plain Python "
+                     "cannot import it. gpuwise does, without them; https://pytorch.org/get-started has the build that fits")
     if detected.gpus_told_by == "nvidia-smi":
         found.append('little is known of the GPU: pip install "gpuwise[nvidia]" tells its links and what slows it down')
     if missing := [name for name, version in presets.items() if version is None]:

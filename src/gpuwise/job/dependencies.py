@@ -6,6 +6,7 @@ import importlib
 from types import ModuleType
 
 from gpuwise.errors import MissingDependencyError
+from gpuwise.job.quiet import quiet_libraries
 
 _EXTRAS = {"torch": "torch", "transformers": "hf", "timm": "timm",
            "torchao": "lowbit", "bitsandbytes": "lowbit", "peft": "lowbit",
@@ -22,6 +23,7 @@ def require(package: str, *, purpose: str) -> ModuleType:
 
     Raises MissingDependencyError when it is not installed.
     """
+    quiet_libraries()
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:

@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _KEPT_ALIVE: list[Any] = []  # a torch.library.Library takes its definitions with it when it dies
 
 
 def make_importable() -> None:
-    """Imports torchvision if it is installed; when its operators are missing, defines their names so that it imports.
+    """From here on `import torchvision` works, wherever it stands: in timm, in transformers, in the user's own file.
 
-    The operators (non-maximum suppression, region pooling, ...) then exist by name only and raise when called, as they
-    did before; image classifiers do not use them. torchvision's own Python code registers shape functions for exactly
-    the names that are defined here, which is what fails without them. Nothing is done where torchvision imports or is
-    absent.
+    Where its operators (non-maximum suppression, region pooling, ...) are missing, they exist by name only and raise when
+    called, as they did before; image classifiers do not use them. torchvision's own Python code registers shape functions for
+    exactly the names that are defined here, which is what fails without them. Nothing is imported now, and nothing changes
+    where torchvision imports by itself or is absent.
     """
-    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is None:
-        return
-    try:
-        importlib.import_module("torchvision")
-        return
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]  # what the failed import left half done
-    _define_operator_names()
-    importlib.import_module("torchvision")
+    if "torchvision" not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
-def _define_operator_names() -> None:
+class _Finder(MetaPathFinder):
+    """Finds torchvision as any other does, with a loader that mends it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torchvision":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Mending(spec.loader)
+        return spec
+
+
+class _Mending(Loader):
+    """Runs a package's code, and where that fails for want of operators, again with their names defined."""
+
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        try:
+            self._loader.exec_module(module)
+        except RuntimeError as error:
+            if "torchvision::" not in str(error):
+                raise
+            for name in [name for name in sys.modules if name.startswith("torchvision.")]:
+                del sys.modules[name]  # what the failed import left half done
+            _define_operator_names(Path(str(module.__file__)).parent)
+            self._loader.exec_module(module)
+
+
+def _define_operator_names(folder: Path) -> None:
     import torch
 
-    spec = importlib.util.find_spec("torchvision")
-    assert spec is not None
-    assert spec.origin is not None
-    registrations = (Path(spec.origin).parent / "_meta_registrations.py").read_text(encoding="utf-8")
+    registrations = (folder / "_meta_registrations.py").read_text(encoding="utf-8")
     library = torch.library.Library("torchvision", "DEF")
     _KEPT_ALIVE.append(library)
     names = re.findall(r"torchvision::(\w+)", registrations) + re.findall(r'register_meta\("(\w+)"', registrations)

@@ -19,6 +19,8 @@ from typing import Any
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.job import Job
 from gpuwise.job.postponed import postponed, problem_of
+from gpuwise.job.quiet import quiet_libraries
+from gpuwise.job.torchvision_cpu import make_importable
 
 _LOADED: dict[str, Path] = {}  # files by the text that named them
 
@@ -69,6 +71,8 @@ def _load(path: Path) -> ModuleType:
         raise JobError(f"cannot load {path}.", ["name a file that ends in .py"])
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    quiet_libraries()
+    make_importable()  # the file may import torchvision, or what imports it
     try:
         with _on_path(path.parent), postponed(str(path)) as problems:
             spec.loader.exec_module(module)
