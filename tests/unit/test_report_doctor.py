@@ -39,7 +39,8 @@ def server(tmp_path: Path) -> Detected:
     )
 
 
-def inspected(monkeypatch: pytest.MonkeyPatch, detected: Detected, torch: str = "2.13.0+cu128") -> Installation:
+def inspected(monkeypatch: pytest.MonkeyPatch, detected: Detected, torch: str = "2.13.0+cu128", torchvision_broken: bool = False) -> Installation:
+    monkeypatch.setattr("gpuwise.api.installation._torchvision_misses_cuda", lambda: torchvision_broken)
     monkeypatch.setattr(module, "detect", lambda: detected)
     monkeypatch.setattr(module, "PRESETS", {})
     monkeypatch.setattr(module, "_version", lambda package: torch if package == "torch" else "1.0")
@@ -77,3 +78,9 @@ def test_a_machine_that_tells_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert found.problems == ()
     assert "none found" in text(found)
     assert "None" not in text(found)
+
+
+def test_a_torchvision_built_for_another_pytorch_is_to_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    found = inspected(monkeypatch, detect(tmp_path), torchvision_broken=True)
+    assert any("torchvision is a build for CUDA beside a PyTorch for CPUs" in problem for problem in found.problems)
+    assert "torchvision" in found.versions

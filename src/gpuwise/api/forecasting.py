@@ -46,7 +46,8 @@ def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None
     on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
     if on_this_cpu:
         source = source.with_own_kernels()
-    choices = [asked["precision"]] if asked.get("precision") else _precisions(source, device, on_this_cpu=on_this_cpu)
+    choices = [asked["precision"]] if asked.get("precision") else _precisions(
+        source, device, on_this_cpu=on_this_cpu, mode=asked.get("mode") or "train")  # fmt: skip
     refused: PrecisionError | None = None
     for precision in choices:
         try:
@@ -58,9 +59,9 @@ def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None
     raise refused
 
 
-def _precisions(source: Source, device: Device, *, on_this_cpu: bool) -> list[str]:
+def _precisions(source: Source, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
     """What is tried in turn where no precision is asked for."""
-    able = ["fp32"] if on_this_cpu else precisions_for(device.chip) or ["fp32"]
+    able = ["fp32"] if on_this_cpu else precisions_for(device.chip, mode=mode) or ["fp32"]
     first = source.default_precision(able[0])
     return [first, *able[1:]] if first == able[0] else [first]
 

@@ -10,6 +10,10 @@ from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
 from gpuwise.trace.composed import composed
 
+# What --mode infer leaves out of serving a model.
+FORWARD_ALONE = ("one forward pass over whole samples: no cache of keys and values, no generation token by token, no requests "
+                 "that come and go")  # fmt: skip
+
 
 class Source(ABC):
     """The traces of one job: called with a Strategy, gives the family of its variant.
@@ -57,9 +61,14 @@ class Source(ABC):
         return self
 
     def unanswered(self, header: Header) -> Header:
-        """The header without the guesses that the user has answered: those that name the flag of what was given."""
+        """The header without the guesses that the user has answered, those that name the flag of what was given; of a forward
+        pass, without the optimizer and with what it does not cover."""
         flags = [f"--{name.replace('_', '-')} " for name in self.sizes]
+        if header.strategy.mode == "infer":
+            flags.append("--optimizer ")  # a forward pass has none
         kept = tuple(line for line in header.assumptions if not any(flag in f"{line} " for flag in flags))
+        if header.strategy.mode == "infer" and FORWARD_ALONE not in kept:
+            kept = (*kept, FORWARD_ALONE)
         return replace(header, assumptions=kept)
 
     def default_precision(self, best: str) -> str:

@@ -110,9 +110,9 @@ def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision
     if device.machines > 1:
         raise UnsupportedError(f"{chip.id} on {device.machines} machines is not compared yet.", ["ask for one machine"])
     check_can_run(chip, mode=wanted.mode)
-    choices = space.precisions_for(chip, precision)
+    choices = space.precisions_for(chip, precision, mode=wanted.mode)
     if not choices:
-        choices = space.precisions_for(chip)
+        choices = space.precisions_for(chip, mode=wanted.mode)
         if precision and choices:
             assumptions.append(f"{chip.id} does not compute in {precision}: compared in {choices[0]}")
     place = Place(chip, count, device.link, device.memory_bytes)

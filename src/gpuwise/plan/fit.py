@@ -193,7 +193,7 @@ def _with_ways_out(result: FitResult, table: _Table, catalog: Catalog) -> FitRes
 
 
 def _precision(traces: Traces, asked: Strategy, chip: Chip, pinned: str | None) -> tuple[str, list[str]]:
-    choices = space.precisions_for(chip, pinned)
+    choices = space.precisions_for(chip, pinned, mode=asked.mode)
     if not choices:
         what = f"in {pinned}" if pinned else "in any known precision"
         way = f"one of: {', '.join(space.precisions_for(chip))}" if pinned else "gpuwise chips lists others"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 
 from gpuwise.cost.rates import fast_fp16, precisions_of
 from gpuwise.errors import PrecisionError
@@ -16,17 +17,19 @@ from gpuwise.strategy import Mesh
 CROWDED = 0.3
 
 
-def precisions_for(chip: Chip, pinned: str | None = None) -> list[str]:
+def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train") -> list[str]:
     """Precisions worth trying of those the chip computes in, fastest first; the pinned one alone where it is among them.
 
-    Pure bf16 is never chosen here: it changes what is trained, so the user has to pin it.
+    Pure bf16 is never chosen for training: it changes what is trained, so the user has to pin it. A forward pass (mode "infer")
+    holds its weights in it where the chip computes in it and PyTorch can trace it; no recording of a preset does.
     """
     able = precisions_of(chip)
     if pinned is not None:
         return [pinned] if pinned in able else []
     half = "amp-bf16" if "amp-bf16" in able or not fast_fp16(chip) else "amp-fp16"
     single = "tf32" if "tf32" in able else "fp32"
-    return [precision for precision in (half, single) if precision in able]
+    pure = ("bf16",) if mode == "infer" and find_spec("torch") is not None else ()
+    return [precision for precision in (*pure, half, single) if precision in able]
 
 
 def assumed_precision(precision: str, refused: PrecisionError | None) -> str:
