@@ -15,7 +15,7 @@ def test_weights_are_in_16_bits_on_chips_that_have_them(device: str, precision: 
     assert forecast.strategy.precision == precision
     parameters = 124_439_808  # of GPT-2 small, as published
     each_bytes = 2 if precision == "bf16" else 4
-    assert forecast.memory.by_category["parameter"] == pytest.approx(each_bytes * parameters, rel=0.01)
+    assert forecast.memory.by_category["parameter"] == pytest.approx(each_bytes * parameters, rel=0.05)
 
 
 def test_training_keeps_its_weights_in_32_bits():
