@@ -85,6 +85,17 @@ def test_steps_below_the_resolution_of_bf16_are_named() -> None:
     assert told(train(job, Strategy(micro_batch=8), steps=2)) == []  # in 32 bits it moves
 
 
+def test_a_gradient_that_has_all_but_vanished_is_no_news() -> None:
+    """As that of a bias before a batch norm, which is rounding alone: Adam's epsilon keeps it from moving anything."""
+    a, b = nn.Parameter(torch.ones(64)), nn.Parameter(torch.ones(64))
+    optimizer = torch.optim.AdamW([a, b], lr=1e-3, weight_decay=0.0)
+    first = FirstUpdate(optimizer, {id(a): "a", id(b): "b"})
+    (a.sum() + 1e-18 * b.sum()).backward()
+    optimizer.step()
+    assert (b == 1).all()
+    assert first.notes() == []
+
+
 def test_when_only_part_of_the_16_bit_numbers_move_the_share_is_told() -> None:
     job = toy(model=wide, optimizer="adamw", learning_rate=2e-5, evaluate=None)
     notes = told(train(job, Strategy(micro_batch=8, precision="bf16"), steps=2))

@@ -44,7 +44,7 @@ AUTO = "auto"  # runs/<job>, the first that is free or to be continued
 @click.option("--monitor", metavar="max:METRIC", help="Keep the checkpoint with the best of a metric; or min:METRIC.")
 @click.option("--patience", type=int, metavar="N", help="Stop after so many evaluations without a better one.")
 @click.option("--on-nonfinite", type=click.Choice(("stop", "skip")), default="stop", show_default=True,
-              help="What to do with a step whose loss is no number.")  # fmt: skip
+              help="What to do with a step whose loss or gradients are not finite.")  # fmt: skip
 @settings_options(RunSettings)
 @click.option("--writer", "writers", multiple=True, type=click.Choice(("tensorboard", "wandb")), help="Curves there, too.")
 @click.option("--export", type=click.Path(), metavar="FILE", help="At the end, write the weights as safetensors.")

@@ -86,7 +86,10 @@ class FirstUpdate:
         overflow = getattr(optimizer, "found_inf", None)  # what a scaler hands to fused optimizers
         if overflow is not None and bool(overflow):
             return
-        samples = [_sample(parameter, float(group["lr"]), sgd=isinstance(optimizer, torch.optim.SGD))
+        scale = getattr(optimizer, "grad_scale", None)
+        sgd = isinstance(optimizer, torch.optim.SGD)
+        samples = [_sample(parameter, float(group["lr"]), None if sgd else group.get("eps", ()),
+                           1.0 if scale is None else float(scale))
                    for group in optimizer.param_groups if float(group["lr"]) != 0
                    for parameter in group["params"] if parameter.grad is not None and not parameter.grad.is_sparse]  # fmt: skip
         self._samples[id(optimizer)] = samples
@@ -119,15 +122,18 @@ def _leaves(optimizer: Any) -> Iterator[Optimizer]:
         yield from _leaves(part)
 
 
-def _sample(parameter: Parameter, learning_rate: float, *, sgd: bool) -> _Sample:
+def _sample(parameter: Parameter, learning_rate: float, epsilon: object, scale: float) -> _Sample:
+    """epsilon: what a first step g / (|g| + epsilon) has, as Adam's; None for SGD, whose step is g. scale: in the gradient."""
     assert parameter.grad is not None
     stride = max(1, parameter.numel() // SAMPLED) | 1
     values = _spread(parameter.detach(), stride).clone()
     gradient = _spread(parameter.grad, stride)
     if gradient.numel() != values.numel():  # laid out otherwise than the parameter
         gradient = parameter.grad.reshape(-1)[::stride]
-    step = learning_rate * gradient.float().abs() if sgd else torch.full_like(values, learning_rate, dtype=torch.float32)
-    lost = step <= values.float().abs() * (torch.finfo(values.dtype).eps / 2)
+    size = gradient.float().abs() / scale
+    if epsilon is not None:
+        size = size / (size + epsilon) if isinstance(epsilon, float) else torch.ones_like(size)
+    lost = learning_rate * size <= values.float().abs() * (torch.finfo(values.dtype).eps / 2)
     return _Sample(parameter, stride, values, gradient != 0, lost, learning_rate)
 
 
