@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch import nn
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
 from gpuwise.job.dependencies import require
 from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.runtime.adapters_recorded import Linear4Bit, RecordedModule, is_only_recorded, pack, with_low_rank
 from gpuwise.runtime.linears import inner_linears
 from gpuwise.strategy import Strategy
 
@@ -38,17 +40,33 @@ def adapted(model: nn.Module, strategy: Strategy) -> nn.Module:
         raise InputError("weights held in 4 bits are multiplied in 16 bits, not in fp8.",
                          ["--precision amp-bf16", "--adapter lora"])  # fmt: skip
     make_importable()  # peft imports transformers, which imports torchvision where it is installed
-    peft = require("peft", purpose="train adapters")
+    peft = _package("peft", purpose="train adapters")
     names = inner_linears(model)
     if not names:
         raise UnsupportedError(f"{type(model).__name__} has no linear layer beside its output that could have an adapter.",
                                ["leave out --adapter"])  # fmt: skip
     if strategy.adapter == "qlora":
         in_4_bits(model, names, _COMPUTE.get(strategy.precision, torch.float32), double_quantized=True)
+    four_bits_recorded = any(isinstance(model.get_submodule(name), Linear4Bit) for name in names)
+    if peft is None or four_bits_recorded:
+        return _trained_in_fp32(with_low_rank(model, names, strategy.adapter_rank, float(ALPHA_PER_RANK)))
     exactly = "|".join(re.escape(name) for name in names)
     config = peft.LoraConfig(r=strategy.adapter_rank, lora_alpha=ALPHA_PER_RANK * strategy.adapter_rank,
                              target_modules=exactly, lora_dropout=0.0, bias="none")  # fmt: skip
-    model = peft.inject_adapter_in_model(config, model)
+    return _trained_in_fp32(peft.inject_adapter_in_model(config, model))
+
+
+def _package(name: str, *, purpose: str) -> ModuleType | None:
+    """The package; None where it is absent and the step is only recorded. Raises MissingDependencyError."""
+    try:
+        return require(name, purpose=purpose)
+    except MissingDependencyError:
+        if is_only_recorded():
+            return None
+        raise
+
+
+def _trained_in_fp32(model: nn.Module) -> nn.Module:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -62,11 +80,14 @@ def in_4_bits(model: nn.Module, names: list[str], compute: torch.dtype, *, doubl
         compute: what products are computed in, and the weight is unpacked to.
         double_quantized: the scales are quantized, too (one fp32 scale for 64 weights is 0.0625 bytes a parameter).
     """
-    bitsandbytes = require("bitsandbytes", purpose="hold weights in 4 bits")
+    bitsandbytes = _package("bitsandbytes", purpose="hold weights in 4 bits")
     for name in names:
         parent, _, child = name.rpartition(".")
         old = model.get_submodule(name)
         assert isinstance(old, nn.Linear)
+        if bitsandbytes is None:
+            setattr(model.get_submodule(parent), child, Linear4Bit(old, compute, double_quantized=double_quantized))
+            continue
         new = bitsandbytes.nn.Linear4bit(
             old.in_features, old.out_features, bias=old.bias is not None, compute_dtype=compute,
             compress_statistics=double_quantized, quant_type="nf4", device="meta",
@@ -89,6 +110,8 @@ def packed(weight: Any, device: torch.device) -> nn.Parameter:
     if active_fake_mode() is None:
         result: nn.Parameter = weight.to(device)
         return result
+    if isinstance(weight.module, RecordedModule):
+        return pack(weight, device)
     functional = import_module("bitsandbytes.functional")
     if "dynamic" not in functional.name2qmap:  # kept for the whole process: it must not be a fake
         with unset_fake_temporarily():

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError
 from gpuwise.job import Job, checked_batch, fingerprint
+from gpuwise.runtime.adapters_recorded import only_recorded
 from gpuwise.runtime.optimizers import Together
 from gpuwise.runtime.own_step import check_own_step
 from gpuwise.runtime.program import Program, build
@@ -115,6 +116,7 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
         warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is said in the assumptions
         stack.enter_context(_quiet_log())
         stack.enter_context(_quiet_matmul_precision())
+        stack.enter_context(only_recorded())
         stack.enter_context(VirtualMode())
         stack.enter_context(targeting(substrate))
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.

@@ -1,0 +1,169 @@
+"""Adapters and 4-bit layers for steps that are only recorded, where peft or bitsandbytes is not installed.
+
+They run the operations and hold the tensors that those packages' layers do, of which nothing but shapes matters here: LoRA as
+peft 0.21 (tuners/lora/layer.py and bnb.py), 4-bit layers as bitsandbytes 0.50 (autograd/_functions.py, functional.py). A test
+holds the recordings against those of the packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BLOCK, BLOCKS_A_SCALE = 64, 256  # weights of a scale, and scales of a scale of theirs
+_libraries: list[torch.library.Library] = []  # a definition lives as long as its library
+
+
+_recording: ContextVar[bool] = ContextVar("recording", default=False)
+
+
+@contextmanager
+def only_recorded() -> Iterator[None]:
+    """Within it, steps are built to be recorded, not run: an absent package is no obstacle."""
+    token = _recording.set(True)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+def is_only_recorded() -> bool:
+    return _recording.get()
+
+
+def with_low_rank(model: nn.Module, names: list[str], rank: int, scaling: float) -> nn.Module:
+    """The model, frozen, with a trainable product of two thin matrices beside each of these layers."""
+    model.requires_grad_(False)
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, LowRank(model.get_submodule(name), rank, scaling))
+    return model
+
+
+class LowRank(nn.Module):
+    """A linear layer with an adapter, under the names that peft gives its parts."""
+
+    def __init__(self, base_layer: Any, rank: int, scaling: float):
+        super().__init__()
+        self.base_layer, self.scaling = base_layer, scaling
+        inside, outside, like = base_layer.in_features, base_layer.out_features, base_layer.weight
+        dtype = like.dtype if like.dtype.is_floating_point else torch.float32
+        self.lora_dropout = nn.ModuleDict({"default": nn.Identity()})
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(inside, rank, bias=False, device=like.device, dtype=dtype)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, outside, bias=False, device=like.device, dtype=dtype)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.base_layer(x)
+        dtype, four_bits = result.dtype, isinstance(self.base_layer, Linear4Bit)
+        if four_bits:
+            result = result.clone()
+        converts = not (four_bits and torch.is_autocast_enabled())
+        if converts:
+            x = x.to(next(self.lora_A.parameters()).dtype)
+        added = self.lora_B["default"](self.lora_A["default"](self.lora_dropout["default"](x))) * self.scaling
+        if not four_bits:
+            return (result + added).to(dtype)
+        return result + (added.to(dtype) if converts else added)
+
+
+class Linear4Bit(nn.Module):
+    """A linear layer whose weight is packed by `pack` when it gets to its device."""
+
+    def __init__(self, old: nn.Linear, compute: torch.dtype, *, double_quantized: bool):
+        super().__init__()
+        self.in_features, self.out_features, self.compute_dtype = old.in_features, old.out_features, compute
+        weight: Any = nn.Parameter(old.weight.detach().to(compute), requires_grad=False)
+        weight.bnb_quantized, weight.module, weight.compress_statistics = False, RecordedModule(self), double_quantized
+        self.weight = weight
+        self.bias = old.bias
+        self.quant_state: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype, bias = x.dtype, None if self.bias is None else self.bias.to(self.compute_dtype)
+        x = x.to(self.compute_dtype)
+        product: Tensor = _Product.apply(x, self.weight, bias, self.quant_state)
+        return product.to(dtype)
+
+
+class RecordedModule:
+    """A module that a parameter points to, without being its part."""
+
+    _module: Linear4Bit
+
+    def __init__(self, module: Linear4Bit):
+        object.__setattr__(self, "_module", module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, state: Any) -> Tensor:
+        ctx.state, ctx.weight = state, weight.view(-1, 1)
+        scales = scales_of(state, in_place=False)  # which bitsandbytes holds until the product is done
+        return nn.functional.linear(x, unpacked(ctx.weight, scales, state, x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        gradient = gradients[0]
+        wanted, _, wants_bias, _ = ctx.needs_input_grad
+        bias = gradient.sum(0) if wants_bias else None
+        if not wanted:
+            return None, None, bias, None
+        weight = unpacked(ctx.weight, scales_of(ctx.state, in_place=True), ctx.state, ctx.state.dtype)
+        return torch.matmul(gradient, weight.to(gradient.dtype)), None, bias, None
+
+
+def scales_of(state: Any, *, in_place: bool) -> Tensor:
+    """The scales of a packed weight in fp32; unpacked where they are quantized."""
+    scales: Tensor = state.absmax
+    if not state.nested:
+        return scales
+    scales = torch.ops.bitsandbytes.dequantize_blockwise(scales, state.state2.absmax, state.state2.code, BLOCKS_A_SCALE,
+                                                         torch.float32)  # fmt: skip
+    return scales.add_(state.offset) if in_place else scales + state.offset
+
+
+def unpacked(weight: Tensor, scales: Tensor, state: Any, dtype: torch.dtype) -> Tensor:
+    found: Tensor = torch.ops.bitsandbytes.dequantize_4bit(weight, scales, BLOCK, "nf4", list(state.shape), dtype)
+    return found
+
+
+def pack(weight: Any, device: torch.device) -> nn.Parameter:
+    """The packed weight with what is kept beside it: two values a byte, a scale for 64 weights, one for 256 scales."""
+    define_operators()
+    blocks = -(-weight.numel() // BLOCK)
+
+    def made(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    nested = bool(weight.compress_statistics)
+    state = SimpleNamespace(shape=weight.shape, dtype=weight.dtype, code=made(16), nested=nested, offset=None, state2=None,
+                            absmax=made(blocks, dtype=torch.uint8 if nested else torch.float32))  # fmt: skip
+    if nested:
+        state.offset = torch.empty((), device=device)
+        state.state2 = SimpleNamespace(absmax=made(-(-blocks // BLOCKS_A_SCALE)), code=made(256))
+    parameter: Any = nn.Parameter(made(-(-weight.numel() // 2), 1, dtype=torch.uint8), requires_grad=False)
+    parameter.quant_state = weight.module.quant_state = state
+    return parameter
+
+
+def define_operators() -> None:
+    """The operators of bitsandbytes that a step runs, by their shapes; where that is loaded, its own serve."""
+    if _libraries or hasattr(torch.ops.bitsandbytes, "dequantize_4bit"):
+        return
+    library = torch.library.Library("bitsandbytes", "FRAGMENT")
+    library.define("dequantize_blockwise(Tensor A, Tensor absmax, Tensor code, int blocksize, ScalarType dtype) -> Tensor")
+    library.define("dequantize_4bit(Tensor A, Tensor absmax, int blocksize, str quant_type, int[] shape, ScalarType dtype) "
+                   "-> Tensor")  # fmt: skip
+    library.impl("dequantize_blockwise", lambda A, absmax, code, blocksize, dtype: torch.empty_like(A, dtype=dtype), "Meta")
+    library.impl("dequantize_4bit", lambda A, absmax, blocksize, quant_type, shape, dtype:
+                 torch.empty(shape, dtype=dtype, device=A.device), "Meta")  # fmt: skip
+    _libraries.append(library)
