@@ -114,7 +114,7 @@ class UnsupportedError(GpuwiseError):
 
 
 class PrecisionError(UnsupportedError):
-    """A model that does not run in a precision, and does in fp32."""
+    """A job that does not run in a precision, and does in fp32."""
 
     code = "precision-refused"
 

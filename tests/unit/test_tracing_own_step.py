@@ -13,7 +13,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gpuwise
+from gpuwise.api.run_batch import batch_in_memory
+from gpuwise.api.sources import source_of
 from gpuwise.errors import InputError, PrecisionError, UnsupportedError
+from gpuwise.hardware import load_catalog
 from gpuwise.job import Job
 from gpuwise.runtime.program import build
 from gpuwise.strategy import Strategy
@@ -162,6 +165,9 @@ def test_lbfgs_without_a_line_search_is_what_it_says():
     assert trace_family(job, Strategy()).covers({"micro_batch": 4096})
     forecast = gpuwise.forecast(job, on="rtx-4090", micro_batch=SIZE)
     assert any("assumed 5 evaluations of the loss in 5 iterations a step of LBFGS" in line for line in forecast.assumptions)
+    on_turing = gpuwise.forecast(job, on="t4", micro_batch=SIZE)  # whose fast precision is fp16
+    assert on_turing.strategy.precision == "fp32"
+    assert any("fp16 gradients cannot be scaled inside a closure" in line for line in on_turing.assumptions)
     other = gpuwise.forecast(job, on="rtx-4090", micro_batch=SIZE, optimizer="adamw")  # one optimizer may be another
     assert not any("LBFGS" in line for line in other.assumptions)
     assert other.step_time_s.value < forecast.step_time_s.value / 3
@@ -200,6 +206,15 @@ def test_it_is_planned_with_micro_batches_alone():
         assert strategy.accumulation == strategy.mesh.devices == 1
         assert plan.steps == -(-20_000 // strategy.micro_batch)
     assert gpuwise.fit(gan(), on="t4").rows[0].largest_micro_batch > 10_000
+
+
+@pytest.mark.parametrize("make", [gan, by_lbfgs])
+@pytest.mark.parametrize("capacity_bytes", [2**34, 20_000_000, 1])
+def test_a_run_accumulates_nothing_where_memory_is_short(make, capacity_bytes):
+    job, chip = make(), next(chip for chip in load_catalog().chips.values() if chip.kind == "cpu")
+    found = batch_in_memory(Strategy(micro_batch=4096), {}, source_of(job), chip, capacity_bytes, job)
+    assert found.accumulation == 1
+    assert found.micro_batch == {2**34: 4096, 1: 32}.get(capacity_bytes, found.micro_batch) <= 4096
 
 
 def in_sigmoids(**changes) -> Job:

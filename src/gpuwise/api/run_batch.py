@@ -65,15 +65,18 @@ def batch_in_memory(named: Strategy, given: Mapping[str, Any], source: Source, c
                     job: Job) -> Strategy:  # fmt: skip
     """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
 
-    A batch that the user names stays. Where nothing can be traced, micro-batches are at most the usual ones.
+    A batch that the user names stays. Where nothing can be traced, micro-batches are at most the usual ones. A job with a step
+    of its own accumulates nothing: its batch is the micro-batch.
     """
     batch, usual = named.micro_batch, usual_micro_batch(job.tokens_per_sample)
     if {"micro_batch", "accumulate"} & set(given) or batch <= usual or named.optimizer_in_backward:
         return named
-    ladder = [named.but(micro_batch=n, accumulation=batch // n) for n in space.micro_batches(batch)]
+    ladder = [named.but(micro_batch=n, accumulation=batch // n if job.step is None else 1) for n in space.micro_batches(batch)]
     pricer = Pricer(partial(source, substrate=substrate_of(chip)), optimizer=named.optimizer, mode=named.mode)
     try:
         family = pricer.family(named)
+        if family.header.own_step:
+            ladder = [each.but(accumulation=1) for each in ladder]
         known = [each for each in ladder if family.covers({"micro_batch": each.micro_batch})]
         found = pricer.largest(known, Place(chip, 1, None, capacity_bytes)) if known else None
     except GpuwiseError:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gpuwise.errors import InputError, JobError, UnsupportedError
+from gpuwise.errors import InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.compiling import compiled_parts
 from gpuwise.runtime.named_loss import TOTAL, Parts, check_trains, separated
@@ -188,7 +188,8 @@ def _by_closure(job: Job) -> Callable[[StepContext, Any], Any]:
 
 
 def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: bool) -> None:
-    """Raises InputError or UnsupportedError for techniques that a job's own step gives no meaning to.
+    """Raises InputError or UnsupportedError for techniques that a job's own step gives no meaning to, PrecisionError where it
+    is the precision.
 
     Arguments:
         closure: the job has no step of its own, but an optimizer that needs a closure.
@@ -204,7 +205,6 @@ def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: b
         (strategy.optimizer_in_backward, f"it updates {why}, not inside backward", ["leave out --optimizer-in-backward"]),
         (strategy.keep_gradients, "it clears gradients itself", ["leave out --keep-gradients"]),
         (strategy.offload != "none", "its updates are not moved to the host", ["--offload none"]),
-        (closure and strategy.precision == "amp-fp16", "fp16 gradients cannot be scaled inside a closure", _CLOSURE_WAYS[:1]),
         (closure and job.clip_norm is not None, "gradients cannot be clipped inside a closure", _CLOSURE_WAYS[1:]),
         (not closure and strategy.compile and compiled_parts(model) == [model],
          "it may call parts of the model, so the model is not compiled as a whole",
@@ -213,6 +213,8 @@ def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: b
     for asked, reason, ways in refused:
         if asked:
             raise UnsupportedError(f"{what}: {reason}.", ways)
+    if closure and strategy.precision == "amp-fp16":
+        raise PrecisionError(f"{what}: fp16 gradients cannot be scaled inside a closure.", _CLOSURE_WAYS[:1])
     if isinstance(job.optimizer, Mapping) and (strategy.optimizer or strategy.optimizer_kernels):
         flag = "optimizer" if strategy.optimizer else "optimizer-kernels"
         raise InputError(f"{name} makes its own optimizers ({', '.join(job.optimizer)}); none of them is --{flag}'s.",
