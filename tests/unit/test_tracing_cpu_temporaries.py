@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpuwise.tracing.kernels.cpu_rnn import workspace_bytes as rnn_workspace_bytes
 from gpuwise.tracing.kernels.cpu_temporaries import workspace_bytes
-from gpuwise.tracing.kernels.onednn import has_tiles, vector_floats
+from gpuwise.tracing.kernels.onednn import has_tiles, multiplies_bf16, vector_floats
 
 aten = torch.ops.aten
 AVX512 = vector_floats() == 16
@@ -172,6 +172,15 @@ def test_attention(dtype, queries, keys, size):
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         predicted, real = predicted_and_real(backward, out, q, k, k, out, logsumexp, 0.0, False)
         assert predicted == real
+
+
+@pytest.mark.skipif(multiplies_bf16(), reason="blocks by cache sizes where the processor multiplies bfloat16")
+@pytest.mark.parametrize(("rows", "common", "columns"), [(64, 64, 64), (128, 256, 256), (256, 64, 4096), (64, 4096, 256)])
+def test_products_in_half_precision(rows, common, columns):
+    first, second = torch.zeros(rows, common, dtype=torch.bfloat16), torch.zeros(common, columns, dtype=torch.bfloat16)
+    for matrix in (first, torch.zeros(common, rows, dtype=torch.bfloat16).t()):
+        predicted, real = predicted_and_real(aten.mm.default, matrix, second)
+        assert 0 <= real - predicted <= 128, (predicted, real)
 
 
 def norm_inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpuwise.tracing.kernels.cpu_convolutions import convolution_backward_bytes, convolution_bytes
 from gpuwise.tracing.kernels.cpu_rnn import rnn_backward_bytes, rnn_bytes
-from gpuwise.tracing.kernels.onednn import has_tiles
+from gpuwise.tracing.kernels.onednn import has_tiles, multiplies_bf16, vector_floats
 
 aten = torch.ops.aten
 
@@ -110,8 +110,10 @@ def _half_product(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     """oneDNN's blocks of a matrix product in half precision: for each thread what it multiplies with, and a block of a
     transposed first matrix. Typical sizes as measured; oneDNN chooses blocks by cache sizes (brgemm_matmul_utils.cpp)."""
     first = next(a for a in args if isinstance(a, Tensor) and a.dim() == 2)
-    if first.element_size() != 2:
+    if first.element_size() != 2 or vector_floats() == 8:  # PyTorch's own products hold nothing
         return 0
+    if first.dtype == torch.bfloat16 and not multiplies_bf16():  # the result in fp32
+        return sum(4 * t.numel() for t in outputs)
     rows, common = first.shape
     block = 2 * min(rows, 256) * min(common, 928) if not first.is_contiguous() else 0
     return torch.get_num_threads() * 98_304 + block

@@ -23,6 +23,7 @@ from gpuwise.hardware.detect.cpu import detect_cpu
 
 # Values of ONEDNN_MAX_CPU_ISA without 512-bit vectors.
 _NARROW = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
+_WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
 _LARGEST_KERNEL = {8: 13, 16: 14}  # widest kernel of the gradient of the weights, by floats in a vector
 _LARGEST_FIRST_KERNEL = {4: 14, 2: 31}  # the same where AVX-512 reads images as they are, by element size
 _DEPTHWISE_STEP = {8: 4, 16: 6}  # outputs that a depthwise kernel computes at once, by floats in a vector
@@ -34,6 +35,13 @@ def vector_floats() -> int:
     """fp32 numbers in the vectors that oneDNN computes with here: 16 with AVX-512, else 8."""
     wide = {"avx512", "avx512-halved"} & set(detect_cpu().flags)
     return 16 if wide and _limit() not in _NARROW else 8
+
+
+@cache
+def multiplies_bf16() -> bool:
+    """Whether oneDNN multiplies bfloat16 with instructions for it (AVX-512 BF16 or AMX)."""
+    has = bool({"avx512-bf16", "amx-bf16"} & set(detect_cpu().flags))
+    return has and vector_floats() == 16 and _limit() not in _WITHOUT_BF16
 
 
 @cache
