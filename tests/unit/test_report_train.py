@@ -51,6 +51,8 @@ def test_forecasts_are_held_against_what_was_measured():
 def test_beside_another_program_a_forecast_is_held_against_what_that_left():
     said = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.1, available=0.52))
     assert "-50%, inside its interval for the 52 % of the processors that others left it" in said
+    said = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.9, available=0.18))
+    assert "-94%, not comparable: it had the 18 % of the processors that others left it" in said
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,13 @@ def _measured(result: TrainResult) -> Iterator[tuple[str, str]]:
     yield "step", (f"{format_duration(step.median_s)} measured "
                    f"({format_duration(step.low_s)} to {format_duration(step.high_s)})")  # fmt: skip
     if check is not None:
-        inside = "inside" if check.inside else "outside"
-        left = "" if check.available == 1 else f" for the {percent(check.available)} of the processors that others left it"
+        verdict = f"{'inside' if check.inside else 'outside'} its interval"
+        if check.available < 1:
+            left = f"the {percent(check.available)} of the processors that others left it"
+            slower = not check.inside and check.measured_s > check.forecast_s  # waiting for a core is no fault of the forecast
+            verdict = f"not comparable: it had {left}" if slower else f"{verdict} for {left}"
         yield "forecast", (f"{format_duration(check.forecast_s)} ({format_duration(check.low_s)} to "
-                           f"{format_duration(check.high_s)}): {check.error:+.0%}, {inside} its interval{left}")  # fmt: skip
+                           f"{format_duration(check.high_s)}): {check.error:+.0%}, {verdict}")  # fmt: skip
     if result.peak_memory_bytes is not None:
         foretold = ""
         if memory is not None:
