@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from tracing_samples import WIDTH, attention_job, batch_of, class_loss, cnn_job, operators, rows
 
-from gpuwise.errors import JobError
+from gpuwise.errors import PrecisionError
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
@@ -286,6 +286,6 @@ def test_what_autocast_refuses_is_refused() -> None:
         return F.binary_cross_entropy(model(batch["x"]).sigmoid(), batch["x"])
 
     job = Job(lambda: nn.Linear(WIDTH, WIDTH), batch_of(WIDTH), loss)
-    with pytest.raises(JobError, match="binary_cross_entropy"):
+    with pytest.raises(PrecisionError, match="binary_cross_entropy"):
         record(job, Strategy(precision="amp-bf16", micro_batch=2))
     assert "binary_cross_entropy" in operators(record(job, Strategy(micro_batch=2)))
