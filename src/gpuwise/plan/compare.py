@@ -101,7 +101,18 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
         if item.memory.fits is False:
             why = f"does not fit: {why}"
         rows.append(CompareRow(name, item, item.throughput / slowest.throughput, why))
-    return Comparison(slowest.job, baseline, tuple(rows), tuple(dict.fromkeys((*slowest.assumptions, *assumptions))))
+    return Comparison(slowest.job, baseline, tuple(rows), (*_assumed(forecasts), *dict.fromkeys(assumptions)))
+
+
+def _assumed(forecasts: Sequence[Forecast]) -> list[str]:
+    """What all of them assume once, and what only some do with their devices: a price or a link is of one."""
+    devices: dict[str, list[str]] = {}
+    for forecast in forecasts:
+        for line in forecast.assumptions:
+            devices.setdefault(line, []).append(forecast.device)
+    every = [line for line, names in devices.items() if len(names) == len(forecasts)]
+    some = [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in devices.items() if len(names) < len(forecasts)]
+    return [*every, *some]
 
 
 def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision: str | None, micro_batch: int | None,

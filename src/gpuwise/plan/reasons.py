@@ -15,7 +15,7 @@ from gpuwise.plan.selection import best_at_usual_price, money_times_time
 from gpuwise.plan.types import Plan, Request, describe
 from gpuwise.units import format_bytes, format_duration, format_usd
 
-PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16"}
+PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}
 _CPU_IS_ENOUGH_S = 3600.0
 _SAVES = "gpuwise train saves checkpoints and goes on from them: keep its --run folder where the next machine finds it"
 _MUST_SAVE = "your training must save checkpoints and resume: gpuwise train does so on one NVIDIA GPU or CPU"
@@ -178,24 +178,35 @@ def speed_reason(ours: Forecast, our_chip: Chip, theirs: Forecast, their_chip: C
 
 
 def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip) -> str:
-    """The figure behind a speed-up: arithmetic or bandwidth of all devices together, kernel launches or exchange."""
+    """The figures behind a speed-up, of these two: arithmetic or bandwidth of all devices together, how much of the peak is
+    used, kernel launches or exchange."""
     limit = max(slow.bound, key=lambda name: slow.bound[name])
     devices = fast.count / slow.count
     name_fast, name_slow = PEAK_OF[fast.strategy.precision], PEAK_OF[slow.strategy.precision]
     peaks = fast_chip.peak_flops_per_s.get(name_fast), slow_chip.peak_flops_per_s.get(name_slow)
     bandwidths = fast_chip.memory_bandwidth_bytes_per_s, slow_chip.memory_bandwidth_bytes_per_s
-    head = f"{fast.count} × {fast.device} has"
+    head, other = f"{fast.count} × {fast.device} has", f"{slow.count} × {slow.device}"
     if limit == "compute" and peaks[0] and peaks[1] and devices * peaks[0] > peaks[1]:
         against = name_fast if name_fast == name_slow else f"{name_fast} against {name_slow}"
-        return f"{head} {_times(devices * peaks[0] / peaks[1])} the {against} peak, and arithmetic limits the slower"
+        share = _times(devices * peaks[0] / peaks[1])
+        used = ""
+        if fast.mfu and slow.mfu and fast.mfu > _USES_MORE * slow.mfu:
+            used = f"; it uses {fast.mfu:.0%} of it, {other} {slow.mfu:.0%}"
+        return f"{head} {share} the {against} peak, and arithmetic limits {other}{used}"
     if limit == "memory" and bandwidths[0] and bandwidths[1] and devices * bandwidths[0] > bandwidths[1]:
         ratio = devices * bandwidths[0] / bandwidths[1]
-        return f"{head} {_times(ratio)} the memory bandwidth, which limits the slower"
+        return f"{head} {_times(ratio)} the memory bandwidth, which limits {other}"
     if slow.strategy.recompute != "none" and fast.strategy.recompute == "none":
-        return "its memory holds the activations, which the slower computes again in backward"
+        return f"its memory holds the activations, which {other} computes again in backward"
     loss = max(("launch", "communication", "input"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0))
     slow_share, fast_share = slow.bound.get(loss, 0), fast.bound.get(loss, 0)
-    return f"{_BOUND[loss]} takes {slow_share:.0%} of a step of the slower, {fast_share:.0%} of the faster"
+    if slow_share - fast_share < _TELLING and fast.mfu and slow.mfu:
+        return f"it uses {fast.mfu:.0%} of its {name_fast} peak, {other} {slow.mfu:.0%} of its {name_slow} peak"
+    return f"{_BOUND[loss]} takes {slow_share:.0%} of a step of {other}, {fast_share:.0%} of {fast.count} × {fast.device}"
+
+
+_USES_MORE = 1.25  # times the share of the peak from which on it is part of the reason
+_TELLING = 0.02  # of a step: a smaller difference explains no speed-up
 
 
 def _times(ratio: float) -> str:
