@@ -28,6 +28,11 @@ job = Job(model=tiny, batch=lambda n: torch.randn(n, 8), loss=lambda m, x: m(x).
 """
 
 
+def without_progress(stderr: str) -> str:
+    """What a slow machine says after some seconds is no noise."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("tracing the step of "))
+
+
 @pytest.mark.parametrize("library", ["torchvision.models", "of_models"])
 def test_a_broken_torchvision_stops_no_job_that_does_without_its_operators(tmp_path: Path, library: str):
     (tmp_path / "torchvision").mkdir()
@@ -40,7 +45,7 @@ def test_a_broken_torchvision_stops_no_job_that_does_without_its_operators(tmp_p
     assert "operator torchvision::nms does not exist" in plain.stderr
     done = subprocess.run([sys.executable, "-m", "gpuwise", "forecast", "mine.py:job", "--on", "t4"],
                           cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_progress(done.stderr)) == (0, "")
     assert done.stdout.startswith("mine:job on t4")
 
 
@@ -67,4 +72,4 @@ def test_forecasting_an_adapter_prints_nothing_beside_the_answer(tmp_path: Path)
                                            "torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))\n")  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "gpuwise", "forecast", "mine.py:job", "--on", "t4", "--adapter", "lora"],
                           cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_progress(done.stderr)) == (0, "")

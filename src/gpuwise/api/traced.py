@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuwise.api.cache import JobCache, JobFacts
+from gpuwise.api.progress import tracing
 from gpuwise.api.source import Source
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.strategy import Strategy
@@ -30,14 +31,16 @@ class JobSource(Source):
         self._require_torch()
         from gpuwise.tracing import trace_family
 
-        return trace_family(self.job, strategy, substrate=substrate)
+        with tracing(self.name, strategy):
+            return trace_family(self.job, strategy, substrate=substrate)
 
     def step(self, strategy: Strategy, substrate: str) -> Trace:
         """Recorded at this very micro-batch: one recording, where a family takes several."""
         self._require_torch()
         from gpuwise.tracing import record
 
-        return record(self.job, strategy, substrate=substrate).with_accumulation(strategy.accumulation)
+        with tracing(self.name, strategy):
+            return record(self.job, strategy, substrate=substrate).with_accumulation(strategy.accumulation)
 
     def _require_torch(self) -> None:
         from gpuwise.job.dependencies import require

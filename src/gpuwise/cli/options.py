@@ -32,7 +32,14 @@ def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 class JobCommand(click.Command):
-    """A verb with a JOB: its help ends with the presets."""
+    """A verb with a JOB: its help ends with the presets, and it shows when tracing takes a while."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from gpuwise.api.progress import tracing_shown_by
+        from gpuwise.cli.tracing_progress import shown
+
+        with tracing_shown_by(shown):
+            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from gpuwise.trace.presets.table import PRESETS

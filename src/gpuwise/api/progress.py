@@ -1,0 +1,30 @@
+"""Who is shown that a job is being traced, which may take a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+
+from gpuwise.strategy import Strategy
+
+Display = Callable[[str, Strategy], AbstractContextManager[object]]
+"""Called with the job's name and the strategy; what it returns is entered while they are traced."""
+
+_display: ContextVar[Display | None] = ContextVar("gpuwise_tracing_display", default=None)
+
+
+@contextmanager
+def tracing_shown_by(display: Display) -> Iterator[None]:
+    """While this holds, `display` shows every tracing."""
+    before = _display.set(display)
+    try:
+        yield
+    finally:
+        _display.reset(before)
+
+
+def tracing(job: str, strategy: Strategy) -> AbstractContextManager[object]:
+    """To be entered while a job is traced under a strategy."""
+    display = _display.get()
+    return nullcontext() if display is None else display(job, strategy)
