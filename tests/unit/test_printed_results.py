@@ -62,5 +62,13 @@ def test_chips_and_offers_are_those_of_the_command_line():
         gpuwise.chips("kind=gpu-consumr")
 
 
+def test_chips_and_offers_print_as_one_line():
+    (chip,) = gpuwise.chips("rtx-4090")
+    assert str(chip) == repr(chip) == "<Chip rtx-4090: gpu-consumer, 24 GiB>"
+    lines = [str(offer) for offer in gpuwise.offers("rtx-4090")]
+    assert any(line.startswith("<Offer 1 x rtx-4090 of vast") and line.endswith("/h>") for line in lines)
+    assert all("\n" not in line for line in lines)
+
+
 def test_types_are_shipped():
     assert (Path(gpuwise.__file__).parent / "py.typed").is_file()

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from gpuwise.printed import Printed
+
 PEAKS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 CHIP_KINDS = ("gpu-consumer", "gpu-workstation", "gpu-datacenter", "tpu", "npu", "asic", "fpga", "cpu", "neuromorphic")
 LINK_KINDS = ("scale-up", "scale-out", "host")
@@ -76,8 +78,8 @@ class _Sourced:
         return known | {"unverified": list(self.unverified)}
 
 
-@dataclass(frozen=True)
-class Chip(_Sourced):
+@dataclass(frozen=True, repr=False)
+class Chip(Printed, _Sourced):
     """A device as PyTorch sees it, of one product: form factor and memory size included ("H100" alone is several).
 
     package, devices_per_package: what is sold where that is several devices, such as a board of two GPUs; "" and 1 where
@@ -168,8 +170,8 @@ class Machine:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class Offer(_Sourced):
+@dataclass(frozen=True, repr=False)
+class Offer(Printed, _Sourced):
     """One way to get a machine at a price: a row of a price list under one kind of terms.
 
     count: devices; below 1 a slice of one; 0 means that the host CPU (`chip_id`) is the device.
