@@ -37,7 +37,7 @@ def choose_here(item: Candidate, found: Forecast, own: Price, request: Request, 
 
     None where the job cannot be traced here, or fits at no micro-batch.
     """
-    given = request.named & {"precision", "channels_last", "compile"}
+    given = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
     batch = found.strategy.global_batch
     for micro_batch in reversed(space.micro_batches(batch, request.micro_batch, request.accumulate)):
         if micro_batch > found.strategy.micro_batch:
