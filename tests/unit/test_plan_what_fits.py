@@ -17,7 +17,7 @@ from gpuwise.errors import DoesNotFitError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.fit import fit
 from gpuwise.plan.traces import Place
-from gpuwise.plan.what_fits import Answer, NoAnswer, Question, what_fits
+from gpuwise.plan.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.strategy import Strategy
 from gpuwise.trace.presets import load_preset
 
@@ -51,7 +51,7 @@ def recorded(name: str):
 def test_what_trains_the_same_comes_first_then_smaller_state():
     """With less and less memory the answer changes more and more."""
     found = [asked_of(gib, asked=Strategy("amp-bf16", optimizer="adamw", micro_batch=64)) for gib in (60, 30, 24)]
-    assert all(isinstance(answer, Answer) for answer in found)
+    assert all(isinstance(answer, FittingChange) for answer in found)
     same, host, eight_bit = found[0], found[1], asked_of(30, host_gib=16)
     assert same.forecast.strategy.micro_batch * same.forecast.strategy.accumulation == 64
     assert not same.changes_training
@@ -93,7 +93,7 @@ def test_seven_billion_parameters_on_12_gib_are_adapted_in_4_bits():
 
 def test_where_nothing_fits_it_says_what_was_not_tried():
     found = asked_of(2.0, source=recorded("llama2-7b"), asked=Strategy("amp-bf16"))
-    assert isinstance(found, NoAnswer)
+    assert isinstance(found, NoFittingChange)
     assert any("host memory" in line for line in found.not_tried)
 
 
@@ -102,7 +102,7 @@ def test_samples_are_shortened_last():
     place = Place(CATALOG.chip("rtx-3060-12gb"), 1, None, int(11.86 * GIB))
     long = what_fits(Question(source, Strategy("amp-bf16"), place, CATALOG, {"seq_len": 16384}, 64 * GIB,
                               lambda length: source, "llama2-7b", "rtx-3060"))  # fmt: skip
-    assert isinstance(long, Answer)
+    assert isinstance(long, FittingChange)
     assert long.sizes["seq_len"] in (2048, 4096, 8192)
     assert f"--seq-len {long.sizes['seq_len']}" in long.command
     assert any("shorter than 16,384" in note for note in long.notes)

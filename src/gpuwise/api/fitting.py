@@ -13,11 +13,11 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.plan.traces import Place
 from gpuwise.plan.types import TraceSource
-from gpuwise.plan.what_fits import Answer, NoAnswer, Question, what_fits
+from gpuwise.plan.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.strategy import Strategy
 
 
-def what_would_fit(source: Source, device: Device, asked: Strategy) -> Answer | NoAnswer | None:
+def what_would_fit(source: Source, device: Device, asked: Strategy) -> FittingChange | NoFittingChange | None:
     """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
     if device.machines > 1:
         return None

@@ -17,7 +17,7 @@ from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
 from gpuwise.plan.length import RunLength, with_whole_run
-from gpuwise.plan.what_fits import Answer
+from gpuwise.plan.what_fits import FittingChange
 from gpuwise.step_settings import (
     DeviceSettings,
     ForecastSettings,
@@ -79,7 +79,7 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     forecast = priced.forecast
     if forecast.memory.fits is False:
         found = what_would_fit(source, priced.device, forecast.strategy)
-        forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, Answer) else None)
+        forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, FittingChange) else None)
     if not length.named:
         return replace(forecast, assumptions=of_a_step(forecast.assumptions)), priced
     return with_whole_run(forecast, length, priced.trace.header), priced
@@ -153,7 +153,7 @@ def _with_answer(row: CompareRow, name: str, source: Source, catalog: Catalog) -
     if row.forecast is None or row.forecast.memory.fits is not False:
         return row
     found = what_would_fit(source, device_of(name, catalog), row.forecast.strategy)
-    if not isinstance(found, Answer):
+    if not isinstance(found, FittingChange):
         return row
     return replace(row, reason=f"{row.reason}; it would with {found.words}: {found.command}")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.peak import Peak
-from gpuwise.plan.what_fits import Answer, NoAnswer
+from gpuwise.plan.what_fits import FittingChange, NoFittingChange
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 
@@ -106,7 +106,7 @@ class FitResult(Printed):
     nearest_techniques: tuple[str, ...] = ()
     nearest_combination: Combination | None = None
     nearest_devices: int | None = None
-    answer: Answer | NoAnswer | None = None
+    answer: FittingChange | NoFittingChange | None = None
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -127,5 +127,5 @@ class FitResult(Printed):
                 "nearest_chips": list(self.nearest_chips), "nearest_techniques": list(self.nearest_techniques),
                 "nearest_combination": None if combination is None else combination.to_dict(),
                 "nearest_devices": self.nearest_devices,
-                "answer": self.answer.to_dict() if isinstance(self.answer, Answer) else None,
+                "answer": self.answer.to_dict() if isinstance(self.answer, FittingChange) else None,
                 "assumptions": list(self.assumptions)}  # fmt: skip

@@ -24,7 +24,7 @@ from gpuwise.plan.runnable import train_obstacle
 from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
 from gpuwise.plan.this_cpu import choices_here
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
-from gpuwise.plan.what_fits import Answer, Question, what_fits
+from gpuwise.plan.what_fits import FittingChange, Question, what_fits
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.trace.trace import Header
@@ -210,7 +210,7 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
 
 def _what_would_fit(source: TraceSource, request: Request, places: Mapping[Key, Candidate],
                     best: Mapping[Key, Forecast | NoStrategy], catalog: Catalog,
-                    with_seq_len: Callable[[int], TraceSource] | None) -> tuple[Candidate, Answer] | None:  # fmt: skip
+                    with_seq_len: Callable[[int], TraceSource] | None) -> tuple[Candidate, FittingChange] | None:  # fmt: skip
     """The smallest change that fits the candidate which lacks the least memory."""
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
     nearest = places[min(short, key=lambda key: (short[key].shortfall_bytes, str(places[key])))]
@@ -225,12 +225,12 @@ def _what_would_fit(source: TraceSource, request: Request, places: Mapping[Key, 
             answer = what_fits(question)
         except GpuwiseError:
             continue
-        if isinstance(answer, Answer):
+        if isinstance(answer, FittingChange):
             return nearest, answer
     return None
 
 
-def _nothing(job: str, request: Request, rejected: Rejections, found: tuple[Candidate, Answer] | None) -> GpuwiseError:
+def _nothing(job: str, request: Request, rejected: Rejections, found: tuple[Candidate, FittingChange] | None) -> GpuwiseError:
     reasons = rejected.result()
     told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if reason != _NO_MEMORY]
     others = (f" Others are out for: {'; '.join(told[:3])}." if told else "") + own_machines(rejected.at_hand)

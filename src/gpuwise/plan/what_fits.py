@@ -74,7 +74,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FittingChange:
     """A strategy that fits.
 
     techniques: what was changed, in words. notes: what that does. changes_training: what is trained, or how it converges,
@@ -108,13 +108,13 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class NoAnswer:
+class NoFittingChange:
     """Nothing fits. not_tried: why some changes could not be looked at, by name."""
 
     not_tried: tuple[str, ...] = ()
 
 
-def what_fits(question: Question) -> Answer | NoAnswer:
+def what_fits(question: Question) -> FittingChange | NoFittingChange:
     """The smallest change of what is asked that fits the device. Raises what tracing the job as asked raises."""
     search = _Search(question, Traces(question.source, question.sizes, question.asked.optimizer, question.asked.mode))
     found = search.first()
@@ -132,7 +132,8 @@ def what_fits(question: Question) -> Answer | NoAnswer:
         except (JobError, *_NOT_HAD) as error:
             search.not_tried.setdefault(error.what, []).append("shorter samples")
             break
-    return found or NoAnswer(tuple(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in search.not_tried.items()))
+    not_tried = (f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in search.not_tried.items())
+    return found or NoFittingChange(tuple(not_tried))
 
 
 class _Search:
@@ -147,9 +148,9 @@ class _Search:
         self.longest = longest or self.header.sizes.get("seq_len")
         named = question.asked.but(optimizer=question.asked.optimizer or family.header.strategy.optimizer)
         self.known = {each.name: each for each in techniques(named, question.place.chip)}
-        self._answers: dict[tuple[Technique, ...], Answer | None] = {}
+        self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
 
-    def first(self) -> Answer | None:
+    def first(self) -> FittingChange | None:
         shorter = self._fitting(())
         if shorter is not None:
             return shorter
@@ -164,13 +165,13 @@ class _Search:
         """Those that are not already asked for."""
         return tuple(self.known[name] for name in names if name in self.known)
 
-    def _fitting(self, chosen: tuple[Technique, ...]) -> Answer | None:
+    def _fitting(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
         """The largest part of the batch that fits with these techniques."""
         if chosen not in self._answers:
             self._answers[chosen] = self._find(chosen)
         return self._answers[chosen]
 
-    def _find(self, chosen: tuple[Technique, ...]) -> Answer | None:
+    def _find(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
         strategy: Strategy | None = self.question.asked
         for technique in chosen:
             strategy = None if strategy is None else technique.of(strategy)
@@ -238,7 +239,7 @@ class _Search:
             return 0
         return 4 * self.header.parameters + 12 * self.header.trainable_parameters
 
-    def _tried(self, strategy: Strategy, chosen: tuple[Technique, ...]) -> Answer | None:
+    def _tried(self, strategy: Strategy, chosen: tuple[Technique, ...]) -> FittingChange | None:
         question, place = self.question, self.question.place
         capacity = place.capacity_bytes
         if capacity is not None and needed_bytes(self.traces, strategy, place) > LARGEST_SHARE * capacity:
@@ -250,7 +251,7 @@ class _Search:
             return None
         return self._answer(forecast, chosen)
 
-    def _answer(self, forecast: Forecast, chosen: tuple[Technique, ...]) -> Answer:
+    def _answer(self, forecast: Forecast, chosen: tuple[Technique, ...]) -> FittingChange:
         question, strategy = self.question, forecast.strategy
         names = [technique.name for technique in chosen]
         notes = [f"{technique.name}: {technique.note}" for technique in chosen if technique.note]
@@ -271,7 +272,7 @@ class _Search:
         mesh, mode = strategy.mesh, " --mode infer" if strategy.mode == "infer" else ""
         sharded = f" --mesh dp_shard={mesh.dp_shard}" if mesh.dp_shard > 1 else ""
         job = job_word(question.job)
-        return Answer(tuple(names), tuple(notes), changes, dict(question.sizes), forecast, host_bytes,
+        return FittingChange(tuple(names), tuple(notes), changes, dict(question.sizes), forecast, host_bytes,
                       techniques_alone + sizes,
                       f"gpuwise forecast {job} --on {question.on} {flags}{sizes}{sharded}{mode}",
                       "" if mode or mesh.devices > 1 else f"gpuwise train {job} {flags}{sizes}")  # fmt: skip

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gpuwise.plan.fitted import FitResult, FitRow
 from gpuwise.plan.micro_batch import MOST_MICRO_BATCH
-from gpuwise.plan.what_fits import Answer
+from gpuwise.plan.what_fits import FittingChange
 from gpuwise.report.answer import answer_report
 from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration
@@ -46,7 +46,7 @@ def fit_report(result: FitResult) -> Group:
     parts += notes("not looked at", _not_looked_at(result.rows))
     parts += _ways_out(result)
     parts += notes("assumed", result.assumptions)
-    if isinstance(result.answer, Answer):
+    if isinstance(result.answer, FittingChange):
         parts += answer_report(result.answer.to_dict())
     elif result.answer is not None:
         parts += notes("nothing that gpuwise knows makes it fit here", result.answer.not_tried or ["a smaller model does"])
@@ -104,7 +104,7 @@ def _ways_out(result: FitResult) -> list[RenderableType]:
     """Where it does not fit: what would."""
     parts: list[RenderableType] = []
     together = result.nearest_combination
-    if not isinstance(result.answer, Answer) and together is not None and len(together.techniques) > 1:
+    if not isinstance(result.answer, FittingChange) and together is not None and len(together.techniques) > 1:
         parts += notes("it would fit here with, together", [together.words])
     if result.nearest_techniques:
         parts += notes("it would fit with one of", result.nearest_techniques)
