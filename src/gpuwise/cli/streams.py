@@ -8,7 +8,7 @@ import sys
 import traceback
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -37,8 +37,10 @@ def ready_streams() -> None:
 
 def say(text: str) -> None:
     """On standard error. Where that is full or gone, the exit code alone says it."""
-    with suppress(OSError, ValueError):
+    try:
         click.echo(text, err=True)
+    except (OSError, ValueError):
+        _silence(sys.stderr)
 
 
 def print_json(data: Any) -> None:
@@ -62,5 +64,9 @@ def is_of_printing(error: OSError) -> bool:
 
 def silence_stdout() -> None:
     """Lets what is left in the buffer go nowhere: Python would complain again when it flushes at exit."""
+    _silence(answers())
+
+
+def _silence(stream: TextIO) -> None:
     with suppress(OSError, ValueError):  # no file behind it: nothing will be flushed to a pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
