@@ -239,6 +239,7 @@ def test_export_in_python(folder: Path):
     assert torch.equal(load_file(again.export("x.safetensors"))["weight"], expected["weight"])
     with pytest.raises(RunEndedError):
         again.run()
-    (folder / "tiny.py").write_text(JOB.replace("Linear(4, 1)", "Linear(4, 2)"))
+    # Of another length: Python takes a file of the same size and second for the one it has compiled.
+    (folder / "tiny.py").write_text(JOB.replace("Linear(4, 1)", "Linear(4, 20)"))
     with pytest.raises(gpuwise.JobError, match="run of another job"):
         gpuwise.Trainer("tiny.py:job", steps=6, micro_batch=8, run="r", progress="silent").export("y.safetensors")

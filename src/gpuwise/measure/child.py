@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
@@ -128,6 +129,8 @@ class Answering:
         self._answers = os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8")
         self.request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
         os.dup2(2, 1)
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # in the order it was printed
 
     def say(self, **answer: Any) -> None:
         self._answers.write(json.dumps(answer) + "\n")
