@@ -120,7 +120,7 @@ def test_a_forecast_says_time_and_money_of_a_whole_run():
 
 def test_the_whole_run_is_in_text_and_json():
     asked = ["forecast", "gpt2", "--on", "rtx-4090", "--tokens", "1B"]
-    shown = CliRunner().invoke(main, asked)
+    shown = CliRunner().invoke(main, asked, env={"COLUMNS": "160"})
     assert "whole run" in shown.stdout
     assert "$" in shown.stdout.partition("whole run")[2].splitlines()[0]
     answer = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
