@@ -2,7 +2,7 @@
 
     gpuwise train examples/gan.py:job --epochs 80 --micro-batch 128
 
-On two CPU cores that takes about ten seconds. The distance between generated and real digits (of the means and
+The distance between generated and real digits (of the means and
 covariances of their pixels, after Fréchet) falls from 11 to about 3.4.
 """
 

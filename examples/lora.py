@@ -4,7 +4,7 @@
     gpuwise train examples/lora.py:job --adapter lora --steps 200 --micro-batch 16
     gpuwise plan examples/lora.py:job --adapter lora --epochs 1
 
-On two CPU cores each takes some ten seconds. Source code that the model has not seen takes it 2.4 nats a character before
+Source code that the model has not seen takes it 2.4 nats a character before
 fine-tuning and 1.7 after; its own weights stay as they are.
 """
 
