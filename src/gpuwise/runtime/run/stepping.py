@@ -92,12 +92,12 @@ class Stepper:
         if self._judges:
             self._know(row, [value, *(part.item() for part in parts.values())] if parts else [value])
             return
+        for known, values in ready:  # before what `settle` waits for: losses become known in the order of their steps
+            self._know(known, values)
         if self._waiting is None or self._waiting.numbers != 1 + len(parts):
             self.settle()
             self._waiting = DeviceLosses(1 + len(parts))
         self._waiting.put(row, [loss, *parts.values()])
-        for known, values in ready:
-            self._know(known, values)
 
     def _untrained(self) -> list[str]:
         """A sentence each when parameters are trained that the loss does not depend on, or that have no optimizer."""
