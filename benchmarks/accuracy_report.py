@@ -30,17 +30,74 @@ STEPS = tuple(piece.name for piece in STEP_PIECES)  # their rows are whole steps
 # Family of a model by how its name starts; the first that fits.
 FAMILIES = {
     "ResNet-50": ("resnet50",),
-    "other ResNets, RegNets and kin": ("resnet", "resnext", "wide_resnet", "seres", "cspres", "res2net", "regnet", "nfnet",
-                                       "dm_nfnet", "ecaresnet", "gluon_res", "resnest", "rexnet", "tresnet", "skres",
-                                       "legacy_se", "ig_res", "ssl_res", "swsl_res", "lambda_res", "halonet", "hrnet", "dla"),
-    "depthwise convolutions": ("efficientnet", "tf_efficientnet", "mobilenet", "convnext", "tf_mobilenet", "mnasnet", "fbnet",
-                               "mixnet", "tf_mixnet", "lcnet", "tinynet", "ghostnet", "hardcorenas", "spnasnet", "repghost"),
-    "vision transformers and mixers": ("vit", "deit", "beit", "swin", "mixer", "eva", "cait", "xcit", "maxvit", "coat",
-                                       "levit", "flexivit", "twins", "pit", "gmixer", "gmlp", "resmlp", "volo", "crossvit",
-                                       "mvit", "samvit"),
+    "other ResNets, RegNets and kin": (
+        "resnet",
+        "resnext",
+        "wide_resnet",
+        "seres",
+        "cspres",
+        "res2net",
+        "regnet",
+        "nfnet",
+        "dm_nfnet",
+        "ecaresnet",
+        "gluon_res",
+        "resnest",
+        "rexnet",
+        "tresnet",
+        "skres",
+        "legacy_se",
+        "ig_res",
+        "ssl_res",
+        "swsl_res",
+        "lambda_res",
+        "halonet",
+        "hrnet",
+        "dla",
+    ),
+    "depthwise convolutions": (
+        "efficientnet",
+        "tf_efficientnet",
+        "mobilenet",
+        "convnext",
+        "tf_mobilenet",
+        "mnasnet",
+        "fbnet",
+        "mixnet",
+        "tf_mixnet",
+        "lcnet",
+        "tinynet",
+        "ghostnet",
+        "hardcorenas",
+        "spnasnet",
+        "repghost",
+    ),
+    "vision transformers and mixers": (
+        "vit",
+        "deit",
+        "beit",
+        "swin",
+        "mixer",
+        "eva",
+        "cait",
+        "xcit",
+        "maxvit",
+        "coat",
+        "levit",
+        "flexivit",
+        "twins",
+        "pit",
+        "gmixer",
+        "gmlp",
+        "resmlp",
+        "volo",
+        "crossvit",
+        "mvit",
+        "samvit",
+    ),
     "BERT": ("bert", "hf-bert"),
     "GPT and OPT": ("hf-gpt", "hf-opt", "gpt"),
-}  # fmt: skip
+}
 
 
 # --- what was asked for: (what, which rows, to beat, goal) ---
@@ -117,10 +174,18 @@ def family_of(model: str) -> str:
 def intervals_part(rows: pd.DataFrame) -> str:
     checked = intervals.coverage(rows[rows.piece.isin(STEPS)])
     lines = [
-        [family, level, mode, "compiled" if compiled else "eager", split, f"{len(part):,}",
-         f"{part.low.iloc[0]:.2f} to {part.high.iloc[0]:.2f}", f"{part.inside.mean():.0%}"]
+        [
+            family,
+            level,
+            mode,
+            "compiled" if compiled else "eager",
+            split,
+            f"{len(part):,}",
+            f"{part.low.iloc[0]:.2f} to {part.high.iloc[0]:.2f}",
+            f"{part.inside.mean():.0%}",
+        ]
         for (family, level, mode, compiled, split), part in checked.groupby([*intervals.BY, "split"])
-    ]  # fmt: skip
+    ]
     lines.append(["all", "", "", "", "", f"{len(checked):,}", "", f"{checked.inside.mean():.0%}"])
     head = ["family", "figures from", "mode", "run", "rows that were", "rows", "interval of measured / forecast", "inside"]
     return accuracy_text.INTERVALS.format(table=table(head, lines, words=5), covered=f"{checked.inside.mean():.0%}")

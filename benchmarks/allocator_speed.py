@@ -64,8 +64,10 @@ def main() -> None:
                 seconds[index].append(time.perf_counter() - start)
     for index, (name, (_, order), expandable) in enumerate(contestants):
         median, low, high = statistics.median(seconds[index]), min(seconds[index]), max(seconds[index])
-        print(f"{1e3 * median:7.1f} ms  ({1e3 * low:.1f} to {1e3 * high:.1f})  {len(order):6,} events  "
-              f"{len(order) / median:10,.0f} events/s  {'expandable' if expandable else 'classic':10}  {name}")  # fmt: skip
+        print(
+            f"{1e3 * median:7.1f} ms  ({1e3 * low:.1f} to {1e3 * high:.1f})  {len(order):6,} events  "
+            f"{len(order) / median:10,.0f} events/s  {'expandable' if expandable else 'classic':10}  {name}"
+        )
 
 
 if __name__ == "__main__":

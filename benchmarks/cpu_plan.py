@@ -93,13 +93,25 @@ def steps(rounds: int) -> Iterator[dict[str, Any]]:
         ratios = [naive / ours for naive, ours in found]
         forecast_s = choice.forecast.step_time_s.value
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"{name}: naive {median(n for n, _ in found):.3f} s, chosen {median(o for _, o in found):.3f} s (forecast "
-              f"{forecast_s:.3f}), ratio {median(ratios):.2f} ({spread})", flush=True)  # fmt: skip
+        print(
+            f"{name}: naive {median(n for n, _ in found):.3f} s, chosen {median(o for _, o in found):.3f} s (forecast "
+            f"{forecast_s:.3f}), ratio {median(ratios):.2f} ({spread})",
+            flush=True,
+        )
         for reason in choice.reasons:
             print(f"    {reason}")
-        yield {"job": name, "samples": samples, "seq_len": seq_len, "strategy": choice.strategy.to_dict(),
-               "naive_s": median(n for n, _ in found), "chosen_s": median(o for _, o in found), "forecast_s": forecast_s,
-               "ratio": median(ratios), "ratios": ratios, "reasons": list(choice.reasons)}  # fmt: skip
+        yield {
+            "job": name,
+            "samples": samples,
+            "seq_len": seq_len,
+            "strategy": choice.strategy.to_dict(),
+            "naive_s": median(n for n, _ in found),
+            "chosen_s": median(o for _, o in found),
+            "forecast_s": forecast_s,
+            "ratio": median(ratios),
+            "ratios": ratios,
+            "reasons": list(choice.reasons),
+        }
 
 
 def candidates() -> Iterator[dict[str, Any]]:
@@ -109,8 +121,9 @@ def candidates() -> Iterator[dict[str, Any]]:
         layouts = (False, True) if not seq_len else (False,)
         eager_s: dict[tuple[str, bool], float] = {}
         for precision, channels_last, compiled in [
-            *((p, layout, False) for p in ("fp32", "amp-bf16") for layout in layouts), ("amp-bf16", layouts[-1], True),
-        ]:  # fmt: skip
+            *((p, layout, False) for p in ("fp32", "amp-bf16") for layout in layouts),
+            ("amp-bf16", layouts[-1], True),
+        ]:
             start = Strategy(precision, micro_batch=samples, channels_last=channels_last, compile=compiled)
             choice = chosen(name, seq_len, samples, start=start, given=("precision", "channels_last", "compile"))
             seen = apart(name, seq_len, samples, start)
@@ -134,8 +147,16 @@ def chosen(name: str, seq_len: int, samples: int, *, given: tuple[str, ...], sta
     from gpuwise.hardware import detect_machine, load_catalog
 
     machine = detect_machine(load_catalog())
-    return cpu_settings(name, machine.chip, start or Strategy(micro_batch=samples), given=given, steps=LONG_RUN,
-                        capacity_bytes=machine.host_memory_bytes, seq_len=seq_len or None, history=False)  # fmt: skip
+    return cpu_settings(
+        name,
+        machine.chip,
+        start or Strategy(micro_batch=samples),
+        given=given,
+        steps=LONG_RUN,
+        capacity_bytes=machine.host_memory_bytes,
+        seq_len=seq_len or None,
+        history=False,
+    )
 
 
 # --- operations ---
@@ -177,8 +198,13 @@ def table(title: str, seen: list[Any]) -> None:
 
     here = detect_machine(load_catalog(), measured=False).chip
     cores = here.sm_count or 1
-    core = replace(here, id="one core", sm_count=1, peak_flops_per_s={n: v / cores for n, v in here.peak_flops_per_s.items()},
-                   memory_bandwidth_bytes_per_s=(here.memory_bandwidth_bytes_per_s or 0) / cores)  # fmt: skip
+    core = replace(
+        here,
+        id="one core",
+        sm_count=1,
+        peak_flops_per_s={n: v / cores for n, v in here.peak_flops_per_s.items()},
+        memory_bandwidth_bytes_per_s=(here.memory_bandwidth_bytes_per_s or 0) / cores,
+    )
     print(f"{title}: {len(seen)} networks")
     classes = by_class(seen, core, parameters())
     total_s = sum(part.seconds @ part.count for part in classes.values())

@@ -82,10 +82,22 @@ def main() -> None:
             strategy, job = strategy_of(samples, mode), job_of(name, seq_len)
             program, batch = build(job, strategy, "cpu"), checked_batch(job, samples)
             seconds = measure(partial(program.step, [batch]) if mode == "train" else partial(program.infer, batch))
-            rows.append({"job": name, "seq_len": seq_len, "samples": samples, "mode": mode,
-                         "median_s": statistics.median(seconds), "least_s": min(seconds), "steps": len(seconds), "threads": 1,
-                         "cpu": cpu.name, "cores": cpu.cores, "torch": torch.__version__,
-                         "date": date.today().isoformat()})  # fmt: skip
+            rows.append(
+                {
+                    "job": name,
+                    "seq_len": seq_len,
+                    "samples": samples,
+                    "mode": mode,
+                    "median_s": statistics.median(seconds),
+                    "least_s": min(seconds),
+                    "steps": len(seconds),
+                    "threads": 1,
+                    "cpu": cpu.name,
+                    "cores": cpu.cores,
+                    "torch": torch.__version__,
+                    "date": date.today().isoformat(),
+                }
+            )
             least = f"least {min(seconds):.4f}, {len(seconds)} steps"
             print(f"{name:28} {samples:4} {mode:8} {statistics.median(seconds):.4f} s ({least})", flush=True)
     if options.write:

@@ -44,8 +44,12 @@ class Row:
 
 def compare(case: Case, *, threads: int = 1) -> Row:
     """Predicted and measured peak of one configuration."""
-    return Row(case.name, predicted_bytes(case.job, case.strategy, threads=threads),
-               measured_bytes(case.job, case.strategy, threads=threads), case.convolutions)  # fmt: skip
+    return Row(
+        case.name,
+        predicted_bytes(case.job, case.strategy, threads=threads),
+        measured_bytes(case.job, case.strategy, threads=threads),
+        case.convolutions,
+    )
 
 
 def predicted_bytes(job: Job, strategy: Strategy, *, threads: int = 1) -> int:
@@ -57,8 +61,12 @@ def predicted_bytes(job: Job, strategy: Strategy, *, threads: int = 1) -> int:
 
 def measured_bytes(job: Job, strategy: Strategy, *, threads: int = 1) -> int:
     """Peak of the second real step, everything made before it included."""
-    with on_threads(threads), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU],
-                                                     profile_memory=True, acc_events=True) as profile:  # fmt: skip
+    with (
+        on_threads(threads),
+        torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        ) as profile,
+    ):
         program = build(job, strategy, "cpu")
         _step(program)
         with torch.profiler.record_function("second step"):

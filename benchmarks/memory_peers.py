@@ -47,9 +47,18 @@ def on_cpu(truth: list[memory_on_cpu.Row]) -> list[Row]:
         with memory_on_cpu.on_threads(1):
             tracked = memtracker_bytes(case.job, case.strategy)
         model = on_meta(case.job.model)
-        rows.append(Row(row.name, row.measured, {
-            "gpuwise": row.predicted, "accelerate": accelerate_bytes(model, case.strategy.precision),
-            "DeepSpeed": deepspeed_bytes(model), "MemTracker": tracked}))  # fmt: skip
+        rows.append(
+            Row(
+                row.name,
+                row.measured,
+                {
+                    "gpuwise": row.predicted,
+                    "accelerate": accelerate_bytes(model, case.strategy.precision),
+                    "DeepSpeed": deepspeed_bytes(model),
+                    "MemTracker": tracked,
+                },
+            )
+        )
     return rows
 
 
@@ -58,8 +67,7 @@ def on_t4(found: list[memory_t4.Row], reference: Path) -> list[Row]:
     import pandas as pd
 
     table = pd.read_csv(reference / "memory" / "t4_finetune.csv", keep_default_na=False)
-    jobs = {memory_t4.name_of(row): memory_t4.job_of(row) for row in table.to_dict("records")
-            if row["quantization"] == "none"}  # fmt: skip
+    jobs = {memory_t4.name_of(row): memory_t4.job_of(row) for row in table.to_dict("records") if row["quantization"] == "none"}
     rows = []
     for row in found:
         if row.name not in jobs:

@@ -34,8 +34,14 @@ from gpuwise.tracing import record
 
 NOT_A_READING_GIB = 0.5  # Lambda's tables print 0 where nvidia-smi gave nothing
 GB_IN_GIB = 1e9 / 2**30
-CHIPS = {"A100-40GB": "a100-40gb-sxm", "A100-40GB-SXM": "a100-40gb-sxm", "A10G-24GB": "a10g", "RTX4090": "rtx-4090",
-         "RTX-A6000": "rtx-a6000", "H100-96GB-HBM2e-500W": "h100-96gb-hbm2e"}  # fmt: skip
+CHIPS = {
+    "A100-40GB": "a100-40gb-sxm",
+    "A100-40GB-SXM": "a100-40gb-sxm",
+    "A10G-24GB": "a10g",
+    "RTX4090": "rtx-4090",
+    "RTX-A6000": "rtx-a6000",
+    "H100-96GB-HBM2e-500W": "h100-96gb-hbm2e",
+}
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,12 @@ def compare(reference: Path, cache: Path, only: str = "") -> tuple[list[Row], Co
     catalog, left_out = Catalog(), Counter[tuple[str, str]]()
     rows: list[Row] = []
     for source, part in table.groupby("source_repo"):
-        how = {"lambdal/deeplearning-benchmark": _lambda, "pytorch/torchtitan": _torchtitan,
-               "pytorch/torchtune": _torchtune, "Lightning-AI/litgpt": _litgpt}.get(str(source))  # fmt: skip
+        how = {
+            "lambdal/deeplearning-benchmark": _lambda,
+            "pytorch/torchtitan": _torchtitan,
+            "pytorch/torchtune": _torchtune,
+            "Lightning-AI/litgpt": _litgpt,
+        }.get(str(source))
         if how is None:
             left_out[str(source), OTHERS.get(str(source), "not expressed")] += len(part)
             continue
@@ -112,15 +122,26 @@ def _torchtitan(row: pd.DataFrame, cache: Path, catalog: Catalog) -> Row | str:
     if values.precision == "fp8":
         return "fp8 under FSDP"
     compiled = values.compile_or_fused_notes != "eager"
-    strategy = Strategy(precision="amp-bf16", micro_batch=int(values.batch_per_gpu), recompute=values.recompute,
-                        optimizer="adamw", mesh=Mesh(dp_shard=int(values.num_gpus)), compile=compiled)  # fmt: skip
+    strategy = Strategy(
+        precision="amp-bf16",
+        micro_batch=int(values.batch_per_gpu),
+        recompute=values.recompute,
+        optimizer="adamw",
+        mesh=Mesh(dp_shard=int(values.num_gpus)),
+        compile=compiled,
+    )
     try:
         memory = _memory(resolve("llama3-8b", seq_len=8192), strategy, CHIPS[values.gpu], catalog)
     except GpuwiseError as error:
         return error.what
     kind = "compiled" if compiled else "eager"
-    return Row("torchtitan", f"Llama 3.1 8B, FSDP on {strategy.mesh.dp_shard}, {kind}", "reserved",
-               float(values.peak_mem_gb), _gib(memory, "reserved"))  # fmt: skip
+    return Row(
+        "torchtitan",
+        f"Llama 3.1 8B, FSDP on {strategy.mesh.dp_shard}, {kind}",
+        "reserved",
+        float(values.peak_mem_gb),
+        _gib(memory, "reserved"),
+    )
 
 
 def _torchtune(row: pd.DataFrame, cache: Path, catalog: Catalog) -> Row | str:
@@ -137,8 +158,13 @@ def _torchtune(row: pd.DataFrame, cache: Path, catalog: Catalog) -> Row | str:
         memory = _memory(memory_jobs.torchtune(2048), strategy, CHIPS[values.gpu], catalog)
     except GpuwiseError as error:
         return error.what
-    return Row("torchtune", f"Llama 3.1 8B, {method}, {CHIPS[values.gpu]}", "reserved", float(values.peak_mem_gb),
-               _gib(memory, "reserved"))  # fmt: skip
+    return Row(
+        "torchtune",
+        f"Llama 3.1 8B, {method}, {CHIPS[values.gpu]}",
+        "reserved",
+        float(values.peak_mem_gb),
+        _gib(memory, "reserved"),
+    )
 
 
 def _litgpt(row: pd.DataFrame, cache: Path, catalog: Catalog) -> Row | str:
@@ -163,8 +189,13 @@ def _litgpt(row: pd.DataFrame, cache: Path, catalog: Catalog) -> Row | str:
     except GpuwiseError as error:
         return error.what
     method = f"LoRA{', ' + quantized if quantized else ''}"
-    return Row("litgpt", f"{name}, {method}, {batch} × {seq_len}", "allocated", values.peak_mem_gb * GB_IN_GIB,
-               _gib(memory, "allocated"))  # fmt: skip
+    return Row(
+        "litgpt",
+        f"{name}, {method}, {batch} × {seq_len}",
+        "allocated",
+        values.peak_mem_gb * GB_IN_GIB,
+        _gib(memory, "allocated"),
+    )
 
 
 def _tiny_llama(values: Any, chip: str, catalog: Catalog) -> Row | str:
@@ -173,8 +204,13 @@ def _tiny_llama(values: Any, chip: str, catalog: Catalog) -> Row | str:
     mesh = {"Fully-sharded ZeRO 3": Mesh(dp_shard=8), "Replicated": Mesh(dp_replicate=8)}.get(values.parallelism, Mesh())
     strategy = Strategy(precision="bf16", micro_batch=4, optimizer="adamw", mesh=mesh)
     memory = _memory(memory_jobs.pretraining("TinyLlama 1.1B", 2048), strategy, chip, catalog)
-    return Row("litgpt", f"TinyLlama 1.1B, pre-training, {values.parallelism}", "allocated",
-               values.peak_mem_gb * GB_IN_GIB, _gib(memory, "allocated"))  # fmt: skip
+    return Row(
+        "litgpt",
+        f"TinyLlama 1.1B, pre-training, {values.parallelism}",
+        "allocated",
+        values.peak_mem_gb * GB_IN_GIB,
+        _gib(memory, "allocated"),
+    )
 
 
 def _memory(job: Job, strategy: Strategy, chip_id: str, catalog: Catalog) -> MemoryForecast:

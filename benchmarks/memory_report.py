@@ -67,13 +67,22 @@ def write(found: dict[str, Any]) -> None:
     published = [memory_published.Row(**row) for row in found["published"]["rows"]]
     left_out = [[source, str(count), reason] for source, reason, count in found["published"]["left_out"]]
     text = page.PAGE.format(
-        command=page.COMMAND, cpu_summary=page.errors_in_words(cpu), cpu=page.bytes_table(cpu),
-        truth_missing=found["truth"]["missing"], truth_summary=page.errors_in_words(truth), truth=page.bytes_table(truth),
-        t4_summary=page.t4_summary(t4), t4=page.t4_table(t4), published_count=len(published),
-        distribution=page.distribution_table(published), published=page.published_table(published),
-        far=page.far_list(published), left_out=table(["source", "rows", "why"], left_out),
-        peers_summary=page.peers_summary(peers), peers=page.peers_table(peers),
-    )  # fmt: skip
+        command=page.COMMAND,
+        cpu_summary=page.errors_in_words(cpu),
+        cpu=page.bytes_table(cpu),
+        truth_missing=found["truth"]["missing"],
+        truth_summary=page.errors_in_words(truth),
+        truth=page.bytes_table(truth),
+        t4_summary=page.t4_summary(t4),
+        t4=page.t4_table(t4),
+        published_count=len(published),
+        distribution=page.distribution_table(published),
+        published=page.published_table(published),
+        far=page.far_list(published),
+        left_out=table(["source", "rows", "why"], left_out),
+        peers_summary=page.peers_summary(peers),
+        peers=page.peers_table(peers),
+    )
     (DOCS / "accuracy-memory.md").write_text(text.strip() + "\n", encoding="utf-8")
     from benchmarks.support import accuracy_figures  # matplotlib
 

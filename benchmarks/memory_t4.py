@@ -66,8 +66,10 @@ class Row:
     measured_mib: dict[str, float]
 
     def error(self, column: str) -> float:
-        ours, theirs = (mib[column] if column in mib else mib["allocated"] - mib["resident"]
-                        for mib in (self.forecast_mib, self.measured_mib))  # fmt: skip
+        ours, theirs = (
+            mib[column] if column in mib else mib["allocated"] - mib["resident"]
+            for mib in (self.forecast_mib, self.measured_mib)
+        )
         return ours / theirs - 1
 
 
@@ -93,9 +95,15 @@ def forecast_mib(trace: Trace) -> dict[str, float]:
     """The forecast for a T4, and from the same replayed allocator what it holds before a step and at most in each phase."""
     chip, figures = load_catalog().chip("t4"), parameters()
     memory = memory_forecast(trace, chip, devices=1, capacity_bytes=None, parameters=figures)
-    return {name: float(size) / MIB for name, size in {
-        **phase_bytes(trace, chip), "allocated": memory.peak_allocated_bytes,
-        "reserved": memory.peak_reserved_bytes, "device": memory.device_bytes}.items()}  # fmt: skip
+    return {
+        name: float(size) / MIB
+        for name, size in {
+            **phase_bytes(trace, chip),
+            "allocated": memory.peak_allocated_bytes,
+            "reserved": memory.peak_reserved_bytes,
+            "device": memory.device_bytes,
+        }.items()
+    }
 
 
 def job_of(row: dict[str, Any]) -> Job:
@@ -127,9 +135,14 @@ def _model(row: dict[str, Any]) -> nn.Module:
     _register_attention(transformers)
     make = transformers.Qwen2Config if "Qwen" in row["model"] else transformers.LlamaConfig
     fields = ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
-    config = make(**{name: row[name] for name in fields}, num_hidden_layers=row["num_layers"],
-                  num_key_value_heads=_kv_heads(row), max_position_embeddings=8192, use_cache=False,
-                  tie_word_embeddings=str(row["tie_word_embeddings"]) == "True")  # fmt: skip
+    config = make(
+        **{name: row[name] for name in fields},
+        num_hidden_layers=row["num_layers"],
+        num_key_value_heads=_kv_heads(row),
+        max_position_embeddings=8192,
+        use_cache=False,
+        tie_word_embeddings=str(row["tie_word_embeddings"]) == "True",
+    )
     model: Any = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float16, attn_implementation=ATTENTION[row["attention"]]
     )
@@ -139,9 +152,17 @@ def _model(row: dict[str, Any]) -> nn.Module:
         for parameter in model.parameters():  # as peft.prepare_model_for_kbit_training: the rest in fp32
             if type(parameter) is nn.Parameter:
                 parameter.data = parameter.data.float()
-    model = peft.get_peft_model(model, peft.LoraConfig(
-        r=row["lora_rank"], lora_alpha=2 * row["lora_rank"], lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
-        target_modules=row["lora_targets"].split()))  # fmt: skip
+    model = peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=row["lora_rank"],
+            lora_alpha=2 * row["lora_rank"],
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+            target_modules=row["lora_targets"].split(),
+        ),
+    )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.enable_input_require_grads()
     return model
@@ -161,13 +182,22 @@ def _register_attention(transformers: Any) -> None:
     """SDPA with keys and values repeated for every head before it, as the script that measured did."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-    def expanded(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, scaling: float | None = None,
-                 dropout: float = 0.0, **_: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
+    def expanded(
+        module: nn.Module,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
         out = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling)  # fmt: skip
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling
+        )
         return out.transpose(1, 2).contiguous(), None
 
     name = ATTENTION["flash"]
@@ -182,8 +212,10 @@ def summary(found: list[Row]) -> list[str]:
         for column in ERRORS:
             errors = [abs(row.error(column)) for row in found if row.adapter == adapter]
             if errors:
-                lines.append(f"{adapter:<6} {column:<10} median {statistics.median(errors):.4%}, largest {max(errors):.4%}, "
-                             f"{len(errors)} rows")  # fmt: skip
+                lines.append(
+                    f"{adapter:<6} {column:<10} median {statistics.median(errors):.4%}, largest {max(errors):.4%}, "
+                    f"{len(errors)} rows"
+                )
     return lines
 
 

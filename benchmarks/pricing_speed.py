@@ -85,8 +85,10 @@ def line(name: str, work: Callable[[], object], runs: int) -> str:
         work()
         elapsed.append(1e3 * (time.perf_counter() - start))
         busy.append(1e3 * (time.process_time() - processor))
-    return (f"{name:52} {statistics.median(elapsed):8.1f} ms ({min(elapsed):.1f} to {max(elapsed):.1f}), "
-            f"processor {statistics.median(busy):.1f} ms")  # fmt: skip
+    return (
+        f"{name:52} {statistics.median(elapsed):8.1f} ms ({min(elapsed):.1f} to {max(elapsed):.1f}), "
+        f"processor {statistics.median(busy):.1f} ms"
+    )
 
 
 def main() -> None:

@@ -43,12 +43,16 @@ def main() -> None:
         trace = record(resolve(options.job, seq_len=options.seq_len), strategy)
         elapsed, used = time.perf_counter() - start, time.process_time() - processor
         seconds.append(used)
-        print(f"{len(trace.sequence):,} positions, {len(trace.operations):,} distinct operations, "
-              f"{len(trace.storages):,} storages: {elapsed:.2f} s elapsed, {used:.2f} s of processor")  # fmt: skip
+        print(
+            f"{len(trace.sequence):,} positions, {len(trace.operations):,} distinct operations, "
+            f"{len(trace.storages):,} storages: {elapsed:.2f} s elapsed, {used:.2f} s of processor"
+        )
     median = statistics.median(seconds)  # the first one also loads what PyTorch loads late
     met = "met" if median <= AIM_S and resident_bytes() <= AIM_BYTES else "missed"
-    print(f"median: {median:.2f} s of processor and {resident_bytes() / 1e6:,.0f} MB resident "
-          f"(aims {AIM_S:.1f} s and {AIM_BYTES / 1e6:,.0f} MB: {met})")  # fmt: skip
+    print(
+        f"median: {median:.2f} s of processor and {resident_bytes() / 1e6:,.0f} MB resident "
+        f"(aims {AIM_S:.1f} s and {AIM_BYTES / 1e6:,.0f} MB: {met})"
+    )
 
 
 if __name__ == "__main__":

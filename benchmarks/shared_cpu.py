@@ -41,8 +41,9 @@ SETTLE_S = 2.0  # until a competitor computes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_cpu", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.shared_cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=600, help="of a run, which ends after 20 s in any case")
     parser.add_argument("--write", action="store_true", help="put the rows into results and page")
@@ -74,8 +75,19 @@ def measured(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
 
 def samples_per_s(variables: dict[str, str], steps: int) -> float:
     """Of one run of the digits example, warm-up left out."""
-    command = [sys.executable, "-m", "gpuwise", "train", "examples/digits.py:job", "--steps", str(steps), "--no-run", "--json",
-               "--time-limit", LONGEST]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "gpuwise",
+        "train",
+        "examples/digits.py:job",
+        "--steps",
+        str(steps),
+        "--no-run",
+        "--json",
+        "--time-limit",
+        LONGEST,
+    ]
     done = subprocess.run(command, cwd=HOME, env={**_plain(), **variables}, capture_output=True, text=True)
     if done.returncode not in ENDED:
         raise SystemExit(f"the run ended with exit code {done.returncode}:\n{done.stderr}")
@@ -102,12 +114,16 @@ def table(results: dict[str, Any]) -> str:
     lines = ["| beside | waiting actively | waiting passively, as gpuwise sets it | ratio |", "| --- | ---: | ---: | ---: |"]
     for rival, rows in results["rows"].items():
         ratios = [after / before for before, after in zip(rows["active"], rows["passive"], strict=True)]
-        lines.append(f"| {rival} | {_spread(rows['active'])} | {_spread(rows['passive'])} | "
-                     f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) |")  # fmt: skip
+        lines.append(
+            f"| {rival} | {_spread(rows['active'])} | {_spread(rows['passive'])} | "
+            f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) |"
+        )
     about = results["about"]
     rounds = len(next(iter(results["rows"].values()))["active"])
-    said = (f"Samples a second of `examples/digits.py`: medians of {rounds} rounds in turns, smallest and largest "
-            f"({about['cpu']}, {about['cores']} cores, load {about['load']}, {about['date']}).")  # fmt: skip
+    said = (
+        f"Samples a second of `examples/digits.py`: medians of {rounds} rounds in turns, smallest and largest "
+        f"({about['cpu']}, {about['cores']} cores, load {about['load']}, {about['date']})."
+    )
     return "\n".join([said, "", *lines])
 
 

@@ -91,8 +91,10 @@ def observed(rounds: int) -> None:
         operations += seen.seconds.shape[1]
         if np.median(seen.step_s) > LEAST_S:
             ratios.append(float(np.median(seen.seconds, axis=0).sum() / np.median(seen.step_s)))
-    print(f"{len(NETWORKS)} networks, {operations:,} operations; of {len(ratios)} steps over {1e3 * LEAST_S:.0f} ms the "
-          f"operations add up to {min(ratios):.1%} to {max(ratios):.1%} of the step, median {median(ratios):.1%}")  # fmt: skip
+    print(
+        f"{len(NETWORKS)} networks, {operations:,} operations; of {len(ratios)} steps over {1e3 * LEAST_S:.0f} ms the "
+        f"operations add up to {min(ratios):.1%} to {max(ratios):.1%} of the step, median {median(ratios):.1%}"
+    )
 
 
 PARTS = {"freed": freed, "bound": bound, "observed": observed}

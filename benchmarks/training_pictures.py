@@ -41,8 +41,14 @@ def at_a_terminal(words: list[str], folder: str, *, until: int | None = None) ->
     ours, its = pty.openpty()
     termios.tcsetwinsize(its, (40, COLUMNS))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen([sys.executable, "-m", "gpuwise", *words], stderr=its, stdout=subprocess.DEVNULL, stdin=its,
-                               cwd=ROOT, env=environment | {"XDG_STATE_HOME": folder})  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpuwise", *words],
+        stderr=its,
+        stdout=subprocess.DEVNULL,
+        stdin=its,
+        cwd=ROOT,
+        env=environment | {"XDG_STATE_HOME": folder},
+    )
     os.close(its)
     written = b""
     while select.select([ours], [], [], 120)[0]:
@@ -67,8 +73,11 @@ def panel_picture(written: str) -> str:
     from rich.console import Console
     from rich.text import Text
 
-    frames = [(abs(int(found[1]) - PICTURED_AT * STEPS), frame) for frame in _REDRAWN.split(written)
-              if (found := PICTURED.search(frame))]  # fmt: skip
+    frames = [
+        (abs(int(found[1]) - PICTURED_AT * STEPS), frame)
+        for frame in _REDRAWN.split(written)
+        if (found := PICTURED.search(frame))
+    ]
     frame = min(frames)[1]
     frame = frame[frame.index("╭") : frame.rindex("╯") + 1].replace("\r\n", "\n")
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
@@ -89,8 +98,13 @@ def report_picture(html: str) -> bytes:
     style = style.replace("repeat(auto-fit, minmax(9em, 1fr))", "repeat(7, 1fr)")
     style = style.replace("repeat(auto-fit, minmax(min(26em, 100%), 1fr))", "1fr 1fr")
     width, height = _PAGE
-    page = re.sub(r"<style>.*?</style>", lambda _: f"<style>{style} @page {{ size: {width}px {height}px; margin: 0 }}</style>",
-                  html, count=1, flags=re.DOTALL)  # fmt: skip
+    page = re.sub(
+        r"<style>.*?</style>",
+        lambda _: f"<style>{style} @page {{ size: {width}px {height}px; margin: 0 }}</style>",
+        html,
+        count=1,
+        flags=re.DOTALL,
+    )
     page = re.sub(r"(<svg [^>]*>)", lambda found: f"{found[1]}<style>{style}</style>", page)
     pdf = weasyprint.HTML(string=page).write_pdf()
     picture = pypdfium2.PdfDocument(pdf)[0].render(scale=96 / 72).to_pil()  # a PDF has 72 units an inch, CSS 96
@@ -100,8 +114,9 @@ def report_picture(html: str) -> bytes:
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m benchmarks.training_pictures", description=__doc__,
-                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()  # fmt: skip
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.training_pictures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "char-gpt"
         words = COMMAND.replace("RUN", str(run)).split()

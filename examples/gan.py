@@ -25,10 +25,22 @@ class Gan(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator = nn.Sequential(nn.Linear(NOISE, WIDTH), nn.LeakyReLU(0.2), nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(0.2),
-                                       nn.Linear(WIDTH, PIXELS), nn.Sigmoid())  # fmt: skip
-        self.discriminator = nn.Sequential(nn.Linear(PIXELS, WIDTH), nn.LeakyReLU(0.2), nn.Dropout(0.2),
-                                           nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(0.2), nn.Linear(WIDTH, 1))  # fmt: skip
+        self.generator = nn.Sequential(
+            nn.Linear(NOISE, WIDTH),
+            nn.LeakyReLU(0.2),
+            nn.Linear(WIDTH, WIDTH),
+            nn.LeakyReLU(0.2),
+            nn.Linear(WIDTH, PIXELS),
+            nn.Sigmoid(),
+        )
+        self.discriminator = nn.Sequential(
+            nn.Linear(PIXELS, WIDTH),
+            nn.LeakyReLU(0.2),
+            nn.Dropout(0.2),
+            nn.Linear(WIDTH, WIDTH),
+            nn.LeakyReLU(0.2),
+            nn.Linear(WIDTH, 1),
+        )
 
 
 def guess(logits: Tensor, *, real: bool) -> Tensor:

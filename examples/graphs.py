@@ -98,10 +98,12 @@ def graphs(count: int, first: int = 0) -> list[Graphs]:
 def joined(graphs: list[Graphs]) -> Graphs:
     """One graph without edges between its parts: the collate function of the data."""
     starts = torch.tensor([0, *(len(one.graph) for one in graphs)]).cumsum(0)
-    return Graphs(torch.cat([one.x for one in graphs]),
-                  torch.cat([one.edges + start for one, start in zip(graphs, starts[:-1], strict=True)], 1),
-                  torch.cat([torch.full_like(one.graph, number) for number, one in enumerate(graphs)]),
-                  torch.cat([one.kind for one in graphs]))  # fmt: skip
+    return Graphs(
+        torch.cat([one.x for one in graphs]),
+        torch.cat([one.edges + start for one, start in zip(graphs, starts[:-1], strict=True)], 1),
+        torch.cat([torch.full_like(one.graph, number) for number, one in enumerate(graphs)]),
+        torch.cat([one.kind for one in graphs]),
+    )
 
 
 def example(n: int) -> Graphs:

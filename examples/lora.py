@@ -34,8 +34,9 @@ def pretrained() -> nn.Module:
     if next(model.parameters()).is_meta:
         return model
     if not BASE.is_file():
-        raise FileNotFoundError(f"{BASE.name} is not here; train it: gpuwise train examples/char_gpt.py:job --steps 200 "
-                                f"--export {BASE.name}")  # fmt: skip
+        raise FileNotFoundError(
+            f"{BASE.name} is not here; train it: gpuwise train examples/char_gpt.py:job --steps 200 --export {BASE.name}"
+        )
     load_model(model, BASE)
     return model
 

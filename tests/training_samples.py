@@ -34,8 +34,15 @@ def accuracy(model: nn.Module) -> dict[str, float]:
 
 
 def toy(**changes: Any) -> Job:
-    fields = {"model": lambda: nn.Linear(4, 2), "batch": points, "loss": loss, "data": lambda: points(160),
-              "learning_rate": 0.05, "name": "toy", "evaluate": accuracy}  # fmt: skip
+    fields = {
+        "model": lambda: nn.Linear(4, 2),
+        "batch": points,
+        "loss": loss,
+        "data": lambda: points(160),
+        "learning_rate": 0.05,
+        "name": "toy",
+        "evaluate": accuracy,
+    }
     return Job(**(fields | changes))
 
 

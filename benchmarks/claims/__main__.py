@@ -15,8 +15,9 @@ from benchmarks.claims import measured, page
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="write docs/claims.md and its figures")
     parser.add_argument("--measure", action="store_true", help="run the benchmarks on this machine")
     parser.add_argument("--only", default="", metavar="NAME", help="with --measure: those whose name begins so")

@@ -80,8 +80,11 @@ def _attend(queries: int, backend: SDPBackend) -> Measured:
 def _attention(queries: int, name: str) -> Bench:
     backend = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}[name]
     forecast = partial(_kernel_s, "attention", dtype="fp32", batch=1, heads=12, queries=queries, head_size=64)
-    return Bench(f"attention of 12 heads of 64, {queries} tokens, {name}", partial(_attend, queries, backend),
-                 forecast if name == "flash" else None)  # fmt: skip
+    return Bench(
+        f"attention of 12 heads of 64, {queries} tokens, {name}",
+        partial(_attend, queries, backend),
+        forecast if name == "flash" else None,
+    )
 
 
 def _trained(make: Callable[[], Job], n: int, **strategy: Any) -> Measured:
@@ -139,16 +142,24 @@ def benches() -> dict[str, Bench]:
         **{f"mlp_step_{n}": _step("MLP on 20 columns", mlp, n) for n in (1, 32, 512, 10_000)},
         **{f"resnet50_step_{n}": _step("ResNet-50, images of 224", resnet, n) for n in (1, 4, 8)},
         **{f"bert_step_{n}": _step("BERT base, sequences of 128", bert, n) for n in (1, 4)},
-        **{f"checkpoint_{key}_s": _step(f"{CHAIN_LAYERS} layers, {words[key]}", make, CHAIN_ROWS)
-           for key, make in chains.items()},
-        **{f"checkpoint_{key}_bytes": _peak(f"{CHAIN_LAYERS} layers, {words[key]}", make, CHAIN_ROWS)
-           for key, make in chains.items()},
-        **{f"autocast_{key}_{short}_bytes": _peak(what, make, n, precision)
-           for key, what, make, n in (("gpt", "GPT of 4 layers, sequences of 256", small_gpt, 8),
-                                      ("resnet", "ResNet-50, images of 224", resnet, 4))
-           for short, precision in (("fp32", "fp32"), ("amp", "amp-bf16"))},
+        **{
+            f"checkpoint_{key}_s": _step(f"{CHAIN_LAYERS} layers, {words[key]}", make, CHAIN_ROWS)
+            for key, make in chains.items()
+        },
+        **{
+            f"checkpoint_{key}_bytes": _peak(f"{CHAIN_LAYERS} layers, {words[key]}", make, CHAIN_ROWS)
+            for key, make in chains.items()
+        },
+        **{
+            f"autocast_{key}_{short}_bytes": _peak(what, make, n, precision)
+            for key, what, make, n in (
+                ("gpt", "GPT of 4 layers, sequences of 256", small_gpt, 8),
+                ("resnet", "ResNet-50, images of 224", resnet, 4),
+            )
+            for short, precision in (("fp32", "fp32"), ("amp", "amp-bf16"))
+        },
         **{f"state_{optimizer}_bytes": _state(optimizer) for optimizer in ("sgd", "momentum", "adamw")},
-    }  # fmt: skip
+    }
 
 
 def measure(only: str = "", *, path: Path = RESULTS) -> Mapping[str, Measured]:
@@ -166,7 +177,10 @@ def measure(only: str = "", *, path: Path = RESULTS) -> Mapping[str, Measured]:
         with suppress(GpuwiseError):
             forecast = bench.forecast() if bench.forecast else None
         rows[name] = row = replace(bench.run(), what=bench.what, forecast=forecast)
-        print(f"{name:28} {row.value:.6g} {row.unit} ({row.low:.6g} to {row.high:.6g}, {row.rounds} rounds); "
-              f"forecast {'–' if forecast is None else f'{forecast:.6g}'}", flush=True)  # fmt: skip
+        print(
+            f"{name:28} {row.value:.6g} {row.unit} ({row.low:.6g} to {row.high:.6g}, {row.rounds} rounds); "
+            f"forecast {'–' if forecast is None else f'{forecast:.6g}'}",
+            flush=True,
+        )
     save(Machine(cpu.name, cpu.cores, torch.get_num_threads(), torch.__version__), rows, whole=not only, path=path)
     return rows

@@ -109,8 +109,11 @@ class Claim:
 
     def outside(self, values: Mapping[str, float]) -> list[str]:
         """Rows whose figure has left the range that the words were written for."""
-        return [f"{self.name}: {row.key} is {row.shown(values[row.key])}" for row in self.rows
-                if row.key in values and not row.holds[0] <= values[row.key] <= row.holds[1]]  # fmt: skip
+        return [
+            f"{self.name}: {row.key} is {row.shown(values[row.key])}"
+            for row in self.rows
+            if row.key in values and not row.holds[0] <= values[row.key] <= row.holds[1]
+        ]
 
     def filled(self, template: str, values: Mapping[str, float]) -> str:
         """A template with the figures in it, by key."""

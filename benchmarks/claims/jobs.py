@@ -62,12 +62,26 @@ def chain(layers: int, segments: int) -> Callable[[], Job]:
 
 
 def gpt3() -> Job:
-    return Job(partial(Gpt2, GPT3), partial(next_token_batch, vocabulary=GPT3.vocabulary, seq_len=GPT3.positions), token_loss,
-               name="gpt3-175b", sample_unit="token", tokens_per_sample=GPT3.positions, seq_len=GPT3.positions)  # fmt: skip
+    return Job(
+        partial(Gpt2, GPT3),
+        partial(next_token_batch, vocabulary=GPT3.vocabulary, seq_len=GPT3.positions),
+        token_loss,
+        name="gpt3-175b",
+        sample_unit="token",
+        tokens_per_sample=GPT3.positions,
+        seq_len=GPT3.positions,
+    )
 
 
 def small_gpt(seq_len: int = 256) -> Job:
     """Four layers of GPT-2's shape, for a machine without a GPU."""
     config = Gpt2Config(vocabulary=2048, positions=seq_len, width=384, layers=4, heads=6, dropout=0.0)
-    return Job(partial(Gpt2, config), partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len), token_loss,
-               name="gpt-small", sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len)  # fmt: skip
+    return Job(
+        partial(Gpt2, config),
+        partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len),
+        token_loss,
+        name="gpt-small",
+        sample_unit="token",
+        tokens_per_sample=seq_len,
+        seq_len=seq_len,
+    )

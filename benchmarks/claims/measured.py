@@ -67,8 +67,9 @@ def save(machine: Machine, rows: Mapping[str, Measured], *, whole: bool, path: P
     """
     kept = load(path)
     if not whole and kept.machine not in (None, machine):
-        raise InputError(f"the figures kept are of another machine or PyTorch: {kept.machine}.",
-                         ["measure all: leave out --only"])  # fmt: skip
+        raise InputError(
+            f"the figures kept are of another machine or PyTorch: {kept.machine}.", ["measure all: leave out --only"]
+        )
     together = dict(rows) if whole else {**kept.rows, **rows}
     data = {"machine": asdict(machine), "rows": {name: asdict(row) for name, row in sorted(together.items())}}
     path.parent.mkdir(exist_ok=True)

@@ -80,30 +80,58 @@ V100_BUY = Claim(
     "used 16 GB modules were to be had from 56 dollars in 2025 (they need a board made for them).",
     rows=(
         Row("claimed", "2,000 dollars over 3.06 dollars an hour", "2000 / 3.06", lambda: 2000 / 3.06, hours, (650, 660)),
-        Row("aws", "AWS p3.2xlarge, on demand", offered("v100-sxm2-16gb provider=aws"), cheapest("on-demand", single=True),
-            per_hour, (3.05, 3.07)),
+        Row(
+            "aws",
+            "AWS p3.2xlarge, on demand",
+            offered("v100-sxm2-16gb provider=aws"),
+            cheapest("on-demand", single=True),
+            per_hour,
+            (3.05, 3.07),
+        ),
         Row("spot", "AWS, a V100 on spot", offered("v100-sxm2-16gb provider=aws"), cheapest("spot"), per_hour, (0.1, 1.5)),
-        Row("cheapest", "the cheapest V100 16 GB on demand", offered("v100-sxm2-16gb"), cheapest("on-demand"), per_hour,
-            (0.05, 1.0)),
+        Row(
+            "cheapest",
+            "the cheapest V100 16 GB on demand",
+            offered("v100-sxm2-16gb"),
+            cheapest("on-demand"),
+            per_hour,
+            (0.05, 1.0),
+        ),
         Row("power", "electricity of one's own V100 and its host", V100_PLAN, _hourly("owned", "own"), per_hour, (0.03, 0.1)),
-        Row("power_too", "2,000 dollars, electricity counted, against AWS on demand", ("aws", "power"), _break_even(2000),
-            hours),
-        Row("cheap_rent", "the same against the cheapest on demand", ("cheapest", "power"), _break_even(2000), hours,
-            (1500, 1e6)),
+        Row(
+            "power_too", "2,000 dollars, electricity counted, against AWS on demand", ("aws", "power"), _break_even(2000), hours
+        ),
+        Row(
+            "cheap_rent",
+            "the same against the cheapest on demand",
+            ("cheapest", "power"),
+            _break_even(2000),
+            hours,
+            (1500, 1e6),
+        ),
         Row("spot_rent", "the same against AWS spot", ("spot", "power"), _break_even(2000), hours),
-        Row("used", "56 dollars instead of 2,000, against the cheapest on demand", ("cheapest", "power"), _break_even(56),
-            hours),
-        *(Row(key, f"ResNet-50, 90 epochs, one V100, {what}", V100_PLAN, _cost(terms, provider), usd)
-          for key, what, terms, provider in (("plan_own", "owned (electricity)", "owned", "own"),
-                                             ("plan_spot", "AWS spot, interruptions counted", "spot", "aws"),
-                                             ("plan_aws", "AWS on demand", "on-demand", "aws"))),
+        Row(
+            "used", "56 dollars instead of 2,000, against the cheapest on demand", ("cheapest", "power"), _break_even(56), hours
+        ),
+        *(
+            Row(key, f"ResNet-50, 90 epochs, one V100, {what}", V100_PLAN, _cost(terms, provider), usd)
+            for key, what, terms, provider in (
+                ("plan_own", "owned (electricity)", "owned", "own"),
+                ("plan_spot", "AWS spot, interruptions counted", "spot", "aws"),
+                ("plan_aws", "AWS on demand", "on-demand", "aws"),
+            )
+        ),
     ),
     published=(
-        Published("used V100 SXM2 16 GB", "from about 56 dollars (400 RMB)",
-                  "a buyer's research on r/LocalLLaMA (post 1nokzcf)", "2025"),
+        Published(
+            "used V100 SXM2 16 GB",
+            "from about 56 dollars (400 RMB)",
+            "a buyer's research on r/LocalLLaMA (post 1nokzcf)",
+            "2025",
+        ),
         Published("the V100 when it was new", "about 11,000 dollars", "reports of shops", "", checked=False),
     ),
-)  # fmt: skip
+)
 
 _ALL = offered("")
 
@@ -116,32 +144,50 @@ SPOT = Claim(
     "to {gcp_gpu_most}, and at Hyperstack, RunPod and CoreWeave {others_least} to {others_most}. Nor is what the price saves "
     "what a run saves: interruptions and checkpoints cost time, and without checkpoints a long run may never end.",
     rows=(
-        Row("pairs", "pairs of provider and chip that have both prices, not stale", _ALL, lambda o: float(len(savings(o))),
-            lambda x: f"{x:.0f}", (15, 1000)),
+        Row(
+            "pairs",
+            "pairs of provider and chip that have both prices, not stale",
+            _ALL,
+            lambda o: float(len(savings(o))),
+            lambda x: f"{x:.0f}",
+            (15, 1000),
+        ),
         Row("median", "median saving of a pair", _ALL, lambda o: statistics.median(savings(o).values()), share, (0.45, 0.75)),
         Row("least", "least", _ALL, lambda o: min(savings(o).values()), share, (0.1, 0.4)),
         Row("most", "most", _ALL, lambda o: max(savings(o).values()), share, (0.8, 0.95)),
-        Row("inside", "pairs inside 60 to 90 %", _ALL, lambda o: float(sum(0.595 <= s <= 0.905 for s in savings(o).values())),
-            lambda x: f"{x:.0f}"),
-        *(Row(f"{key}_{end}", f"{what}: {end}", _ALL, _among(test, end), share)
-          for key, what, test in (("aws", "AWS", lambda p, c: p == "aws"),
-                                  ("tpu", "TPUs", lambda p, c: c.startswith("tpu")),
-                                  ("gcp_gpu", "GPUs on Google Cloud", lambda p, c: p == "gcp" and not c.startswith("tpu")),
-                                  ("nebius", "Nebius", lambda p, c: p == "nebius"),
-                                  ("others", "Hyperstack, RunPod, CoreWeave",
-                                   lambda p, c: p in ("hyperstack", "runpod", "coreweave")))
-          for end in ("least", "most")),
+        Row(
+            "inside",
+            "pairs inside 60 to 90 %",
+            _ALL,
+            lambda o: float(sum(0.595 <= s <= 0.905 for s in savings(o).values())),
+            lambda x: f"{x:.0f}",
+        ),
+        *(
+            Row(f"{key}_{end}", f"{what}: {end}", _ALL, _among(test, end), share)
+            for key, what, test in (
+                ("aws", "AWS", lambda p, c: p == "aws"),
+                ("tpu", "TPUs", lambda p, c: c.startswith("tpu")),
+                ("gcp_gpu", "GPUs on Google Cloud", lambda p, c: p == "gcp" and not c.startswith("tpu")),
+                ("nebius", "Nebius", lambda p, c: p == "nebius"),
+                ("others", "Hyperstack, RunPod, CoreWeave", lambda p, c: p in ("hyperstack", "runpod", "coreweave")),
+            )
+            for end in ("least", "most")
+        ),
         Row("run_demand", "ResNet-50, 90 epochs, AWS V100 on demand", V100_PLAN, _cost("on-demand", "aws"), usd),
         Row("run_spot", "the same on spot, one interruption a day", V100_PLAN, _cost("spot", "aws"), usd),
         Row("run_saves", "saved by the run", ("run_demand", "run_spot"), lambda d, s: 1 - s / d, share, (0.7, 0.95)),
     ),
     published=(
-        Published("AWS", "up to 90 % off on-demand prices",
-                  "AWS webinar, Using Spot Instances to Save up to 90% off Your EC2 Bill", "2015"),
+        Published(
+            "AWS",
+            "up to 90 % off on-demand prices",
+            "AWS webinar, Using Spot Instances to Save up to 90% off Your EC2 Bill",
+            "2015",
+        ),
         Published("Google Cloud", "60 to 91 % off, machine types and GPUs", "Google Cloud documentation of Spot VMs", ""),
     ),
     figure=("claims/spot.svg", "What spot saves, by provider and chip"),
-)  # fmt: skip
+)
 
 CLAIMS = (V100_BUY, SPOT)
 

@@ -64,12 +64,17 @@ def overview(claim: Claim, values: Mapping[str, float]) -> tuple[str, str, str]:
 
 
 def section(claim: Claim, values: Mapping[str, float], rows: Mapping[str, Measured]) -> str:
-    parts = [f'<a id="{claim.name}"></a>\n\n### {claim.said}\n',
-             f"**{claim.verdict.capitalize()}.** {claim.filled(claim.conditions, values)}\n"]  # fmt: skip
+    parts = [
+        f'<a id="{claim.name}"></a>\n\n### {claim.said}\n',
+        f"**{claim.verdict.capitalize()}.** {claim.filled(claim.conditions, values)}\n",
+    ]
     if claim.figure:
         parts.append(f"![{claim.figure[1]}](figures/{claim.figure[0]})\n")
-    parts.append("Computed:\n\n" + table(("", "what", "figure", "how"), (computed(claim, row, values) for row in claim.rows),
-                                         words=4) + "\n")  # fmt: skip
+    parts.append(
+        "Computed:\n\n"
+        + table(("", "what", "figure", "how"), (computed(claim, row, values) for row in claim.rows), words=4)
+        + "\n"
+    )
     if here := [measured(rows[name]) for name in claim.measured if name in rows]:
         parts.append("Measured here:\n\n" + table(MEASURED_HEAD, here, words=1) + "\n")
     if claim.published:

@@ -10,12 +10,21 @@ from benchmarks.claims.page import PATH
 
 matplotlib.use("Agg")
 # The same figures give the same file: no date, no random ids, text kept as text.
-STYLE = {"svg.hashsalt": "gpuwise", "svg.fonttype": "none", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3,
-         "axes.axisbelow": True}  # fmt: skip
+STYLE = {
+    "svg.hashsalt": "gpuwise",
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.axisbelow": True,
+}
 COLOURS = ("#8a9ba8", "#2e6f95", "#d1495b")
 FOLDER = PATH.parent / "figures" / "claims"
-NAMES = {"tabular-mlp": "MLP, 11 thousand parameters", "resnet50": "ResNet-50, 26 million",
-         "bert-base": "BERT base, 110 million"}  # fmt: skip
+NAMES = {
+    "tabular-mlp": "MLP, 11 thousand parameters",
+    "resnet50": "ResNet-50, 26 million",
+    "bert-base": "BERT base, 110 million",
+}
 
 
 def write() -> None:

@@ -123,8 +123,15 @@ class Rows:
         seconds, features = self.terms.seconds, self.terms.features
         terms = Terms({name: x[rows] for name, x in seconds.items()}, {name: x[rows] for name, x in features.items()})
         block = Block(terms, self.kernels[rows], np.arange(len(rows)), np.ones(len(rows)))
-        entries, _ = solve({self.key: block}, {self.key: design}, {self.key: prior}, Measured(self.seconds[rows], weight),
-                           pull=PULL[level] * max(1.0, FEW_ROWS / len(rows)), smooth=1e-3, iterations=200)  # fmt: skip
+        entries, _ = solve(
+            {self.key: block},
+            {self.key: design},
+            {self.key: prior},
+            Measured(self.seconds[rows], weight),
+            pull=PULL[level] * max(1.0, FEW_ROWS / len(rows)),
+            smooth=1e-3,
+            iterations=200,
+        )
         return entries[self.key]
 
     def log_errors(self, entry: Entry, chosen: np.ndarray) -> np.ndarray:
@@ -216,8 +223,10 @@ def unseen(context: Context, before: Store) -> pd.DataFrame:
 
 def slower(entry: Entry, factor: float, spread_: tuple[float, float], **evidence: str) -> Entry:
     """The same kernel model with arithmetic that takes `factor` times as long."""
-    terms = {name: replace(term, scale=float(f"{term.scale * factor:.4g}")) if name.startswith("compute") else term
-             for name, term in entry.terms.items()}  # fmt: skip
+    terms = {
+        name: replace(term, scale=float(f"{term.scale * factor:.4g}")) if name.startswith("compute") else term
+        for name, term in entry.terms.items()
+    }
     return replace(entry, terms=terms, spread=spread_, evidence=evidence)
 
 

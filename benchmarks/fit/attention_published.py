@@ -40,8 +40,9 @@ class Series:
     batch: int = 1
 
 
-def _paper(kernel: str, head: int, causal: bool, backward: bool, *tflops: float, chip: str = "h100-80gb-sxm",
-           source: str = FA3) -> Series:  # fmt: skip
+def _paper(
+    kernel: str, head: int, causal: bool, backward: bool, *tflops: float, chip: str = "h100-80gb-sxm", source: str = FA3
+) -> Series:
     """The benchmark of the FlashAttention papers: 16,384 tokens, width 2,048."""
     return Series(source, chip, kernel, backward, head, causal, 512, tflops, 2048 // head, 2048 // head)
 

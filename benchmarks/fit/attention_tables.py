@@ -13,8 +13,13 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import sustained_peak, units_for
 from gpuwise.hardware.catalog import Catalog
 
-CHIPS = {"a100_sxm": "a100-80gb-sxm", "h100_sxm": "h100-80gb-sxm", "b200_sxm": "b200-180gb-sxm", "gb200": "gb200-186gb",
-         "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server"}  # fmt: skip
+CHIPS = {
+    "a100_sxm": "a100-80gb-sxm",
+    "h100_sxm": "h100-80gb-sxm",
+    "b200_sxm": "b200-180gb-sxm",
+    "gb200": "gb200-186gb",
+    "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server",
+}
 COLUMNS = ["chip", "batch_size", "queries", "keys", "num_heads", "num_key_value_heads", "head_dim", "causal", "window_size"]
 DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 

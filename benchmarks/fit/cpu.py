@@ -196,9 +196,16 @@ def unseen(context: Context, before: Store) -> pd.DataFrame:
 
 def described(table: Table, level: str) -> dict[str, object]:
     mode = ["train" if group.endswith("train") else "infer" for group in table.group]
-    return {"model": table.model, "group": table.group, "family": "cpu", "level": level, "mode": mode, "precision": "fp32",
-            "seconds": table.seconds,
-            "compiled": [group.endswith("compiled") for group in table.group]}  # fmt: skip
+    return {
+        "model": table.model,
+        "group": table.group,
+        "family": "cpu",
+        "level": level,
+        "mode": mode,
+        "precision": "fp32",
+        "seconds": table.seconds,
+        "compiled": [group.endswith("compiled") for group in table.group],
+    }
 
 
 PIECE = Piece("cpu", fit, unseen)

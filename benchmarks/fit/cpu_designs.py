@@ -66,10 +66,36 @@ def design_of(key: str) -> Design:
 
 
 # Classes that a step of another job may hold, and that no row here decides.
-CONTRACTIONS = ("gemm", "gemm_batched", "conv", "conv_grouped", "conv_depthwise", "conv_channels_last",
-                "conv_grouped_channels_last", "conv_depthwise_channels_last", "attention", "rnn")  # fmt: skip
-OTHERS = ("elementwise", "reduction", "norm_batch", "norm_layer", "norm_group", "softmax", "loss", "embedding", "scatter",
-          "pool", "copy", "random", "optimizer", "sort", "collective", "other")  # fmt: skip
+CONTRACTIONS = (
+    "gemm",
+    "gemm_batched",
+    "conv",
+    "conv_grouped",
+    "conv_depthwise",
+    "conv_channels_last",
+    "conv_grouped_channels_last",
+    "conv_depthwise_channels_last",
+    "attention",
+    "rnn",
+)
+OTHERS = (
+    "elementwise",
+    "reduction",
+    "norm_batch",
+    "norm_layer",
+    "norm_group",
+    "softmax",
+    "loss",
+    "embedding",
+    "scatter",
+    "pool",
+    "copy",
+    "random",
+    "optimizer",
+    "sort",
+    "collective",
+    "other",
+)
 SORT_SLOWER = 10.0  # than reading and writing once: it passes over its numbers again and again
 
 

@@ -45,13 +45,15 @@ DESIGN = Design(
         "compute": TermDesign((0.3, 4.0), (DEPTH, CurveDesign("waves", _powers(-9, 10), (-0.8, 0.2)))),
         "compute_even": TermDesign((0.3, 4.0), (DEPTH, CurveDesign("even_waves", _powers(-9, 10), (-0.5, 0.2)))),
         "compute_chain": TermDesign((0.01, 4.0), (CurveDesign("k", _powers(4, 16), (-0.9, 0.1)),)),
-        "memory": TermDesign((0.5, 4.0), (CurveDesign("unit_bytes", _powers(5, 23), (-0.8, 0.2)),
-                                          CurveDesign("cached", _powers(-5, 1), (0.0, 1.0)))),
+        "memory": TermDesign(
+            (0.5, 4.0),
+            (CurveDesign("unit_bytes", _powers(5, 23), (-0.8, 0.2)), CurveDesign("cached", _powers(-5, 1), (0.0, 1.0))),
+        ),
         "results": TermDesign((0.02, 10.0), (CurveDesign("unit_results", _powers(4, 24), (-0.8, 0.2)),)),
     },
     sharpness=(1.5, 8.0),
     floor_s=(0.8e-6, 4e-6),
-)  # fmt: skip
+)
 # Batches: cuBLAS 12.1 took 128 x 128 for 99 % of the A100's rows, 128 x 64 for all of the P100's, whatever their size.
 FIXED_TILES = {
     f"compute_{tile}": TermDesign((0.02, 4.0), (DEPTH, CurveDesign(f"waves_{tile}", _powers(-2, 12), (-0.8, 0.2))))
@@ -85,8 +87,14 @@ class Table:
             blocks["cast"] = Block(self.cast, one * self.cast.floor, index, one)
         designs = {"gemm": design, "cast": CAST}
         measured = Measured(self.rows.seconds, weight, self.rows.launch_s, self.rows.least_s)
-        entries, log_errors = solve(blocks, {key: designs[key] for key in blocks},
-                                    {"gemm": prior, "cast": CAST.start()}, measured, pull=1e-5, smooth=1e-3)  # fmt: skip
+        entries, log_errors = solve(
+            blocks,
+            {key: designs[key] for key in blocks},
+            {"gemm": prior, "cast": CAST.start()},
+            measured,
+            pull=1e-5,
+            smooth=1e-3,
+        )
         return entries["gemm"], log_errors
 
 
@@ -122,8 +130,9 @@ def _weights(rows: Rows, chips: list[str]) -> np.ndarray:
     return weight
 
 
-def _pooled(table: Table, chips: list[str], prior: Entry | None = None,
-            others: np.ndarray | None = None) -> tuple[Entry, np.ndarray]:  # fmt: skip
+def _pooled(
+    table: Table, chips: list[str], prior: Entry | None = None, others: np.ndarray | None = None
+) -> tuple[Entry, np.ndarray]:
     """An entry for some chips; log errors of the rows `others`, none by default."""
     weight = _weights(table.rows, chips)
     asked = np.zeros(len(weight), dtype=bool) if others is None else others
@@ -152,10 +161,18 @@ def _left_out(context: Context, key: str) -> pd.DataFrame:
 
 
 def _errors(key: str, split: str, rows: Rows, log_errors: np.ndarray) -> pd.DataFrame:
-    frames = [error_rows("gemm", split, chip, log_errors[rows.chip == chip], kernel=key,
-                         seconds=rows.seconds[rows.chip == chip],
-                         host_bound=rows.seconds[rows.chip == chip] < 3 * rows.least_s[rows.chip == chip])
-              for chip in sorted(set(rows.chip))]  # fmt: skip
+    frames = [
+        error_rows(
+            "gemm",
+            split,
+            chip,
+            log_errors[rows.chip == chip],
+            kernel=key,
+            seconds=rows.seconds[rows.chip == chip],
+            host_bound=rows.seconds[rows.chip == chip] < 3 * rows.least_s[rows.chip == chip],
+        )
+        for chip in sorted(set(rows.chip))
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -181,8 +198,10 @@ def _fit(context: Context, store: Store, key: str) -> pd.DataFrame:
             rows = found.rows.chip == chip
             entry, log_errors = _pooled(found, [chip], pooled, rows)
             kept = found.rows.kept_out[rows]
-            frames += [_errors(key, split, found.rows.of(rows).of(where), log_errors[where])
-                       for split, where in (("fitted", ~kept), ("unseen shapes", kept))]  # fmt: skip
+            frames += [
+                _errors(key, split, found.rows.of(rows).of(where), log_errors[where])
+                for split, where in (("fitted", ~kept), ("unseen shapes", kept))
+            ]
             entry = _stated(entry, key, log_errors[kept], [chip], "shapes kept out")
             _put(store, "chip", chip, key, entry)
         pooled = entry if len(own) == 1 else pooled

@@ -59,8 +59,15 @@ def fp32_products(folder: Path, op: str) -> Rows:
     shapes = _products(*(table[c].to_numpy(float) for c in ("B", "M", "K", "N")), element=4.0, result=4.0)
     least = table[shapes.flops < SMALL_FLOPS].groupby("chip").s.median()
     least_s = table.chip.map(least).to_numpy()
-    return Rows(table.chip.to_numpy(str), table.op.to_numpy(str), shapes, table.s.to_numpy(), least_s, least_s * LAUNCH_SHARE,
-                kept_out_shapes(table.B, table.M, table.N, table.K))  # fmt: skip
+    return Rows(
+        table.chip.to_numpy(str),
+        table.op.to_numpy(str),
+        shapes,
+        table.s.to_numpy(),
+        least_s,
+        least_s * LAUNCH_SHARE,
+        kept_out_shapes(table.B, table.M, table.N, table.K),
+    )
 
 
 def _products(batch: np.ndarray, m: np.ndarray, n: np.ndarray, k: np.ndarray, *, element: float, result: float) -> Shapes:

@@ -54,8 +54,15 @@ class Rows:
 
     def of(self, rows: np.ndarray) -> Rows:
         shapes = Shapes(**{name: np.broadcast_to(value, self.chip.shape)[rows] for name, value in vars(self.shapes).items()})
-        return Rows(self.chip[rows], self.op[rows], shapes, self.seconds[rows], self.least_s[rows], self.launch_s[rows],
-                    self.kept_out[rows])  # fmt: skip
+        return Rows(
+            self.chip[rows],
+            self.op[rows],
+            shapes,
+            self.seconds[rows],
+            self.least_s[rows],
+            self.launch_s[rows],
+            self.kept_out[rows],
+        )
 
     @classmethod
     def joined(cls, parts: list[Rows]) -> Rows:
@@ -77,8 +84,12 @@ def hardware_of_chips(chips: np.ndarray, catalog: Catalog, *, kind: str) -> Hard
         units = units_for(chip, dtype="float32", kind="gemm", precision="fp32", parameters=parameters())
         peak = sustained_peak(chip, units, parameters()) if kind == "conv" else 1.0
         found.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
-    return Hardware(**{field: np.array([float(getattr(h, field)) for h in found])[index]
-                       for field in ("peak_flops_per_s", "bandwidth_bytes_per_s", "units", "cache_bytes")})  # fmt: skip
+    return Hardware(
+        **{
+            field: np.array([float(getattr(h, field)) for h in found])[index]
+            for field in ("peak_flops_per_s", "bandwidth_bytes_per_s", "units", "cache_bytes")
+        }
+    )
 
 
 def vector(folder: Path) -> dict[str, Rows]:
@@ -152,19 +163,24 @@ def _operations(row: object) -> list[tuple[str, str, float, float, float, float,
     ways: list[tuple[str, str, float, float, float, float, float]] = []
     if row.op == "call_module" and (target.endswith(("norm", "ln_1", "ln_2", "ln_f"))):  # type: ignore[attr-defined]
         rows = size / length
-        ways = [("norm_layer", "forward", size + 2 * length, size + 2 * rows, 0, 0, forward),
-                ("norm_layer_backward", "backward", 2 * size + length + 2 * rows, size + 2 * length, rows, length,
-                 backward)]  # fmt: skip
+        ways = [
+            ("norm_layer", "forward", size + 2 * length, size + 2 * rows, 0, 0, forward),
+            ("norm_layer_backward", "backward", 2 * size + length + 2 * rows, size + 2 * length, rows, length, backward),
+        ]
     elif target.split(".")[-1] in EMBEDDINGS:  # backward is left out: every index was a one, so that all of them collided
         width = float(row.output_shape.strip("()").split(",")[-1])  # type: ignore[attr-defined]
         ways = [("embedding", "forward", size * (width + 2), size * width, 0, 0, forward)]
     elif "gelu" in target or target.endswith("activation_fn"):
-        ways = [("elementwise", "forward", size, size, 0, 0, forward),
-                ("elementwise", "backward", 2 * size, size, 0, 0, backward)]  # fmt: skip
+        ways = [
+            ("elementwise", "forward", size, size, 0, 0, forward),
+            ("elementwise", "backward", 2 * size, size, 0, 0, backward),
+        ]
     elif "softmax" in target and row.op == "call_function":  # type: ignore[attr-defined]
         rows = size / length
-        ways = [("softmax", "forward", size, size, rows, length, forward),
-                ("softmax_backward", "backward", 2 * size, size, rows, length, backward)]  # fmt: skip
+        ways = [
+            ("softmax", "forward", size, size, rows, length, forward),
+            ("softmax_backward", "backward", 2 * size, size, rows, length, backward),
+        ]
     elif " add>" in target and len(shapes) == 2 and shapes[0] == shapes[1]:
         ways = [("elementwise", "forward", 2 * size, size, 0, 0, forward)]
     return [way for way in ways if way[-1] > 0]
@@ -175,5 +191,16 @@ def _moved(read: pd.Series, written: pd.Series, m: pd.Series | float = 0.0, k: p
     none = np.zeros(len(read))
     rows, length = (none + np.asarray(x, dtype=float) for x in (m, k))
     bytes_read, bytes_written = read.to_numpy(float), written.to_numpy(float)
-    return Shapes(flops=none, bytes_read=bytes_read, bytes_written=bytes_written, kernels=none + 1, batch=none, m=rows, n=none,
-                  k=length, causal=none, element_bytes=none + 4, images=none + 1)  # fmt: skip
+    return Shapes(
+        flops=none,
+        bytes_read=bytes_read,
+        bytes_written=bytes_written,
+        kernels=none + 1,
+        batch=none,
+        m=rows,
+        n=none,
+        k=length,
+        causal=none,
+        element_bytes=none + 4,
+        images=none + 1,
+    )

@@ -24,8 +24,15 @@ from gpuwise.measure.fitting.solve import Block, Measured, solve
 
 SOURCE = "fp32 operators on single GPUs, PyTorch 2.1 (sitar-lab/NeuSight)"
 # Chips left out together for forecasts of a device never seen: the two A100s are one device with other memory.
-UNSEEN = (("a100-40gb-pcie", "a100-80gb-pcie"), ("v100-pcie-32gb",), ("t4",), ("p4",), ("p100-pcie-16gb",), ("mi100",),
-          ("mi210",))  # fmt: skip
+UNSEEN = (
+    ("a100-40gb-pcie", "a100-80gb-pcie"),
+    ("v100-pcie-32gb",),
+    ("t4",),
+    ("p4",),
+    ("p100-pcie-16gb",),
+    ("mi100",),
+    ("mi210",),
+)
 # Levels between the family and a chip, with the chips of the tables that speak for them.
 GROUPS = (
     ("generation", "Pascal", ("p100-pcie-16gb", "p4")),
@@ -133,8 +140,9 @@ def _fit(table: Table, rows: np.ndarray, prior: Entry, *, pull: float, most: int
     chosen = np.flatnonzero(rows)
     mask = np.zeros(len(rows), dtype=bool)
     mask[chosen[:: max(1, -(-len(chosen) // most))]] = True
-    entries, _ = solve({"": table.block(mask)}, {"": DESIGNS[table.key]}, {"": prior}, table.measured(mask), pull=pull,
-                       iterations=100)  # fmt: skip
+    entries, _ = solve(
+        {"": table.block(mask)}, {"": DESIGNS[table.key]}, {"": prior}, table.measured(mask), pull=pull, iterations=100
+    )
     return entries[""]
 
 
@@ -182,8 +190,16 @@ def _errors(piece: str, table: Table, entries: Mapping[str, Entry], split: np.nd
     for chip, entry in entries.items():
         mask = table.of_chips([chip])
         rows = table.rows.of(mask)
-        frame = error_rows(piece, "", chip, table.log_errors(entry)[mask], kernel=table.key, op=rows.op, seconds=rows.seconds,
-                           host_bound=rows.seconds < 3 * rows.least_s)  # fmt: skip
+        frame = error_rows(
+            piece,
+            "",
+            chip,
+            table.log_errors(entry)[mask],
+            kernel=table.key,
+            op=rows.op,
+            seconds=rows.seconds,
+            host_bound=rows.seconds < 3 * rows.least_s,
+        )
         frames.append(frame.assign(split=split[mask]))
     return pd.concat(frames, ignore_index=True)
 

@@ -55,8 +55,15 @@ def parts_of(table: Table, store: Store, catalog: Catalog) -> dict[str, np.ndarr
     return parts
 
 
-def fit_scales(table: Table, parts: Mapping[str, np.ndarray], chosen: np.ndarray, catalog: Catalog, *,
-               wide: Mapping[str, float] | None = None, own_width: float = OWN_WIDTH) -> Scales:  # fmt: skip
+def fit_scales(
+    table: Table,
+    parts: Mapping[str, np.ndarray],
+    chosen: np.ndarray,
+    catalog: Catalog,
+    *,
+    wide: Mapping[str, float] | None = None,
+    own_width: float = OWN_WIDTH,
+) -> Scales:
     """Scales from the chosen steps. wide: factor on the width by key or class, above 1 for what no table of kernels
     has measured.
 
@@ -70,8 +77,15 @@ def fit_scales(table: Table, parts: Mapping[str, np.ndarray], chosen: np.ndarray
     return Scales({**shared, **own.log})
 
 
-def _fit(table: Table, parts: Mapping[str, np.ndarray], chosen: np.ndarray, catalog: Catalog, levels: Sequence[str],
-         width: Mapping[str, float], wide: Mapping[str, float]) -> Scales:  # fmt: skip
+def _fit(
+    table: Table,
+    parts: Mapping[str, np.ndarray],
+    chosen: np.ndarray,
+    catalog: Catalog,
+    levels: Sequence[str],
+    width: Mapping[str, float],
+    wide: Mapping[str, float],
+) -> Scales:
     rows = np.flatnonzero(chosen)
     keys = [key for key, seconds in parts.items() if seconds[rows].any()]
     names = [names_of(catalog.chip(chip)) for chip in table.chip[rows]]

@@ -73,8 +73,14 @@ class Table:
         """The chosen steps. chosen: shape (steps,), bool."""
         index = np.where(chosen, np.cumsum(chosen) - 1, -1)
         parts = {key: part.of(index) for key, part in self.parts.items()}
-        return Table(self.seconds[chosen], self.host_s[chosen], self.chip[chosen], self.model[chosen], self.group[chosen],
-                     {key: part for key, part in parts.items() if len(part.step)})  # fmt: skip
+        return Table(
+            self.seconds[chosen],
+            self.host_s[chosen],
+            self.chip[chosen],
+            self.model[chosen],
+            self.group[chosen],
+            {key: part for key, part in parts.items() if len(part.step)},
+        )
 
     def part_s(self, key: str, entry: Entry, scale: float = 1.0) -> np.ndarray:
         """Seconds that one class takes in each step, by an entry. Shape (steps,)."""
@@ -128,9 +134,16 @@ def table_of(steps: Iterable[Step]) -> Table:
     )
 
 
-def fit_steps(table: Table, designs: Mapping[str, Design], priors: Mapping[str, Entry], *, weight: np.ndarray | None = None,
-              pull: float = 1e-3, smooth: float = 1e-2,
-              iterations: int = 80) -> tuple[dict[str, Entry], np.ndarray]:  # fmt: skip
+def fit_steps(
+    table: Table,
+    designs: Mapping[str, Design],
+    priors: Mapping[str, Entry],
+    *,
+    weight: np.ndarray | None = None,
+    pull: float = 1e-3,
+    smooth: float = 1e-2,
+    iterations: int = 80,
+) -> tuple[dict[str, Entry], np.ndarray]:
     """Entries of the classes that have a design and occur, and log(measured / forecast) of every step.
 
     priors: an entry for each class; those without a design are priced by it and stay.
@@ -176,8 +189,13 @@ def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Hardware]
     figures = parameters()
     if not dtype:
         return kernel_class, hardware_of(step.chip, figures)
-    units = units_for(step.chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=step.trace.header.strategy.precision,
-                      parameters=figures)  # fmt: skip
+    units = units_for(
+        step.chip,
+        dtype=dtype,
+        kind=kernel_class.split("_")[0],
+        precision=step.trace.header.strategy.precision,
+        parameters=figures,
+    )
     return f"{kernel_class}.{units.figure}", hardware_of(
         step.chip, figures, peak_flops_per_s=sustained_peak(step.chip, units, figures)
     )

@@ -138,12 +138,20 @@ def _put(rows: Rows, seen: np.ndarray, context: Context, store: Store) -> None:
     """Entries fitted on the steps seen, into the store."""
     table, chips = rows.table, context.catalog.chips
     pooled = _pooled(rows.merged(seen), store, context)
-    store.put("family", "gpu", {key: replace(entry, evidence={"source": SOURCE}) for key, entry in pooled.items()
-                                if key in designs(pooled) and key.startswith(POOLED)})  # fmt: skip
+    store.put(
+        "family",
+        "gpu",
+        {
+            key: replace(entry, evidence={"source": SOURCE})
+            for key, entry in pooled.items()
+            if key in designs(pooled) and key.startswith(POOLED)
+        },
+    )
     for chip in np.unique(table.chip[seen].astype(str)):
         mine = table.chip == chip
-        entries, _ = fit_steps(rows.merged(seen & mine), designs(table.parts), pooled, pull=CHIP_PULL, smooth=SMOOTH,
-                               iterations=40)  # fmt: skip
+        entries, _ = fit_steps(
+            rows.merged(seen & mine), designs(table.parts), pooled, pull=CHIP_PULL, smooth=SMOOTH, iterations=40
+        )
         errors = _log_errors(table.of(mine), {**pooled, **entries})
         entries = _described(entries, errors[rows.kept[mine]])
         store.put("chip", chip, entries)
@@ -195,8 +203,7 @@ def _pooled(table: Table, store: Store, context: Context) -> dict[str, Entry]:
     wanted = designs(table.parts)
     priors = {**known, **{key: design.start(known.get(key)) for key, design in wanted.items()}}
     counts = pd.Series(table.chip.astype(str)).map(pd.Series(table.chip.astype(str)).value_counts()).to_numpy(float)
-    entries, _ = fit_steps(table, wanted, priors, weight=1 / counts, pull=POOLED_PULL, smooth=SMOOTH,
-                          iterations=50)  # fmt: skip
+    entries, _ = fit_steps(table, wanted, priors, weight=1 / counts, pull=POOLED_PULL, smooth=SMOOTH, iterations=50)
     return {**known, **entries}
 
 

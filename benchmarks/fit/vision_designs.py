@@ -66,13 +66,13 @@ DEPTHWISE = Design(
     {
         "direct": TermDesign((0.2, 60.0), (CurveDesign("k", _TAPS, (-0.8, 0.5)), CurveDesign("reuse", _REUSE, (-0.4, 0.4)))),
         "memory": TermDesign((1.0, 4.0)),
-        "library": TermDesign((0.5, 20.0), (CurveDesign("k", (9.0, 25.0), (-0.2, 1.0)),
-                                            CurveDesign("reuse", _REUSE, (-0.4, 0.4)),
-                                            _CACHED)),
+        "library": TermDesign(
+            (0.5, 20.0), (CurveDesign("k", (9.0, 25.0), (-0.2, 1.0)), CurveDesign("reuse", _REUSE, (-0.4, 0.4)), _CACHED)
+        ),
     },
     (1.0, 8.0),
     FLOOR_S,
-)  # fmt: skip
+)
 # Channels-last ones all run in cuDNN; so do backward ones by bytes and multiplications of either way.
 DEPTHWISE_OTHER = Design(
     {
@@ -84,23 +84,25 @@ DEPTHWISE_OTHER = Design(
 )
 PRODUCT = Design(
     {
-        "compute": TermDesign((0.8, 4.0), (CurveDesign("k", _powers(4, 12), (-0.6, 0.1)),
-                                           CurveDesign("waves", _powers(-4, 8, 3), (-0.4, 0.2)))),
+        "compute": TermDesign(
+            (0.8, 4.0), (CurveDesign("k", _powers(4, 12), (-0.6, 0.1)), CurveDesign("waves", _powers(-4, 8, 3), (-0.4, 0.2)))
+        ),
         "memory": TermDesign((0.9, 5.0)),
     },
     (1.0, 8.0),
     FLOOR_S,
-)  # fmt: skip
+)
 ATTENTION = Design(
     {
-        "compute": TermDesign((0.9, 8.0), (CurveDesign("keys", _powers(4, 13), (-0.7, 0.1)),
-                                           CurveDesign("head", _powers(4, 8, 1), (-0.6, 0.4)))),
+        "compute": TermDesign(
+            (0.9, 8.0), (CurveDesign("keys", _powers(4, 13), (-0.7, 0.1)), CurveDesign("head", _powers(4, 8, 1), (-0.6, 0.4)))
+        ),
         "memory_queries": TermDesign((0.9, 8.0)),
         "memory_keys": TermDesign((0.9, 8.0)),
     },
     (1.0, 8.0),
     FLOOR_S,
-)  # fmt: skip
+)
 ATTENTION_BACKWARD = Design(
     {"compute": TermDesign((0.9, 12.0), (CurveDesign("keys", _powers(4, 13), (-0.7, 0.1)),)), "memory": TermDesign((0.9, 5.0))},
     (1.0, 8.0),

@@ -26,8 +26,9 @@ FOLDER = Path(__file__).parents[2]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_session", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_session", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", choices=("1", "2", "3"), required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where rows and tables are kept")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="no row is begun that would end later")
@@ -64,8 +65,9 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{lacking}; rows that need them are skipped", file=sys.stderr)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves the processes ended
         beside = options.beside or max(1, (os.cpu_count() or 2) // 2)
-        left = Session(file, options.part, device, toy=options.toy, only=options.only, budget_s=60 * options.minutes,
-                       beside=beside).run()  # fmt: skip
+        left = Session(
+            file, options.part, device, toy=options.toy, only=options.only, budget_s=60 * options.minutes, beside=beside
+        ).run()
     table = importlib.import_module(f"benchmarks.gpu_session.{PARTS[options.part]}").table(file)
     (options.out / f"part-{options.part}.txt").write_text(table + "\n", encoding="utf-8")
     print(table)

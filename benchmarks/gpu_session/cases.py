@@ -33,18 +33,31 @@ class StepCase:
     attention: str = ""
 
 
-def language_job(model: Callable[[], nn.Module], batch: Callable[..., Any], name: str, *, vocabulary: int,
-                 seq_len: int) -> Job:  # fmt: skip
-    return Job(model, partial(batch, vocabulary=vocabulary, seq_len=seq_len), token_loss, name=name, sample_unit="token",
-               tokens_per_sample=seq_len, seq_len=seq_len)  # fmt: skip
+def language_job(model: Callable[[], nn.Module], batch: Callable[..., Any], name: str, *, vocabulary: int, seq_len: int) -> Job:
+    return Job(
+        model,
+        partial(batch, vocabulary=vocabulary, seq_len=seq_len),
+        token_loss,
+        name=name,
+        sample_unit="token",
+        tokens_per_sample=seq_len,
+        seq_len=seq_len,
+    )
 
 
 def llama(config: LlamaConfig, seq_len: int, name: str = "llama-1b") -> Job:
     return language_job(lambda: Llama(config), next_token_batch, name, vocabulary=config.vocabulary, seq_len=seq_len)
 
 
-def _preset(name: str, settings: dict[str, Any], *, seq_len: int | None = None, image_size: int | None = None,
-            attention: str = "", words: str = "") -> StepCase:  # fmt: skip
+def _preset(
+    name: str,
+    settings: dict[str, Any],
+    *,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    attention: str = "",
+    words: str = "",
+) -> StepCase:
     sizes = {key: value for key, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
     return StepCase(
         words or _named(name, settings, attention), partial(resolve, name, **sizes), Strategy(**settings), attention
@@ -52,10 +65,20 @@ def _preset(name: str, settings: dict[str, Any], *, seq_len: int | None = None, 
 
 
 def _named(name: str, settings: dict[str, Any], attention: str) -> str:
-    words = [f"{key} {value}" if not isinstance(value, bool) else key for key, value in settings.items()
-             if key not in ("precision", "micro_batch") and value]  # fmt: skip
-    return ", ".join([name, settings.get("precision", "fp32"), f"{settings['micro_batch']} samples",
-                      *[word.replace("_", "-") for word in words], *([attention.lower()] if attention else [])])  # fmt: skip
+    words = [
+        f"{key} {value}" if not isinstance(value, bool) else key
+        for key, value in settings.items()
+        if key not in ("precision", "micro_batch") and value
+    ]
+    return ", ".join(
+        [
+            name,
+            settings.get("precision", "fp32"),
+            f"{settings['micro_batch']} samples",
+            *[word.replace("_", "-") for word in words],
+            *([attention.lower()] if attention else []),
+        ]
+    )
 
 
 def _own(name: str, job: Callable[[], Job], **settings: Any) -> StepCase:

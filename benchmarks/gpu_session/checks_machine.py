@@ -47,9 +47,17 @@ def detected(device: torch.device) -> dict[str, Any]:
     assert seen[0].chip.id == found.chip.id, (seen[0].chip.id, found.chip.id)
     assert found.chip.sm_count in (None, about.multi_processor_count), (found.chip.sm_count, about.multi_processor_count)
     usable = found.chip.usable_memory_bytes
-    return {"chip": found.chip.id, "told_by": survey.told_by, "gpu": repr(gpu), "load": repr(load_now), "tool": repr(tool.gpus),
-            "usable_bytes": usable, "total_bytes": about.total_memory, "sheet_bytes": found.chip.memory_bytes,
-            "l2_bytes": about.L2_cache_size}  # fmt: skip
+    return {
+        "chip": found.chip.id,
+        "told_by": survey.told_by,
+        "gpu": repr(gpu),
+        "load": repr(load_now),
+        "tool": repr(tool.gpus),
+        "usable_bytes": usable,
+        "total_bytes": about.total_memory,
+        "sheet_bytes": found.chip.memory_bytes,
+        "l2_bytes": about.L2_cache_size,
+    }
 
 
 def precisions_usable(device: torch.device) -> dict[str, Any]:
@@ -82,8 +90,10 @@ def attention_kernels(device: torch.device) -> dict[str, Any]:
             continue
         query = torch.randn(2, 8, 128, head, device=device, dtype=dtype, requires_grad=True)
         key, value = (torch.randn(2, heads, 128, head, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
-        given = {"boolean": torch.ones(2, 1, 128, 128, device=device, dtype=torch.bool),
-                 "additive": torch.zeros(2, 8, 128, 128, device=device, dtype=dtype)}.get(mask)  # fmt: skip
+        given = {
+            "boolean": torch.ones(2, 1, 128, 128, device=device, dtype=torch.bool),
+            "additive": torch.zeros(2, 8, 128, 128, device=device, dtype=dtype),
+        }.get(mask)
         grouped, causal = heads != 8, mask == "causal"
         try:
             real = torch._fused_sdp_choice(query, key, value, given, dropout, causal, enable_gqa=grouped)
@@ -96,8 +106,10 @@ def attention_kernels(device: torch.device) -> dict[str, Any]:
                 ours = "refused"
         count += 1
         if real != ours:
-            different.append(f"{str(dtype)[6:]} head {head}, mask {mask}, dropout {dropout}, grouped {grouped}: "
-                             f"PyTorch {real}, assumed {ours}")  # fmt: skip
+            different.append(
+                f"{str(dtype)[6:]} head {head}, mask {mask}, dropout {dropout}, grouped {grouped}: "
+                f"PyTorch {real}, assumed {ours}"
+            )
     by_kind = Counter(line.partition(": ")[2] for line in different)
     return {"calls": count, "different": len(different), "kinds": dict(by_kind), "examples": different[:40]}
 
@@ -113,8 +125,11 @@ def recorded_steps(device: torch.device, *, job: Callable[[], Job], precision: s
         Counter(trace.operations.name[row] for row in trace.sequence.operation.tolist()) for trace in (virtual, seen.trace)
     ]
     different = {name: [names[0][name], names[1][name]] for name in names[0] | names[1] if names[0][name] != names[1][name]}
-    return {"rows": [sum(count.values()) for count in names], "different": different,
-            "share_of_step": float(seen.seconds.sum(axis=1).mean() / seen.step_s.mean())}  # fmt: skip
+    return {
+        "rows": [sum(count.values()) for count in names],
+        "different": different,
+        "share_of_step": float(seen.seconds.sum(axis=1).mean() / seen.step_s.mean()),
+    }
 
 
 def probe(device: torch.device, *, module: ModuleType, budget_s: float) -> dict[str, Any]:
@@ -145,11 +160,17 @@ def one_process_collectives(device: torch.device) -> dict[str, Any]:
 
 
 CHECKS: dict[str, Callable[[torch.device], dict[str, Any]]] = {
-    "detection": detected, "precisions": precisions_usable, "load": loads, "attention kernels": attention_kernels,
+    "detection": detected,
+    "precisions": precisions_usable,
+    "load": loads,
+    "attention kernels": attention_kernels,
     "recorded, classifier, fp32": partial(recorded_steps, job=classifier, precision="fp32"),
     "recorded, language, amp-bf16": partial(recorded_steps, job=language, precision="amp-bf16"),
     "recorded, language, bf16, recompute": partial(recorded_steps, job=language, precision="bf16", recompute="full"),
-    "probe launch": partial(probe, module=launch, budget_s=1.0), "probe memory": partial(probe, module=memory, budget_s=3.0),
-    "probe peaks": partial(probe, module=peaks, budget_s=3.0), "probe kernels": partial(probe, module=kernels, budget_s=6.0),
-    "probe copies": partial(probe, module=copies, budget_s=2.0), "NCCL": one_process_collectives,
-}  # fmt: skip
+    "probe launch": partial(probe, module=launch, budget_s=1.0),
+    "probe memory": partial(probe, module=memory, budget_s=3.0),
+    "probe peaks": partial(probe, module=peaks, budget_s=3.0),
+    "probe kernels": partial(probe, module=kernels, budget_s=6.0),
+    "probe copies": partial(probe, module=copies, budget_s=2.0),
+    "NCCL": one_process_collectives,
+}

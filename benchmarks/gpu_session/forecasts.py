@@ -16,8 +16,20 @@ from gpuwise.api.sources import source_of
 from gpuwise.step_settings import DeviceSettings, settings_of
 
 ON = "here:1"
-KEPT = ("device", "step_time_s", "throughput", "memory", "flops_per_step", "mfu", "bound", "energy_j", "provenance", "rests_on",
-        "assumptions", "warnings")  # fmt: skip
+KEPT = (
+    "device",
+    "step_time_s",
+    "throughput",
+    "memory",
+    "flops_per_step",
+    "mfu",
+    "bound",
+    "energy_j",
+    "provenance",
+    "rests_on",
+    "assumptions",
+    "warnings",
+)
 MOST_SIZES = 200  # that make most of a peak
 
 
@@ -51,8 +63,11 @@ def forecast_of(case: StepCase) -> dict[str, Any]:
 def priced_of(case: StepCase) -> Priced:
     strategy = case.strategy.to_dict()
     strategy["accumulate"] = strategy.pop("accumulation")
-    names = {name for name, (_, setting) in settings_of(DeviceSettings).items()
-             if name != "mesh" and (case.strategy.mode == "train" or not setting.only_training)}  # fmt: skip
+    names = {
+        name
+        for name, (_, setting) in settings_of(DeviceSettings).items()
+        if name != "mesh" and (case.strategy.mode == "train" or not setting.only_training)
+    }
     asked: Any = {name: value for name, value in strategy.items() if name in names}
     with attention_by(case.attention):
         return forecast_step(source_of(case.job()), ON, history=False, **asked)

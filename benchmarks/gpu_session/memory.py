@@ -14,8 +14,11 @@ from benchmarks.gpu_session.rows import OUT_OF_MEMORY, Row, RowFile
 
 GIB, MIB = 2**30, 2**20
 # Column of the table -> key of the forecast's memory, key of what was measured.
-COLUMNS = {"allocated": ("peak_allocated_bytes", "allocated_bytes"), "reserved": ("peak_reserved_bytes", "reserved_bytes"),
-           "device": ("device_bytes", "device_bytes")}  # fmt: skip
+COLUMNS = {
+    "allocated": ("peak_allocated_bytes", "allocated_bytes"),
+    "reserved": ("peak_reserved_bytes", "reserved_bytes"),
+    "device": ("device_bytes", "device_bytes"),
+}
 PHASES = ("forward", "backward", "optimizer")
 NAMED = 5  # sizes that differ, of a configuration
 
@@ -38,8 +41,12 @@ def _step(case: StepCase, device: str) -> Row:
 
 def table(file: RowFile) -> str:
     """Errors of each configuration, then the medians, then which sizes make the differences."""
-    lines = [f"{'forecast, GiB, and its error':<62}" + "".join(f"{name:>18}" for name in COLUMNS)
-             + "".join(f"{name:>10}" for name in PHASES) + f"{'replayed':>10}"]  # fmt: skip
+    lines = [
+        f"{'forecast, GiB, and its error':<62}"
+        + "".join(f"{name:>18}" for name in COLUMNS)
+        + "".join(f"{name:>10}" for name in PHASES)
+        + f"{'replayed':>10}"
+    ]
     errors: dict[str, list[float]] = {name: [] for name in (*COLUMNS, *PHASES)}
     for name in file.configurations("step"):
         forecast, row = file.figures(f"forecast/{name}"), file.row(f"step/{name}")

@@ -6,10 +6,23 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 # Module -> what pip calls it.
-NEEDED = {"torch": "torch>=2.11", "numpy": "numpy", "click": "click", "rich": "rich", "tomli_w": "tomli-w",
-          "safetensors": "safetensors"}  # fmt: skip
-WANTED = {"pynvml": "nvidia-ml-py", "transformers": "transformers", "accelerate": "accelerate", "lightning": "lightning",
-          "peft": "peft", "torchao": "torchao", "bitsandbytes": "bitsandbytes"}  # fmt: skip
+NEEDED = {
+    "torch": "torch>=2.11",
+    "numpy": "numpy",
+    "click": "click",
+    "rich": "rich",
+    "tomli_w": "tomli-w",
+    "safetensors": "safetensors",
+}
+WANTED = {
+    "pynvml": "nvidia-ml-py",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "peft": "peft",
+    "torchao": "torchao",
+    "bitsandbytes": "bitsandbytes",
+}
 
 
 def there(module: str) -> bool:

@@ -54,9 +54,13 @@ class PowerLog:
         if not inside:
             return None
         means = {name: fmean(getattr(reading, name) for reading in inside) for name in Reading._fields[1:]}
-        return {**means, "highest_power_w": max(reading.power_w for reading in inside),
-                "lowest_sm_clock_mhz": min(reading.sm_clock_mhz for reading in inside), "readings": len(inside),
-                "source": self.source}  # fmt: skip
+        return {
+            **means,
+            "highest_power_w": max(reading.power_w for reading in inside),
+            "lowest_sm_clock_mhz": min(reading.sm_clock_mhz for reading in inside),
+            "readings": len(inside),
+            "source": self.source,
+        }
 
     def _by_nvml(self) -> Any:
         if not needs.there("pynvml"):
@@ -74,16 +78,27 @@ class PowerLog:
         def read() -> None:
             while not self._ended.wait(EVERY_S):
                 with suppress(pynvml.NVMLError):
-                    self.readings.append(Reading(
-                        time.monotonic(), pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
-                        pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
-                        pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)))  # fmt: skip
+                    self.readings.append(
+                        Reading(
+                            time.monotonic(),
+                            pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+                            pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+                            pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+                        )
+                    )
 
         return read
 
     def _by_tool(self) -> Any:
-        asked = ["nvidia-smi", "--query-gpu=power.draw,clocks.sm,temperature.gpu", "--format=csv,noheader,nounits", "-i", "0",
-                 "-lms", str(round(1e3 * EVERY_S))]  # fmt: skip
+        asked = [
+            "nvidia-smi",
+            "--query-gpu=power.draw,clocks.sm,temperature.gpu",
+            "--format=csv,noheader,nounits",
+            "-i",
+            "0",
+            "-lms",
+            str(round(1e3 * EVERY_S)),
+        ]
         try:
             tool = self._tool = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         except OSError:

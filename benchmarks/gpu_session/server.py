@@ -169,8 +169,12 @@ def main() -> None:
     if options.row:
         answer_row(rows[options.row[0]], Path(options.row[1]))
         return
-    _say(rows=[{"name": row.name, "parallel": row.parallel, "seconds": row.seconds, "limit_s": row.limit_s}
-               for row in rows.values()])  # fmt: skip
+    _say(
+        rows=[
+            {"name": row.name, "parallel": row.parallel, "seconds": row.seconds, "limit_s": row.limit_s}
+            for row in rows.values()
+        ]
+    )
     serve(rows)
 
 

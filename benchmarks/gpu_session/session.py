@@ -113,8 +113,13 @@ class Session:
     def _serving(self, scratch: str) -> Iterator[None]:
         """The server, with the calibration of this machine beside the rows and every cache in the scratch folder."""
         # The check asks the driver alone, so that CUDA does not begin in a process that is forked.
-        environment = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "GPUWISE_CONFIG_DIR": str(self.file.path.parent),
-                       "XDG_STATE_HOME": scratch, "XDG_CACHE_HOME": scratch}  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+            "GPUWISE_CONFIG_DIR": str(self.file.path.parent),
+            "XDG_STATE_HOME": scratch,
+            "XDG_CACHE_HOME": scratch,
+        }
         command = [sys.executable, "-m", "benchmarks.gpu_session.server", *self._asked]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             self._server = server

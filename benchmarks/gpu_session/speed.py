@@ -25,9 +25,13 @@ from gpuwise.job.models.resnet import ResNet
 ROUNDS = 2
 # Contestant -> the module of its function, and the function.
 CONTESTANTS = {
-    "gpuwise": (OURS, "no_folder"), "gpuwise, data set": (OURS, "rows"), "by hand, index batches": (PEERS, "indexed"),
-    "by hand, DataLoader": (PEERS, "loader"), "Trainer": (PEERS, "trainer"), "Lightning": (PEERS, "lightning"),
-}  # fmt: skip
+    "gpuwise": (OURS, "no_folder"),
+    "gpuwise, data set": (OURS, "rows"),
+    "by hand, index batches": (PEERS, "indexed"),
+    "by hand, DataLoader": (PEERS, "loader"),
+    "Trainer": (PEERS, "trainer"),
+    "Lightning": (PEERS, "lightning"),
+}
 ALL, SHORT, PAIR = (
     tuple(CONTESTANTS),
     ("gpuwise", "by hand, index batches", "Trainer", "Lightning"),
@@ -51,23 +55,50 @@ def works(device: str, *, toy: bool) -> dict[str, tuple[Work, str, tuple[str, ..
     if toy:
         work = Work("GPT of 3 layers", lambda: Gpt2(GPT), token_loss, token_rows, batch=4, warm=2, timed=4, threads=1)
         return {"gpt": (work, "fp32", PAIR)}
-    gpt2 = Work("GPT-2 124M, 16 x 1,024 tokens", lambda: Gpt2(Gpt2Config()), token_loss,
-                partial(_tokens, 512, 1024, Gpt2Config().vocabulary), batch=16, warm=6, timed=40)  # fmt: skip
+    gpt2 = Work(
+        "GPT-2 124M, 16 x 1,024 tokens",
+        lambda: Gpt2(Gpt2Config()),
+        token_loss,
+        partial(_tokens, 512, 1024, Gpt2Config().vocabulary),
+        batch=16,
+        warm=6,
+        timed=40,
+    )
     resnet = Work("ResNet-50, 128 images of 224 x 224", ResNet, class_loss, _images, batch=128, warm=6, timed=40)
-    one = Work("Llama of 1B, 4 x 2,048 tokens", lambda: Llama(LLAMA_1B), token_loss,
-               partial(_tokens, 256, 2048, LLAMA_1B.vocabulary), batch=4, warm=5, timed=25)  # fmt: skip
-    eight = Work("Llama 3 8B, 1 x 4,096 tokens", lambda: Llama(LlamaConfig()), token_loss,
-                 partial(_tokens, 64, 4096, LlamaConfig().vocabulary), batch=1, warm=4, timed=15)  # fmt: skip
-    found = {"llama-8b": (eight, "bf16", PAIR), "llama-1b": (one, "bf16", SHORT), "gpt2": (gpt2, "amp-bf16", ALL),
-             "resnet50": (resnet, "amp-bf16", ALL)}  # fmt: skip
+    one = Work(
+        "Llama of 1B, 4 x 2,048 tokens",
+        lambda: Llama(LLAMA_1B),
+        token_loss,
+        partial(_tokens, 256, 2048, LLAMA_1B.vocabulary),
+        batch=4,
+        warm=5,
+        timed=25,
+    )
+    eight = Work(
+        "Llama 3 8B, 1 x 4,096 tokens",
+        lambda: Llama(LlamaConfig()),
+        token_loss,
+        partial(_tokens, 64, 4096, LlamaConfig().vocabulary),
+        batch=1,
+        warm=4,
+        timed=15,
+    )
+    found = {
+        "llama-8b": (eight, "bf16", PAIR),
+        "llama-1b": (one, "bf16", SHORT),
+        "gpt2": (gpt2, "amp-bf16", ALL),
+        "resnet50": (resnet, "amp-bf16", ALL),
+    }
     return {
         name: (replace(work, device=device, threads=None), precision, who) for name, (work, precision, who) in found.items()
     }
 
 
 def forecast_rows(device: str, *, toy: bool) -> list[Row]:
-    return [Row(f"forecast/{name}", partial(_forecast, work, precision), parallel=True, seconds=8, limit_s=150)
-            for name, (work, precision, _) in works(device, toy=toy).items()]  # fmt: skip
+    return [
+        Row(f"forecast/{name}", partial(_forecast, work, precision), parallel=True, seconds=8, limit_s=150)
+        for name, (work, precision, _) in works(device, toy=toy).items()
+    ]
 
 
 def speed_rows(device: str, number: int, *, toy: bool) -> list[Row]:
@@ -76,8 +107,14 @@ def speed_rows(device: str, number: int, *, toy: bool) -> list[Row]:
     for name, (work, precision, who) in works(device, toy=toy).items():
         first = number % len(who)
         for contestant in (*who[first:], *who[:first]):
-            rows.append(Row(f"speed/{name}, {contestant}, round {number + 1}", partial(_timed, contestant, work, precision),
-                            seconds=20 if name == "llama-8b" else 12, limit_s=120))  # fmt: skip
+            rows.append(
+                Row(
+                    f"speed/{name}, {contestant}, round {number + 1}",
+                    partial(_timed, contestant, work, precision),
+                    seconds=20 if name == "llama-8b" else 12,
+                    limit_s=120,
+                )
+            )
     return rows
 
 
@@ -105,8 +142,16 @@ def _timed(contestant: str, work: Work, precision: str) -> dict[str, Any]:
     module, function = CONTESTANTS[contestant]
     seconds, loss = getattr(importlib.import_module(module), function)(work, precision)
     peak = torch.cuda.max_memory_allocated() if work.device == "cuda" else None
-    return {"work": work.text, "precision": precision, "contestant": contestant, "batch": work.batch, "steps": work.timed,
-            "step_s": seconds / work.timed, "loss": loss, "peak_bytes": peak}  # fmt: skip
+    return {
+        "work": work.text,
+        "precision": precision,
+        "contestant": contestant,
+        "batch": work.batch,
+        "steps": work.timed,
+        "step_s": seconds / work.timed,
+        "loss": loss,
+        "peak_bytes": peak,
+    }
 
 
 def _saves(work: Work, precision: str) -> dict[str, Any]:

@@ -76,8 +76,10 @@ def _measurement(most_s: float) -> dict[str, Any]:
 
 def table(file: RowFile) -> str:
     """Forecast and measured time of each step, with what the calibration made of it; power; then measure and validate."""
-    lines = [f"{'step':<48}{'forecast (90 %)':>30}{'measured':>12}{'error':>8}{'inside':>7}{'calibrated':>11}"
-             f"{'power':>8}{'forecast':>9}{'clock':>9}  bound"]  # fmt: skip
+    lines = [
+        f"{'step':<48}{'forecast (90 %)':>30}{'measured':>12}{'error':>8}{'inside':>7}{'calibrated':>11}"
+        f"{'power':>8}{'forecast':>9}{'clock':>9}  bound"
+    ]
     errors: dict[str, list[float]] = {"before": [], "after": []}
     for name in file.configurations("time"):
         row, forecast = file.row(f"time/{name}"), file.figures(f"forecast/{name}")
@@ -95,8 +97,9 @@ def table(file: RowFile) -> str:
     return "\n".join([*lines, *_measured(file), *_validated(file)])
 
 
-def _cells(forecast: dict[str, Any], again: dict[str, Any] | None, measured: dict[str, Any],
-           errors: dict[str, list[float]]) -> str:  # fmt: skip
+def _cells(
+    forecast: dict[str, Any], again: dict[str, Any] | None, measured: dict[str, Any], errors: dict[str, list[float]]
+) -> str:
     expected, step = forecast["step_time_s"], measured["step"]
     error = expected["value"] / step["median_s"] - 1
     errors["before"].append(error)
@@ -111,8 +114,10 @@ def _cells(forecast: dict[str, Any], again: dict[str, Any] | None, measured: dic
     clock = f"{power['sm_clock_mhz']:.0f} MHz" if power else ""
     bound = max(forecast["bound"], key=forecast["bound"].__getitem__)
     wide = f"{_ms(expected['value'])} ({_ms(expected['low'])} to {_ms(expected['high'])})"
-    return (f"{wide:>30}{_ms(step['median_s']):>12}{error:>+8.1%}{inside:>7}{calibrated:>11}{watts:>8}{forecast_watts:>9}"
-            f"{clock:>9}  {bound}")  # fmt: skip
+    return (
+        f"{wide:>30}{_ms(step['median_s']):>12}{error:>+8.1%}{inside:>7}{calibrated:>11}{watts:>8}{forecast_watts:>9}"
+        f"{clock:>9}  {bound}"
+    )
 
 
 def _ms(seconds: float) -> str:

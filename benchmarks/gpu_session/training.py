@@ -79,8 +79,10 @@ def _speeds(file: RowFile) -> list[str]:
         best = statistics.median(seconds.get("gpuwise", [float("nan")]))
         for contestant, each in seconds.items():
             step_s = statistics.median(each)
-            lines.append(f"{work:<12}{contestant:<28}{1e3 * step_s:>12.2f}{step_s / best:>12.3f} x{_mfu(file, work, step_s):>8}"
-                         f"{len(each):>8}")  # fmt: skip
+            lines.append(
+                f"{work:<12}{contestant:<28}{1e3 * step_s:>12.2f}{step_s / best:>12.3f} x{_mfu(file, work, step_s):>8}"
+                f"{len(each):>8}"
+            )
     return lines
 
 
@@ -93,6 +95,8 @@ def _mfu(file: RowFile, work: str, step_s: float) -> str:
 
 def _saves(file: RowFile) -> list[str]:
     found = file.figures("saves/gpt2") or {"saves": []}
-    return [f"checkpoint of {save['bytes'] / 1e9:.2f} GB: held up {1e3 * save['held_up_s']:.1f} ms, written in "
-            f"{save['write_s']:.2f} s, lost {1e3 * save['lost_s']:.1f} ms of steps of {1e3 * save['step_s']:.1f} ms"
-            for save in found["saves"]]  # fmt: skip
+    return [
+        f"checkpoint of {save['bytes'] / 1e9:.2f} GB: held up {1e3 * save['held_up_s']:.1f} ms, written in "
+        f"{save['write_s']:.2f} s, lost {1e3 * save['lost_s']:.1f} ms of steps of {1e3 * save['step_s']:.1f} ms"
+        for save in found["saves"]
+    ]

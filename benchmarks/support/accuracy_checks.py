@@ -17,22 +17,33 @@ from gpuwise.hardware.catalog import Catalog
 # (arguments of `gpuwise forecast`, published units a second, source and what differs). NVIDIA's READMEs print no batch
 # for each figure: the one of its launch script.
 POINTS = [
-    ("resnet50 --on a100-80gb-sxm --micro-batch 256 --precision amp-fp16 --channels-last", 2470,
-     "NVIDIA DeepLearningExamples"),
+    ("resnet50 --on a100-80gb-sxm --micro-batch 256 --precision amp-fp16 --channels-last", 2470, "NVIDIA DeepLearningExamples"),
     ("resnet50 --on a100-80gb-sxm --micro-batch 256 --precision tf32", 938, "NVIDIA DeepLearningExamples"),
-    ("resnet50 --on v100-sxm2-16gb --micro-batch 256 --precision amp-fp16 --channels-last", 1200,
-     "NVIDIA DeepLearningExamples"),
+    (
+        "resnet50 --on v100-sxm2-16gb --micro-batch 256 --precision amp-fp16 --channels-last",
+        1200,
+        "NVIDIA DeepLearningExamples",
+    ),
     ("resnet50 --on v100-sxm2-16gb --micro-batch 128 --precision fp32", 367, "NVIDIA DeepLearningExamples"),
     # 75 sequences of 384 tokens.
-    ("bert-large --on a100-80gb-sxm --micro-batch 64 --seq-len 384 --precision tf32", 75 * 384,
-     "Lambda, question-answering head, unfused attention; **seen**"),
+    (
+        "bert-large --on a100-80gb-sxm --micro-batch 64 --seq-len 384 --precision tf32",
+        75 * 384,
+        "Lambda, question-answering head, unfused attention; **seen**",
+    ),
     # "about 4 days": 600,000 steps of 491,520 tokens (config/train_gpt2.py).
-    ("gpt2 --on a100-40gb-sxm:8 --micro-batch 12 --accumulate 5 --precision amp-bf16", 600_000 * 491_520 / (4 * 86_400),
-     "nanoGPT, \"about 4 days\", compiled"),
+    (
+        "gpt2 --on a100-40gb-sxm:8 --micro-batch 12 --accumulate 5 --precision amp-bf16",
+        600_000 * 491_520 / (4 * 86_400),
+        'nanoGPT, "about 4 days", compiled',
+    ),
     # 5,762 tokens/s a GPU.
-    ("llama3-8b --on h100-96gb-hbm2e:8 --mesh dp_shard=8 --micro-batch 2 --precision amp-bf16 --recompute selective", 5762 * 8,
-     "torchtitan, eager"),
-]  # fmt: skip
+    (
+        "llama3-8b --on h100-96gb-hbm2e:8 --mesh dp_shard=8 --micro-batch 2 --precision amp-bf16 --recompute selective",
+        5762 * 8,
+        "torchtitan, eager",
+    ),
+]
 
 
 def points_part() -> str:
@@ -48,8 +59,15 @@ def points_part() -> str:
         numbers = {name: int(given.pop(name)) for name in ("micro_batch", "accumulate", "seq_len") if name in given}
         result = gpuwise.forecast(job, **given, **numbers, channels_last=channels_last)
         unit = result.throughput_unit
-        lines.append([f"`gpuwise forecast {text}`", source, f"{figure:,.0f} {unit}", f"{result.throughput:,.0f} {unit}",
-                      f"{result.throughput / figure:.2f}"])  # fmt: skip
+        lines.append(
+            [
+                f"`gpuwise forecast {text}`",
+                source,
+                f"{figure:,.0f} {unit}",
+                f"{result.throughput:,.0f} {unit}",
+                f"{result.throughput / figure:.2f}",
+            ]
+        )
     return accuracy_text.POINTS.format(
         table=table(["command", "published by", "published", "forecast", "ratio"], lines, words=2)
     )

@@ -11,8 +11,16 @@ import pandas as pd
 
 matplotlib.use("Agg")
 # The same rows give the same file: no date, no random ids, text kept as text.
-matplotlib.rcParams.update({"svg.hashsalt": "gpuwise", "svg.fonttype": "none", "font.size": 10, "axes.grid": True,
-                            "grid.alpha": 0.3, "axes.axisbelow": True})  # fmt: skip
+matplotlib.rcParams.update(
+    {
+        "svg.hashsalt": "gpuwise",
+        "svg.fonttype": "none",
+        "font.size": 10,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+        "axes.axisbelow": True,
+    }
+)
 SEEN, KEPT_OUT, PARALLEL = "#8a9ba8", "#d1495b", "#2e6f95"
 
 
@@ -28,14 +36,28 @@ def step_times(rows: pd.DataFrame, path: Path) -> None:
         # A drawing of a thousand points says as much as one of ten thousand.
         some = rows[rows.split == split].iloc[:: max(1, (rows.split == split).sum() // 1000)]
         forecast_s = some.seconds * np.exp(-some.log_error)
-        axes.scatter(some.seconds, forecast_s, s=10, c=colour, alpha=0.5, linewidths=0,
-                     label=f"{split} ({(rows.split == split).sum():,} rows)")  # fmt: skip
+        axes.scatter(
+            some.seconds,
+            forecast_s,
+            s=10,
+            c=colour,
+            alpha=0.5,
+            linewidths=0,
+            label=f"{split} ({(rows.split == split).sum():,} rows)",
+        )
     ends = np.array([rows.seconds.min() / 1.5, rows.seconds.max() * 1.5])
     axes.plot(ends, ends, color="black", linewidth=1)
     for factor in (0.5, 2):
         axes.plot(ends, ends * factor, color="black", linewidth=0.7, linestyle=":")
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, seconds a step",
-             ylabel="forecast, seconds a step", title="Forecast against published step times (dotted: factor 2)")  # fmt: skip
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        xlabel="measured, seconds a step",
+        ylabel="forecast, seconds a step",
+        title="Forecast against published step times (dotted: factor 2)",
+    )
     axes.legend(loc="upper left", frameon=False)
     _save(figure, path)
 
@@ -68,15 +90,29 @@ def memory(groups: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> N
 
     figure, axes = pyplot.subplots(figsize=(6.4, 6))
     for (label, rows), (colour, marker) in zip(groups.items(), ((PARALLEL, "o"), (KEPT_OUT, "^"), (SEEN, "s")), strict=True):
-        axes.scatter(*zip(*rows, strict=True), s=18, c=colour, marker=marker, alpha=0.7, linewidths=0,
-                     label=f"{label} ({len(rows)} rows)")  # fmt: skip
+        axes.scatter(
+            *zip(*rows, strict=True),
+            s=18,
+            c=colour,
+            marker=marker,
+            alpha=0.7,
+            linewidths=0,
+            label=f"{label} ({len(rows)} rows)",
+        )
     sizes = [value for rows in groups.values() for row in rows for value in row]
     ends = np.array([min(sizes) / 1.5, max(sizes) * 1.5])
     axes.plot(ends, ends, color="black", linewidth=1, zorder=0)
     for factor in (0.9, 1.1):
         axes.plot(ends, ends * factor, color="black", linewidth=0.7, linestyle=":", zorder=0)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, GiB", ylabel="forecast, GiB",
-             title="Forecast against measured peak memory (dotted: 10 %)")  # fmt: skip
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        xlabel="measured, GiB",
+        ylabel="forecast, GiB",
+        title="Forecast against measured peak memory (dotted: 10 %)",
+    )
     axes.legend(loc="upper left", frameon=False)
     _save(figure, path)
 

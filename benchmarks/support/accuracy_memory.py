@@ -122,8 +122,10 @@ def bytes_table(rows: Sequence[memory_on_cpu.Row]) -> str:
 
 def t4_table(rows: Sequence[memory_t4.Row]) -> str:
     wanted = ("allocated", "reserved", "device")
-    lines = [[row.name, *(cell for name in wanted for cell in (f"{row.measured_mib[name]:,.1f}", percent(row.error(name))))]
-             for row in rows]  # fmt: skip
+    lines = [
+        [row.name, *(cell for name in wanted for cell in (f"{row.measured_mib[name]:,.1f}", percent(row.error(name))))]
+        for row in rows
+    ]
     return table(["step", *(cell for name in wanted for cell in (f"{name}, MiB", "error"))], lines)
 
 
@@ -139,15 +141,20 @@ def t4_summary(rows: Sequence[memory_t4.Row]) -> str:
 
 
 def distribution_table(rows: list[memory_published.Row]) -> str:
-    lines = [[name, str(count), f"{middle:.2f}", f"{low:.2f} to {high:.2f}", str(far)]
-             for name, count, middle, low, high, far in memory_published.distribution(rows)]  # fmt: skip
+    lines = [
+        [name, str(count), f"{middle:.2f}", f"{low:.2f} to {high:.2f}", str(far)]
+        for name, count, middle, low, high, far in memory_published.distribution(rows)
+    ]
     head = ["source", "rows", "forecast / measured, median", "10th to 90th percentile", "more than 10 % off"]
     return table(head, lines)
 
 
 def published_table(rows: list[memory_published.Row]) -> str:
-    lines = [[f"{row.source}: {row.name}", row.quantity, f"{row.measured_gib:.2f}", f"{row.forecast_gib:.2f}",
-              f"{row.ratio:.2f}"] for row in rows if row.source != "Lambda"]  # fmt: skip
+    lines = [
+        [f"{row.source}: {row.name}", row.quantity, f"{row.measured_gib:.2f}", f"{row.forecast_gib:.2f}", f"{row.ratio:.2f}"]
+        for row in rows
+        if row.source != "Lambda"
+    ]
     return table(["run", "what", "measured, GiB", "forecast, GiB", "ratio"], lines)
 
 
@@ -168,8 +175,9 @@ def far_list(rows: list[memory_published.Row]) -> str:
 
 
 def peers_table(rows: Sequence[memory_peers.Row]) -> str:
-    lines = [[row.name, f"{row.measured:,}", *(memory_peers.shown(row.error(tool)) for tool in memory_peers.TOOLS)]
-             for row in rows]  # fmt: skip
+    lines = [
+        [row.name, f"{row.measured:,}", *(memory_peers.shown(row.error(tool)) for tool in memory_peers.TOOLS)] for row in rows
+    ]
     return table(["step", "measured, bytes", *memory_peers.TOOLS], lines)
 
 

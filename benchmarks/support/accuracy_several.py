@@ -26,9 +26,15 @@ def rows(reference: Path, cache: Path) -> pd.DataFrame:
             step = forecast(case, cache, catalog, parameters()).step_time_s
         except GpuwiseError:
             continue
-        found.append({"device": case.chip_id, "devices": case.count * case.machines,
-                      "sharded": case.strategy.mesh.dp_shard > 1, "log_error": np.log(case.seconds / step.value),
-                      "inside": step.low <= case.seconds <= step.high})  # fmt: skip
+        found.append(
+            {
+                "device": case.chip_id,
+                "devices": case.count * case.machines,
+                "sharded": case.strategy.mesh.dp_shard > 1,
+                "log_error": np.log(case.seconds / step.value),
+                "inside": step.low <= case.seconds <= step.high,
+            }
+        )
     return pd.DataFrame(found)
 
 

@@ -51,8 +51,7 @@ def cases() -> list[Case]:
         Case("ResNet-50, adamw, amp-bf16", _resnet(), Strategy(micro_batch=4, precision="amp-bf16"), True),
         Case("BERT, adamw", bert, Strategy(micro_batch=4)),
         Case("BERT, recomputed", bert, Strategy(micro_batch=4, recompute="full")),
-        Case("BERT, adamw foreach, amp-bf16", bert,
-             Strategy(micro_batch=4, precision="amp-bf16", optimizer_kernels="foreach")),
+        Case("BERT, adamw foreach, amp-bf16", bert, Strategy(micro_batch=4, precision="amp-bf16", optimizer_kernels="foreach")),
         Case("GPT-2, adamw", gpt, Strategy(micro_batch=4)),
         Case("GPT-2, accumulated", gpt, Strategy(micro_batch=4, accumulation=2)),
         Case("GPT-2, amp-bf16", gpt, Strategy(micro_batch=4, precision="amp-bf16")),
@@ -69,13 +68,14 @@ def cases() -> list[Case]:
         Case("encoder, sdpa", _encoder("sdpa"), Strategy(micro_batch=4)),
         Case("encoder, sdpa with a mask", _encoder("masked"), Strategy(micro_batch=4)),
         Case("encoder, eager", _encoder("eager"), Strategy(micro_batch=4)),
-        Case("encoder, eager, bf16, recomputed", _encoder("eager"),
-             Strategy(micro_batch=4, precision="bf16", recompute="full")),
+        Case(
+            "encoder, eager, bf16, recomputed", _encoder("eager"), Strategy(micro_batch=4, precision="bf16", recompute="full")
+        ),
         Case("ViT, adamw", vit, Strategy(micro_batch=8), True),
         Case("ViT, amp-bf16", vit, Strategy(micro_batch=8, precision="amp-bf16"), True),
         Case("UNet, adamw", _unet(), Strategy(micro_batch=2), True),
         Case("UNet, amp-bf16, recomputed", _unet(), Strategy(micro_batch=2, precision="amp-bf16", recompute="full"), True),
-    ]  # fmt: skip
+    ]
 
 
 def _mlp() -> Job:

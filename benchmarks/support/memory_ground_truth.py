@@ -25,8 +25,12 @@ def rows(reference: Path) -> tuple[list[Row], int]:
     known = table[table.model != "mlp"]
     found = []
     for row in known.itertuples():
-        strategy = Strategy(precision=PRECISION[str(row.precision)], micro_batch=int(row.batch),
-                            optimizer=OPTIMIZER[str(row.optimizer)], optimizer_kernels=_kernels(row))  # fmt: skip
+        strategy = Strategy(
+            precision=PRECISION[str(row.precision)],
+            micro_batch=int(row.batch),
+            optimizer=OPTIMIZER[str(row.optimizer)],
+            optimizer_kernels=_kernels(row),
+        )
         size = int(row.seq_or_image)
         job = resolve("resnet50", image_size=size) if row.model == "resnet50" else _bert(row, size)
         notes = [str(row.attention)] if row.model == "bert_base" else []

@@ -101,8 +101,15 @@ def chunked_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def litgpt_adapters(name: str, quantized: str, seq_len: int) -> Job:
     batch = partial(next_token_batch, vocabulary=DECODERS[name].vocabulary, seq_len=seq_len)
-    return Job(partial(adapted, name, quantized), batch, chunked_loss, name=name, sample_unit="token",
-               tokens_per_sample=seq_len, seq_len=seq_len)  # fmt: skip
+    return Job(
+        partial(adapted, name, quantized),
+        batch,
+        chunked_loss,
+        name=name,
+        sample_unit="token",
+        tokens_per_sample=seq_len,
+        seq_len=seq_len,
+    )
 
 
 def torchtune(seq_len: int) -> Job:
@@ -115,5 +122,6 @@ def pretraining(name: str, seq_len: int) -> Job:
     from gpuwise.job.models.language import token_loss
 
     batch = partial(next_token_batch, vocabulary=DECODERS[name].vocabulary, seq_len=seq_len)
-    return Job(partial(decoder, name), batch, token_loss, name=name, sample_unit="token", tokens_per_sample=seq_len,
-               seq_len=seq_len)  # fmt: skip
+    return Job(
+        partial(decoder, name), batch, token_loss, name=name, sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len
+    )

@@ -27,8 +27,9 @@ def phase_bytes(trace: Trace, chip: Chip) -> dict[str, int]:
     phase = np.append(trace.sequence.phase, -1)[born]
     weights = (events.position == BEFORE) & (events.category == CATEGORIES.index("parameter"))
     second = np.arange(len(held)) > len(held) // 2
-    peaks = {name: held[second & np.isin(phase, [PHASES.index(p) for p in phases])].max(initial=0)
-             for name, phases in _PEAKS.items()}  # fmt: skip
+    peaks = {
+        name: held[second & np.isin(phase, [PHASES.index(p) for p in phases])].max(initial=0) for name, phases in _PEAKS.items()
+    }
     return {"resident": int(blocks[weights].sum()), **{name: int(peak) for name, peak in peaks.items()}}
 
 

@@ -71,8 +71,18 @@ LAMBDA_JOBS = {
     "Transformer-XL large": ("transformer_xl-large", "seq_len", 256),
 }
 # GPUs that Lambda measured before Ampere, in containers of January 2020.
-OLD_CONTAINERS = ("V100-16GB", "V100-32GB", "QuadroRTX5000", "QuadroRTX6000", "QuadroRTX8000", "RTX2080Ti", "TITAN-RTX",
-                  "GTX1080Ti", "RTX2070-MaxQ", "RTX2080-MaxQ")  # fmt: skip
+OLD_CONTAINERS = (
+    "V100-16GB",
+    "V100-32GB",
+    "QuadroRTX5000",
+    "QuadroRTX6000",
+    "QuadroRTX8000",
+    "RTX2080Ti",
+    "TITAN-RTX",
+    "GTX1080Ti",
+    "RTX2070-MaxQ",
+    "RTX2080-MaxQ",
+)
 EFFICIENTNETS = {"efficientnet-b0": "timm:efficientnet_b0", "efficientnet-b4": "timm:efficientnet_b4"}
 
 # Published names of one architecture, so that it is kept out of a fit or not as a whole.
@@ -179,8 +189,9 @@ def _examples(table: pd.DataFrame) -> Iterator[Case]:
             continue
         images = row.model != "NCF"
         size = (("image_size", int(row.image_size)),) if images else ()
-        strategy = Strategy(precision=row.precision, micro_batch=int(row.batch_per_gpu),
-                            channels_last=images and row.precision == "amp-fp16")  # fmt: skip
+        strategy = Strategy(
+            precision=row.precision, micro_batch=int(row.batch_per_gpu), channels_last=images and row.precision == "amp-fp16"
+        )
         yield Case(f"DLE {row.model.split('/')[-1]}", job, strategy, size, CHIPS[row.gpu], 1, 1, row.step_time_s)
 
 
@@ -200,11 +211,25 @@ def _llama(table: pd.DataFrame) -> Iterator[Case]:
         if not compiled and "eager" not in row.compile_or_fused_notes:
             continue  # other modes of the compiler
         mode = "train" if row.task == "train" else "infer"
-        strategy = Strategy(precision="bf16", micro_batch=1, mode=mode, compile=compiled,
-                            recompute="full" if row.recompute == "full" else "none")  # fmt: skip
+        strategy = Strategy(
+            precision="bf16",
+            micro_batch=1,
+            mode=mode,
+            compile=compiled,
+            recompute="full" if row.recompute == "full" else "none",
+        )
         subset = f"Llama {mode}" + (" compiled" if compiled else "")
-        yield Case(subset, "llama3-8b", strategy, (("seq_len", int(row.seq_len)),), CHIPS[row.gpu], 1, 1, row.step_time_s,
-                   update="AdamW" in row.model_detail)  # fmt: skip
+        yield Case(
+            subset,
+            "llama3-8b",
+            strategy,
+            (("seq_len", int(row.seq_len)),),
+            CHIPS[row.gpu],
+            1,
+            1,
+            row.step_time_s,
+            update="AdamW" in row.model_detail,
+        )
 
 
 def _mpt(table: pd.DataFrame) -> Iterator[Case]:

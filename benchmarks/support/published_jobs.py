@@ -31,8 +31,17 @@ from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.torchvision_cpu import make_importable
 
 # hidden, layers, heads of MPT (mosaicml/llm-foundry)
-MPT = {"125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
-       "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 48, 56), "70b": (8192, 80, 64)}  # fmt: skip
+MPT = {
+    "125m": (768, 12, 12),
+    "350m": (1024, 24, 16),
+    "760m": (1536, 24, 12),
+    "1b": (2048, 24, 16),
+    "3b": (2560, 32, 20),
+    "7b": (4096, 32, 32),
+    "13b": (5120, 40, 40),
+    "30b": (7168, 48, 56),
+    "70b": (8192, 80, 64),
+}
 GPT = {"hf-gpt2_large": (1280, 36, 20), "hf-gpt3_27": (2560, 32, 32)}  # the same of NeuSight's
 
 
@@ -98,14 +107,25 @@ def _transformers(name: str, seq_len: int, *, half: bool) -> Job:
 def _transformer_xl(name: str, seq_len: int, *, half: bool) -> Job:
     config = TRANSFORMER_XL[name.removeprefix("transformer_xl-")]
     return Job(
-        partial(TransformerXl, config), partial(transformer_xl_batch, config=config, seq_len=seq_len), transformer_xl_loss,
-        optimizer=MasterAdam if half else "adamw", name=name, sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len,
-    )  # fmt: skip
+        partial(TransformerXl, config),
+        partial(transformer_xl_batch, config=config, seq_len=seq_len),
+        transformer_xl_loss,
+        optimizer=MasterAdam if half else "adamw",
+        name=name,
+        sample_unit="token",
+        tokens_per_sample=seq_len,
+        seq_len=seq_len,
+    )
 
 
 def _token_job(name, model, loss, *, vocabulary: int, seq_len: int, half: bool = False) -> Job:  # type: ignore[no-untyped-def]
     return Job(
-        model, partial(next_token_batch, vocabulary=vocabulary, seq_len=seq_len), loss,
-        optimizer=partial(MasterAdam, fused=True) if half else "adamw", name=name,
-        sample_unit="token", tokens_per_sample=seq_len, seq_len=seq_len,
-    )  # fmt: skip
+        model,
+        partial(next_token_batch, vocabulary=vocabulary, seq_len=seq_len),
+        loss,
+        optimizer=partial(MasterAdam, fused=True) if half else "adamw",
+        name=name,
+        sample_unit="token",
+        tokens_per_sample=seq_len,
+        seq_len=seq_len,
+    )

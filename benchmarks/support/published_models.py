@@ -71,9 +71,12 @@ class Layer(nn.Module):
         super().__init__()
         self.attention = RelativeAttention(config)
         self.inner = nn.Sequential(
-            nn.Linear(config.width, config.inner), nn.ReLU(inplace=True), nn.Dropout(config.dropout),
-            nn.Linear(config.inner, config.width), nn.Dropout(config.dropout),
-        )  # fmt: skip
+            nn.Linear(config.width, config.inner),
+            nn.ReLU(inplace=True),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.inner, config.width),
+            nn.Dropout(config.dropout),
+        )
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, x: Tensor, *context: object) -> Tensor:
@@ -138,8 +141,12 @@ class MasterAdam(torch.optim.Optimizer):
         for p in params:
             if not self.state[p]:
                 zeros = [torch.zeros_like(p, dtype=torch.float32) for _ in range(2)]
-                self.state[p] = {"master": p.float(), "mean": zeros[0], "square": zeros[1],
-                                 "step": torch.zeros((), device=p.device)}  # fmt: skip
+                self.state[p] = {
+                    "master": p.float(),
+                    "mean": zeros[0],
+                    "square": zeros[1],
+                    "step": torch.zeros((), device=p.device),
+                }
         names = ("master", "mean", "square", "step")
         master, mean, square, step = ([self.state[p][name] for p in params] for name in names)
         grads = [p.grad.float() for p in params]  # type: ignore[union-attr]
@@ -147,8 +154,21 @@ class MasterAdam(torch.optim.Optimizer):
         torch._foreach_mul_(grads, (1.0 / (total + 1e-6)).clamp(max=1.0))
         if group["fused"]:
             torch._foreach_add_(step, 1)
-            torch._fused_adam_(master, grads, mean, square, [], step, lr=group["lr"], beta1=0.9, beta2=0.999,
-                               weight_decay=0.0, eps=1e-6, amsgrad=False, maximize=False)  # fmt: skip
+            torch._fused_adam_(
+                master,
+                grads,
+                mean,
+                square,
+                [],
+                step,
+                lr=group["lr"],
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=0.0,
+                eps=1e-6,
+                amsgrad=False,
+                maximize=False,
+            )
         else:
             for g, m, s, w in zip(grads, mean, square, master, strict=True):
                 m.lerp_(g, 0.1)
@@ -212,11 +232,15 @@ class Ssd300(nn.Module):
         ]
         self.more = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(inside, middle, 1, bias=False), nn.BatchNorm2d(middle), nn.ReLU(inplace=True),
-                nn.Conv2d(middle, outside, 3, stride, padding, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True),
+                nn.Conv2d(inside, middle, 1, bias=False),
+                nn.BatchNorm2d(middle),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(middle, outside, 3, stride, padding, bias=False),
+                nn.BatchNorm2d(outside),
+                nn.ReLU(inplace=True),
             )
             for inside, middle, outside, stride, padding in shapes
-        )  # fmt: skip
+        )
         widths, boxes = [1024, *(shape[2] for shape in shapes)], (4, 6, 6, 6, 4, 4)
         self.boxes = nn.ModuleList(nn.Conv2d(w, 4 * b, 3, padding=1) for w, b in zip(widths, boxes, strict=True))
         self.scores = nn.ModuleList(nn.Conv2d(w, self.CLASSES * b, 3, padding=1) for w, b in zip(widths, boxes, strict=True))
@@ -236,8 +260,11 @@ SSD_BOXES = 8732
 
 def detection_batch(n: int) -> dict[str, Tensor]:
     """Images (n, 3, 300, 300), and for each default box its target box (n, 4, boxes) and class (n, boxes)."""
-    return {"images": torch.randn(n, 3, 300, 300), "boxes": torch.randn(n, 4, SSD_BOXES),
-            "classes": torch.randint(0, Ssd300.CLASSES, (n, SSD_BOXES))}  # fmt: skip
+    return {
+        "images": torch.randn(n, 3, 300, 300),
+        "boxes": torch.randn(n, 4, SSD_BOXES),
+        "classes": torch.randint(0, Ssd300.CLASSES, (n, SSD_BOXES)),
+    }
 
 
 def detection_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -22,8 +22,21 @@ PRECISIONS = {"amp": "amp-fp16", "amp_bf16": "amp-bf16", "bf16": "bf16", "fp32":
 # Models that merge their branches for inference: the runs of torch 2.9.1 measured them merged (timm's --reparam), three to
 # five times as fast as the runs of 2.4.0 on the same GPU.
 MERGED_TORCH = "2.9.1"
-MERGED_MODELS = ("fastvit", "mobileone", "repvgg", "repghost", "repvit", "ghostnetv3", "efficientvit_m", "mobileclip", "levit",
-                 "nextvit", "lcnetv2", "shvit", "tiny_vit")  # fmt: skip
+MERGED_MODELS = (
+    "fastvit",
+    "mobileone",
+    "repvgg",
+    "repghost",
+    "repvit",
+    "ghostnetv3",
+    "efficientvit_m",
+    "mobileclip",
+    "levit",
+    "nextvit",
+    "lcnetv2",
+    "shvit",
+    "tiny_vit",
+)
 # Names of old releases that timm now gives the network of another (parameters differ two- to fivefold from those published).
 OTHER_NETWORK = ("ig_resnext101_32x16d", "ig_resnext101_32x32d")
 
@@ -37,7 +50,21 @@ def timm_cases(folder: Path, *, compiled: bool = False, channels_last: bool = Fa
     merged = (table.torch == MERGED_TORCH) & table.model.str.startswith(MERGED_MODELS)
     for row in table[~merged & ~table.model.isin(OTHER_NETWORK)].itertuples():
         subset = f"timm {row.task}" + (" on a CPU" if row.device == "i9_10940x" else "") + " compiled" * compiled
-        strategy = Strategy(precision=PRECISIONS[row.precision], micro_batch=int(row.batch), mode=row.task, compile=compiled,
-                            channels_last=channels_last)  # fmt: skip
-        yield Case(subset, f"timm:{row.model}", strategy, (("image_size", int(row.image_size)),), CHIPS[row.device], 1, 1,
-                   row.step_ms / 1e3, torch=row.torch)  # fmt: skip
+        strategy = Strategy(
+            precision=PRECISIONS[row.precision],
+            micro_batch=int(row.batch),
+            mode=row.task,
+            compile=compiled,
+            channels_last=channels_last,
+        )
+        yield Case(
+            subset,
+            f"timm:{row.model}",
+            strategy,
+            (("image_size", int(row.image_size)),),
+            CHIPS[row.device],
+            1,
+            1,
+            row.step_ms / 1e3,
+            torch=row.torch,
+        )

@@ -20,8 +20,9 @@ from benchmarks.train_speed.rounds import about, measured, names
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.train_speed", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.train_speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="put what ran into results and page")
     parser.add_argument("--rounds", type=int, default=3, help="of the models; small steps take twice as many")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with this in their names")

@@ -34,8 +34,12 @@ class Server:
 
     def __init__(self, contestant: str):
         self.contestant = contestant
-        self._process = subprocess.Popen([sys.executable, "-m", "benchmarks.train_speed", "--serve", contestant],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.train_speed", "--serve", contestant],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def ask(self, **request: str) -> Any:
         """What the contestant's function gives for a work (by the name of its table and its own) and a precision."""

@@ -31,14 +31,29 @@ def job_of(work: Work, data: Callable[[], Any], **more: Any) -> Job:
     return Job(work.model, batch, work.loss, optimizer="adamw", learning_rate=LEARNING_RATE, data=data, name=work.text, **more)
 
 
-def training(work: Work, precision: str, *, steps: int, columns: bool = False, folder: str | None = None,
-             more: dict[str, Any] | None = None, **settings: Any) -> Training:  # fmt: skip
+def training(
+    work: Work,
+    precision: str,
+    *,
+    steps: int,
+    columns: bool = False,
+    folder: str | None = None,
+    more: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Training:
     """A run with progress on; with log, checkpoints and report, too, where it has a folder."""
-    return Training(job_of(work, work.columns if columns else work.rows, **(more or {})),
-                    Strategy(micro_batch=work.batch, precision=precision, threads=work.threads),
-                    TrainSettings(steps=steps, folder=None if folder is None else Path(folder) / "run", progress="plain",
-                                  preemption="none", **settings),
-                    device=work.device)  # fmt: skip
+    return Training(
+        job_of(work, work.columns if columns else work.rows, **(more or {})),
+        Strategy(micro_batch=work.batch, precision=precision, threads=work.threads),
+        TrainSettings(
+            steps=steps,
+            folder=None if folder is None else Path(folder) / "run",
+            progress="plain",
+            preemption="none",
+            **settings,
+        ),
+        device=work.device,
+    )
 
 
 def columns(work: Work, precision: str) -> Timed:
@@ -92,8 +107,10 @@ def in_turns(work: Work, precision: str) -> dict[str, Any]:
                         loss = peers.take(work, model, optimizer, next(batches), precision)
                 found[name].append((time.perf_counter() - began_s) / each)
         run.close()
-    return {"seconds": {name: seconds[2:] for name, seconds in found.items()},
-            "same_loss": abs(ours.loss - loss) <= 1e-4 * abs(loss)}  # fmt: skip
+    return {
+        "seconds": {name: seconds[2:] for name, seconds in found.items()},
+        "same_loss": abs(ours.loss - loss) <= 1e-4 * abs(loss),
+    }
 
 
 def saved(work: Work, precision: str) -> list[dict[str, Any]]:
@@ -103,9 +120,16 @@ def saved(work: Work, precision: str) -> list[dict[str, Any]]:
     """
     better = iter(range(1_000_000))
     with tempfile.TemporaryDirectory() as folder:
-        run = training(work, precision, steps=work.warm + work.timed, columns=True, folder=folder,
-                       more={"evaluate": lambda model: {"better": float(next(better))}},
-                       monitor="max:better", evaluate_every=(work.warm + work.timed) // 5)  # fmt: skip
+        run = training(
+            work,
+            precision,
+            steps=work.warm + work.timed,
+            columns=True,
+            folder=folder,
+            more={"evaluate": lambda model: {"better": float(next(better))}},
+            monitor="max:better",
+            evaluate_every=(work.warm + work.timed) // 5,
+        )
         ends_s = [time.perf_counter()]
         for _ in run:
             ends_s.append(time.perf_counter())

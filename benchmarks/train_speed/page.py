@@ -64,13 +64,16 @@ def _small(rows: Sequence[dict[str, Any]]) -> list[str]:
         "",
         "| | steps/s (range) | gpuwise is so many times as fast |",
         "| --- | ---: | ---: |",
-        *[f"| {WHAT[who]} | {_counted([rates[who] for rates in rounds])} | "
-          f"{'' if who == SMALL else _factor(ratios(row, SMALL, who))} |" for who in rounds[0]],
+        *[
+            f"| {WHAT[who]} | {_counted([rates[who] for rates in rounds])} | "
+            f"{'' if who == SMALL else _factor(ratios(row, SMALL, who))} |"
+            for who in rounds[0]
+        ],
         "",
         "In turns, within one process, with a loop by hand of the same steps, batches by index, that keeps nothing: "
         f"{_turned(row)}",
         "",
-    ]  # fmt: skip
+    ]
 
 
 def _models(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -108,10 +111,17 @@ def _saves(rows: Sequence[dict[str, Any]]) -> list[str]:
         held_up_s, write_s, lost_s = (median(save[name] for save in later) for name in ("held_up_s", "write_s", "lost_s"))
         interval_s, all_lost_s = later[-1]["interval_s"], [save["lost_s"] for save in later]
         lost = f"{_time(lost_s)} ({_time(min(all_lost_s))} to {_time(max(all_lost_s))})"
-        cells = [row["work"], f"{first['bytes'] / 1e6:,.0f} MB", _time(median(save["step_s"] for save in later)),
-                 f"{_time(first['held_up_s'])} / {_time(held_up_s)}", _time(write_s),
-                 f"{_time(first['lost_s'])} / {lost}", _time(interval_s),
-                 f"{max(0.0, lost_s) / interval_s:.1%}", _when(row)]  # fmt: skip
+        cells = [
+            row["work"],
+            f"{first['bytes'] / 1e6:,.0f} MB",
+            _time(median(save["step_s"] for save in later)),
+            f"{_time(first['held_up_s'])} / {_time(held_up_s)}",
+            _time(write_s),
+            f"{_time(first['lost_s'])} / {lost}",
+            _time(interval_s),
+            f"{max(0.0, lost_s) / interval_s:.1%}",
+            _when(row),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -146,8 +156,10 @@ def _turned(row: dict[str, Any]) -> str:
     found = [round_["ratio"] - 1 for round_ in turns]
     step, hand = (median(round_[name] for round_ in turns) for name in ("step_s", "by_hand_s"))
     same = "the same loss" if all(round_["same_loss"] for round_ in turns) else "NOT the same loss"
-    return (f"{_time(step)} a step against {_time(hand)} by hand, {median(found):+.1%} ({min(found):+.1%} to "
-            f"{max(found):+.1%}), {same} at the end.")  # fmt: skip
+    return (
+        f"{_time(step)} a step against {_time(hand)} by hand, {median(found):+.1%} ({min(found):+.1%} to "
+        f"{max(found):+.1%}), {same} at the end."
+    )
 
 
 def _counted(rates: Sequence[float]) -> str:

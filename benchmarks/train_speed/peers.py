@@ -72,11 +72,23 @@ def trainer(work: Work, precision: str) -> Timed:
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=work.warm + work.timed, per_device_train_batch_size=work.batch,
-            learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, lr_scheduler_type="constant", max_grad_norm=0.0,
-            optim="adamw_torch_fused", bf16=precision == "amp-bf16", use_cpu=work.device == "cpu",
-            dataloader_drop_last=True, dataloader_pin_memory=work.device != "cpu", dataloader_num_workers=0,
-            remove_unused_columns=False, save_strategy="no", report_to="none")  # fmt: skip
+            output_dir=folder,
+            max_steps=work.warm + work.timed,
+            per_device_train_batch_size=work.batch,
+            learning_rate=LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
+            lr_scheduler_type="constant",
+            max_grad_norm=0.0,
+            optim="adamw_torch_fused",
+            bf16=precision == "amp-bf16",
+            use_cpu=work.device == "cpu",
+            dataloader_drop_last=True,
+            dataloader_pin_memory=work.device != "cpu",
+            dataloader_num_workers=0,
+            remove_unused_columns=False,
+            save_strategy="no",
+            report_to="none",
+        )
         run = Trainer(work.with_loss(model_of(work, precision)), arguments, train_dataset=work.rows(), callbacks=[Told()])
         return _checked(clock, run.train().training_loss)
 
@@ -121,10 +133,18 @@ def lightning(work: Work, precision: str) -> Timed:
                 last.append(float(outputs["loss"]))
 
     with tempfile.TemporaryDirectory() as folder:
-        run = Trainer(accelerator="cpu" if work.device == "cpu" else "gpu", devices=1,
-                      precision={"amp-bf16": "bf16-mixed", "bf16": "bf16-true"}.get(precision, "32-true"),
-                      max_steps=work.warm + work.timed, max_epochs=-1, logger=False, enable_checkpointing=False,
-                      enable_model_summary=False, callbacks=[Told()], default_root_dir=folder)  # fmt: skip
+        run = Trainer(
+            accelerator="cpu" if work.device == "cpu" else "gpu",
+            devices=1,
+            precision={"amp-bf16": "bf16-mixed", "bf16": "bf16-true"}.get(precision, "32-true"),
+            max_steps=work.warm + work.timed,
+            max_epochs=-1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            callbacks=[Told()],
+            default_root_dir=folder,
+        )
         run.fit(Module(), _loader(work))
     return _checked(clock, last[0])
 
@@ -139,8 +159,7 @@ def _by_hand(work: Work, precision: str, batches: Iterator[Batch]) -> Timed:
     raise AssertionError
 
 
-def take(work: Work, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch,
-         precision: str) -> float | torch.Tensor:  # fmt: skip
+def take(work: Work, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, precision: str) -> float | torch.Tensor:
     """One step, as one writes it by hand; its loss is read at once on a CPU, as gpuwise reads it."""
     if work.device != "cpu":
         batch = {name: tensor.to(work.device, non_blocking=True) for name, tensor in batch.items()}

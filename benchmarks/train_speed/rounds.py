@@ -17,11 +17,25 @@ from benchmarks.train_speed.children import Server
 
 PRECISIONS = {"small": ("fp32",), "models": ("fp32", "amp-bf16"), "saves": ("fp32",)}
 CONTESTANTS = {
-    "small": ("gpuwise", "gpuwise, no folder", "gpuwise, data set", "by hand, index batches", "by hand, DataLoader",
-              "accelerate", "Lightning", "Trainer"),
-    "models": ("gpuwise, data set", "by hand, DataLoader", "by hand, DataLoader, memory kept", "accelerate", "Lightning",
-               "Trainer"),
-}  # fmt: skip
+    "small": (
+        "gpuwise",
+        "gpuwise, no folder",
+        "gpuwise, data set",
+        "by hand, index batches",
+        "by hand, DataLoader",
+        "accelerate",
+        "Lightning",
+        "Trainer",
+    ),
+    "models": (
+        "gpuwise, data set",
+        "by hand, DataLoader",
+        "by hand, DataLoader, memory kept",
+        "accelerate",
+        "Lightning",
+        "Trainer",
+    ),
+}
 
 
 def names() -> dict[str, tuple[str, str, str]]:
@@ -38,8 +52,11 @@ def about() -> dict[str, Any]:
     from gpuwise.hardware.detect import detect_cpu
 
     libraries = ("torch", "transformers", "accelerate", "lightning", "timm")
-    return {"machine": detect_cpu().name, "threads": THREADS,
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}}}  # fmt: skip
+    return {
+        "machine": detect_cpu().name,
+        "threads": THREADS,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
+    }
 
 
 def measured(rows: Sequence[str], rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -84,5 +101,10 @@ def _told(server: Callable[[str], Server], who: str, **request: str) -> Any:
 def _compared(told: dict[str, Any]) -> dict[str, Any]:
     """How gpuwise and a loop by hand compare in turns."""
     ours, hand = told["seconds"]["gpuwise"], told["seconds"]["by hand"]
-    return {"turns": len(ours), "step_s": median(ours), "by_hand_s": median(hand),
-            "ratio": median(a / b for a, b in zip(ours, hand, strict=True)), "same_loss": told["same_loss"]}  # fmt: skip
+    return {
+        "turns": len(ours),
+        "step_s": median(ours),
+        "by_hand_s": median(hand),
+        "ratio": median(a / b for a, b in zip(ours, hand, strict=True)),
+        "same_loss": told["same_loss"],
+    }

@@ -80,8 +80,17 @@ def _points(count: int = 10_000, width: int = 20) -> Batch:
 def _gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=8192, n_positions=128, n_embd=384, n_layer=6, n_head=6,
-                        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)  # fmt: skip
+    config = GPT2Config(
+        vocab_size=8192,
+        n_positions=128,
+        n_embd=384,
+        n_layer=6,
+        n_head=6,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+        use_cache=False,
+    )
     return GPT2LMHeadModel(config)
 
 
@@ -95,9 +104,17 @@ def _bert() -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     # The sizes of google/bert_uncased_L-4_H-512_A-8, "BERT-small" of Turc et al. (2019).
-    return BertForSequenceClassification(BertConfig(hidden_size=512, num_hidden_layers=4, num_attention_heads=8,
-                                                    intermediate_size=2048, hidden_dropout_prob=0.0,
-                                                    attention_probs_dropout_prob=0.0, num_labels=2))  # fmt: skip
+    return BertForSequenceClassification(
+        BertConfig(
+            hidden_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            intermediate_size=2048,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            num_labels=2,
+        )
+    )
 
 
 def _resnet() -> nn.Module:
@@ -140,16 +157,24 @@ def _generator() -> torch.Generator:
 
 MLP = Work("MLP 20-64-32-1, batch 32, 10,000 rows", _mlp, _squared, _points, batch=32, warm=500, timed=6000)
 MODELS = {
-    "gpt2": Work("GPT-2 shape, 6 layers, 384 wide, 4 × 128 tokens", _gpt2, _own, lambda: text_rows(512, 128, 8192),
-                 batch=4, warm=2, timed=8),
+    "gpt2": Work(
+        "GPT-2 shape, 6 layers, 384 wide, 4 × 128 tokens",
+        _gpt2,
+        _own,
+        lambda: text_rows(512, 128, 8192),
+        batch=4,
+        warm=2,
+        timed=8,
+    ),
     "bert": Work("BERT-small (4 layers, 512 wide), 4 × 64 tokens", _bert, _own, _sentences, batch=4, warm=2, timed=10),
     "resnet18": Work("ResNet-18 (timm), 16 images of 64 × 64", _resnet, _entropy, _images, batch=16, warm=3, timed=15),
-}  # fmt: skip
+}
 # Runs that are saved: with AdamW a state is three times the parameters. Steps are long enough to be told apart by a clock.
 SAVED = {
     "MLP, 10 MB": Work("MLP 640 wide", _wide(640), _squared, lambda: _points(2048, 640), batch=256, warm=20, timed=3000),
     "MLP, 500 MB": Work("MLP 4,560 wide", _wide(4560), _squared, lambda: _points(1024, 4560), batch=32, warm=5, timed=120),
-    "GPT-2 124M": Work("GPT-2 124M, 1 × 64 tokens", gpt2_124m, _own, lambda: text_rows(256, 64, 50_257),
-                       batch=1, warm=3, timed=60),
-}  # fmt: skip
+    "GPT-2 124M": Work(
+        "GPT-2 124M, 1 × 64 tokens", gpt2_124m, _own, lambda: text_rows(256, 64, 50_257), batch=1, warm=3, timed=60
+    ),
+}
 TABLES = {"small": {"mlp": MLP}, "models": MODELS, "saves": SAVED}

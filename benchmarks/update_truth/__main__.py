@@ -45,8 +45,16 @@ def main() -> None:
     for case in [*cases(), *(compiled_cases() if asked.compiled else [])]:
         if asked.only in case.name:
             found = run(case)
-            rows.append({"optimizer": case.optimizer, "kernels": case.kernels, "precision": case.precision,
-                         "technique": case.technique.name, "deviation": found, "tolerance": case.tolerance})  # fmt: skip
+            rows.append(
+                {
+                    "optimizer": case.optimizer,
+                    "kernels": case.kernels,
+                    "precision": case.precision,
+                    "technique": case.technique.name,
+                    "deviation": found,
+                    "tolerance": case.tolerance,
+                }
+            )
             print(f"{found:9.2g}  of {case.tolerance:7.1g}  {case.name}", file=sys.stderr)
     data = {"torch": torch.__version__.partition("+")[0], "cpu": torch.backends.cpu.get_cpu_capability(), "rows": rows}
     print(table(rows))

@@ -29,7 +29,7 @@ from benchmarks.update_truth.plain import (
     Trained,
     batches,
     loss_of,
-    train_plain,  # fmt: skip
+    train_plain,
 )
 from gpuwise.job import Job
 from gpuwise.runtime import Training, TrainSettings
@@ -66,12 +66,13 @@ TECHNIQUES = (
     Technique("accumulation, clipping, schedule", {"accumulation": 3, "clips": True, "schedules": True}, {}),
     Technique("average, channels-last, kept gradients", {"averages": True, "channels_last": True}, {"keep_gradients": True}),
     Technique("recompute, clipping, average", {"clips": True, "averages": True}, {"recompute": "full"}),
-    Technique("update in backward, schedule", {"schedules": True}, {"optimizer_in_backward": True},
-              ("fp32", "amp-bf16", "bf16")),
+    Technique(
+        "update in backward, schedule", {"schedules": True}, {"optimizer_in_backward": True}, ("fp32", "amp-bf16", "bf16")
+    ),
     Technique("adapter, schedule", {"adapter": True, "schedules": True}, {}),
     Technique("overflow in the first step", {"overflow": 0}, {}, ("amp-fp16",)),
     Technique("overflow in the tenth step, clipping", {"overflow": 9, "clips": True}, {}, ("amp-fp16",)),
-)  # fmt: skip
+)
 COMPILED = Technique("compile", {"dropout": 0.0}, {"compile": True})
 
 
@@ -102,9 +103,17 @@ class Case:
     @property
     def strategy(self) -> Strategy:
         recipe = self.recipe
-        return Strategy(precision=self.precision, micro_batch=SAMPLES, accumulation=recipe.accumulation,
-                        optimizer=self.optimizer, optimizer_kernels=self.kernels, channels_last=recipe.channels_last, threads=1,
-                        adapter="lora" if recipe.adapter else "none", **self.technique.strategy)  # fmt: skip
+        return Strategy(
+            precision=self.precision,
+            micro_batch=SAMPLES,
+            accumulation=recipe.accumulation,
+            optimizer=self.optimizer,
+            optimizer_kernels=self.kernels,
+            channels_last=recipe.channels_last,
+            threads=1,
+            adapter="lora" if recipe.adapter else "none",
+            **self.technique.strategy,
+        )
 
 
 def cases() -> list[Case]:
@@ -144,9 +153,15 @@ def covering() -> list[Case]:
 def compiled_cases() -> list[Case]:
     """Compiled steps, which take minutes: each precision once, with another optimizer."""
     pairs = zip(PRECISIONS, ("adamw", "momentum", "adam", "sgd"), strict=True)
-    return [Case(optimizer, kernels_for(optimizer, on_cpu=True, in_16_bits=precision == "bf16",
-                                        scaled=precision == "amp-fp16")[0], precision, COMPILED)
-            for precision, optimizer in pairs]  # fmt: skip
+    return [
+        Case(
+            optimizer,
+            kernels_for(optimizer, on_cpu=True, in_16_bits=precision == "bf16", scaled=precision == "amp-fp16")[0],
+            precision,
+            COMPILED,
+        )
+        for precision, optimizer in pairs
+    ]
 
 
 class _InOrder(IterableDataset[Any]):
@@ -165,19 +180,27 @@ class _InOrder(IterableDataset[Any]):
 def job_of(case: Case) -> Job:
     recipe = case.recipe
     return Job(
-        model=lambda: Net(recipe.dropout), loss=loss_of, name="truth",
+        model=lambda: Net(recipe.dropout),
+        loss=loss_of,
+        name="truth",
         batch=lambda n: {name: t[:n] for name, t in batches(recipe)[0][0].items()},
-        data=lambda: _InOrder(recipe), optimizer=case.optimizer,
-        learning_rate=LEARNING_RATES.get(case.optimizer, LEARNING_RATE), schedule="cosine" if recipe.schedules else "constant",
-        warmup_steps=WARMUP if recipe.schedules else 0, clip_norm=CLIP_NORM if recipe.clips else None,
+        data=lambda: _InOrder(recipe),
+        optimizer=case.optimizer,
+        learning_rate=LEARNING_RATES.get(case.optimizer, LEARNING_RATE),
+        schedule="cosine" if recipe.schedules else "constant",
+        warmup_steps=WARMUP if recipe.schedules else 0,
+        clip_norm=CLIP_NORM if recipe.clips else None,
         ema_decay=EMA_DECAY if recipe.averages else None,
-    )  # fmt: skip
+    )
 
 
 def train_ours(case: Case, job: Job | None = None, strategy: Strategy | None = None) -> Trained:
     """The same training by gpuwise's own run. job, strategy: others than the case's, to plant a fault."""
-    run = Training(job or job_of(case), strategy or case.strategy,
-                   TrainSettings(steps=STEPS, seed=SEED, progress="silent", preemption="none"))  # fmt: skip
+    run = Training(
+        job or job_of(case),
+        strategy or case.strategy,
+        TrainSettings(steps=STEPS, seed=SEED, progress="silent", preemption="none"),
+    )
     losses = []
     for step in run:
         losses.append(step.loss)

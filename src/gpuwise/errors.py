@@ -39,7 +39,7 @@ class GpuwiseError(Exception):
 def _shortened(text: str) -> str:
     """With long words cut: a user's argument of thousands of characters would hide the sentence about it."""
     half = LONGEST_WORD // 2
-    return re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half // 4:]}", text)
+    return re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half // 4 :]}", text)
 
 
 def shown(value: object) -> str:
@@ -128,12 +128,26 @@ def message_of(error: BaseException) -> str:
 
 
 # What other tools call a setting of gpuwise.
-OTHER_NAMES = {"batch_size": "micro_batch", "batch": "micro_batch", "bs": "micro_batch", "micro_batch_size": "micro_batch",
-               "per_device_train_batch_size": "micro_batch", "gradient_accumulation_steps": "accumulate",
-               "grad_accum": "accumulate", "accumulation": "accumulate", "gradient_checkpointing": "recompute",
-               "activation_checkpointing": "recompute", "dtype": "precision", "sequence_length": "seq_len",
-               "max_length": "seq_len", "device": "on", "gpu": "on", "max_steps": "steps", "num_epochs": "epochs",
-               "cost": "budget"}  # fmt: skip
+OTHER_NAMES = {
+    "batch_size": "micro_batch",
+    "batch": "micro_batch",
+    "bs": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "per_device_train_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "accumulate",
+    "grad_accum": "accumulate",
+    "accumulation": "accumulate",
+    "gradient_checkpointing": "recompute",
+    "activation_checkpointing": "recompute",
+    "dtype": "precision",
+    "sequence_length": "seq_len",
+    "max_length": "seq_len",
+    "device": "on",
+    "gpu": "on",
+    "max_steps": "steps",
+    "num_epochs": "epochs",
+    "cost": "budget",
+}
 
 
 def nearest(name: str, known: Sequence[str], *, most: int = 3) -> list[str]:

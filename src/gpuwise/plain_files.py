@@ -16,8 +16,13 @@ from typing import Any, BinaryIO
 
 LARGEST_WHOLE = 2**63 - 1  # TOML's own limit, and that of NumPy's columns
 MOST_KEY_PARTS = 1_000  # a.b.c on one line: tomllib takes memory and time that grow with their square
-_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-          stat.S_IFSOCK: "a socket"}  # fmt: skip
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

@@ -44,15 +44,20 @@ class Techniques(TypedDict, total=False):
     precision: Annotated[str | None, Setting("Number formats of the arithmetic.", PRECISIONS)]
     recompute: Annotated[str | None, Setting("Activations made again in backward.", RECOMPUTES, only_training=True)]
     optimizer: Annotated[str | None, Setting("Instead of the job's own.", OPTIMIZERS, only_training=True)]
-    optimizer_kernels: Annotated[str | None, Setting("How the update is launched (fused where PyTorch has it).",
-                                                     OPTIMIZER_KERNELS, only_training=True)]  # fmt: skip
-    optimizer_in_backward: Annotated[bool | None, Setting("Update each parameter as soon as its gradient is there.",
-                                                          only_training=True)]  # fmt: skip
-    keep_gradients: Annotated[bool | None, Setting("Set gradients to zero after a step instead of freeing them.",
-                                                   only_training=True)]  # fmt: skip
+    optimizer_kernels: Annotated[
+        str | None, Setting("How the update is launched (fused where PyTorch has it).", OPTIMIZER_KERNELS, only_training=True)
+    ]
+    optimizer_in_backward: Annotated[
+        bool | None, Setting("Update each parameter as soon as its gradient is there.", only_training=True)
+    ]
+    keep_gradients: Annotated[
+        bool | None, Setting("Set gradients to zero after a step instead of freeing them.", only_training=True)
+    ]
     offload: Annotated[str | None, Setting("What lives in host memory.", OFFLOADS, only_training=True)]
-    adapter: Annotated[str | None, Setting("Train low-rank additions to frozen weights; qlora holds those in 4 bits.",
-                                           ADAPTERS, only_training=True)]  # fmt: skip
+    adapter: Annotated[
+        str | None,
+        Setting("Train low-rank additions to frozen weights; qlora holds those in 4 bits.", ADAPTERS, only_training=True),
+    ]
     adapter_rank: Annotated[int | None, Setting("Rank of the additions (16).", only_training=True)]
     channels_last: Annotated[bool | None, Setting("Images and convolutions with their channels innermost in memory.")]
     compile: Annotated[bool | None, Setting("The step under torch.compile.", off_switch=True)]

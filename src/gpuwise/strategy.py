@@ -58,8 +58,10 @@ class Mesh:
             name, _, number = part.partition("=")
             name = {"dp": "dp_replicate", "fsdp": "dp_shard"}.get(name.strip(), name.strip())
             if name not in {f.name for f in fields(cls)} or not re.fullmatch(r"[0-9]{1,9}", number.strip()) or name in degrees:
-                raise InputError(f"cannot read mesh {text!r}: {part!r} is not an axis and a degree.",
-                                 ["write it like dp=8 or dp_shard=4,tp=2"])  # fmt: skip
+                raise InputError(
+                    f"cannot read mesh {text!r}: {part!r} is not an axis and a degree.",
+                    ["write it like dp=8 or dp_shard=4,tp=2"],
+                )
             degrees[name] = int(number)
         return cls(**degrees)
 
@@ -112,8 +114,10 @@ class Strategy:
         if self.optimizer is not None:
             _choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer_in_backward and self.accumulation > 1:
-            raise InputError("an optimizer in backward updates after every micro-batch, so nothing can be accumulated.",
-                             ["--accumulate 1", "leave out --optimizer-in-backward"])  # fmt: skip
+            raise InputError(
+                "an optimizer in backward updates after every micro-batch, so nothing can be accumulated.",
+                ["--accumulate 1", "leave out --optimizer-in-backward"],
+            )
         if self.optimizer_kernels is not None:
             _choice("optimizer kernels", self.optimizer_kernels, OPTIMIZER_KERNELS)
         _choice("offload", self.offload, OFFLOADS)
@@ -194,16 +198,18 @@ def kernels_for(optimizer: str, *, on_cpu: bool = False, in_16_bits: bool = Fals
     return tuple(kernels for kernels in KERNELS_OF[optimizer] if not (wrong and kernels == "fused"))
 
 
-def kernels_of(optimizer: str, kernels: str | None, *, on_cpu: bool = False, in_16_bits: bool = False,
-               scaled: bool = False) -> str:  # fmt: skip
+def kernels_of(
+    optimizer: str, kernels: str | None, *, on_cpu: bool = False, in_16_bits: bool = False, scaled: bool = False
+) -> str:
     """The kernels of an update: those requested, else the first of kernels_for. Raises InputError for those it lacks."""
     able = kernels_for(optimizer, on_cpu=on_cpu, in_16_bits=in_16_bits, scaled=scaled)
     if kernels is None or kernels in able:
         return kernels or able[0]
     if kernels in KERNELS_OF[optimizer]:
         fault = fused_sgd_fault(on_cpu=on_cpu, in_16_bits=in_16_bits, scaled=scaled)
-        raise InputError(f"{fault}.", [f"--optimizer-kernels {able[0]}, which {optimizer} takes by itself",
-                                       "--precision amp-bf16 or fp32"])  # fmt: skip
+        raise InputError(
+            f"{fault}.", [f"--optimizer-kernels {able[0]}, which {optimizer} takes by itself", "--precision amp-bf16 or fp32"]
+        )
     raise InputError(f"{optimizer} has no {kernels} kernels.", [f"it has: {', '.join(able)}"])
 
 

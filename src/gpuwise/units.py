@@ -13,10 +13,36 @@ from gpuwise.errors import InputError
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)")
 LONGEST = 100  # characters of a quantity
 
-_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
-          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50}  # fmt: skip
-_SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "hour": 3600, "hours": 3600,
-            "d": 86400, "day": 86400, "days": 86400, "w": 604800, "week": 604800, "weeks": 604800}  # fmt: skip
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "pb": 10**15,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "pib": 2**50,
+}
+_SECONDS = {
+    "s": 1,
+    "sec": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "hr": 3600,
+    "hour": 3600,
+    "hours": 3600,
+    "d": 86400,
+    "day": 86400,
+    "days": 86400,
+    "w": 604800,
+    "week": 604800,
+    "weeks": 604800,
+}
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
@@ -52,8 +78,12 @@ def parse_duration(text: str) -> float:
 
 def parse_usd(text: str) -> float:
     """'20000', '$20k', '1.5M' -> dollars. Raises InputError."""
-    value = _parse(str(text).strip().removeprefix("$"), {"": 1, "usd": 1, "k": 10**3, "m": 10**6},
-                   "an amount of dollars", "20000, $500 or 20k")  # fmt: skip
+    value = _parse(
+        str(text).strip().removeprefix("$"),
+        {"": 1, "usd": 1, "k": 10**3, "m": 10**6},
+        "an amount of dollars",
+        "20000, $500 or 20k",
+    )
     if value < 0:
         raise InputError(f"an amount of dollars cannot be negative, got {text!r}.")
     return value

@@ -49,10 +49,24 @@ def test_a_forged_manifest_is_accepted_when_it_is_right(hostile: Path) -> None:
     assert same(load(hostile), sample_state(1))
 
 
-@pytest.mark.parametrize("name", [
-    "../../secret", "/etc/hostname", "a/../../../secret.safetensors", "..", ".", "", "Model.safetensors", "model.safetensors\n",
-    "model.safetensors/", "state.json\0", "con:model.safetensors", "x.pkl", "model.bin",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../secret",
+        "/etc/hostname",
+        "a/../../../secret.safetensors",
+        "..",
+        ".",
+        "",
+        "Model.safetensors",
+        "model.safetensors\n",
+        "model.safetensors/",
+        "state.json\0",
+        "con:model.safetensors",
+        "x.pkl",
+        "model.bin",
+    ],
+)
 def test_a_name_that_is_no_file_of_a_checkpoint_is_not_opened(
     name: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,20 +83,41 @@ def test_a_name_that_is_no_file_of_a_checkpoint_is_not_opened(
     assert opened == [hostile / "manifest.json"]
 
 
-@pytest.mark.parametrize("digest", [
-    {"nbytes": 10**30, "sha256": "0" * 64}, {"nbytes": -1, "sha256": "0" * 64}, {"nbytes": 1.5, "sha256": "0" * 64},
-    {"nbytes": 1, "sha256": "0"}, {"nbytes": 1, "sha256": 0}, {"nbytes": True, "sha256": "0" * 64}, {}, [], None,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "digest",
+    [
+        {"nbytes": 10**30, "sha256": "0" * 64},
+        {"nbytes": -1, "sha256": "0" * 64},
+        {"nbytes": 1.5, "sha256": "0" * 64},
+        {"nbytes": 1, "sha256": "0"},
+        {"nbytes": 1, "sha256": 0},
+        {"nbytes": True, "sha256": "0" * 64},
+        {},
+        [],
+        None,
+    ],
+)
 def test_a_size_or_checksum_that_is_none_is_refused(digest: Any, hostile: Path) -> None:
     forge(hostile, files={"state.json": digest})
     with pytest.raises(FileFormatError):
         load(hostile)
 
 
-@pytest.mark.parametrize("changes", [
-    {"step": 2}, {"step": "1"}, {"step": None}, {"version": "9"}, {"version": None}, {"files": []}, {"files": {}}, {"meta": 3},
-    {"format": "another"}, {"best": 3, "meta": None},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": 2},
+        {"step": "1"},
+        {"step": None},
+        {"version": "9"},
+        {"version": None},
+        {"files": []},
+        {"files": {}},
+        {"meta": 3},
+        {"format": "another"},
+        {"best": 3, "meta": None},
+    ],
+)
 def test_a_manifest_that_makes_no_sense_is_refused(changes: dict[str, Any], hostile: Path) -> None:
     forge(hostile, **changes)
     with pytest.raises(FileFormatError):
@@ -149,23 +184,26 @@ def test_a_hostile_tensor_file_is_refused(header: str, hostile: Path) -> None:
         load(hostile)
 
 
-@pytest.mark.parametrize("structure", [
-    {"$wrapped": ["os.system", {}, ["true"]]},
-    {"$wrapped": ["Tensor", {}, []]},
-    {"$wrapped": ["OptimState8bit", {"codes": 1}, [True, 1]]},
-    {"$dtype": "nn"},
-    {"$dtype": "__class__"},
-    {"$array": ["rest", "rng", "|O8", [1]]},
-    {"$array": ["rest", "rng", "V9", [1]]},
-    {"$array": ["rest", "rng", "|u1", [10**18]]},
-    {"$number": ["|O8", "00" * 8]},
-    {"$tensor": ["elsewhere", "rng"]},
-    {"$tensor": ["rest", "../../secret"]},
-    {"$tensor": ["rest", "rng", {"dtype": "float64", "shape": [10**12]}]},
-    {"$import": "os"},
-    {"$dict": [[["unhashable"], 1]]},
-    {"$bytes": "%%%"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "structure",
+    [
+        {"$wrapped": ["os.system", {}, ["true"]]},
+        {"$wrapped": ["Tensor", {}, []]},
+        {"$wrapped": ["OptimState8bit", {"codes": 1}, [True, 1]]},
+        {"$dtype": "nn"},
+        {"$dtype": "__class__"},
+        {"$array": ["rest", "rng", "|O8", [1]]},
+        {"$array": ["rest", "rng", "V9", [1]]},
+        {"$array": ["rest", "rng", "|u1", [10**18]]},
+        {"$number": ["|O8", "00" * 8]},
+        {"$tensor": ["elsewhere", "rng"]},
+        {"$tensor": ["rest", "../../secret"]},
+        {"$tensor": ["rest", "rng", {"dtype": "float64", "shape": [10**12]}]},
+        {"$import": "os"},
+        {"$dict": [[["unhashable"], 1]]},
+        {"$bytes": "%%%"},
+    ],
+)
 def test_a_structure_names_nothing_but_what_is_known(structure: Any, hostile: Path) -> None:
     (hostile / "state.json").write_bytes(dump_json({"rest": structure}))
     forge(hostile)

@@ -96,8 +96,17 @@ def test_in_place_of_a_cached_catalog_file(odd, tmp_path: Path, monkeypatch: pyt
     assert parsed("mine", b"a = 1") == {"a": 1}
 
 
-@pytest.mark.parametrize("text", [f"a = {HUGE}", f"[b]\na = [[-{HUGE}]]", "a = 0x" + "f" * 10_000, "a = " + "1" * 10_000,
-                                  "a." * 2_000 + "b = 1", "a = " + "[" * 10_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a = {HUGE}",
+        f"[b]\na = [[-{HUGE}]]",
+        "a = 0x" + "f" * 10_000,
+        "a = " + "1" * 10_000,
+        "a." * 2_000 + "b = 1",
+        "a = " + "[" * 10_000,
+    ],
+)
 def test_toml_with_numbers_of_any_length_and_keys_of_any_depth_is_refused(text: str):
     with pytest.raises(ValueError, match=r"larger than 64 bits|Exceeds the limit|too many parts|nested too deeply"):
         parse_toml(text)
@@ -116,8 +125,9 @@ def test_what_64_bits_hold_is_read():
 
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_count, parse_duration, parse_usd])
-@pytest.mark.parametrize("text", ["1" * 100_000, "1" * 100_000 + "!", "0." + "1" * 100_000, " " * 100_000 + "1!",
-                                  "1" + "_" * 100_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["1" * 100_000, "1" * 100_000 + "!", "0." + "1" * 100_000, " " * 100_000 + "1!", "1" + "_" * 100_000]
+)
 def test_a_quantity_of_any_length_is_read_or_refused_at_once(parse, text: str):
     """These took minutes: what matched the digits before a point and those after it could share them in any way."""
     with pytest.raises(GpuwiseError) as raised:

@@ -192,14 +192,23 @@ def sample_state(seed: int) -> dict[str, Any]:
     random = torch.Generator().manual_seed(seed)
     weight = torch.randn(6, 4, generator=random)
     return {
-        "model": {"head.weight": weight, "tied.weight": weight,
-                  "conv.weight": torch.randn(2, 3, 2, 2, generator=random).to(memory_format=torch.channels_last)},
-        "optimizer": {"state": {0: {"step": torch.tensor(float(seed)), "exp_avg": weight.bfloat16()}},
-                      "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.999), "params": [0]}]},
-        "rest": {"rng": torch.arange(9, dtype=torch.uint8), "numpy": np.arange(seed, seed + 3), "loss": float("nan"),
-                 "data": b"\0x"},
+        "model": {
+            "head.weight": weight,
+            "tied.weight": weight,
+            "conv.weight": torch.randn(2, 3, 2, 2, generator=random).to(memory_format=torch.channels_last),
+        },
+        "optimizer": {
+            "state": {0: {"step": torch.tensor(float(seed)), "exp_avg": weight.bfloat16()}},
+            "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.999), "params": [0]}],
+        },
+        "rest": {
+            "rng": torch.arange(9, dtype=torch.uint8),
+            "numpy": np.arange(seed, seed + 3),
+            "loss": float("nan"),
+            "data": b"\0x",
+        },
         "plain": {"epoch": seed, "name": "ü"},
-    }  # fmt: skip
+    }
 
 
 def same(first: Any, second: Any) -> bool:
@@ -208,12 +217,16 @@ def same(first: Any, second: Any) -> bool:
         return False
     if isinstance(first, torch.Tensor):
         return (first.dtype, first.shape, _layout(first)) == (second.dtype, second.shape, _layout(second)) and torch.equal(
-            _raw(first), _raw(second))  # fmt: skip
+            _raw(first), _raw(second)
+        )
     if isinstance(first, np.ndarray | np.generic):
         return (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
     if isinstance(first, dict):
-        return list(first) == list(second) and [type(k) for k in first] == [type(k) for k in second] and all(
-            same(first[k], second[k]) for k in first)  # fmt: skip
+        return (
+            list(first) == list(second)
+            and [type(k) for k in first] == [type(k) for k in second]
+            and all(same(first[k], second[k]) for k in first)
+        )
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
     return repr(first) == repr(second)  # also tells -0.0 from 0.0, and a NaN from no NaN

@@ -76,21 +76,32 @@ def accuracy(model: nn.Module) -> dict[str, float]:
 
 
 def job(**changes: Any) -> Job:
-    fields = {"model": layers, "batch": example, "loss": loss, "data": lambda: Drawing(90), "learning_rate": 0.05,
-              "name": "killed", "schedule": "cosine", "warmup_steps": 5, "clip_norm": 0.5, "ema_decay": 0.9}  # fmt: skip
+    fields = {
+        "model": layers,
+        "batch": example,
+        "loss": loss,
+        "data": lambda: Drawing(90),
+        "learning_rate": 0.05,
+        "name": "killed",
+        "schedule": "cosine",
+        "warmup_steps": 5,
+        "clip_norm": 0.5,
+        "ema_decay": 0.9,
+    }
     return Job(**(fields | changes))
 
 
 RUNS: dict[str, tuple[Job, Strategy, dict[str, Any]]] = {
     "rows": (job(), Strategy(micro_batch=4, accumulation=2, threads=1), {}),
-    "loader workers": (job(schedule="linear"),
-                       Strategy(micro_batch=8, optimizer="momentum", loader_workers=2, threads=1), {}),
+    "loader workers": (job(schedule="linear"), Strategy(micro_batch=8, optimizer="momentum", loader_workers=2, threads=1), {}),
     "a stream": (job(data=Stream, samples=70, schedule="wsd"), Strategy(micro_batch=8, optimizer="adam", threads=1), {}),
-    "pictures": (job(model=Convolving, batch=pictures, data=lambda: pictures(60)),
-                 Strategy(micro_batch=8, channels_last=True, precision="amp-bf16", threads=1), {}),
-    "monitored": (job(evaluate=accuracy), Strategy(micro_batch=8, threads=1),
-                  {"evaluate_every": 3, "monitor": "max:accuracy"}),
-}  # fmt: skip
+    "pictures": (
+        job(model=Convolving, batch=pictures, data=lambda: pictures(60)),
+        Strategy(micro_batch=8, channels_last=True, precision="amp-bf16", threads=1),
+        {},
+    ),
+    "monitored": (job(evaluate=accuracy), Strategy(micro_batch=8, threads=1), {"evaluate_every": 3, "monitor": "max:accuracy"}),
+}
 
 
 # --- what goes wrong: each is called in the process that is to meet it, with a number
@@ -205,8 +216,9 @@ def live(plan: Plan, told: Any) -> None:
     if plan.fault is not None:
         plan.fault(plan.at, plan.folder)
     job, strategy, more = RUNS[plan.run]
-    settings = TrainSettings(steps=plan.steps, folder=plan.folder, save_every_s=1e-9, progress="silent", preemption="none",
-                             **more)  # fmt: skip
+    settings = TrainSettings(
+        steps=plan.steps, folder=plan.folder, save_every_s=1e-9, progress="silent", preemption="none", **more
+    )
     try:
         run = Training(job, strategy, settings)
         for step in run:
@@ -307,8 +319,9 @@ def reference(run: str, folder: Path, steps: int, fault: Fault | None = None) ->
     return Reference(told, _state(folder), first_s, (time.perf_counter() - began_s - first_s) / steps)
 
 
-def killed_at_random(run: str, root: Path, expected: Reference, *, kills: int, seed: int,
-                     fault: Fault | None = None) -> History:  # fmt: skip
+def killed_at_random(
+    run: str, root: Path, expected: Reference, *, kills: int, seed: int, fault: Fault | None = None
+) -> History:
     """Kills a run at random moments, continues it each time in the same folder, and compares everything; another run follows
     where one is over, until there were so many kills.
 
@@ -326,8 +339,9 @@ def killed_at_random(run: str, root: Path, expected: Reference, *, kills: int, s
     return history
 
 
-def ended_everywhere(run: str, root: Path, expected: Reference, fault: Fault, at: Iterable[int], *,
-                     begun: Path | None = None) -> History:  # fmt: skip
+def ended_everywhere(
+    run: str, root: Path, expected: Reference, fault: Fault, at: Iterable[int], *, begun: Path | None = None
+) -> History:
     """Ends a run by a fault at each of these places in turn, until it lives through one; continues it, and compares everything.
 
     Arguments:
@@ -377,8 +391,11 @@ def _compare(life: Life, start: int, expected: Reference, history: History, kill
         _kill_after(life, kill[1])
     for seen, (step, data) in enumerate(life, 1):
         _check(step == start + seen, f"the run should have gone on with step {start + seen}, and did with {step}")
-        _check(data == expected.told.get(step), f"step {step} after a resume from {start} is {TOLD.unpack(data)}, "
-                                                f"it was {TOLD.unpack(expected.told.get(step, bytes(TOLD.size)))}")  # fmt: skip
+        _check(
+            data == expected.told.get(step),
+            f"step {step} after a resume from {start} is {TOLD.unpack(data)}, "
+            f"it was {TOLD.unpack(expected.told.get(step, bytes(TOLD.size)))}",
+        )
         history.compared += 1
         if kill and seen == kill[0]:
             _kill_after(life, kill[1])

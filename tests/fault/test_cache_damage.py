@@ -72,10 +72,15 @@ def one_trace(path: Path) -> None:
 
 
 TRACE_DAMAGES: list[Callable[[Path], object]] = [
-    truncate, flip, of_another_job, of_another_precision, one_trace,
-    lambda path: path.write_bytes(b""), lambda path: path.write_text("not a trace"),
+    truncate,
+    flip,
+    of_another_job,
+    of_another_precision,
+    one_trace,
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_text("not a trace"),
     lambda path: path.write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("damage", TRACE_DAMAGES)
@@ -92,7 +97,15 @@ def test_a_damaged_trace_is_told_and_made_again(damage: Callable[[Path], object]
 
 
 NOTES = [
-    "", "{", "[]", "null", "1e999", '"text"', "[" * 100_000, "\udcff", "{}",
+    "",
+    "{",
+    "[]",
+    "null",
+    "1e999",
+    '"text"',
+    "[" * 100_000,
+    "\udcff",
+    "{}",
     '{"name": "x", "tokens_per_sample": 1, "samples_per_epoch": null}',
     '{"name": 3, "tokens_per_sample": 1, "samples_per_epoch": null, "files": {}}',
     '{"name": "x", "tokens_per_sample": 0, "samples_per_epoch": null, "files": {}}',
@@ -101,7 +114,7 @@ NOTES = [
     '{"name": "x", "tokens_per_sample": 1, "samples_per_epoch": null, "files": []}',
     '{"name": "x", "tokens_per_sample": 1, "samples_per_epoch": null, "files": {"/a": 1}}',
     '{"name": "x", "tokens_per_sample": 1, "samples_per_epoch": null, "files": {}, "model": "os.system"}',
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", NOTES)
@@ -129,9 +142,18 @@ def test_a_note_that_names_a_device_or_a_pipe_does_not_wait_for_it(traces: Path,
         assert JobCache("a", {}).facts is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"error": 1}', '{"error": {"code": "x", "message": "", "ways_out": []}}',
-                                  '{"error": {"code": "unsupported", "message": 1, "ways_out": []}}',
-                                  '{"error": {"code": "unsupported", "message": "", "ways_out": 3}}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"error": 1}',
+        '{"error": {"code": "x", "message": "", "ways_out": []}}',
+        '{"error": {"code": "unsupported", "message": 1, "ways_out": []}}',
+        '{"error": {"code": "unsupported", "message": "", "ways_out": 3}}',
+    ],
+)
 def test_a_damaged_refusal_is_told_and_asked_again(text: str, traces: Path):
     kept(UnsupportedError("not here."))
     entries = JobCache("a", {})
@@ -161,8 +183,9 @@ def test_a_folder_where_an_entry_should_be_is_told(traces: Path):
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "full"])
-def test_a_cache_that_cannot_be_written_is_told_once(trouble: str, tmp_path: Path, traces: Path,
-                                                     monkeypatch: pytest.MonkeyPatch):  # fmt: skip
+def test_a_cache_that_cannot_be_written_is_told_once(
+    trouble: str, tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch
+):
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -182,8 +205,10 @@ def test_a_cache_that_cannot_be_written_is_told_once(trouble: str, tmp_path: Pat
 def test_the_command_goes_on(tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "train.py").write_text("import torch\nfrom gpuwise import Job\njob = Job(lambda: torch.nn.Linear(4, 2), "
-                                     "lambda n: torch.zeros(n, 4), lambda model, batch: model(batch).sum())")  # fmt: skip
+    (folder / "train.py").write_text(
+        "import torch\nfrom gpuwise import Job\njob = Job(lambda: torch.nn.Linear(4, 2), "
+        "lambda n: torch.zeros(n, 4), lambda model, batch: model(batch).sum())"
+    )
     os.utime(folder / "train.py", (1e9, 1e9))
     monkeypatch.chdir(folder)
 

@@ -70,8 +70,12 @@ def test_a_save_ended_at_every_system_call_loses_nothing(end, step, tmp_path):
 
 def test_a_save_killed_by_the_system_at_every_call_loses_nothing(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-m", "tests.fault.checkpoint_faults", str(tmp_path)], check=True, env=environment,
-                   cwd=Path(__file__).parents[2])  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-m", "tests.fault.checkpoint_faults", str(tmp_path)],
+        check=True,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
     folders = sorted(tmp_path.iterdir())
     assert len(folders) > 25
     for folder in folders:
@@ -102,12 +106,15 @@ class ForgetsNames(PowerCut):
         pass
 
 
-@pytest.mark.parametrize(("make_files", "store"), [
-    (lambda at: ForgetsContents(at, keeps_names=True), CheckpointStore),
-    (lambda at: ForgetsNames(at, keeps_names=False), CheckpointStore),
-    (Ends, RemovesFirst),
-    (Ends, WritesInPlace),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make_files", "store"),
+    [
+        (lambda at: ForgetsContents(at, keeps_names=True), CheckpointStore),
+        (lambda at: ForgetsNames(at, keeps_names=False), CheckpointStore),
+        (Ends, RemovesFirst),
+        (Ends, WritesInPlace),
+    ],
+)
 def test_a_planted_fault_is_caught(make_files, store, tmp_path):
     with pytest.raises(AssertionError):
         end_everywhere(tmp_path, make_files, store=store)
@@ -147,8 +154,17 @@ def swapped(path: Path) -> None:
 
 
 NAMES = ("model.safetensors", "optimizer.safetensors", "rest.safetensors", "state.json", "manifest.json")
-DAMAGES = (Path.unlink, truncated, emptied, longer, flipped, swapped, replaced_by_a_folder, replaced_by_a_link,
-           replaced_by_a_pipe)  # fmt: skip
+DAMAGES = (
+    Path.unlink,
+    truncated,
+    emptied,
+    longer,
+    flipped,
+    swapped,
+    replaced_by_a_folder,
+    replaced_by_a_link,
+    replaced_by_a_pipe,
+)
 
 
 @pytest.fixture
@@ -357,8 +373,12 @@ def test_any_other_failure_is_an_outcome_too(two, monkeypatch):
 
 def test_leftovers_are_removed_whoever_has_their_writers_number_now(two):
     """The run that opens the store has its folder to itself."""
-    leftovers = [".step-00000009.999999999.tmp", f".step-00000009.{os.getppid()}.tmp", f".step-00000009.{os.getpid()}.tmp",
-                 ".step-00000008.999999999.gone"]  # fmt: skip
+    leftovers = [
+        ".step-00000009.999999999.tmp",
+        f".step-00000009.{os.getppid()}.tmp",
+        f".step-00000009.{os.getpid()}.tmp",
+        ".step-00000008.999999999.gone",
+    ]
     for name in leftovers:
         (two / name).mkdir()
         (two / name / "model.safetensors").write_bytes(b"half")

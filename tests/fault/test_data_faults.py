@@ -18,8 +18,10 @@ from gpuwise.job import Job
 from gpuwise.runtime.data import Feed, workers
 from gpuwise.strategy import Strategy
 
-pytestmark = [pytest.mark.filterwarnings("ignore:This DataLoader will create"), pytest.mark.skipif(
-    not hasattr(signal, "pthread_sigmask"), reason="needs signals of POSIX")]  # fmt: skip
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals of POSIX"),
+]
 
 
 class Rows(Dataset):

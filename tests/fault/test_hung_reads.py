@@ -100,14 +100,22 @@ def stream_of(block: Callable[[], None] | None) -> Callable[[], IterableDataset[
 
 
 def job_of(data: Callable[[], Any]) -> Job:
-    return Job(model=lambda: nn.Linear(3, 1), batch=lambda n: torch.zeros(n, 3), loss=lambda model, x: model(x).square().mean(),
-               data=data, samples=len(ROWS), name="toy", optimizer="momentum")  # fmt: skip
+    return Job(
+        model=lambda: nn.Linear(3, 1),
+        batch=lambda n: torch.zeros(n, 3),
+        loss=lambda model, x: model(x).square().mean(),
+        data=data,
+        samples=len(ROWS),
+        name="toy",
+        optimizer="momentum",
+    )
 
 
 def training(data: Callable[[], Any], folder: Path, *, loader_workers: int | None = None, **settings: Any) -> Training:
     strategy = Strategy(micro_batch=2, accumulation=2, loader_workers=loader_workers)
-    return Training(job_of(data), strategy, TrainSettings(folder=folder, progress="silent", preemption="none",
-                                                          **{"steps": 10, **settings}))  # fmt: skip
+    return Training(
+        job_of(data), strategy, TrainSettings(folder=folder, progress="silent", preemption="none", **{"steps": 10, **settings})
+    )
 
 
 def losses(run: Training) -> dict[int, float]:

@@ -20,9 +20,14 @@ from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Strategy
 
 STRATEGY = Strategy(micro_batch=4)
-JOB = Job(model=lambda: nn.Linear(3, 1), batch=lambda n: torch.randn(n, 3),
-          loss=lambda model, x: model(x).square().mean(), data=lambda: torch.zeros(40, 3), name="toy",
-          evaluate=lambda model: {"asked": 1.0})  # fmt: skip
+JOB = Job(
+    model=lambda: nn.Linear(3, 1),
+    batch=lambda n: torch.randn(n, 3),
+    loss=lambda model, x: model(x).square().mean(),
+    data=lambda: torch.zeros(40, 3),
+    name="toy",
+    evaluate=lambda model: {"asked": 1.0},
+)
 
 
 @pytest.fixture(autouse=True)

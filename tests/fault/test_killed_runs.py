@@ -42,14 +42,17 @@ def references(tmp_path_factory):
 
 def told(what: str, history: runs.History) -> None:
     """The long form's figures, for those who look (-s)."""
-    print(f"\n{what}: {history.kills} kills, {history.mid_save} left half a save, {len(history.lives)} processes, "
-          f"{history.compared} steps compared, all the same.")  # fmt: skip
+    print(
+        f"\n{what}: {history.kills} kills, {history.mid_save} left half a save, {len(history.lives)} processes, "
+        f"{history.compared} steps compared, all the same."
+    )
 
 
 @pytest.mark.parametrize("run", ["rows", "loader workers"])
 def test_killed_at_random_moments(run, references, tmp_path):
-    history = killed_at_random(run, tmp_path, references(run, 24, runs.waits_for_the_disk), kills=3, seed=1,
-                               fault=runs.waits_for_the_disk)  # fmt: skip
+    history = killed_at_random(
+        run, tmp_path, references(run, 24, runs.waits_for_the_disk), kills=3, seed=1, fault=runs.waits_for_the_disk
+    )
     assert history.kills == 3
 
 
@@ -123,9 +126,10 @@ def test_a_resume_that_forgets_something_is_caught(plant, said, references, tmp_
         live_once(Plan("rows", tmp_path, STEPS, plant), expected, history)
 
 
-@pytest.mark.parametrize(("plant", "said"), [(runs.writes_in_place, "damaged"),
-                                             (runs.removes_first, "is gone|no checkpoint"),
-                                             (runs.syncs_nothing, "damaged")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [(runs.writes_in_place, "damaged"), (runs.removes_first, "is gone|no checkpoint"), (runs.syncs_nothing, "damaged")],
+)
 def test_a_save_in_the_wrong_order_is_caught(plant, said, references, tmp_path):
     with pytest.raises((LostError, FileFormatError), match=said):
         ended_everywhere("rows", tmp_path, references("rows"), plant, range(60, 100, 3))

@@ -142,7 +142,9 @@ def test_a_token_that_has_run_out_is_renewed(aws, server):
     server.pages["/latest/api/token"] = "another"
     server.pages[ACTION] = lambda handler: (
         (200, json.dumps({"action": "stop", "time": "2026-03-01T12:02:00Z"}), {})
-        if handler.headers["X-aws-ec2-metadata-token"] == "another" else (401, "", {}))  # fmt: skip
+        if handler.headers["X-aws-ec2-metadata-token"] == "another"
+        else (401, "", {})
+    )
     assert aws.poll().kind == INTERRUPTION
 
 
@@ -180,8 +182,9 @@ def test_google_preempts(server, gcp):
     assert gcp.poll() is notice  # the end stays where it was first seen
 
 
-@pytest.mark.parametrize(("event", "kind"), [("TERMINATE_ON_HOST_MAINTENANCE", INTERRUPTION),
-                                             ("MIGRATE_ON_HOST_MAINTENANCE", ADVICE)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("event", "kind"), [("TERMINATE_ON_HOST_MAINTENANCE", INTERRUPTION), ("MIGRATE_ON_HOST_MAINTENANCE", ADVICE)]
+)
 def test_google_maintains(event, kind, server, gcp):
     server.pages[MAINTENANCE] = (200, event + "\n", GOOGLE)
     assert gcp.poll().kind == kind
@@ -206,8 +209,14 @@ def azure(server):
 
 
 def event(kind="Preempt", when="Sun, 01 Mar 2026 12:00:30 GMT", machines=("Trainer_1",), **more):
-    return {"EventId": "1", "EventType": kind, "Resources": list(machines), "NotBefore": when, "ResourceType": "VirtualMachine",
-            **more}  # fmt: skip
+    return {
+        "EventId": "1",
+        "EventType": kind,
+        "Resources": list(machines),
+        "NotBefore": when,
+        "ResourceType": "VirtualMachine",
+        **more,
+    }
 
 
 def test_azure_says_nothing(azure, server):
@@ -233,8 +242,18 @@ def test_azure_evicts(events, deadline_s, azure, server):
     assert (notice.kind, notice.deadline_unix_s) == (INTERRUPTION, deadline_s)
 
 
-@pytest.mark.parametrize("events", [[event(machines=["trainer_2"])], [event("Freeze")], [event("Brew")], [None], ["Preempt"],
-                                    [{"EventType": "Preempt"}], [event(machines=())]])  # fmt: skip
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event(machines=["trainer_2"])],
+        [event("Freeze")],
+        [event("Brew")],
+        [None],
+        ["Preempt"],
+        [{"EventType": "Preempt"}],
+        [event(machines=())],
+    ],
+)
 def test_azure_speaks_of_something_else(events, azure, server):
     server.pages[EVENTS] = json.dumps({"Events": events})
     assert azure.poll() is None
@@ -250,8 +269,21 @@ def test_azure_does_not_know_this_machine(azure, server):
 # --- servers that misbehave
 
 
-@pytest.mark.parametrize("text", ["", "<html>captive portal</html>", "[1, 2]", "null", "7", '{"action": "dance"}', "{" * 5000,
-                                  "[" * 60_000, '{"action": ["terminate"]}', "\x00\xff"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>captive portal</html>",
+        "[1, 2]",
+        "null",
+        "7",
+        '{"action": "dance"}',
+        "{" * 5000,
+        "[" * 60_000,
+        '{"action": ["terminate"]}',
+        "\x00\xff",
+    ],
+)
 def test_garbage_is_no_notice(text, aws, azure, server):
     server.pages |= {ACTION: text, EVENTS: text}
     for cloud in (aws, azure):
@@ -297,8 +329,16 @@ def test_one_that_drips_is_given_up(server):
         MetadataServer(server.url, timeout_s=0.1).ask("/a")
 
 
-@pytest.mark.parametrize("bytes_sent", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort",
-                                        b"HTTP/1.1 banana\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 500])  # fmt: skip
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort",
+        b"HTTP/1.1 banana\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 500,
+    ],
+)
 def test_what_is_no_http(bytes_sent, server):
     def raw(handler):
         handler.wfile.write(bytes_sent)

@@ -105,8 +105,11 @@ def test_a_damaged_file_takes_the_run_back_to_the_checkpoint_before(name, damage
     assert list(later) == list(range(STOP, STEPS + 1))
     assert later.items() <= whole.items()
     assert run.result.resumed_from == STOP - 1
-    said = [note for note in run.result.notes if f"step-{STOP:08d} ({name}" in note or f"JSON of {name}" in note
-            or f"of {name} is wrong" in note]  # fmt: skip
+    said = [
+        note
+        for note in run.result.notes
+        if f"step-{STOP:08d} ({name}" in note or f"JSON of {name}" in note or f"of {name} is wrong" in note
+    ]
     assert said, run.result.notes
     assert said[0] in events(begun)
 
@@ -394,8 +397,12 @@ def test_a_signal_to_the_whole_group_saves_and_the_rest_is_the_same(number, tmp_
 def test_a_notice_of_the_cloud_saves_before_the_machine_goes(tmp_path, monkeypatch):
     with Played() as server:
         goes_s = time.time() + 5.5  # five seconds are kept free for the end
-        server.pages |= {"/latest/api/token": "secret", ACTION: json.dumps(
-            {"action": "terminate", "time": datetime.fromtimestamp(goes_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")})}  # fmt: skip
+        server.pages |= {
+            "/latest/api/token": "secret",
+            ACTION: json.dumps(
+                {"action": "terminate", "time": datetime.fromtimestamp(goes_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")}
+            ),
+        }
         monkeypatch.setattr(equipment, "source_for", lambda name: Aws(server.url))
         run = made(tmp_path, steps=10**6)
         told = told_by(run, until=10**5)
@@ -413,8 +420,11 @@ def test_the_best_checkpoint_is_still_the_best_when_it_is_the_last(tmp_path):
     scores = iter([0.1, 0.2, 0.3])
     strategy = RUNS["rows"][1]
     job = runs.job(evaluate=lambda model: {"accuracy": next(scores)})
-    run = Training(job, strategy, TrainSettings(steps=6, folder=tmp_path, evaluate_every=2, monitor="max:accuracy",
-                                                progress="silent", preemption="none"))  # fmt: skip
+    run = Training(
+        job,
+        strategy,
+        TrainSettings(steps=6, folder=tmp_path, evaluate_every=2, monitor="max:accuracy", progress="silent", preemption="none"),
+    )
     result = run.run()
     assert result.best == {"step": 6, "metric": "accuracy", "value": 0.3}
     assert CheckpointStore(tmp_path / "checkpoints").best().step == 6

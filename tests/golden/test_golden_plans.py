@@ -24,15 +24,23 @@ DAY_S = 86400.0
 
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama3-8b, 20B tokens, $20k, 30 days": (
-        "llama3-8b", {"tokens": 20 * 10**9, "budget_usd": 20_000.0, "deadline_s": 30 * DAY_S}),
+        "llama3-8b",
+        {"tokens": 20 * 10**9, "budget_usd": 20_000.0, "deadline_s": 30 * DAY_S},
+    ),
     "llama3-8b, 20B tokens, $10": ("llama3-8b", {"tokens": 20 * 10**9, "budget_usd": 10.0}),
     "bert-base, 30M samples, $200, 14 days, two RTX 4090 at hand": (
-        "bert-base", {"samples": 30 * 10**6, "budget_usd": 200.0, "deadline_s": 14 * DAY_S, "own": (("rtx-4090", 2),)}),
+        "bert-base",
+        {"samples": 30 * 10**6, "budget_usd": 200.0, "deadline_s": 14 * DAY_S, "own": (("rtx-4090", 2),)},
+    ),
     "resnet50, 90 epochs, no spot": (
-        "resnet50", {"epochs": 90.0, "samples_per_epoch": 1_281_167, "spot": False, "deadline_s": 7 * DAY_S}),
+        "resnet50",
+        {"epochs": 90.0, "samples_per_epoch": 1_281_167, "spot": False, "deadline_s": 7 * DAY_S},
+    ),
     "gpt2, 2.5B tokens, spot on two chips, six interruptions a day": (
-        "gpt2", {"tokens": 2_500_000_000, "spot": True, "on": ("h100-sxm", "a100-80gb-sxm"), "interruptions_per_day": 6.0}),
-}  # fmt: skip
+        "gpt2",
+        {"tokens": 2_500_000_000, "spot": True, "on": ("h100-sxm", "a100-80gb-sxm"), "interruptions_per_day": 6.0},
+    ),
+}
 
 
 def planned(name: str) -> dict[str, Any]:
@@ -46,8 +54,12 @@ def planned(name: str) -> dict[str, Any]:
     except NothingInside as nothing:
         rejected = {reason: item.count for reason, item in nothing.rejected.items()}
         return {"cheapest": row(nothing.cheapest), "fastest": row(nothing.fastest), "rejected": rejected}
-    return {"considered": found.considered, "priced": found.priced, "plans": [row(each) for each in found.plans],
-            "rejected": {reason: item.count for reason, item in found.rejected.items()}}  # fmt: skip
+    return {
+        "considered": found.considered,
+        "priced": found.priced,
+        "plans": [row(each) for each in found.plans],
+        "rejected": {reason: item.count for reason, item in found.rejected.items()},
+    }
 
 
 def row(found: Plan) -> list[Any]:
@@ -55,8 +67,14 @@ def row(found: Plan) -> list[Any]:
     strategy, offer = found.strategy, found.offer
     mesh = f"{strategy.mesh.dp_replicate}x{strategy.mesh.dp_shard}"
     how = f"{strategy.precision} {strategy.micro_batch}x{strategy.accumulation} {strategy.recompute} {mesh}"
-    return [f"{found.count:g} {found.device}", f"{offer.provider} {offer.instance} {offer.region} {offer.terms}", how,
-            digits(found.hours), digits(found.usd.value), digits(found.finish_probability)]  # fmt: skip
+    return [
+        f"{found.count:g} {found.device}",
+        f"{offer.provider} {offer.instance} {offer.region} {offer.terms}",
+        how,
+        digits(found.hours),
+        digits(found.usd.value),
+        digits(found.finish_probability),
+    ]
 
 
 def digits(value: float) -> float:

@@ -37,8 +37,9 @@ def test_an_adapted_variant_records_the_same_today(adapter: str) -> None:
 
 def check(name: str, strategy: Strategy) -> None:
     info = PRESETS[name]
-    shipped = load_preset(name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode,
-                          adapter=strategy.adapter)  # fmt: skip
+    shipped = load_preset(
+        name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode, adapter=strategy.adapter
+    )
     assert isinstance(shipped, TraceFamily)
     axes = {axis.name for axis in shipped.axes}
     sizes = {**shipped.header.sizes, **{axis: CHECKED_AT[axis] for axis in axes}}

@@ -46,8 +46,17 @@ def test_terms_and_features_of_an_entry_exist(file):
     chip = chips_of(file)[0]
     for key, entry in file.entries.items():
         kernel_class, _, numerics = key.partition(".")
-        shapes = one_shape(kernel_class.split("_")[0], "bfloat16" if numerics else "float32", flops=2 * 64**3,
-                           bytes_read=16384, bytes_written=8192, batch=1, m=64, n=64, k=64)  # fmt: skip
+        shapes = one_shape(
+            kernel_class.split("_")[0],
+            "bfloat16" if numerics else "float32",
+            flops=2 * 64**3,
+            bytes_read=16384,
+            bytes_written=8192,
+            batch=1,
+            m=64,
+            n=64,
+            k=64,
+        )
         terms = terms_of(kernel_class, shapes, hardware_of(chip, parameters(), peak_flops_per_s=1e12), family(chip))
         assert set(entry.terms) <= set(terms.seconds), f"{file.name}: {key}"
         over = {curve.over for term in entry.terms.values() for curve in term.curves}

@@ -14,16 +14,43 @@ CATALOG = Catalog()
 CHIPS = list(CATALOG.chips.values())
 SAYS_SO = ("memory", "derived", "assumed", "estimate", "halved", "copied")  # what an unverified source calls itself
 ADDED = {
-    "rtx-pro-6000-blackwell-max-q", "h100-96gb-hbm2e", "quadro-rtx-5000", "quadro-rtx-8000", "rtx-a4500", "rtx-a5500",
-    "rtx-2070-max-q", "rtx-2080-max-q", "i9-10940x", "i7-12700h",
-}  # fmt: skip
+    "rtx-pro-6000-blackwell-max-q",
+    "h100-96gb-hbm2e",
+    "quadro-rtx-5000",
+    "quadro-rtx-8000",
+    "rtx-a4500",
+    "rtx-a5500",
+    "rtx-2070-max-q",
+    "rtx-2080-max-q",
+    "i9-10940x",
+    "i7-12700h",
+}
 
 # fp16 multiply-adds a clock and multiprocessor, fp32 accumulate: NVIDIA's architecture whitepapers by compute
 # capability; AMD's and Intel's by architecture. GeForce runs at half of the first (whitepapers of Turing and later).
-FMAS = {(7, 0): 512, (7, 5): 512, (8, 0): 1024, (8, 6): 512, (8, 7): 1024, (8, 9): 512, (9, 0): 2048, (10, 0): 4096,
-        (10, 3): 4096, (12, 0): 512, (6, 0): 128}  # fmt: skip
-FMAS_BY_ARCHITECTURE = {"GCN 5.0": 128, "GCN 5.1": 128, "CDNA 1.0": 512, "CDNA 2.0": 512, "CDNA 3.0": 1024,
-                        "CDNA 4.0": 2048, "RDNA 3.0": 256, "Generation 12.5": 2048}  # fmt: skip
+FMAS = {
+    (7, 0): 512,
+    (7, 5): 512,
+    (8, 0): 1024,
+    (8, 6): 512,
+    (8, 7): 1024,
+    (8, 9): 512,
+    (9, 0): 2048,
+    (10, 0): 4096,
+    (10, 3): 4096,
+    (12, 0): 512,
+    (6, 0): 128,
+}
+FMAS_BY_ARCHITECTURE = {
+    "GCN 5.0": 128,
+    "GCN 5.1": 128,
+    "CDNA 1.0": 512,
+    "CDNA 2.0": 512,
+    "CDNA 3.0": 1024,
+    "CDNA 4.0": 2048,
+    "RDNA 3.0": 256,
+    "Generation 12.5": 2048,
+}
 
 
 def sheet_and_derived(chip):
@@ -121,12 +148,21 @@ def test_link_rows(link):
 @pytest.mark.parametrize(
     ("chip_id", "precision", "tera"),
     [
-        ("h100-80gb-sxm", "bf16", 989.4), ("h100-80gb-pcie", "bf16", 756), ("a100-80gb-sxm", "bf16", 312),
-        ("rtx-4090", "fp16", 165.2), ("rtx-3090", "fp16", 71.2), ("rtx-2080-ti", "fp16", 53.8), ("l4", "fp16", 121),
-        ("h100-94gb-nvl", "bf16", 835.5), ("h200-141gb-sxm", "bf16", 989.4), ("mi300x", "bf16", 1307.4),
-        ("b200-180gb-sxm", "bf16", 2250), ("t4", "fp16", 65), ("v100-sxm2-16gb", "fp16", 125),
+        ("h100-80gb-sxm", "bf16", 989.4),
+        ("h100-80gb-pcie", "bf16", 756),
+        ("a100-80gb-sxm", "bf16", 312),
+        ("rtx-4090", "fp16", 165.2),
+        ("rtx-3090", "fp16", 71.2),
+        ("rtx-2080-ti", "fp16", 53.8),
+        ("l4", "fp16", 121),
+        ("h100-94gb-nvl", "bf16", 835.5),
+        ("h200-141gb-sxm", "bf16", 989.4),
+        ("mi300x", "bf16", 1307.4),
+        ("b200-180gb-sxm", "bf16", 2250),
+        ("t4", "fp16", 65),
+        ("v100-sxm2-16gb", "fp16", 125),
     ],
-)  # fmt: skip
+)
 def test_dense_rates_of_skus_often_confused(chip_id, precision, tera):
     assert CATALOG.chips[chip_id].peak_flops_per_s[precision] == pytest.approx(tera * 1e12)
 
@@ -172,9 +208,23 @@ PACKAGES = {
 }
 # Several dies, chiplets or cores that PyTorch sees as one device: NVIDIA Blackwell, AMD Instinct MI300 in its
 # default partition (SPX), TPUs whose two cores work as one (Megacore), Gaudi 3, Apple's Ultra.
-ONE_DEVICE = {"b200-180gb-sxm": 180, "gb200-186gb": 186, "b300-288gb-sxm": 288, "gh200-96gb": 96, "h100-94gb-nvl": 94,
-              "mi300x": 192, "mi325x": 256, "mi355x": 288, "tpu-v4": 32, "tpu-v5e": 16, "tpu-v5p": 95, "tpu-v6e": 32,
-              "gaudi2": 96, "gaudi3": 128, "apple-m2-ultra": 192}  # fmt: skip
+ONE_DEVICE = {
+    "b200-180gb-sxm": 180,
+    "gb200-186gb": 186,
+    "b300-288gb-sxm": 288,
+    "gh200-96gb": 96,
+    "h100-94gb-nvl": 94,
+    "mi300x": 192,
+    "mi325x": 256,
+    "mi355x": 288,
+    "tpu-v4": 32,
+    "tpu-v5e": 16,
+    "tpu-v5p": 95,
+    "tpu-v6e": 32,
+    "gaudi2": 96,
+    "gaudi3": 128,
+    "apple-m2-ultra": 192,
+}
 
 
 def test_what_is_sold_as_one_and_seen_as_several():

@@ -21,16 +21,33 @@ def title(item):
 def test_counts():
     assert len(ROWS) == 367
     assert len({(row.provider, row.instance, row.region) for row in ROWS}) == 367
-    assert {row.provider for row in ROWS} == {"aws", "azure", "gcp", "lambda", "coreweave", "runpod", "vast", "nebius",
-                                              "crusoe", "hyperstack", "paperspace", "colab", "kaggle"}  # fmt: skip
+    assert {row.provider for row in ROWS} == {
+        "aws",
+        "azure",
+        "gcp",
+        "lambda",
+        "coreweave",
+        "runpod",
+        "vast",
+        "nebius",
+        "crusoe",
+        "hyperstack",
+        "paperspace",
+        "colab",
+        "kaggle",
+    }
 
 
 def test_rows_without_offer_say_why():
     reasons = defaultdict(int)
     for row in CATALOG.incomplete_offers:
         reasons[row.why_no_offer.split(";")[0]] += 1
-    assert reasons == {"no price": 8, "its chip is not in the catalog": 3, "number of devices unknown": 1,
-                       "price of the accelerators only": 3}  # fmt: skip
+    assert reasons == {
+        "no price": 8,
+        "its chip is not in the catalog": 3,
+        "number of devices unknown": 1,
+        "price of the accelerators only": 3,
+    }
 
 
 @pytest.mark.parametrize("row", ROWS, ids=title)
@@ -67,10 +84,16 @@ def test_price_is_within_five_times_of_the_chips_median():
 
 
 def test_free_tiers_have_their_quotas():
-    free = {offer.instance: (offer.max_session_hours, offer.hours_per_week) for offer in CATALOG.offers
-            if offer.terms == "free"}  # fmt: skip
-    assert free == {"Colab free T4": (12, None), "Colab free TPU v5e-1": (12, None), "Kaggle P100": (12, 30),
-                    "Kaggle T4x2": (12, 30), "Kaggle TPU v3-8": (9, 20)}  # fmt: skip
+    free = {
+        offer.instance: (offer.max_session_hours, offer.hours_per_week) for offer in CATALOG.offers if offer.terms == "free"
+    }
+    assert free == {
+        "Colab free T4": (12, None),
+        "Colab free TPU v5e-1": (12, None),
+        "Kaggle P100": (12, 30),
+        "Kaggle T4x2": (12, 30),
+        "Kaggle TPU v3-8": (9, 20),
+    }
 
 
 def test_no_paid_price_is_zero_and_no_paid_offer_is_limited():
@@ -96,9 +119,24 @@ def test_slices_dies_and_pods_are_counted_as_sold():
 def test_chips_of_several_devices_are_counted_as_devices():
     """Chips and cores of an instance: cloud.google.com/tpu/docs/v2 and v3; aws.amazon.com/ec2/instance-types, inf1 to trn2."""
     rows = {row.instance: row for row in ROWS}
-    counts = {"v2-8": 8, "v3-8": 8, "v3-2048": 2048, "v4-8": 4, "Kaggle TPU v3-8": 8, "Colab free TPU v5e-1": 1,
-              "inf1.xlarge": 4, "inf1.24xlarge": 64, "inf2.xlarge": 2, "inf2.48xlarge": 24, "trn1.2xlarge": 2,
-              "trn1.32xlarge": 32, "trn2.48xlarge": 64, "trn2.3xlarge": 4, "p2.16xlarge": 16, "g3.16xlarge": 4}  # fmt: skip
+    counts = {
+        "v2-8": 8,
+        "v3-8": 8,
+        "v3-2048": 2048,
+        "v4-8": 4,
+        "Kaggle TPU v3-8": 8,
+        "Colab free TPU v5e-1": 1,
+        "inf1.xlarge": 4,
+        "inf1.24xlarge": 64,
+        "inf2.xlarge": 2,
+        "inf2.48xlarge": 24,
+        "trn1.2xlarge": 2,
+        "trn1.32xlarge": 32,
+        "trn2.48xlarge": 64,
+        "trn2.3xlarge": 4,
+        "p2.16xlarge": 16,
+        "g3.16xlarge": 4,
+    }
     assert {name: rows[name].values["count"] for name in counts} == counts
     (v3,) = [offer for offer in CATALOG.offers if offer.instance == "v3-8" and offer.terms == "on-demand"]
     assert v3.usd_per_device_hour == pytest.approx(1.0)  # a chip 2.00 dollars

@@ -64,8 +64,12 @@ class Obvious:
                 merge(segment)
 
     def find(self, pool: str, size: int) -> tuple[list[Block], Block] | None:
-        fitting = [(b.size, b.start, segment, b) for segment in self.segments[pool] for b in segment
-                   if b.state == "free" and b.size >= size]  # fmt: skip
+        fitting = [
+            (b.size, b.start, segment, b)
+            for segment in self.segments[pool]
+            for b in segment
+            if b.state == "free" and b.size >= size
+        ]
         fitting.sort(key=lambda row: row[:2])
         chosen = 0
         while chosen + 1 < len(fitting) and self.could_be(*fitting[chosen + 1][2:]) < self.could_be(*fitting[chosen][2:]):

@@ -17,9 +17,25 @@ from tests.fault.checkpoint_faults import Quick, same
 from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint import CheckpointStore, Saver, pack, unpack
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-          torch.uint8, torch.uint16, torch.uint64, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn,
-          torch.float8_e5m2, torch.float8_e4m3fnuz]  # fmt: skip
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+]
 SHAPES = [(), (1,), (0,), (3,), (2, 3), (3, 0, 2), (2, 3, 4, 5), (1, 3, 1, 2)]
 
 
@@ -47,19 +63,26 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 arrays = st.builds(
     lambda dtype, shape, seed: np.random.default_rng(seed).integers(0, 100, shape).astype(dtype),
     st.sampled_from(["<f8", "<f4", "<f2", "<i8", "<u4", "|b1", "<c16", ">f4", ">i2"]),
-    st.sampled_from([(), (0,), (4,), (2, 3)]), st.integers(0, 1000),
-)  # fmt: skip
+    st.sampled_from([(), (0,), (4,), (2, 3)]),
+    st.integers(0, 1000),
+)
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**200), 2**200), st.floats(), st.text(st.characters(codec=None), max_size=9),
-    st.binary(max_size=9), st.sampled_from([np.float32(1.5), np.float64("nan"), np.int8(-3), np.bool_(True), torch.bfloat16]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**200), 2**200),
+    st.floats(),
+    st.text(st.characters(codec=None), max_size=9),
+    st.binary(max_size=9),
+    st.sampled_from([np.float32(1.5), np.float64("nan"), np.int8(-3), np.bool_(True), torch.bfloat16]),
+)
 keys = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.sampled_from(["a.b", "a", "$tensor", "$", "__metadata__", "b#2"]))
 trees = st.recursive(
     st.one_of(scalars, tensors(), arrays),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.lists(inner, max_size=3).map(tuple),
-                            st.dictionaries(keys, inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.lists(inner, max_size=3).map(tuple), st.dictionaries(keys, inner, max_size=4)
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 states = st.dictionaries(st.sampled_from(["model", "optimizer", "ema", "rest_2"]), trees, max_size=4)
 
 
@@ -92,11 +115,16 @@ def test_tensors_that_are_the_same_are_written_once_and_come_back_as_one(state: 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=4)),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=3),
-        st.builds(lambda kind, content: {kind: content},
-                  st.sampled_from("$tensor $array $wrapped $number $bytes $dtype $float $dict $tuple $none".split()), inner)),
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        st.builds(
+            lambda kind, content: {kind: content},
+            st.sampled_from("$tensor $array $wrapped $number $bytes $dtype $float $dict $tuple $none".split()),
+            inner,
+        ),
+    ),
     max_leaves=15,
-)  # fmt: skip
+)
 
 
 @given(st.dictionaries(st.text(max_size=3), JSON, max_size=3))
@@ -106,8 +134,17 @@ def test_any_other_structure_is_a_state_or_exactly_this_error(structure: dict[st
         unpack(json.loads(json.dumps(structure)), {"model": {"a": torch.zeros(3, dtype=torch.uint8)}})
 
 
-@pytest.mark.parametrize("how", [{"order": [0, 0]}, {"order": 3}, {"order": [5]}, {"dtype": "float128", "shape": [1]},
-                                 {"dtype": "float64", "shape": [1]}, {"dtype": "complex64", "shape": [2, 10**18]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"order": [0, 0]},
+        {"order": 3},
+        {"order": [5]},
+        {"dtype": "float128", "shape": [1]},
+        {"dtype": "float64", "shape": [1]},
+        {"dtype": "complex64", "shape": [2, 10**18]},
+    ],
+)
 def test_a_tensor_that_makes_no_sense_is_refused(how: Any) -> None:
     with pytest.raises(FileFormatError):
         unpack({"a": {"$tensor": ["model", "a", how]}}, {"model": {"a": torch.zeros(3, dtype=torch.uint8)}})

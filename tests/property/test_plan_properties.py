@@ -24,8 +24,7 @@ from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan_synthetic import offer, synthetic_source
 
-FEW = settings(max_examples=25, deadline=None, derandomize=True,
-               suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+FEW = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MANY = settings(FEW, max_examples=150)
 CATALOG = load_catalog()
 SOURCE = synthetic_source(width=2048, layers=4)
@@ -43,23 +42,86 @@ def some(kind):
 
 
 mesh = st.builds(Mesh, dp_replicate=count, dp_shard=count)
-strategies = st.builds(Strategy, precision=st.sampled_from(PRECISIONS), micro_batch=count, accumulation=count,
-                       recompute=st.sampled_from(RECOMPUTES), mesh=mesh, optimizer=some(st.sampled_from(OPTIMIZERS)),
-                       compile=st.booleans())  # fmt: skip
+strategies = st.builds(
+    Strategy,
+    precision=st.sampled_from(PRECISIONS),
+    micro_batch=count,
+    accumulation=count,
+    recompute=st.sampled_from(RECOMPUTES),
+    mesh=mesh,
+    optimizer=some(st.sampled_from(OPTIMIZERS)),
+    compile=st.booleans(),
+)
 sources = st.builds(Source, text, text, st.booleans())
-offers = st.builds(Offer, text, text, text, text, st.floats(0, 64), st.sampled_from(TERMS), positive, some(whole),
-                   some(whole), some(whole), some(text), some(positive), some(text), some(positive), some(positive),
-                   st.booleans(), source=sources, sources=st.dictionaries(text, sources, max_size=2),
-                   caveats=st.dictionaries(text, text, max_size=2), notes=text)  # fmt: skip
+offers = st.builds(
+    Offer,
+    text,
+    text,
+    text,
+    text,
+    st.floats(0, 64),
+    st.sampled_from(TERMS),
+    positive,
+    some(whole),
+    some(whole),
+    some(whole),
+    some(text),
+    some(positive),
+    some(text),
+    some(positive),
+    some(positive),
+    st.booleans(),
+    source=sources,
+    sources=st.dictionaries(text, sources, max_size=2),
+    caveats=st.dictionaries(text, text, max_size=2),
+    notes=text,
+)
 intervals = st.builds(Interval, real, real, real)
 memories = st.builds(MemoryForecast, whole, whole, whole, some(whole), st.dictionaries(text, whole, max_size=3))
-forecasts = st.builds(Forecast, text, text, count, strategies, intervals, real, text, memories, whole, some(real),
-                      st.dictionaries(text, real, max_size=3), some(real), st.dictionaries(text, text, max_size=3),
-                      some(real), st.lists(text, max_size=2).map(tuple), st.lists(text, max_size=2).map(tuple),
-                      st.lists(st.tuples(text, real), max_size=2).map(tuple))  # fmt: skip
-plans = st.builds(Plan, count, text, text, text, strategies, offers, text, positive, forecasts, positive, positive,
-                  intervals, st.floats(0, 1), whole, whole, text, text, st.dictionaries(text, count, max_size=2),
-                  some(positive), texts, texts)  # fmt: skip
+forecasts = st.builds(
+    Forecast,
+    text,
+    text,
+    count,
+    strategies,
+    intervals,
+    real,
+    text,
+    memories,
+    whole,
+    some(real),
+    st.dictionaries(text, real, max_size=3),
+    some(real),
+    st.dictionaries(text, text, max_size=3),
+    some(real),
+    st.lists(text, max_size=2).map(tuple),
+    st.lists(text, max_size=2).map(tuple),
+    st.lists(st.tuples(text, real), max_size=2).map(tuple),
+)
+plans = st.builds(
+    Plan,
+    count,
+    text,
+    text,
+    text,
+    strategies,
+    offers,
+    text,
+    positive,
+    forecasts,
+    positive,
+    positive,
+    intervals,
+    st.floats(0, 1),
+    whole,
+    whole,
+    text,
+    text,
+    st.dictionaries(text, count, max_size=2),
+    some(positive),
+    texts,
+    texts,
+)
 
 
 @MANY
@@ -83,9 +145,18 @@ def test_a_damaged_plan_file_is_valid_or_exactly_one_error(made, data, tmp_path)
 
 
 terms = st.builds(
-    Terms, st.sampled_from(TERMS), st.just(1.0), st.floats(0, 3600), st.floats(0, 3600), st.just(1.0), st.floats(0, 4),
-    st.floats(0, 900), st.floats(0, 3600), some(st.floats(7200, 86400)), some(st.floats(86400, 604800)),
-)  # fmt: skip
+    Terms,
+    st.sampled_from(TERMS),
+    st.just(1.0),
+    st.floats(0, 3600),
+    st.floats(0, 3600),
+    st.just(1.0),
+    st.floats(0, 4),
+    st.floats(0, 900),
+    st.floats(0, 3600),
+    some(st.floats(7200, 86400)),
+    some(st.floats(86400, 604800)),
+)
 
 
 @MANY
@@ -113,8 +184,9 @@ def test_micro_batch_times_accumulation_times_devices_is_the_global_batch(batch,
     if found is None:
         return
     wish = Wish(found, micro_batch=micro_batch)
-    ladder = Pricer(SOURCE).ladder("fp32", "none", Mesh(dp_replicate=devices), wish,
-                                   micro_batches(found // devices, micro_batch))  # fmt: skip
+    ladder = Pricer(SOURCE).ladder(
+        "fp32", "none", Mesh(dp_replicate=devices), wish, micro_batches(found // devices, micro_batch)
+    )
     assert ladder
     for strategy in ladder:
         assert strategy.micro_batch * strategy.accumulation * devices == strategy.global_batch == found
@@ -124,8 +196,13 @@ PRICER = Pricer(SOURCE)  # one for all examples: traces are made once
 
 
 @FEW
-@given(memory=st.floats(0.02, 80), more=st.floats(0, 80), batch=st.sampled_from([8, 32, 96]),
-       devices=st.sampled_from([1, 2, 8]), chip=st.sampled_from(["h100-80gb-sxm", "rtx-4090", "t4"]))  # fmt: skip
+@given(
+    memory=st.floats(0.02, 80),
+    more=st.floats(0, 80),
+    batch=st.sampled_from([8, 32, 96]),
+    devices=st.sampled_from([1, 2, 8]),
+    chip=st.sampled_from(["h100-80gb-sxm", "rtx-4090", "t4"]),
+)
 def test_more_memory_never_makes_a_fitting_strategy_unfit_or_slower(memory, more, batch, devices, chip):
     from gpuwise.hardware import link_inside
 
@@ -141,10 +218,19 @@ def test_more_memory_never_makes_a_fitting_strategy_unfit_or_slower(memory, more
         assert isinstance(less, NoStrategy)
 
 
-OFFERS = [offer(chip, price, count=n, terms=kind) for chip, price, n, kind in [
-    ("rtx-4090", 0.4, 1, "on-demand"), ("rtx-4090", 0.3, 1, "spot"), ("a100-80gb-sxm", 12.0, 8, "on-demand"),
-    ("h100-80gb-sxm", 25.0, 8, "on-demand"), ("h100-80gb-sxm", 9.0, 8, "spot"), ("t4", 0.5, 1, "on-demand"),
-    ("xeon-8380", 2.0, 0, "on-demand"), ("h100-80gb-sxm", 2.0, 1, "reserved-1y")]]  # fmt: skip
+OFFERS = [
+    offer(chip, price, count=n, terms=kind)
+    for chip, price, n, kind in [
+        ("rtx-4090", 0.4, 1, "on-demand"),
+        ("rtx-4090", 0.3, 1, "spot"),
+        ("a100-80gb-sxm", 12.0, 8, "on-demand"),
+        ("h100-80gb-sxm", 25.0, 8, "on-demand"),
+        ("h100-80gb-sxm", 9.0, 8, "spot"),
+        ("t4", 0.5, 1, "on-demand"),
+        ("xeon-8380", 2.0, 0, "on-demand"),
+        ("h100-80gb-sxm", 2.0, 1, "reserved-1y"),
+    ]
+]
 
 
 def _offers_inside(samples, budget, deadline_h):
@@ -158,8 +244,13 @@ def _offers_inside(samples, budget, deadline_h):
 
 
 @FEW
-@given(samples=st.integers(10**5, 10**10), budget=st.floats(0.01, 1000), more=st.floats(0, 1000),
-       deadline_h=st.floats(0.2, 1000), later=st.floats(0, 1000))  # fmt: skip
+@given(
+    samples=st.integers(10**5, 10**10),
+    budget=st.floats(0.01, 1000),
+    more=st.floats(0, 1000),
+    deadline_h=st.floats(0.2, 1000),
+    later=st.floats(0, 1000),
+)
 def test_more_budget_or_time_never_removes_a_plan(samples, budget, more, deadline_h, later):
     inside = _offers_inside(samples, budget, deadline_h)
     assert inside <= _offers_inside(samples, budget + more, deadline_h + later)

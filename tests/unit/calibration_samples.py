@@ -22,8 +22,15 @@ CHIPS = Catalog().chips
 CPU, GPU = CHIPS["epyc-9654"], CHIPS["h200-141gb-sxm"]
 PRECISIONS = {"cpu": "fp32", "accelerator": "amp-bf16"}
 # Light ones, two of a kind and more: what is kept out of a fit is like something that is in it.
-NAMES = ("gpt of width 512", "llama of width 320", "patches", "encoder of width 384", "gpt of width 256", "perceptron, wide",
-         "perceptron, flat")  # fmt: skip
+NAMES = (
+    "gpt of width 512",
+    "llama of width 320",
+    "patches",
+    "encoder of width 384",
+    "gpt of width 256",
+    "perceptron, wide",
+    "perceptron, flat",
+)
 # How much longer the kinds of operation take than the shipped figures say.
 FACTORS = {"gemm": 1.7, "elementwise": 0.6, "attention": 1.3, "norm": 0.8, "optimizer": 1.2}
 
@@ -37,8 +44,9 @@ def recorded(name: str, substrate: str = "cpu") -> Trace:
     return trace
 
 
-def observed(trace: Trace, chip: Chip, *, factors: Mapping[str, float] = FACTORS, noise: float = 0.03,
-             seed: int = 0) -> Observation:  # fmt: skip
+def observed(
+    trace: Trace, chip: Chip, *, factors: Mapping[str, float] = FACTORS, noise: float = 0.03, seed: int = 0
+) -> Observation:
     """Three steps as they would run on a chip that is off by those factors. noise: of each operation, deviation of its log."""
     random, times = np.random.default_rng(seed), kernel_times(trace, chip, parameters())
     factor = np.array([factors.get(name.partition(".")[0].split("_")[0], 1.0) for name in times.names])[times.kernel_class]

@@ -30,8 +30,18 @@ def test_every_figure_exists_and_is_a_drawing():
     assert drawn == {Path(name).name for name in figures} | of_other_pages
 
 
-TITLES = ("How rows were split", "What was asked, and what was reached", "By group", "Intervals", "Known biases", "Kernels",
-          "Memory", "What others report", "Catalog", "Sources")  # fmt: skip
+TITLES = (
+    "How rows were split",
+    "What was asked, and what was reached",
+    "By group",
+    "Intervals",
+    "Known biases",
+    "Kernels",
+    "Memory",
+    "What others report",
+    "Catalog",
+    "Sources",
+)
 
 
 @pytest.mark.parametrize("title", TITLES)

@@ -83,12 +83,16 @@ def known(argument: str = "train.py:job", **sizes: int) -> bool:
     return found is not None and found.facts is not None
 
 
-@pytest.mark.parametrize("ask", [
-    lambda: api.fit("train.py:job", on="t4"),
-    lambda: api.forecast("train.py:job", on="a100-40gb-pcie", micro_batch=3, precision="tf32"),
-    lambda: api.compare("train.py:job", on="t4,cpu", micro_batch=4),
-    lambda: api.plan("train.py:job", on="t4", epochs=10),
-], ids=["fit", "forecast", "compare", "plan"])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: api.fit("train.py:job", on="t4"),
+        lambda: api.forecast("train.py:job", on="a100-40gb-pcie", micro_batch=3, precision="tf32"),
+        lambda: api.compare("train.py:job", on="t4,cpu", micro_batch=4),
+        lambda: api.plan("train.py:job", on="t4", epochs=10),
+    ],
+    ids=["fit", "forecast", "compare", "plan"],
+)
 def test_a_question_asked_again_needs_no_job(ask: Callable[[], Any], project: Path, monkeypatch: pytest.MonkeyPatch):
     first = ask()
     monkeypatch.setattr(gpuwise.job, "resolve", refuse)
@@ -96,22 +100,33 @@ def test_a_question_asked_again_needs_no_job(ask: Callable[[], Any], project: Pa
     assert {**again.to_dict(), "search": None} == {**first.to_dict(), "search": None}
 
 
-@pytest.mark.parametrize("ask", [
-    "api.forecast('train.py:job', on='t4', micro_batch=3).memory", "api.fit('train.py:job', on='t4').rows[0].memory",
-], ids=["forecast", "fit"])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "api.forecast('train.py:job', on='t4', micro_batch=3).memory",
+        "api.fit('train.py:job', on='t4').rows[0].memory",
+    ],
+    ids=["forecast", "fit"],
+)
 def test_a_fresh_process_answers_without_pytorch(ask: str, project: Path):
-    code = ("import sys; from gpuwise import api;"
-            f"memory = {ask}; print('torch' in sys.modules, memory.peak_allocated_bytes)")  # fmt: skip
-    answers = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-               for _ in range(2)]  # fmt: skip
+    code = f"import sys; from gpuwise import api;memory = {ask}; print('torch' in sys.modules, memory.peak_allocated_bytes)"
+    answers = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    ]
     assert [answer[0] for answer in answers] == ["True", "False"]
     assert answers[0][1] == answers[1][1]
 
 
-@pytest.mark.parametrize("ask", [
-    "api.fit('gpt2', on='rtx-4090')", "api.forecast('llama3-8b', on='h100-80gb-sxm', optimizer='adamw-8bit')",
-    "api.plan('gpt2', on='rtx-4090', optimizer='sgd', samples=1000)",
-], ids=["fit", "forecast", "plan"])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "api.fit('gpt2', on='rtx-4090')",
+        "api.forecast('llama3-8b', on='h100-80gb-sxm', optimizer='adamw-8bit')",
+        "api.plan('gpt2', on='rtx-4090', optimizer='sgd', samples=1000)",
+    ],
+    ids=["fit", "forecast", "plan"],
+)
 def test_a_preset_is_answered_without_pytorch(ask: str):
     code = f"import sys; from gpuwise import api; {ask}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -18,11 +18,28 @@ from gpuwise.measure.trial_result import METHOD
 from gpuwise.trace.digest import digest
 
 ENTRY = Entry(
-    date="2026-11-20T12:00:00+00:00", machine="amd-2c", chip="here-cpu", job="tiny", digest="d" * 32, method=METHOD,
-    strategy={"mode": "train"}, median_s=0.010, low_s=0.0098, high_s=0.0103, steps=50, forecast_s=0.012, forecast_low_s=0.008,
-    forecast_high_s=0.02, provenance="datasheet only", threads=1, openmp="1", torch="2.13.0", gpuwise="0.1.0",
-    sizes={"seq_len": 8}, memory_bytes=1000,
-)  # fmt: skip
+    date="2026-11-20T12:00:00+00:00",
+    machine="amd-2c",
+    chip="here-cpu",
+    job="tiny",
+    digest="d" * 32,
+    method=METHOD,
+    strategy={"mode": "train"},
+    median_s=0.010,
+    low_s=0.0098,
+    high_s=0.0103,
+    steps=50,
+    forecast_s=0.012,
+    forecast_low_s=0.008,
+    forecast_high_s=0.02,
+    provenance="datasheet only",
+    threads=1,
+    openmp="1",
+    torch="2.13.0",
+    gpuwise="0.1.0",
+    sizes={"seq_len": 8},
+    memory_bytes=1000,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +136,14 @@ def an_entry(micro_batch: int = 64, **changes: object) -> Entry:
     """An entry of the tabular MLP on this machine."""
     priced = forecast_step(source_of("tabular-mlp"), "here:1", micro_batch=micro_batch, precision="fp32")
     name = digest(priced.trace, priced.forecast.strategy)
-    found = replace(ENTRY, digest=name, machine=measured.machine_key(), chip=priced.device.chip.id,
-                    torch=measured.torch_version(), threads=_threads())  # fmt: skip
+    found = replace(
+        ENTRY,
+        digest=name,
+        machine=measured.machine_key(),
+        chip=priced.device.chip.id,
+        torch=measured.torch_version(),
+        threads=_threads(),
+    )
     return replace(found, **changes)
 
 

@@ -21,10 +21,31 @@ PAGE = page.PATH.read_text(encoding="utf-8")
 RESULTS = measured.load()
 CLAIMS = pytest.mark.parametrize("claim", page.CLAIMS, ids=lambda claim: claim.name)
 # What the page must hold, by words of what people say.
-ASKED = ("ResNet-50 10 to 100", "BERT 10 to 100", "10,000 rows of 20 features", "1000 × 1000", "1024 × 1024", "256 × 1024",
-         "matrix and a vector", "Tensor cores", "Larger batches", "Flash attention", "O(√n)", "Mixed precision halves",
-         "Adam keeps", "7B model in fp16", "13B model on a 24 GB", "ZeRO", "batch of 32 in 4 GB", "29 hours",
-         "30 minutes on a V100", "34 days", "654 hours", "60 to 90 %", "5 to 50 times")  # fmt: skip
+ASKED = (
+    "ResNet-50 10 to 100",
+    "BERT 10 to 100",
+    "10,000 rows of 20 features",
+    "1000 × 1000",
+    "1024 × 1024",
+    "256 × 1024",
+    "matrix and a vector",
+    "Tensor cores",
+    "Larger batches",
+    "Flash attention",
+    "O(√n)",
+    "Mixed precision halves",
+    "Adam keeps",
+    "7B model in fp16",
+    "13B model on a 24 GB",
+    "ZeRO",
+    "batch of 32 in 4 GB",
+    "29 hours",
+    "30 minutes on a V100",
+    "34 days",
+    "654 hours",
+    "60 to 90 %",
+    "5 to 50 times",
+)
 
 
 def section_of(claim: Claim) -> str:

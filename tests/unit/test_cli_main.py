@@ -83,9 +83,12 @@ def test_a_usage_error_names_the_help():
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["frecast", "--json"], "unknown-name"), (["forecast", "resnet50", "--json"], "usage"),
-     (["plan", "gpt2", "--budget", "lots", "--json"], "bad-input")],
-)  # fmt: skip
+    [
+        (["frecast", "--json"], "unknown-name"),
+        (["forecast", "resnet50", "--json"], "usage"),
+        (["plan", "gpt2", "--budget", "lots", "--json"], "bad-input"),
+    ],
+)
 def test_errors_under_json_are_one_object_on_stdout(arguments: list[str], code: str):
     result = run(*arguments)
     assert result.exit_code == 2

@@ -26,14 +26,17 @@ def test_the_file_forecasts_as_the_job_does(tmp_path: Path, monkeypatch: pytest.
     assert of_file == of_job
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    ((JOB, "-o", "digits.trace"), ".npz"),
-    (("tabular-mlp", "-o", "no/folder/job.npz"), "cannot write"),
-    (("-o", "digits.npz"), "one JOB"),
-    (("gpt2", "bert-base", "-o", "two.npz"), "one JOB"),
-    (("gpt2", "--precision", "fp32"), "every variant"),
-    (("gtp2",), "unknown preset"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((JOB, "-o", "digits.trace"), ".npz"),
+        (("tabular-mlp", "-o", "no/folder/job.npz"), "cannot write"),
+        (("-o", "digits.npz"), "one JOB"),
+        (("gpt2", "bert-base", "-o", "two.npz"), "one JOB"),
+        (("gpt2", "--precision", "fp32"), "every variant"),
+        (("gtp2",), "unknown preset"),
+    ],
+)
 def test_bad_input_writes_nothing(arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     result = run("record", *arguments)

@@ -104,18 +104,30 @@ def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest
     assert not source.recorded_only
 
 
-@pytest.mark.parametrize("update", [
-    {"optimizer": "adamw-8bit"}, {"optimizer": "sgd"}, {"optimizer_kernels": "for-loop"}, {"optimizer_in_backward": True},
-    {"offload": "optimizer"}, {"keep_gradients": True},
-], ids=lambda update: next(iter(update)))  # fmt: skip
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"optimizer": "adamw-8bit"},
+        {"optimizer": "sgd"},
+        {"optimizer_kernels": "for-loop"},
+        {"optimizer_in_backward": True},
+        {"offload": "optimizer"},
+        {"keep_gradients": True},
+    ],
+    ids=lambda update: next(iter(update)),
+)
 def test_another_update_is_composed_from_a_presets_recording(update: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(PresetSource, "_live", lambda self, strategy: pytest.fail(f"{strategy} is traced"))
     source, strategy = source_of("tabular-mlp"), Strategy("amp-bf16", micro_batch=64, **update)
     plain = load_preset("tabular-mlp", precision="amp-bf16")
     assert plain is not None
     names = {"optimizer": "adamw", "optimizer_kernels": None, **update}
-    expected = with_optimizer(plain, names.pop("optimizer"), names.pop("optimizer_kernels"),
-                              **{name.removeprefix("optimizer_"): value for name, value in names.items()})  # fmt: skip
+    expected = with_optimizer(
+        plain,
+        names.pop("optimizer"),
+        names.pop("optimizer_kernels"),
+        **{name.removeprefix("optimizer_"): value for name, value in names.items()},
+    )
     for trace in (source.trace(strategy), source(strategy).at(micro_batch=64)):
         assert live_bytes(trace).by_category == live_bytes(expected.at(micro_batch=64)).by_category
         assert trace.model_flops == expected.at(micro_batch=64).model_flops

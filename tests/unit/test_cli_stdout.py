@@ -82,10 +82,17 @@ def test_so_is_an_error():
     assert json.loads(done.stdout)["error"]["code"] == "bad-job"
 
 
-@pytest.mark.parametrize("arguments", [
-    ("fit", "talks.py:job", "--on", "t4"), ("compare", "talks.py:job", "--on", "t4,rtx-4090"),
-    ("plan", "talks.py:job", "--epochs", "1", "--on", "t4"), ("forecast", "talks.py:job", "--on", "t4"),
-    ("chips", "4090"), TRAIN])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fit", "talks.py:job", "--on", "t4"),
+        ("compare", "talks.py:job", "--on", "t4,rtx-4090"),
+        ("plan", "talks.py:job", "--epochs", "1", "--on", "t4"),
+        ("forecast", "talks.py:job", "--on", "t4"),
+        ("chips", "4090"),
+        TRAIN,
+    ],
+)
 def test_of_every_verb(arguments: tuple[str, ...]):
     before = sys.stdout, sys.stderr
     result = CliRunner().invoke(main, [*arguments, "--json"])

@@ -55,13 +55,22 @@ def test_an_error_whose_reader_has_gone_is_no_traceback():
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [
-    ("forecast", LONG, "--on", "t4"), ("forecast", f"{LONG}.py:job", "--on", "t4"), ("forecast", f"hf:./{LONG}", "--on", "t4"),
-    ("forecast", f"{LONG}.npz", "--on", "t4"), ("forecast", "gpt2", "--on", LONG), ("train", "gpt2", "--plan", LONG),
-    ("plan", "gpt2", "--samples", "1k", "--on", "t4", "-o", LONG), ("chips", f"memory>{LONG}"), ("validate", LONG),
-    ("forecast", "gpt2", "--on", "t4", "--micro-batch", "9" * 5_000),
-    ("forecast", "gpt2", "--on", "t4", "--mesh", "dp=" + "9" * 5_000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("forecast", LONG, "--on", "t4"),
+        ("forecast", f"{LONG}.py:job", "--on", "t4"),
+        ("forecast", f"hf:./{LONG}", "--on", "t4"),
+        ("forecast", f"{LONG}.npz", "--on", "t4"),
+        ("forecast", "gpt2", "--on", LONG),
+        ("train", "gpt2", "--plan", LONG),
+        ("plan", "gpt2", "--samples", "1k", "--on", "t4", "-o", LONG),
+        ("chips", f"memory>{LONG}"),
+        ("validate", LONG),
+        ("forecast", "gpt2", "--on", "t4", "--micro-batch", "9" * 5_000),
+        ("forecast", "gpt2", "--on", "t4", "--mesh", "dp=" + "9" * 5_000),
+    ],
+)
 def test_an_argument_of_any_length_is_the_users_error_in_a_few_lines(arguments: tuple[str, ...]):
     done = shell('$G "$@"', *arguments)
     assert done.returncode == 2

@@ -166,11 +166,17 @@ def test_metrics_that_are_no_numbers_cost_no_checkpoint(folder: Path):
 # --- jobs that end the program
 
 
-@pytest.mark.parametrize(("job", "said"), [
-    ("exits", r"tiny failed in step 5 \(.*tiny.py:\d+\): it ended the program with sys.exit\(0\)"),
-    ("interrupts", "tiny failed in step 5 .*: KeyboardInterrupt"), ("closes", "tiny failed in step 5 .*: GeneratorExit"),
-    ("unprintable", "tiny failed in step 5 .*: Unprintable."), ("model_exits", r"sys.exit\(no model\)"),
-    ("function_exits", "raised when called: SystemExit: 0")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("exits", r"tiny failed in step 5 \(.*tiny.py:\d+\): it ended the program with sys.exit\(0\)"),
+        ("interrupts", "tiny failed in step 5 .*: KeyboardInterrupt"),
+        ("closes", "tiny failed in step 5 .*: GeneratorExit"),
+        ("unprintable", "tiny failed in step 5 .*: Unprintable."),
+        ("model_exits", r"sys.exit\(no model\)"),
+        ("function_exits", "raised when called: SystemExit: 0"),
+    ],
+)
 def test_a_job_that_ends_the_program_has_failed(job: str, said: str, folder: Path):
     result = train(job, "--run", "r")
     assert result.exit_code == 2
@@ -218,7 +224,8 @@ def test_export_of_a_finished_run_exports(folder: Path):
     assert found["exported"] == str(folder / "third.safetensors")
     after = {path: path.stat().st_mtime_ns for path in (folder / "r").rglob("*")}
     assert {path: time for path, time in after.items() if path.name not in ("lock", "r")} == {
-        path: time for path, time in before.items() if path.name not in ("lock", "r")}  # fmt: skip
+        path: time for path, time in before.items() if path.name not in ("lock", "r")
+    }
 
 
 def test_without_export_it_says_what_would(folder: Path):

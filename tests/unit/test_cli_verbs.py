@@ -252,11 +252,13 @@ CATALOGS = {
     "unknown section": (b"[chips.t4]\n", "line 1: unknown section 'chips'"),
     "wrong type": (b'[chip.t4]\ntdp_w = "seventy"\n', "line 2: tdp_w must be a number"),
     "out of range": (b"[chip.t4]\ntdp_w = -7\n", "line 2: tdp_w = -7 is out of range"),
-    "unknown chip": (b'[[offer]]\nprovider = "me"\ninstance = "x"\nchip = "t5"\ncount = 1\n'
-                     b"on_demand_usd_per_hour = 1\n", "unknown chip 't5'"),
+    "unknown chip": (
+        b'[[offer]]\nprovider = "me"\ninstance = "x"\nchip = "t5"\ncount = 1\non_demand_usd_per_hour = 1\n',
+        "unknown chip 't5'",
+    ),
     "not UTF-8": (b'[chip.t4]\nname = "\xff\xfe"\n', "line 2: not UTF-8"),
     "a folder": (None, "cannot be read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CATALOGS)
@@ -436,8 +438,10 @@ def test_compile_is_taken_and_said_to_be_priced_as_eager():
     assert any("torch.compile" in warning for warning in json.loads(result.stdout)["warnings"])
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    ({"job": 3, "on": "t4"}, "a name or a gpuwise.Job"), ({"job": "gpt2", "on": 3}, "devices are named")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"job": 3, "on": "t4"}, "a name or a gpuwise.Job"), ({"job": "gpt2", "on": 3}, "devices are named")],
+)
 def test_python_callers_get_input_errors_too(arguments: dict, said: str):
     with pytest.raises(InputError, match=said):
         gpuwise.compare(**arguments)

@@ -7,8 +7,10 @@ import pytest
 import gpuwise
 
 
-@pytest.mark.parametrize(("job", "on"), [("gpt2", "t4,rtx-4090,h100-sxm"), ("resnet50", "rtx-4090,h100-sxm:8,m1-max"),
-                                         ("tabular-mlp", "t4,l4,h100-sxm")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "on"),
+    [("gpt2", "t4,rtx-4090,h100-sxm"), ("resnet50", "rtx-4090,h100-sxm:8,m1-max"), ("tabular-mlp", "t4,l4,h100-sxm")],
+)
 def test_each_reason_names_the_baseline_it_is_against(job: str, on: str):
     comparison = gpuwise.compare(job, on=on)
     chips = [row.device.partition(":")[0] for row in comparison.rows]

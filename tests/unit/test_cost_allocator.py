@@ -54,9 +54,14 @@ def test_one_request(asked: int, allocated: int, reserved: int) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "allocated", "reserved"),
-    [(1, 512, 2 * MIB), (MIB, MIB, 2 * MIB), (MIB + 1, MIB + 512, 20 * MIB), (11 * MIB, 11 * MIB, 20 * MIB),
-     (41 * MIB, 41 * MIB, 60 * MIB)],
-)  # fmt: skip
+    [
+        (1, 512, 2 * MIB),
+        (MIB, MIB, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (11 * MIB, 11 * MIB, 20 * MIB),
+        (41 * MIB, 41 * MIB, 60 * MIB),
+    ],
+)
 def test_one_request_of_expandable_segments_takes_whole_pages(asked: int, allocated: int, reserved: int) -> None:
     found = run(asked, expandable=True)
     assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (allocated, reserved)
@@ -135,8 +140,10 @@ def test_no_size_that_int64_counts_is_too_large(unit: int, expandable: bool) -> 
 
 def names(events: Events) -> list[tuple[str, str, int]]:
     """("+" or "-", category, bytes) of each event."""
-    return [("+" if k >= 0 else "-", CATEGORY_NAMES[events.category[max(k, ~k)]], int(events.size_bytes[max(k, ~k)]))
-            for k in events.order.tolist()]  # fmt: skip
+    return [
+        ("+" if k >= 0 else "-", CATEGORY_NAMES[events.category[max(k, ~k)]], int(events.size_bytes[max(k, ~k)]))
+        for k in events.order.tolist()
+    ]
 
 
 def test_a_process_makes_its_model_then_state_with_the_first_update_and_both_workspaces_where_they_are_called() -> None:
@@ -231,9 +238,13 @@ def test_the_forecast_of_a_preset_is_its_replay(accumulation: int, chip) -> None
 def test_a_step_still_fits_where_giving_cached_blocks_back_helps() -> None:
     """60 MiB, freed, then 80: both are reserved where there is room, else the 60 are given back first."""
     trace = small_trace()
-    storages = Storages(size_bytes=np.array([10 * MIB, 60 * MIB, 80 * MIB]), category=np.zeros(3, dtype=np.int8),
-                        module=np.zeros(3, dtype=np.int32), born=np.array([BEFORE, 0, 1]),
-                        died=np.array([len(trace.sequence), 0, 1]))  # fmt: skip
+    storages = Storages(
+        size_bytes=np.array([10 * MIB, 60 * MIB, 80 * MIB]),
+        category=np.zeros(3, dtype=np.int8),
+        module=np.zeros(3, dtype=np.int32),
+        born=np.array([BEFORE, 0, 1]),
+        died=np.array([len(trace.sequence), 0, 1]),
+    )
     no_product = np.full_like(trace.operations.kind, KINDS.index("other"))
     trace = replace(trace, storages=storages, operations=replace(trace.operations, kind=no_product))
 

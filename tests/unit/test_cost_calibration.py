@@ -100,8 +100,16 @@ def test_a_damaged_file_is_refused_by_its_name(before, after, named):
     assert "chip-rtx-4090.toml" in caught.value.what
 
 
-@pytest.mark.parametrize("text", ["", "[[", "schema = 1", 'schema = 1\nlevel = "chip"\nof = "a"\nentry = 3',
-                                  'schema = 1\nlevel = "chip"\nof = "a"\n[entry]\ngemm = 3'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[[",
+        "schema = 1",
+        'schema = 1\nlevel = "chip"\nof = "a"\nentry = 3',
+        'schema = 1\nlevel = "chip"\nof = "a"\n[entry]\ngemm = 3',
+    ],
+)
 def test_what_is_no_calibration_is_refused(text):
     with pytest.raises(FileFormatError, match=r"x\.toml"):
         parse(text, "x.toml")
@@ -180,8 +188,11 @@ mode = "train"
 low = 0.9
 high = 1.1
 rows = 40
-""" + "".join(f'[[spread]]\nfamily = "{family}"\nlevel = "family"\nmode = "{mode}"\nlow = 0.5\nhigh = 2.0\n'
-              for family in ("gpu", "cpu", "systolic") for mode in ("train", "infer"))  # fmt: skip
+""" + "".join(
+    f'[[spread]]\nfamily = "{family}"\nlevel = "family"\nmode = "{mode}"\nlow = 0.5\nhigh = 2.0\n'
+    for family in ("gpu", "cpu", "systolic")
+    for mode in ("train", "infer")
+)
 
 
 def test_the_spread_of_a_step_is_that_of_its_level_or_a_wider_one():
@@ -231,5 +242,9 @@ def test_a_damaged_table_of_spreads_is_refused_by_its_name(before, after, named)
 
 def test_every_level_has_words():
     assert set(LEVELS) < set(PROVENANCE)
-    assert set(PROVENANCE.values()) == {"measured here", "calibrated on this chip", "transferred from its architecture",
-                                        "datasheet only"}  # fmt: skip
+    assert set(PROVENANCE.values()) == {
+        "measured here",
+        "calibrated on this chip",
+        "transferred from its architecture",
+        "datasheet only",
+    }

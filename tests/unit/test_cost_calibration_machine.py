@@ -33,11 +33,14 @@ GPU = Catalog().chips["rtx-4090"]
 CURVE = Curve("k", (16.0, 64.0, 256.0), (1.5, 1.0, 0.9))
 GEMM = Entry({"compute": Term(2.5, (CURVE,)), "memory": Term(1.5)}, 2.0, 3e-6, (0.9, 1.2), {"source": "3 operations"})
 FITTED: dict[str, Any] = {
-    "entries": {"gemm.fp32": to_table(GEMM), "optimizer": to_table(Entry({"memory": Term(2.0)}, floor_s=1e-6)),
-                "elementwise": to_table(Entry({"memory": Term(2.0)}, floor_s=1e-6))},
+    "entries": {
+        "gemm.fp32": to_table(GEMM),
+        "optimizer": to_table(Entry({"memory": Term(2.0)}, floor_s=1e-6)),
+        "elementwise": to_table(Entry({"memory": Term(2.0)}, floor_s=1e-6)),
+    },
     "scale": {},
     "spreads": [asdict(StepSpread("cpu", "machine", mode, 0.9, 1.1, rows=8)) for mode in ("train", "infer")],
-}  # fmt: skip
+}
 FIGURES = {"peak_flops_per_s": {"fp32": 2.5e11}, "memory_bandwidth_bytes_per_s": 31e9, "as_of": "2026-05-04"}
 ABOUT = {"taken": "2026-05-04T12:30:00+00:00", "notes": ["other processes used 31 % of the processors"]}
 numbers = count()
@@ -76,7 +79,9 @@ def test_what_was_written_is_read(tmp_path: Path):
     got = found.find("gemm", "fp32")
     assert (got.entry, got.level, got.scale) == (GEMM, "machine", 1.0)
     assert [(s.level, s.mode, s.low, s.high, s.rows) for s in found.spreads] == [
-        ("machine", "train", 0.9, 1.1, 8), ("machine", "infer", 0.9, 1.1, 8)]  # fmt: skip
+        ("machine", "train", 0.9, 1.1, 8),
+        ("machine", "infer", 0.9, 1.1, 8),
+    ]
     assert Path(chip.calibration).read_text().startswith(HEAD)
 
 
@@ -160,14 +165,13 @@ DAMAGED = {
     "of a list of levels": 'schema = 1\nlevel = ["machine"]\nof = "epyc-9654"\n',
     "of nothing": 'schema = 1\nlevel = "machine"\n',
     "spreads that are none": 'schema = 1\nlevel = "machine"\nof = "epyc-9654"\nspread = 3\n',
-    "a spread of another level":
-        'schema = 1\nlevel = "machine"\nof = "epyc-9654"\n'
-        '[[spread]]\nfamily = "cpu"\nlevel = "chip"\nmode = "train"\nlow = 0.9\nhigh = 1.1\n',
+    "a spread of another level": 'schema = 1\nlevel = "machine"\nof = "epyc-9654"\n'
+    '[[spread]]\nfamily = "cpu"\nlevel = "chip"\nmode = "train"\nlow = 0.9\nhigh = 1.1\n',
     "nested without end": "a = " + "[" * 100_000,
     "a number without end": "schema = " + "9" * 5000,
     "a number beyond all machines": f'schema = 1\nlevel = "machine"\nof = "epyc-9654"\n{ENTRY}floor_s = {"9" * 400}\n'
-                                    "[entry.\"gemm.fp32\".terms.compute]\nscale = 1.0\n",
-}  # fmt: skip
+    '[entry."gemm.fp32".terms.compute]\nscale = 1.0\n',
+}
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
@@ -190,8 +194,25 @@ def test_a_folder_in_its_place_is_left_out(tmp_path: Path):
     assert len(said) == 1
 
 
-VALUES = ["nan", "inf", "-1", "0", "1e30", "1e-300", "true", '""', '"x"', "[]", "{}", "[[[]]]", "1979-05-27", "9" * 30,
-          "9" * 5000, "[" * 3000, "1e999"]  # fmt: skip
+VALUES = [
+    "nan",
+    "inf",
+    "-1",
+    "0",
+    "1e30",
+    "1e-300",
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "{}",
+    "[[[]]]",
+    "1979-05-27",
+    "9" * 30,
+    "9" * 5000,
+    "[" * 3000,
+    "1e999",
+]
 
 
 @st.composite
@@ -228,10 +249,14 @@ def test_whatever_is_in_the_file_it_is_used_or_left_out_with_one_warning(text: b
             assert step.low <= step.value <= step.high
 
 
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3), max_leaves=6,
-), st.sampled_from(["schema", "level", "of", "scale", "entry", "spread", "chip", "measured", "more"]))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+        max_leaves=6,
+    ),
+    st.sampled_from(["schema", "level", "of", "scale", "entry", "spread", "chip", "measured", "more"]),
+)
 @example({"fp32": 10**400}, "scale")
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_whatever_stands_at_a_key_it_is_a_file_or_a_format_error(value: Any, key: str):

@@ -29,8 +29,13 @@ def fed_trace(accumulation: int = 1) -> Trace:
     """The small trace, whose two micro-batches each get a batch; a table from an earlier step stays."""
     trace = small_trace(micro_batch=4)
     kept, index = trace.storages, CATEGORIES.index("input")
-    added = {"size_bytes": [BATCH_BYTES, BATCH_BYTES, 77], "category": [index] * 3, "module": [0] * 3,
-             "born": [0, 4, BEFORE], "died": [3, 8, len(trace.sequence)]}  # fmt: skip
+    added = {
+        "size_bytes": [BATCH_BYTES, BATCH_BYTES, 77],
+        "category": [index] * 3,
+        "module": [0] * 3,
+        "born": [0, 4, BEFORE],
+        "died": [3, 8, len(trace.sequence)],
+    }
     columns = {name: np.append(getattr(kept, name), values).astype(getattr(kept, name).dtype) for name, values in added.items()}
     return replace(trace, storages=replace(kept, **columns)).check().with_accumulation(accumulation)
 

@@ -39,9 +39,16 @@ def shapes(*, batch=4, heads=16, kv_heads=None, queries=2048, keys=None, head=64
 def time_s(chip, kernel_class="attention", numerics="bf16", **sizes):
     chip = CATALOG.chip(chip) if isinstance(chip, str) else chip
     sizes.setdefault("backward", kernel_class.endswith("_backward"))
-    times = class_times(kernel_class, DTYPES[numerics], shapes(**sizes, element=4.0 if numerics == "fp32" else 2.0), chip,
-                        precision="fp32", parameters=parameters(), calibration=calibration(chip),
-                        for_minutes=False)  # fmt: skip
+    times = class_times(
+        kernel_class,
+        DTYPES[numerics],
+        shapes(**sizes, element=4.0 if numerics == "fp32" else 2.0),
+        chip,
+        precision="fp32",
+        parameters=parameters(),
+        calibration=calibration(chip),
+        for_minutes=False,
+    )
     return float(times.device_s[0])
 
 
@@ -102,12 +109,28 @@ def test_classes_tell_kernels_apart():
     assert attention_decode.is_decode(queries, keys).tolist() == [True, False, True, False, False]
 
 
-@pytest.mark.parametrize("kernel_class", ["attention", "attention_backward", "attention_engine", "attention_encoder",
-                                          "attention_efficient", "attention_cudnn_backward", "attention_decode"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kernel_class",
+    [
+        "attention",
+        "attention_backward",
+        "attention_engine",
+        "attention_encoder",
+        "attention_efficient",
+        "attention_cudnn_backward",
+        "attention_decode",
+    ],
+)
 @pytest.mark.parametrize("chip", ["h100-80gb-sxm", "a100-40gb-pcie", "rtx-4090", "b200-180gb-sxm"])
 @settings(deadline=None, max_examples=15)
-@given(st.integers(1, 64), st.sampled_from([1, 2, 8, 32]), st.integers(1, 9000), st.sampled_from([64, 80, 128, 256]),
-       st.booleans(), st.integers(2, 5))  # fmt: skip
+@given(
+    st.integers(1, 64),
+    st.sampled_from([1, 2, 8, 32]),
+    st.integers(1, 9000),
+    st.sampled_from([64, 80, 128, 256]),
+    st.booleans(),
+    st.integers(2, 5),
+)
 def test_more_samples_or_a_longer_sequence_never_take_less_time(
     chip, kernel_class, batch, groups, length, head, causal, factor
 ):

@@ -20,9 +20,19 @@ def convolution(images, channels, outputs, side, *, kernel=3, stride=1, groups=1
     inputs, weights, results = images * channels * side**2, outputs * k, m * outputs
     read = element * (inputs + weights + results * backward)
     written = element * (inputs + weights if backward else results)
-    return Shapes(flops=2 * groups * m * n * k * passes, bytes_read=read, bytes_written=written, kernels=one * passes,
-                  batch=one * groups, m=m, n=n, k=k, causal=0 * one, element_bytes=one * element,
-                  images=images if known else one)  # fmt: skip
+    return Shapes(
+        flops=2 * groups * m * n * k * passes,
+        bytes_read=read,
+        bytes_written=written,
+        kernels=one * passes,
+        batch=one * groups,
+        m=m,
+        n=n,
+        k=k,
+        causal=0 * one,
+        element_bytes=one * element,
+        images=images if known else one,
+    )
 
 
 def of(shapes, name="compute", chip=CHIP):

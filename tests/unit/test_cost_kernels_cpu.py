@@ -23,8 +23,18 @@ HARDWARE = Hardware(peak_flops_per_s=1e12, bandwidth_bytes_per_s=1e11, units=8, 
 def product(m, n, k, batch=1.0):
     m, n, k, batch = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, float)) for x in (m, n, k, batch)))
     one = np.ones(m.shape)
-    return Shapes(flops=2 * batch * m * n * k, bytes_read=4 * batch * (m * k + n * k), bytes_written=4 * batch * m * n,
-                  kernels=one, batch=batch, m=m, n=n, k=k, causal=0 * one, element_bytes=4 * one)  # fmt: skip
+    return Shapes(
+        flops=2 * batch * m * n * k,
+        bytes_read=4 * batch * (m * k + n * k),
+        bytes_written=4 * batch * m * n,
+        kernels=one,
+        batch=batch,
+        m=m,
+        n=n,
+        k=k,
+        causal=0 * one,
+        element_bytes=4 * one,
+    )
 
 
 def step(*operations, compiled=False, substrate="cpu"):
@@ -38,8 +48,13 @@ def step(*operations, compiled=False, substrate="cpu"):
     index, zeros = np.arange(len(operations)), np.zeros(len(operations), dtype=np.int64)
     strategy = Strategy(precision="fp32", micro_batch=1, mode="infer", compile=compiled)
     header = Header("drawn", "", {"micro_batch": 1}, strategy, 1, 1, substrate=substrate)
-    return Trace(header, Operations(tuple(o[0] for o in operations), kinds, ("float32",) * len(operations), values),
-                 Sequence(index, zeros, zeros, zeros), Storages(none, none, none, none, none), ("net",)).check()  # fmt: skip
+    return Trace(
+        header,
+        Operations(tuple(o[0] for o in operations), kinds, ("float32",) * len(operations), values),
+        Sequence(index, zeros, zeros, zeros),
+        Storages(none, none, none, none, none),
+        ("net",),
+    ).check()
 
 
 CONV = ("aten.convolution.default", "conv", 3136, 64, 576, 1)
@@ -79,9 +94,15 @@ def test_a_compiled_convolution_is_channels_last():
 
 @pytest.mark.parametrize("chip", CPUS, ids=lambda chip: chip.id)
 def test_every_cpu_of_the_catalog_prices_eager_and_compiled_steps(chip):
-    operations = [CONV, ("aten.mm", "gemm", 256, 1024, 1024, 1), ("aten.bmm", "gemm", 64, 64, 64, 12),
-                  ("sdpa", "attention", 256, 256, 64, 12), ("aten.relu", "elementwise", 3136, 64, 1, 1),
-                  ("aten.native_layer_norm", "norm", 256, 1024, 1, 1), ("aten.sum", "reduction", 256, 1024, 1, 1)]  # fmt: skip
+    operations = [
+        CONV,
+        ("aten.mm", "gemm", 256, 1024, 1024, 1),
+        ("aten.bmm", "gemm", 64, 64, 64, 12),
+        ("sdpa", "attention", 256, 256, 64, 12),
+        ("aten.relu", "elementwise", 3136, 64, 1, 1),
+        ("aten.native_layer_norm", "norm", 256, 1024, 1, 1),
+        ("aten.sum", "reduction", 256, 1024, 1, 1),
+    ]
     for compiled in (False, True):
         times = kernel_times(step(*operations, compiled=compiled), chip, parameters())
         assert (times.device_s > 0).all()

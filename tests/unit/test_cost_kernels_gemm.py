@@ -92,6 +92,13 @@ def test_a_larger_product_is_never_quicker_with_the_shipped_figures(chip_id, m, 
         for grown in sizes:
             pair = {name: np.array([size, np.ceil(size * factor) if name == grown else size]) for name, size in sizes.items()}
             element = 2.0 if dtype == "float16" else 4.0
-            small, large = class_times(kernel_class, dtype, products(**pair, element=element), chip, precision="fp32",
-                                       parameters=parameters(), calibration=calibration(chip)).device_s  # fmt: skip
+            small, large = class_times(
+                kernel_class,
+                dtype,
+                products(**pair, element=element),
+                chip,
+                precision="fp32",
+                parameters=parameters(),
+                calibration=calibration(chip),
+            ).device_s
             assert large >= small * (1 - 1e-9), (kernel_class, grown)

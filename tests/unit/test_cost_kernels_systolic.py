@@ -21,8 +21,18 @@ SMALL, WIDE = (Hardware(1e14, 1e12, 1, 0, array_side=side) for side in (128, 256
 def product(m, n, k):
     m, n, k = (np.atleast_1d(np.asarray(x, float)) for x in (m, n, k))
     zero = np.zeros(np.broadcast(m, n, k).shape)
-    return Shapes(flops=2 * m * n * k, bytes_read=2 * (m * k + n * k), bytes_written=2 * m * n, kernels=zero + 1,
-                  batch=zero + 1, m=m + zero, n=n + zero, k=k + zero, causal=zero, element_bytes=zero + 2)  # fmt: skip
+    return Shapes(
+        flops=2 * m * n * k,
+        bytes_read=2 * (m * k + n * k),
+        bytes_written=2 * m * n,
+        kernels=zero + 1,
+        batch=zero + 1,
+        m=m + zero,
+        n=n + zero,
+        k=k + zero,
+        causal=zero,
+        element_bytes=zero + 2,
+    )
 
 
 def compute_s(shapes, hardware=SMALL, kernel_class="gemm"):

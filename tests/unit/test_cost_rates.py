@@ -18,33 +18,39 @@ def units(chip: str, dtype: str) -> Units:
     return units_for(CATALOG.chip(chip), dtype=dtype, kind="gemm", precision="fp32", parameters=parameters())
 
 
-@pytest.mark.parametrize(("chip", "dtype", "rate", "figure"), [
-    ("b200-180gb-sxm", "float4_e2m1fn_x2", "tensor", "fp4"),
-    ("h100-80gb-sxm", "float8_e5m2", "tensor", "fp8"),
-    ("mi300x", "float8_e4m3fnuz", "tensor", "fp8"),
-    ("rtx-3090", "int8", "tensor", "int8"),
-    ("t4", "uint8", "tensor", "int8"),
-    ("v100-sxm2-16gb", "int8", "vector", "int8"),  # dp4a: no int8 in Volta's tensor cores
-    ("tpu-v5e", "int8", "systolic", "int8"),
-    ("tpu-v6e", "float8_e4m3fn", "systolic", "fp8"),
-    ("gaudi2", "float8_e4m3fn", "systolic", "fp8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("chip", "dtype", "rate", "figure"),
+    [
+        ("b200-180gb-sxm", "float4_e2m1fn_x2", "tensor", "fp4"),
+        ("h100-80gb-sxm", "float8_e5m2", "tensor", "fp8"),
+        ("mi300x", "float8_e4m3fnuz", "tensor", "fp8"),
+        ("rtx-3090", "int8", "tensor", "int8"),
+        ("t4", "uint8", "tensor", "int8"),
+        ("v100-sxm2-16gb", "int8", "vector", "int8"),  # dp4a: no int8 in Volta's tensor cores
+        ("tpu-v5e", "int8", "systolic", "int8"),
+        ("tpu-v6e", "float8_e4m3fn", "systolic", "fp8"),
+        ("gaudi2", "float8_e4m3fn", "systolic", "fp8"),
+    ],
+)
 def test_quantized_products_run_at_the_rate_of_their_own_units(chip: str, dtype: str, rate: str, figure: str) -> None:
     found = units(chip, dtype)
     assert (found.rate, found.figure, found.note) == (rate, figure, "")
     assert found.peak_flops_per_s == CATALOG.chip(chip).peak_flops_per_s[figure]
 
 
-@pytest.mark.parametrize(("chip", "dtype", "name", "nearest"), [
-    ("h100-80gb-sxm", "float4_e2m1fn_x2", "fp4", "fp8"),
-    ("rtx-3090", "float4_e2m1fn_x2", "fp4", "bf16"),
-    ("rtx-3090", "float8_e4m3fn", "fp8", "bf16"),
-    ("t4", "float8_e4m3fn", "fp8", "fp16"),
-    ("gtx-1080", "float8_e4m3fn", "fp8", "fp32"),  # whose fp16 is slower than its fp32
-    ("tpu-v7", "int8", "int8", "fp8"),
-    ("tpu-v4", "float64", "fp64", "bf16"),
-    ("apple-m2", "float64", "fp64", "fp32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("chip", "dtype", "name", "nearest"),
+    [
+        ("h100-80gb-sxm", "float4_e2m1fn_x2", "fp4", "fp8"),
+        ("rtx-3090", "float4_e2m1fn_x2", "fp4", "bf16"),
+        ("rtx-3090", "float8_e4m3fn", "fp8", "bf16"),
+        ("t4", "float8_e4m3fn", "fp8", "fp16"),
+        ("gtx-1080", "float8_e4m3fn", "fp8", "fp32"),  # whose fp16 is slower than its fp32
+        ("tpu-v7", "int8", "int8", "fp8"),
+        ("tpu-v4", "float64", "fp64", "bf16"),
+        ("apple-m2", "float64", "fp64", "fp32"),
+    ],
+)
 def test_a_type_without_units_is_refused_with_the_nearest_the_chip_has(chip: str, dtype: str, name: str, nearest: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{chip} has no {name} peak rate") as refusal:
         units(chip, dtype)

@@ -38,9 +38,14 @@ def assert_exact(found):
 
 
 @settings(max_examples=40, deadline=None)
-@given(micro_batch=st.integers(1, 50), width=st.integers(1, 700), layers=st.integers(1, 5), accumulation=st.integers(1, 4),
-       recompute=st.sampled_from(["none", "full"]),
-       chip=st.sampled_from(["rtx-4090", "h100-80gb-sxm", "xeon-8380", "tpu-v4"]))  # fmt: skip
+@given(
+    micro_batch=st.integers(1, 50),
+    width=st.integers(1, 700),
+    layers=st.integers(1, 5),
+    accumulation=st.integers(1, 4),
+    recompute=st.sampled_from(["none", "full"]),
+    chip=st.sampled_from(["rtx-4090", "h100-80gb-sxm", "xeon-8380", "tpu-v4"]),
+)
 def test_categories_sum_to_the_peak_exactly(micro_batch, width, layers, accumulation, recompute, chip):
     strategy = Strategy(recompute=recompute)
     trace = synthetic_trace(micro_batch=micro_batch, width=width, layers=layers, strategy=strategy)

@@ -101,7 +101,8 @@ def test_memory_with_a_row_killed_and_the_session_killed_in_another(tmp_path: Pa
     table = (tmp_path / "part-1.txt").read_text(encoding="utf-8")
     assert all(name.partition("/")[2] in table for name in names)
     assert [record["machine"]["versions"]["torch"] for record in file.records if record["record"] == "session"] == [
-        needs.versions()["torch"]] * 2  # fmt: skip
+        needs.versions()["torch"]
+    ] * 2
 
 
 def test_times_are_forecast_first(tmp_path: Path) -> None:
@@ -172,7 +173,8 @@ def test_an_error_is_the_outcome_of_its_row_alone() -> None:
 def test_what_is_missing_is_said_in_a_line_with_the_command() -> None:
     assert needs.missing({"json": "json"}) == ""
     assert needs.missing({"json": "json", "no_such_module": "no-such>=2"}) == (
-        'not there: no-such>=2 (python -m pip install "no-such>=2")')  # fmt: skip
+        'not there: no-such>=2 (python -m pip install "no-such>=2")'
+    )
 
 
 def test_rows_are_read_again_as_they_were_written(tmp_path: Path) -> None:
@@ -189,10 +191,15 @@ def test_rows_are_read_again_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_sizes_at_the_peak_are_of_what_is_alive_there() -> None:
-    events = [{"action": "alloc", "addr": 1, "size": 512}, {"action": "alloc", "addr": 2, "size": 1024},
-              {"action": "free_requested", "addr": 1, "size": 512}, {"action": "free_completed", "addr": 1, "size": 512},
-              {"action": "alloc", "addr": 1, "size": 4096}, {"action": "alloc", "addr": 3, "size": 4096},
-              {"action": "free_completed", "addr": 2, "size": 1024}]  # fmt: skip
+    events = [
+        {"action": "alloc", "addr": 1, "size": 512},
+        {"action": "alloc", "addr": 2, "size": 1024},
+        {"action": "free_requested", "addr": 1, "size": 512},
+        {"action": "free_completed", "addr": 1, "size": 512},
+        {"action": "alloc", "addr": 1, "size": 4096},
+        {"action": "alloc", "addr": 3, "size": 4096},
+        {"action": "free_completed", "addr": 2, "size": 1024},
+    ]
     sizes, order, alive = live_at_peak(events)
     assert sizes == [512, 1024, 4096, 4096]
     assert order == [0, 1, ~0, 2, 3, ~1]

@@ -63,8 +63,12 @@ def allowed(processors: str) -> dict[str, str]:
 
 def cache(cpu: int, index: int, level: int, size: str, shared: str, kind: str = "Unified") -> dict[str, str]:
     folder = f"{CPU}/cpu{cpu}/cache/index{index}"
-    return {f"{folder}/level": f"{level}\n", f"{folder}/size": f"{size}\n", f"{folder}/type": f"{kind}\n",
-            f"{folder}/shared_cpu_list": f"{shared}\n"}  # fmt: skip
+    return {
+        f"{folder}/level": f"{level}\n",
+        f"{folder}/size": f"{size}\n",
+        f"{folder}/type": f"{kind}\n",
+        f"{folder}/shared_cpu_list": f"{shared}\n",
+    }
 
 
 def test_cores_threads_sockets_and_caches(tmp_path: Path):
@@ -92,9 +96,16 @@ def test_of_cores_of_two_kinds_the_larger_caches_count(tmp_path: Path):
     assert cpu.cache_bytes == {"L2": 2048 << 10}
 
 
-@pytest.mark.parametrize(("processors", "cores", "threads"), [
-    ("0-7", [0, 2, 4, 6], 8), ("0,1", [0], 2), ("0,2,4-5", [0, 2, 4], 4), ("5", [5], 1), ("12", [0, 2, 4, 6], 8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("processors", "cores", "threads"),
+    [
+        ("0-7", [0, 2, 4, 6], 8),
+        ("0,1", [0], 2),
+        ("0,2,4-5", [0, 2, 4], 4),
+        ("5", [5], 1),
+        ("12", [0, 2, 4, 6], 8),
+    ],
+)
 def test_only_what_the_affinity_allows_counts(tmp_path: Path, processors: str, cores: list[int], threads: int):
     root = tree(tmp_path, {"proc/cpuinfo": cpuinfo(8, threads_per_core=2), **allowed(processors)})
     assert (detect_cpu(root).cores, detect_cpu(root).threads) == (len(cores), threads)
@@ -136,21 +147,42 @@ GROUPS = "sys/fs/cgroup"
 V1 = f"{GROUPS}/memory/docker/abc"
 CONTAINERS = {
     "none": ({}, Container()),
-    "v2": ({"proc/self/cgroup": "0::/a/b\n", f"{GROUPS}/a/b/cpu.max": "150000 100000\n", f"{GROUPS}/a/cpu.max": "max 100000\n",
-            f"{GROUPS}/a/memory.max": f"{4 << 30}\n", f"{GROUPS}/a/memory.current": f"{2 << 30}\n",
-            f"{GROUPS}/a/memory.stat": f"anon 5\ninactive_file {1 << 30}\n", f"{GROUPS}/a/b/memory.max": "max\n"},
-           Container(1.5, 4 << 30, 1 << 30)),
+    "v2": (
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            f"{GROUPS}/a/b/cpu.max": "150000 100000\n",
+            f"{GROUPS}/a/cpu.max": "max 100000\n",
+            f"{GROUPS}/a/memory.max": f"{4 << 30}\n",
+            f"{GROUPS}/a/memory.current": f"{2 << 30}\n",
+            f"{GROUPS}/a/memory.stat": f"anon 5\ninactive_file {1 << 30}\n",
+            f"{GROUPS}/a/b/memory.max": "max\n",
+        },
+        Container(1.5, 4 << 30, 1 << 30),
+    ),
     "v2 with its own view": ({"proc/self/cgroup": "0::/\n", f"{GROUPS}/cpu.max": "400000 100000\n"}, Container(4.0)),
     "v2 from outside": ({"proc/self/cgroup": "0::/../../x\n", f"{GROUPS}/memory.max": "1000\n"}, Container(None, 1000)),
-    "v1": ({"proc/self/cgroup": "9:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n0::/\n",
-            f"{GROUPS}/cpu,cpuacct/cpu.cfs_quota_us": "50000\n", f"{GROUPS}/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            f"{V1}/memory.limit_in_bytes": "2000\n", f"{V1}/memory.usage_in_bytes": "1500\n",
-            f"{V1}/memory.stat": "total_inactive_file 700\n"}, Container(0.5, 2000, 800)),
-    "v1 without limits": ({"proc/self/cgroup": "9:memory:/\n3:cpu:/\n", f"{GROUPS}/cpu/cpu.cfs_quota_us": "-1\n",
-                           f"{GROUPS}/cpu/cpu.cfs_period_us": "100000\n",
-                           f"{GROUPS}/memory/memory.limit_in_bytes": "9223372036854771712\n"}, Container()),
+    "v1": (
+        {
+            "proc/self/cgroup": "9:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n0::/\n",
+            f"{GROUPS}/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
+            f"{GROUPS}/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            f"{V1}/memory.limit_in_bytes": "2000\n",
+            f"{V1}/memory.usage_in_bytes": "1500\n",
+            f"{V1}/memory.stat": "total_inactive_file 700\n",
+        },
+        Container(0.5, 2000, 800),
+    ),
+    "v1 without limits": (
+        {
+            "proc/self/cgroup": "9:memory:/\n3:cpu:/\n",
+            f"{GROUPS}/cpu/cpu.cfs_quota_us": "-1\n",
+            f"{GROUPS}/cpu/cpu.cfs_period_us": "100000\n",
+            f"{GROUPS}/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        },
+        Container(),
+    ),
     "nonsense": ({"proc/self/cgroup": "what\n0:\n", f"{GROUPS}/cpu.max": "x y\n", f"{GROUPS}/memory.max": "lots"}, Container()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
@@ -251,8 +283,12 @@ def test_the_disk_of_a_folder(tmp_path: Path):
     numbers.mkdir(parents=True)
     (numbers / "254:0").symlink_to(mapped)
     point = str(home).replace(" ", "\\040")
-    mounts = ["22 1 8:1 / / rw - ext4 /dev/sdz rw", f"30 22 0:9 / {point} rw - tmpfs tmpfs rw",
-              f"31 22 254:0 / {point} rw,relatime shared:1 - ext4 /dev/mapper/home rw", "broken"]  # fmt: skip
+    mounts = [
+        "22 1 8:1 / / rw - ext4 /dev/sdz rw",
+        f"30 22 0:9 / {point} rw - tmpfs tmpfs rw",
+        f"31 22 254:0 / {point} rw,relatime shared:1 - ext4 /dev/mapper/home rw",
+        "broken",
+    ]
     tree(root, {"proc/self/mountinfo": "\n".join(mounts)})
     disk = detect_disk("cache", home / "not/yet/there", root)
     assert (disk.file_system, disk.device, disk.model, disk.rotational) == ("ext4", "nvme0n1", "Fast SSD 1TB", False)
@@ -452,17 +488,35 @@ def test_a_failing_tool_is_no_reading(monkeypatch: pytest.MonkeyPatch, failure: 
 
 
 def test_nodes_product_and_other_gpus(tmp_path: Path):
-    root = tree(tmp_path, {"proc/cpuinfo": cpuinfo(2), "sys/class/dmi/id/sys_vendor": "Amazon EC2\n",
-                           "sys/class/dmi/id/product_name": "g5.xlarge\n"})  # fmt: skip
+    root = tree(
+        tmp_path,
+        {
+            "proc/cpuinfo": cpuinfo(2),
+            "sys/class/dmi/id/sys_vendor": "Amazon EC2\n",
+            "sys/class/dmi/id/product_name": "g5.xlarge\n",
+        },
+    )
     for n in (0, 10, 2):
         node = f"sys/devices/system/node/node{n}"
-        tree(root, {f"{node}/cpulist": f"{n}\n", f"{node}/distance": "10 21 21\n",
-                    f"{node}/meminfo": f"Node {n} MemTotal:   2048 kB\n"})  # fmt: skip
+        tree(
+            root,
+            {
+                f"{node}/cpulist": f"{n}\n",
+                f"{node}/distance": "10 21 21\n",
+                f"{node}/meminfo": f"Node {n} MemTotal:   2048 kB\n",
+            },
+        )
     for place, (kind, vendor) in enumerate(
         (("0x030000", "0x1002"), ("0x020000", "0x8086"), ("0x030000", "0x10de"), ("0x120000", "0x1002"))
     ):
-        tree(root, {f"sys/bus/pci/devices/{place}/class": kind, f"sys/bus/pci/devices/{place}/vendor": vendor,
-                    f"sys/bus/pci/devices/{place}/device": "0x74a1"})  # fmt: skip
+        tree(
+            root,
+            {
+                f"sys/bus/pci/devices/{place}/class": kind,
+                f"sys/bus/pci/devices/{place}/vendor": vendor,
+                f"sys/bus/pci/devices/{place}/device": "0x74a1",
+            },
+        )
     found = detect(root)
     assert [node.index for node in found.interconnect.numa_nodes] == [0, 2, 10]
     assert (found.interconnect.numa_nodes[0].memory_bytes, found.interconnect.numa_nodes[0].distances) == (

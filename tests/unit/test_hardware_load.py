@@ -14,12 +14,32 @@ from gpuwise.hardware.detect import GpuLoad
 from gpuwise.hardware.load import Busy, Shares, all_busy, disturbances, load, shares
 
 TICKS = os.sysconf("SC_CLK_TCK")
-BEFORE = Busy(1000.0, 5e8, 2000.0, 2, busy_s=100.0, idle_s=50.0, stolen_s=1.0, own_s=10.0, clock_hz=3.4e9, heat_throttles=7,
-              waiting_s=3.0, throttled_s=1.0, cpu_limit=1.5)  # fmt: skip
+BEFORE = Busy(
+    1000.0,
+    5e8,
+    2000.0,
+    2,
+    busy_s=100.0,
+    idle_s=50.0,
+    stolen_s=1.0,
+    own_s=10.0,
+    clock_hz=3.4e9,
+    heat_throttles=7,
+    waiting_s=3.0,
+    throttled_s=1.0,
+    cpu_limit=1.5,
+)
 # Ten seconds later: of twenty of processor time this process had ten, ten were idle.
 QUIET = replace(BEFORE, taken_s=1010.0, wall_s=5e8 + 10.0, awake_s=2010.0, busy_s=110.0, idle_s=60.0, own_s=20.0)
-GPU = GpuLoad("NVIDIA L4", 0.0, 23 << 30, 500 << 20, power_limit_w=72.0, default_power_limit_w=72.0,
-              held_back_s={"power": 100.0, "heat": 5.0})  # fmt: skip
+GPU = GpuLoad(
+    "NVIDIA L4",
+    0.0,
+    23 << 30,
+    500 << 20,
+    power_limit_w=72.0,
+    default_power_limit_w=72.0,
+    held_back_s={"power": 100.0, "heat": 5.0},
+)
 
 
 def tree(root: Path, contents: dict[str, str]) -> Path:
@@ -118,25 +138,33 @@ def stat(process: int, parent: int, *times: int, name: str = "python") -> str:
 
 def test_a_snapshot_reads_the_processors_we_may_use_and_our_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_SETTLE_S", 0.0)
-    times = ["cpu  9 9 9 9 9 9 9 9 9 9", "cpu0 100 10 20 300 5 1 2 7 0 0", "cpu1 100 0 0 0 0 0 0 0 0 0",
-             "cpu2 900 0 0 0 0 0 0 9 0 0", "intr 1"]  # fmt: skip
-    root = tree(tmp_path, {
-        "proc/cpuinfo": "\n".join(f"processor\t: {n}\ncpu MHz\t: {mhz}\n" for n, mhz in enumerate((2000.5, 2500, 1))),
-        "proc/self/status": "Cpus_allowed_list:\t0-1\n",
-        "proc/stat": "\n".join(times),
-        "proc/loadavg": "0.50 1.25 2.00 3/96 8483\n",
-        "proc/pressure/cpu": "some avg10=1.16 avg60=1.14 avg300=0.34 total=2500000\nfull avg10=0.00 total=0\n",
-        "proc/self/stat": stat(50, 1, 100, 10, 5, 5),
-        "proc/50/stat": stat(50, 1, 100, 10, 5, 5),
-        "proc/60/stat": stat(60, 50, 30, 0, 0, 0, name="a (strange) name"),
-        "proc/61/stat": stat(61, 60, 7, 0, 0, 0),
-        "proc/70/stat": stat(70, 1, 9000, 0, 0, 0),
-        "proc/80/stat": "80 (going",
-        "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "2\n",
-        "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count": "1\n",
-        "sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count": "4\n",
-        "sys/devices/system/cpu/cpu1/thermal_throttle/package_throttle_count": "4\n",
-    })  # fmt: skip
+    times = [
+        "cpu  9 9 9 9 9 9 9 9 9 9",
+        "cpu0 100 10 20 300 5 1 2 7 0 0",
+        "cpu1 100 0 0 0 0 0 0 0 0 0",
+        "cpu2 900 0 0 0 0 0 0 9 0 0",
+        "intr 1",
+    ]
+    root = tree(
+        tmp_path,
+        {
+            "proc/cpuinfo": "\n".join(f"processor\t: {n}\ncpu MHz\t: {mhz}\n" for n, mhz in enumerate((2000.5, 2500, 1))),
+            "proc/self/status": "Cpus_allowed_list:\t0-1\n",
+            "proc/stat": "\n".join(times),
+            "proc/loadavg": "0.50 1.25 2.00 3/96 8483\n",
+            "proc/pressure/cpu": "some avg10=1.16 avg60=1.14 avg300=0.34 total=2500000\nfull avg10=0.00 total=0\n",
+            "proc/self/stat": stat(50, 1, 100, 10, 5, 5),
+            "proc/50/stat": stat(50, 1, 100, 10, 5, 5),
+            "proc/60/stat": stat(60, 50, 30, 0, 0, 0, name="a (strange) name"),
+            "proc/61/stat": stat(61, 60, 7, 0, 0, 0),
+            "proc/70/stat": stat(70, 1, 9000, 0, 0, 0),
+            "proc/80/stat": "80 (going",
+            "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "2\n",
+            "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count": "1\n",
+            "sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count": "4\n",
+            "sys/devices/system/cpu/cpu1/thermal_throttle/package_throttle_count": "4\n",
+        },
+    )
     found = load(root)
     assert (found.busy_s, found.idle_s, found.stolen_s) == pytest.approx((233 / TICKS, 305 / TICKS, 7 / TICKS))
     assert found.own_s == pytest.approx(157 / TICKS)

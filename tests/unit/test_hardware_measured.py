@@ -96,12 +96,31 @@ def test_a_damaged_file_is_pointed_to_so_that_the_forecast_says_so(text: str):
 
 @pytest.mark.parametrize(
     "figures",
-    ["chip = 3", "chip = []", '[chip]\npeak_flops_per_s = "much"', "[chip]\npeak_flops_per_s = [1e11]",
-     "[chip.peak_flops_per_s]",
-     *(f"[chip]\nmemory_bandwidth_bytes_per_s = {value}\n[chip.peak_flops_per_s]\nfp32 = {value}"
-       for value in ("nan", "inf", "-3e10", "0", "1e30", "true", '"3e10"', "[3e10]", "{ a = 1 }", "1979-05-27", "9" * 400,
-                     "[" * 90 + "]" * 90))],
-)  # fmt: skip
+    [
+        "chip = 3",
+        "chip = []",
+        '[chip]\npeak_flops_per_s = "much"',
+        "[chip]\npeak_flops_per_s = [1e11]",
+        "[chip.peak_flops_per_s]",
+        *(
+            f"[chip]\nmemory_bandwidth_bytes_per_s = {value}\n[chip.peak_flops_per_s]\nfp32 = {value}"
+            for value in (
+                "nan",
+                "inf",
+                "-3e10",
+                "0",
+                "1e30",
+                "true",
+                '"3e10"',
+                "[3e10]",
+                "{ a = 1 }",
+                "1979-05-27",
+                "9" * 400,
+                "[" * 90 + "]" * 90,
+            )
+        ),
+    ],
+)
 def test_absurd_figures_are_ignored(figures: str):
     put(f'schema = 1\nlevel = "machine"\nof = "{CPU.id}"\n{figures}\n')
     found = as_measured(CPU, "here")

@@ -29,10 +29,17 @@ def test_what_was_kept_is_read_and_not_parsed_again(home: Path, monkeypatch: pyt
     assert parsed("chips", TEXT) == TABLES
 
 
-@pytest.mark.parametrize("damage", [
-    lambda kept: b"", lambda kept: b"\xff", lambda kept: kept[:-9], lambda kept: kept.replace(b"80", b"90"),
-    lambda kept: kept.partition(b"\n")[0] + b"\n{}", lambda kept: b"[" * 100_000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: b"",
+        lambda kept: b"\xff",
+        lambda kept: kept[:-9],
+        lambda kept: kept.replace(b"80", b"90"),
+        lambda kept: kept.partition(b"\n")[0] + b"\n{}",
+        lambda kept: b"[" * 100_000,
+    ],
+)
 def test_a_damaged_entry_is_made_again(damage: Callable[[bytes], bytes], home: Path):
     parsed("chips", TEXT)
     whole = (home / "chips.json").read_bytes()

@@ -61,12 +61,14 @@ def test_nothing_is_set_where_it_would_be_too_late(monkeypatch: pytest.MonkeyPat
     ],
     ids=["command", "chosen", "python", "python with PyTorch loaded"],
 )
-def test_the_process_that_trains_waits_passively(command: list[str], variables: Mapping[str, str], policy: str | None,
-                                                 tmp_path: Path):  # fmt: skip
+def test_the_process_that_trains_waits_passively(
+    command: list[str], variables: Mapping[str, str], policy: str | None, tmp_path: Path
+):
     pytest.importorskip("torch")
     (tmp_path / "waits.py").write_text(JOB)
-    done = subprocess.run([sys.executable, *command], cwd=tmp_path, env={**os.environ, **variables}, capture_output=True,
-                          text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     seen = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"OMP')]
     assert seen[0]["OMP_WAIT_POLICY"] == policy

@@ -31,8 +31,23 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-TORCH_FREE = ("atomic", "errors", "lazy", "plain_files", "printed", "units", "strategy", "step_settings",
-              "hardware", "trace", "cost", "plan", "report", "api", "cli")  # fmt: skip
+TORCH_FREE = (
+    "atomic",
+    "errors",
+    "lazy",
+    "plain_files",
+    "printed",
+    "units",
+    "strategy",
+    "step_settings",
+    "hardware",
+    "trace",
+    "cost",
+    "plan",
+    "report",
+    "api",
+    "cli",
+)
 
 
 def module_name(path: Path) -> str:

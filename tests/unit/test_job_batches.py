@@ -80,7 +80,9 @@ def test_every_tensor_is_mapped_and_the_batch_stays(name):
 
 def test_names_say_where_a_tensor_is():
     assert [name for name, _ in named_tensors({"a": Bare([torch.ones(1)]), "b": (torch.ones(1),)})] == [
-        "batch['a'].boxes[0]", "batch['b'][0]"]  # fmt: skip
+        "batch['a'].boxes[0]",
+        "batch['b'][0]",
+    ]
 
 
 def test_lengths_of_a_packed_sequence_stay_where_they_are():
@@ -120,8 +122,13 @@ def joined(samples: list[Graphs]) -> Graphs:
 
 
 def ring_job(**changes: Any) -> Job:
-    fields = {"model": Ring, "batch": graphs, "loss": lambda model, batch: model(batch).pow(2).mean(),
-              "samples_in": lambda batch: batch.count, "data": lambda: DataLoader(RingData(), collate_fn=joined)}  # fmt: skip
+    fields = {
+        "model": Ring,
+        "batch": graphs,
+        "loss": lambda model, batch: model(batch).pow(2).mean(),
+        "samples_in": lambda batch: batch.count,
+        "data": lambda: DataLoader(RingData(), collate_fn=joined),
+    }
     return Job(**(fields | changes))
 
 
@@ -131,12 +138,15 @@ def test_without_samples_in_first_dimensions_are_samples():
     assert any("samples_in" in way for way in caught.value.ways_out)
 
 
-@pytest.mark.parametrize(("changes", "what"), [
-    ({"samples_in": lambda batch: batch.count + 1}, r"batch\(2\) holds 3 samples by the job's samples_in; it must hold 2"),
-    ({"samples_in": lambda batch: batch["graphs"]}, "samples_in does not give a whole number: TypeError"),
-    ({"samples_in": lambda batch: 2.0}, "samples_in does not give a whole number"),
-    ({"batch": lambda n: Graphs(1, 2, n)}, r"batch\(2\) holds no tensors, it is Graphs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"samples_in": lambda batch: batch.count + 1}, r"batch\(2\) holds 3 samples by the job's samples_in; it must hold 2"),
+        ({"samples_in": lambda batch: batch["graphs"]}, "samples_in does not give a whole number: TypeError"),
+        ({"samples_in": lambda batch: 2.0}, "samples_in does not give a whole number"),
+        ({"batch": lambda n: Graphs(1, 2, n)}, r"batch\(2\) holds no tensors, it is Graphs"),
+    ],
+)
 def test_what_samples_in_says_is_checked(changes, what):
     with pytest.raises(JobError, match=what):
         checked_batch(ring_job(**changes), 2)
@@ -193,8 +203,13 @@ def test_lists_of_images_of_different_sizes():
         return {name: [sample[name] for sample in samples] for name in ("images", "boxes")}
 
     data = [{"images": torch.rand(3, 8, 8), "boxes": torch.rand(2, 4)} for _ in range(8)]
-    job = Job(model=lambda: nn.Conv2d(3, 2, 3), batch=detection, loss=loss, samples_in=lambda batch: len(batch["images"]),
-              data=lambda: DataLoader(data, collate_fn=collate))  # fmt: skip
+    job = Job(
+        model=lambda: nn.Conv2d(3, 2, 3),
+        batch=detection,
+        loss=loss,
+        samples_in=lambda batch: len(batch["images"]),
+        data=lambda: DataLoader(data, collate_fn=collate),
+    )
     result = train(job, Strategy(micro_batch=2, channels_last=True), steps=3)
     assert result.steps == 3
     assert gpuwise.forecast(job, on="rtx-4090", micro_batch=2).memory.fits

@@ -39,10 +39,13 @@ GOOD = {"model": lambda: nn.Linear(8, 2), "batch": lambda n: torch.randn(n, 8), 
         ("loss", F.mse_loss, "write loss=lambda model, batch: F.mse_loss(model("),
         ("loss", lambda batch: batch, "write loss=lambda model, batch: ..."),
         ("data", torch.utils.data.TensorDataset(torch.zeros(4, 8)), "write data=lambda: ..."),
-        ("optimizer", torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.5),
-         "write optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5)"),
+        (
+            "optimizer",
+            torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.5),
+            "write optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_thing_itself_is_answered_with_the_function_that_makes_it(field: str, value: object, way: str):
     with pytest.raises(JobError) as raised:
         Job(**{**GOOD, field: value})
@@ -52,9 +55,15 @@ def test_the_thing_itself_is_answered_with_the_function_that_makes_it(field: str
 
 @pytest.mark.parametrize(
     ("keyword", "said"),
-    [("batch_size", "micro_batch=32"), ("lr", "nearest: learning_rate"), ("optimiser", "nearest: optimizer"),
-     ("dataset", "nearest: data"), ("epochs", "gpuwise.train"), ("zzz", "it has: model, batch")],
-)  # fmt: skip
+    [
+        ("batch_size", "micro_batch=32"),
+        ("lr", "nearest: learning_rate"),
+        ("optimiser", "nearest: optimizer"),
+        ("dataset", "nearest: data"),
+        ("epochs", "gpuwise.train"),
+        ("zzz", "it has: model, batch"),
+    ],
+)
 def test_an_unknown_keyword_gets_the_nearest(keyword: str, said: str):
     with pytest.raises(JobError, match=f"a Job has no {keyword!r}") as raised:
         Job(**GOOD, **{keyword: 1})

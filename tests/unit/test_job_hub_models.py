@@ -16,21 +16,61 @@ from gpuwise.job.job import meta_model  # noqa: E402
 from gpuwise.job.presets import preset_job  # noqa: E402
 from gpuwise.job.torchvision_cpu import make_importable  # noqa: E402
 
-TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-        "max_position_embeddings": 48}  # fmt: skip
+TEXT = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+}
 CONFIGS = {
     "llama": ({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2, **TEXT}, 2),
     "bert": ({"model_type": "bert", "architectures": ["BertForMaskedLM"], **TEXT}, 2),
     "bert-classes": ({"model_type": "bert", "architectures": ["BertForSequenceClassification"], **TEXT}, 2),
     "bert-bare": ({"model_type": "bert", "architectures": ["BertModel"], **TEXT}, 2),
     "roberta": ({"model_type": "roberta", "architectures": ["RobertaForMaskedLM"], **TEXT}, 2),
-    "gpt2": ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_embd": 32, "n_layer": 2,
-              "n_head": 4, "n_positions": 48}, 2),
-    "t5": ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 64, "d_model": 32,
-            "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_heads": 4, "n_positions": 48, "decoder_start_token_id": 0}, 6),
-    "vit": ({"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 32, "patch_size": 8,
-             "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}, 2),
-}  # fmt: skip
+    "gpt2": (
+        {
+            "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            "vocab_size": 64,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 48,
+        },
+        2,
+    ),
+    "t5": (
+        {
+            "model_type": "t5",
+            "architectures": ["T5ForConditionalGeneration"],
+            "vocab_size": 64,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 3,
+            "num_heads": 4,
+            "n_positions": 48,
+            "decoder_start_token_id": 0,
+        },
+        6,
+    ),
+    "vit": (
+        {
+            "model_type": "vit",
+            "architectures": ["ViTForImageClassification"],
+            "image_size": 32,
+            "patch_size": 8,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+        },
+        2,
+    ),
+}
 
 
 @pytest.fixture
@@ -77,8 +117,12 @@ def test_our_bert_is_as_large_as_theirs(preset):
     job = preset_job(preset)
     config = job.model.args[0]
     make_importable()  # transformers imports torchvision where it is installed
-    theirs = transformers.BertConfig(hidden_size=config.width, num_hidden_layers=config.layers,
-                                     num_attention_heads=config.heads, intermediate_size=config.hidden)  # fmt: skip
+    theirs = transformers.BertConfig(
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.hidden,
+    )
     with torch.device("meta"):
         model = transformers.AutoModelForMaskedLM.from_config(theirs)
     model.tie_weights()
@@ -94,8 +138,14 @@ def test_a_folder_without_config_and_a_broken_one(tmp_path):
     assert caught.value.ways_out
 
 
-MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2,
-           "num_local_experts": 4, "num_experts_per_tok": 2, **TEXT}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral",
+    "architectures": ["MixtralForCausalLM"],
+    "num_key_value_heads": 2,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    **TEXT,
+}
 ODD = ("twelve", "", -3, 0, 2.5, None, [1, 2], {"a": 1}, True, 10**12, 10**400, [[[]]], float("nan"), float("inf"), 7)
 
 

@@ -24,11 +24,19 @@ JOB = Job(
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"model": nn.Linear(2, 2).weight}, "model"), ({"batch": {}}, "batch"), ({"loss": None}, "loss"),
-     ({"data": [1]}, "data"), ({"optimizer": "adamax"}, "adamax"), ({"sample_unit": "words"}, "words"),
-     ({"samples": 0}, "samples"), ({"samples": True}, "samples"), ({"seq_len": -1}, "seq_len"),
-     ({"learning_rate": 0.0}, "learning_rate")],
-)  # fmt: skip
+    [
+        ({"model": nn.Linear(2, 2).weight}, "model"),
+        ({"batch": {}}, "batch"),
+        ({"loss": None}, "loss"),
+        ({"data": [1]}, "data"),
+        ({"optimizer": "adamax"}, "adamax"),
+        ({"sample_unit": "words"}, "words"),
+        ({"samples": 0}, "samples"),
+        ({"samples": True}, "samples"),
+        ({"seq_len": -1}, "seq_len"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+    ],
+)
 def test_a_field_that_makes_no_sense_is_refused(change, word):
     with pytest.raises(JobError, match=word):
         replace(JOB, **change)
@@ -44,13 +52,15 @@ def test_checked_batch_gives_the_batch():
 
 @pytest.mark.parametrize(
     ("batch", "message"),
-    [(lambda n: {"x": torch.randn(20, n)}, r"batch\['x'\] of shape \(20, 3\).*must be 3"),
-     (lambda n: [torch.randn(n), (torch.tensor(1.0),)], r"batch\[1\]\[0\] of shape \(\)"),
-     (lambda n: torch.randn(1, n), r"batch of shape \(1, 3\)"),
-     (lambda n: {"x": [1, 2]}, "holds no tensors, it is dict"),
-     (lambda n: None, "no tensors, it is NoneType"),
-     (lambda n: 1 / 0, "ZeroDivisionError")],
-)  # fmt: skip
+    [
+        (lambda n: {"x": torch.randn(20, n)}, r"batch\['x'\] of shape \(20, 3\).*must be 3"),
+        (lambda n: [torch.randn(n), (torch.tensor(1.0),)], r"batch\[1\]\[0\] of shape \(\)"),
+        (lambda n: torch.randn(1, n), r"batch of shape \(1, 3\)"),
+        (lambda n: {"x": [1, 2]}, "holds no tensors, it is dict"),
+        (lambda n: None, "no tensors, it is NoneType"),
+        (lambda n: 1 / 0, "ZeroDivisionError"),
+    ],
+)
 def test_a_batch_of_the_wrong_shape_is_named(batch, message):
     with pytest.raises(JobError, match=message) as caught:
         checked_batch(replace(JOB, batch=batch), 3)
@@ -60,8 +70,11 @@ def test_a_batch_of_the_wrong_shape_is_named(batch, message):
 def test_fingerprint_follows_name_and_parameters():
     same = fingerprint(replace(JOB, learning_rate=0.1, samples=7, optimizer="sgd"))
     assert same == fingerprint(JOB)
-    others = [replace(JOB, name="other"), replace(JOB, model=lambda: nn.Linear(20, 3)),
-              replace(JOB, model=lambda: nn.Linear(20, 2, dtype=torch.bfloat16))]  # fmt: skip
+    others = [
+        replace(JOB, name="other"),
+        replace(JOB, model=lambda: nn.Linear(20, 3)),
+        replace(JOB, model=lambda: nn.Linear(20, 2, dtype=torch.bfloat16)),
+    ]
     assert len({same, *(fingerprint(job) for job in others)}) == 4
 
 

@@ -15,10 +15,11 @@ pytest.importorskip("torch")
 # operators that the first, a compiled library, did not define.
 BROKEN = {
     "__init__.py": "from torchvision import _meta_registrations, models\n",
-    "_meta_registrations.py": ('import torch\n@torch.library.register_fake("torchvision::nms")\n'
-                               "def meta_nms(dets, scores, iou_threshold): ...\n"),
+    "_meta_registrations.py": (
+        'import torch\n@torch.library.register_fake("torchvision::nms")\ndef meta_nms(dets, scores, iou_threshold): ...\n'
+    ),
     "models.py": "import torch\ndef tiny(): return torch.nn.Linear(8, 2)\n",
-}  # fmt: skip
+}
 LIBRARY = "import importlib.util\nassert importlib.util.find_spec('torchvision')\nfrom torchvision.models import tiny\n"
 JOB = """
 import torch
@@ -40,11 +41,17 @@ def test_a_broken_torchvision_stops_no_job_that_does_without_its_operators(tmp_p
         (tmp_path / "torchvision" / name).write_text(text)
     (tmp_path / "of_models.py").write_text(LIBRARY)
     (tmp_path / "mine.py").write_text(JOB.format(library=library))
-    plain = subprocess.run([sys.executable, "-c", "import torchvision"],
-                           cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    plain = subprocess.run(
+        [sys.executable, "-c", "import torchvision"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert "operator torchvision::nms does not exist" in plain.stderr
-    done = subprocess.run([sys.executable, "-m", "gpuwise", "forecast", "mine.py:job", "--on", "t4"],
-                          cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuwise", "forecast", "mine.py:job", "--on", "t4"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
     assert done.stdout.startswith("mine:job on t4")
 
@@ -68,8 +75,15 @@ def test_forecasting_an_adapter_prints_nothing_beside_the_answer(tmp_path: Path)
     if find_spec("peft") is None:
         pytest.skip("peft is absent")
     (tmp_path / "mine.py").write_text(JOB.format(library="of_models"))
-    (tmp_path / "of_models.py").write_text("import torch\ndef tiny(): return torch.nn.Sequential(torch.nn.Linear(8, 8), "
-                                           "torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))\n")  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "gpuwise", "forecast", "mine.py:job", "--on", "t4", "--adapter", "lora"],
-                          cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    (tmp_path / "of_models.py").write_text(
+        "import torch\ndef tiny(): return torch.nn.Sequential(torch.nn.Linear(8, 8), "
+        "torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuwise", "forecast", "mine.py:job", "--on", "t4", "--adapter", "lora"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, without_progress(done.stderr)) == (0, "")

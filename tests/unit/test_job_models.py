@@ -28,35 +28,82 @@ from gpuwise.job.models.vit import Vit, VitConfig  # noqa: E402
 from gpuwise.job.presets import preset_job  # noqa: E402
 from gpuwise.trace.presets.table import PRESETS  # noqa: E402
 
-BLOCKS = {"tabular-mlp": 0, "alexnet": 0, "resnet50": 16, "vit-b16": 12, "bert-base": 12, "bert-large": 24,
-          "t5-base": 24, "gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48, "llama2-7b": 32,
-          "llama2-13b": 40, "llama3-8b": 32, "llama3-70b": 80, "llama3-405b": 126, "mixtral-8x7b": 32,
-          "sd15-unet": 22 + 15, "dlrm": 0}  # fmt: skip
+BLOCKS = {
+    "tabular-mlp": 0,
+    "alexnet": 0,
+    "resnet50": 16,
+    "vit-b16": 12,
+    "bert-base": 12,
+    "bert-large": 24,
+    "t5-base": 24,
+    "gpt2": 12,
+    "gpt2-medium": 24,
+    "gpt2-large": 36,
+    "gpt2-xl": 48,
+    "llama2-7b": 32,
+    "llama2-13b": 40,
+    "llama3-8b": 32,
+    "llama3-70b": 80,
+    "llama3-405b": 126,
+    "mixtral-8x7b": 32,
+    "sd15-unet": 22 + 15,
+    "dlrm": 0,
+}
 
 WIDTHS = {"width": 32, "layers": 2, "heads": 4}
 SMALL = {
     "mlp": (lambda: Mlp(MlpConfig()), lambda n: table_batch(n, features=20, classes=2), class_loss),
-    "alexnet": (lambda: AlexNet(AlexNetConfig(classes=10, channels=(8, 8, 8, 8, 8), hidden=64, dropout=0.0)),
-                lambda n: image_batch(n, image_size=63, classes=10), class_loss),
-    "resnet": (lambda: ResNet(ResNetConfig(depths=(1, 2), width=8, classes=10)),
-               lambda n: image_batch(n, image_size=64, classes=10), class_loss),
-    "vit": (lambda: Vit(VitConfig(image_size=32, patch=8, hidden=64, classes=10, **WIDTHS)),
-            lambda n: image_batch(n, image_size=32, classes=10), class_loss),
-    "bert": (lambda: Bert(BertConfig(vocabulary=50, positions=16, hidden=64, dropout=0.0, **WIDTHS)),
-             lambda n: masked_word_batch(n, vocabulary=50, seq_len=16), token_loss),
-    "t5": (lambda: T5(T5Config(vocabulary=50, width=32, layers=2, heads=4, head_dim=8, hidden=64, dropout=0.0)),
-           lambda n: translation_batch(n, vocabulary=50, seq_len=12), token_loss),
-    "gpt2": (lambda: Gpt2(Gpt2Config(vocabulary=50, positions=16, dropout=0.0, **WIDTHS)),
-             lambda n: next_token_batch(n, vocabulary=50, seq_len=16), token_loss),
-    "llama": (lambda: Llama(LlamaConfig(vocabulary=50, kv_heads=2, hidden=64, **WIDTHS)),
-              lambda n: next_token_batch(n, vocabulary=50, seq_len=16), token_loss),
-    "mixtral": (lambda: Mixtral(MixtralConfig(vocabulary=50, kv_heads=2, hidden=64, **WIDTHS)),
-                lambda n: next_token_batch(n, vocabulary=50, seq_len=16), token_loss),
-    "unet": (lambda: Unet(UnetConfig(levels=(16, 32), blocks_per_level=1, heads=2, context=24, groups=8)),
-             lambda n: diffusion_batch(n, latent_size=8, context=24, words=5), diffusion_loss),
-    "dlrm": (lambda: Dlrm(DlrmConfig(tables=(10, 20, 30), width=8, bottom=(16, 8), top=(16, 1))),
-             lambda n: click_batch(n, dense=13, tables=(10, 20, 30)), click_loss),
-}  # fmt: skip
+    "alexnet": (
+        lambda: AlexNet(AlexNetConfig(classes=10, channels=(8, 8, 8, 8, 8), hidden=64, dropout=0.0)),
+        lambda n: image_batch(n, image_size=63, classes=10),
+        class_loss,
+    ),
+    "resnet": (
+        lambda: ResNet(ResNetConfig(depths=(1, 2), width=8, classes=10)),
+        lambda n: image_batch(n, image_size=64, classes=10),
+        class_loss,
+    ),
+    "vit": (
+        lambda: Vit(VitConfig(image_size=32, patch=8, hidden=64, classes=10, **WIDTHS)),
+        lambda n: image_batch(n, image_size=32, classes=10),
+        class_loss,
+    ),
+    "bert": (
+        lambda: Bert(BertConfig(vocabulary=50, positions=16, hidden=64, dropout=0.0, **WIDTHS)),
+        lambda n: masked_word_batch(n, vocabulary=50, seq_len=16),
+        token_loss,
+    ),
+    "t5": (
+        lambda: T5(T5Config(vocabulary=50, width=32, layers=2, heads=4, head_dim=8, hidden=64, dropout=0.0)),
+        lambda n: translation_batch(n, vocabulary=50, seq_len=12),
+        token_loss,
+    ),
+    "gpt2": (
+        lambda: Gpt2(Gpt2Config(vocabulary=50, positions=16, dropout=0.0, **WIDTHS)),
+        lambda n: next_token_batch(n, vocabulary=50, seq_len=16),
+        token_loss,
+    ),
+    "llama": (
+        lambda: Llama(LlamaConfig(vocabulary=50, kv_heads=2, hidden=64, **WIDTHS)),
+        lambda n: next_token_batch(n, vocabulary=50, seq_len=16),
+        token_loss,
+    ),
+    "mixtral": (
+        lambda: Mixtral(MixtralConfig(vocabulary=50, kv_heads=2, hidden=64, **WIDTHS)),
+        lambda n: next_token_batch(n, vocabulary=50, seq_len=16),
+        token_loss,
+    ),
+    "unet": (
+        lambda: Unet(UnetConfig(levels=(16, 32), blocks_per_level=1, heads=2, context=24, groups=8)),
+        lambda n: diffusion_batch(n, latent_size=8, context=24, words=5),
+        diffusion_loss,
+    ),
+    "dlrm": (
+        lambda: Dlrm(DlrmConfig(tables=(10, 20, 30), width=8, bottom=(16, 8), top=(16, 1))),
+        lambda n: click_batch(n, dense=13, tables=(10, 20, 30)),
+        click_loss,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PRESETS)

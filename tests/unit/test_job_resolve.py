@@ -64,13 +64,19 @@ def test_a_size_that_is_given_is_no_longer_a_guess():
 
 @pytest.mark.parametrize(
     ("name", "sizes", "word"),
-    [("bert-base", {"seq_len": 513}, "512"), ("gpt2", {"seq_len": 2048}, "1,024"),
-     ("gpt2", {"seq_len": 0}, "--seq-len"),
-     ("llama3-8b", {"seq_len": -4}, "--seq-len"), ("llama3-8b", {"seq_len": 2_000_000}, "1,048,576"),
-     ("resnet50", {"seq_len": 128}, "no sequence length"), ("gpt2", {"image_size": 224}, "no image size"),
-     ("resnet50", {"image_size": 8}, "64"), ("vit-b16", {"image_size": 225}, "multiples of 16"),
-     ("sd15-unet", {"image_size": 500}, "multiples of 64")],
-)  # fmt: skip
+    [
+        ("bert-base", {"seq_len": 513}, "512"),
+        ("gpt2", {"seq_len": 2048}, "1,024"),
+        ("gpt2", {"seq_len": 0}, "--seq-len"),
+        ("llama3-8b", {"seq_len": -4}, "--seq-len"),
+        ("llama3-8b", {"seq_len": 2_000_000}, "1,048,576"),
+        ("resnet50", {"seq_len": 128}, "no sequence length"),
+        ("gpt2", {"image_size": 224}, "no image size"),
+        ("resnet50", {"image_size": 8}, "64"),
+        ("vit-b16", {"image_size": 225}, "multiples of 16"),
+        ("sd15-unet", {"image_size": 500}, "multiples of 64"),
+    ],
+)
 def test_a_size_the_model_cannot_take_is_refused(name, sizes, word):
     with pytest.raises(InputError, match=word):
         resolve(name, **sizes)
@@ -93,10 +99,16 @@ def test_a_file_gives_a_job_or_calls_a_function(file):
 
 @pytest.mark.parametrize(
     ("suffix", "message"),
-    [("", "names a file but no job"), (":", "names a file but no job"), (":jobs", "has no 'jobs'"),
-     (":number", "number is of type int, not a Job"), (":nothing", r"nothing\(\) returned of type NoneType"),
-     (":Job", "the class Job"), (":broken", "RuntimeError: no data here")],
-)  # fmt: skip
+    [
+        ("", "names a file but no job"),
+        (":", "names a file but no job"),
+        (":jobs", "has no 'jobs'"),
+        (":number", "number is of type int, not a Job"),
+        (":nothing", r"nothing\(\) returned of type NoneType"),
+        (":Job", "the class Job"),
+        (":broken", "RuntimeError: no data here"),
+    ],
+)
 def test_what_is_not_a_job_is_refused(file, suffix, message):
     with pytest.raises(JobError, match=message) as caught:
         resolve(f"{file}{suffix}")
@@ -119,9 +131,13 @@ def test_a_missing_file_and_a_file_of_another_kind(tmp_path):
 
 @pytest.mark.parametrize(
     ("code", "message"),
-    [("import no_such_package", "ModuleNotFoundError"), ("def f(:", "SyntaxError"),
-     ("import sys; sys.exit(3)", "SystemExit"), ("x = [][1]", "IndexError")],
-)  # fmt: skip
+    [
+        ("import no_such_package", "ModuleNotFoundError"),
+        ("def f(:", "SyntaxError"),
+        ("import sys; sys.exit(3)", "SystemExit"),
+        ("x = [][1]", "IndexError"),
+    ],
+)
 def test_a_file_that_raises_while_loading(tmp_path, code, message):
     path = tmp_path / "broken.py"
     path.write_text(code)
@@ -145,9 +161,13 @@ def test_a_job_of_the_file_keeps_its_own_name(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "absent", "extra"),
-    [("gpt2", "torch", "gpuwise[torch]"), ("x.py:job", "torch", "gpuwise[torch]"),
-     ("hf:./folder", "transformers", "gpuwise[hf]"), ("timm:resnet18", "timm", "gpuwise[timm]")],
-)  # fmt: skip
+    [
+        ("gpt2", "torch", "gpuwise[torch]"),
+        ("x.py:job", "torch", "gpuwise[torch]"),
+        ("hf:./folder", "transformers", "gpuwise[hf]"),
+        ("timm:resnet18", "timm", "gpuwise[timm]"),
+    ],
+)
 def test_a_missing_package_names_its_extra(monkeypatch, text, absent, extra):
     monkeypatch.setitem(sys.modules, absent, None)  # importing it raises ModuleNotFoundError
     with pytest.raises(MissingDependencyError) as caught:

@@ -34,8 +34,13 @@ def convnet() -> nn.Module:
 
 
 def mnist() -> Job:
-    return Job(model=convnet, batch=images, loss=classify, schedule=lambda step, steps: 0.7**step,
-               optimizer=lambda parameters: torch.optim.Adadelta(parameters, lr=1.0))  # fmt: skip
+    return Job(
+        model=convnet,
+        batch=images,
+        loss=classify,
+        schedule=lambda step, steps: 0.7**step,
+        optimizer=lambda parameters: torch.optim.Adadelta(parameters, lr=1.0),
+    )
 
 
 def mnist_hogwild() -> Job:
@@ -92,8 +97,13 @@ def regression() -> Job:
         powers = torch.cat([batch["x"] ** i for i in range(1, 5)], 1)
         return F.smooth_l1_loss(model(powers), batch["y"])
 
-    return Job(model=lambda: nn.Linear(4, 1), loss=loss, optimizer="sgd", learning_rate=0.1,
-               batch=lambda n: {"x": torch.randn(n, 1), "y": torch.randn(n, 1)})  # fmt: skip
+    return Job(
+        model=lambda: nn.Linear(4, 1),
+        loss=loss,
+        optimizer="sgd",
+        learning_rate=0.1,
+        batch=lambda n: {"x": torch.randn(n, 1), "y": torch.randn(n, 1)},
+    )
 
 
 def episode(n: int) -> dict[str, Tensor]:
@@ -108,8 +118,13 @@ def reinforce_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def reinforce() -> Job:
-    return Job(model=lambda: nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.6), nn.ReLU(), nn.Linear(32, 2)), batch=episode,
-               loss=reinforce_loss, optimizer="adam", learning_rate=1e-2)  # fmt: skip
+    return Job(
+        model=lambda: nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.6), nn.ReLU(), nn.Linear(32, 2)),
+        batch=episode,
+        loss=reinforce_loss,
+        optimizer="adam",
+        learning_rate=1e-2,
+    )
 
 
 class ActorCritic(nn.Module):
@@ -125,8 +140,10 @@ def actor_critic_step(context, batch):
     value = model.critic(hidden).squeeze(1)
     advantage = batch["return"] - value.detach()
     policy = torch.distributions.Categorical(logits=model.actor(hidden))
-    losses = {"actor": -(policy.log_prob(batch["action"]) * advantage).mean(),
-              "critic": F.smooth_l1_loss(value, batch["return"])}  # fmt: skip
+    losses = {
+        "actor": -(policy.log_prob(batch["action"]) * advantage).mean(),
+        "critic": F.smooth_l1_loss(value, batch["return"]),
+    }
     total = losses["actor"] + losses["critic"]
     context.zero_grad()
     context.backward(total)
@@ -136,10 +153,16 @@ def actor_critic_step(context, batch):
 
 
 def actor_critic() -> Job:
-    return Job(model=ActorCritic, batch=episode, step=actor_critic_step, clip_norm=1.0, optimizer={
-        "actor": lambda m: torch.optim.Adam([*m.body.parameters(), *m.actor.parameters()], lr=1e-3),
-        "critic": lambda m: torch.optim.Adam(m.critic.parameters(), lr=1e-2),
-    })  # fmt: skip
+    return Job(
+        model=ActorCritic,
+        batch=episode,
+        step=actor_critic_step,
+        clip_norm=1.0,
+        optimizer={
+            "actor": lambda m: torch.optim.Adam([*m.body.parameters(), *m.actor.parameters()], lr=1e-3),
+            "critic": lambda m: torch.optim.Adam(m.critic.parameters(), lr=1e-2),
+        },
+    )
 
 
 class Siamese(nn.Module):
@@ -153,8 +176,11 @@ class Siamese(nn.Module):
 
 def siamese_network() -> Job:
     """With a loss that autocast refuses."""
-    return Job(model=Siamese, batch=lambda n: (torch.rand(n, 1, 8, 8), torch.rand(n, 1, 8, 8), torch.rand(n).round()),
-               loss=lambda model, batch: F.binary_cross_entropy(model(batch[0], batch[1]), batch[2]))  # fmt: skip
+    return Job(
+        model=Siamese,
+        batch=lambda n: (torch.rand(n, 1, 8, 8), torch.rand(n, 1, 8, 8), torch.rand(n).round()),
+        loss=lambda model, batch: F.binary_cross_entropy(model(batch[0], batch[1]), batch[2]),
+    )
 
 
 class Inference(nn.Module):
@@ -168,17 +194,26 @@ class Inference(nn.Module):
 
 
 def snli() -> Job:
-    return Job(model=Inference,
-               batch=lambda n: {"premise": torch.randint(0, 50, (n, 7)), "hypothesis": torch.randint(0, 50, (n, 5)),
-                                "label": torch.randint(0, 3, (n,))},
-               loss=lambda model, b: F.cross_entropy(model(b["premise"], b["hypothesis"]), b["label"]))  # fmt: skip
+    return Job(
+        model=Inference,
+        batch=lambda n: {
+            "premise": torch.randint(0, 50, (n, 7)),
+            "hypothesis": torch.randint(0, 50, (n, 5)),
+            "label": torch.randint(0, 3, (n,)),
+        },
+        loss=lambda model, b: F.cross_entropy(model(b["premise"], b["hypothesis"]), b["label"]),
+    )
 
 
 def super_resolution() -> Job:
-    return Job(model=lambda: nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 4, 3, padding=1),
-                                           nn.PixelShuffle(2)),
-               batch=lambda n: {"small": torch.rand(n, 1, 8, 8), "large": torch.rand(n, 1, 16, 16)},
-               loss=lambda model, b: F.mse_loss(model(b["small"]), b["large"]), optimizer="adam")  # fmt: skip
+    return Job(
+        model=lambda: nn.Sequential(
+            nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 4, 3, padding=1), nn.PixelShuffle(2)
+        ),
+        batch=lambda n: {"small": torch.rand(n, 1, 8, 8), "large": torch.rand(n, 1, 16, 16)},
+        loss=lambda model, b: F.mse_loss(model(b["small"]), b["large"]),
+        optimizer="adam",
+    )
 
 
 class Waves(nn.Module):
@@ -201,8 +236,12 @@ def time_sequence_prediction() -> Job:
     def waves(n: int) -> Tensor:
         return torch.sin(torch.arange(9) / 3 + torch.arange(n)[:, None]).double()
 
-    return Job(model=lambda: Waves().double(), batch=waves, loss=lambda model, x: F.mse_loss(model(x[:, :-1]), x[:, 1:]),
-               optimizer=lambda parameters: torch.optim.LBFGS(parameters, lr=0.8, max_iter=4, history_size=5))  # fmt: skip
+    return Job(
+        model=lambda: Waves().double(),
+        batch=waves,
+        loss=lambda model, x: F.mse_loss(model(x[:, :-1]), x[:, 1:]),
+        optimizer=lambda parameters: torch.optim.LBFGS(parameters, lr=0.8, max_iter=4, history_size=5),
+    )
 
 
 class Vae(nn.Module):
@@ -220,8 +259,10 @@ class Vae(nn.Module):
 def vae_loss(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     image = batch["image"].flatten(1)
     again, mean, log_variance = model(image)
-    parts = {"reconstruction": F.binary_cross_entropy(again, image, reduction="sum"),
-             "kl": -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum()}  # fmt: skip
+    parts = {
+        "reconstruction": F.binary_cross_entropy(again, image, reduction="sum"),
+        "kl": -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum(),
+    }
     return {"loss": parts["reconstruction"] + parts["kl"], **parts}
 
 
@@ -232,10 +273,12 @@ def vae() -> Job:
 class Dcgan(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.generator = nn.Sequential(nn.ConvTranspose2d(6, 8, 4), nn.BatchNorm2d(8), nn.ReLU(),
-                                       nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Sigmoid())  # fmt: skip
-        self.discriminator = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 1, 4), nn.Flatten(),
-                                           nn.Sigmoid())  # fmt: skip
+        self.generator = nn.Sequential(
+            nn.ConvTranspose2d(6, 8, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Sigmoid()
+        )
+        self.discriminator = nn.Sequential(
+            nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 1, 4), nn.Flatten(), nn.Sigmoid()
+        )
 
 
 def dcgan_step(context, batch):
@@ -257,10 +300,15 @@ def dcgan_step(context, batch):
 
 
 def dcgan() -> Job:
-    return Job(model=Dcgan, batch=images, step=dcgan_step, optimizer={
-        name: lambda model, name=name: torch.optim.Adam(getattr(model, name).parameters(), lr=2e-4, betas=(0.5, 0.999))
-        for name in ("discriminator", "generator")
-    })  # fmt: skip
+    return Job(
+        model=Dcgan,
+        batch=images,
+        step=dcgan_step,
+        optimizer={
+            name: lambda model, name=name: torch.optim.Adam(getattr(model, name).parameters(), lr=2e-4, betas=(0.5, 0.999))
+            for name in ("discriminator", "generator")
+        },
+    )
 
 
 class Residual(nn.Module):
@@ -273,12 +321,16 @@ class Residual(nn.Module):
 
 
 def imagenet() -> Job:
-    return Job(model=lambda: nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), Residual(), Residual(), nn.AdaptiveAvgPool2d(1),
-                                           nn.Flatten(), nn.Linear(8, 10)),
-               batch=lambda n: (torch.rand(n, 3, 32, 32), torch.randint(0, 10, (n,))), sample_unit="image",
-               loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-               schedule=lambda step, _: 0.1 ** (step // 30),
-               optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=1e-4))  # fmt: skip
+    return Job(
+        model=lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3), Residual(), Residual(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+        ),
+        batch=lambda n: (torch.rand(n, 3, 32, 32), torch.randint(0, 10, (n,))),
+        sample_unit="image",
+        loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        schedule=lambda step, _: 0.1 ** (step // 30),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=1e-4),
+    )
 
 
 class Translator(nn.Module):
@@ -290,8 +342,15 @@ class Translator(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
-        return self.head(self.transformer(self.source(source), self.target(target), tgt_mask=mask,
-                                          src_key_padding_mask=source == 0, memory_key_padding_mask=source == 0))  # fmt: skip
+        return self.head(
+            self.transformer(
+                self.source(source),
+                self.target(target),
+                tgt_mask=mask,
+                src_key_padding_mask=source == 0,
+                memory_key_padding_mask=source == 0,
+            )
+        )
 
 
 def language_translation() -> Job:
@@ -299,8 +358,14 @@ def language_translation() -> Job:
         answer = model(batch["source"], batch["target"][:, :-1])
         return F.cross_entropy(answer.flatten(0, 1), batch["target"][:, 1:].flatten(), ignore_index=0)
 
-    return Job(model=Translator, loss=loss, sample_unit="token", tokens_per_sample=7, optimizer="adam",
-               batch=lambda n: {"source": torch.randint(1, 40, (n, 6)), "target": torch.randint(1, 40, (n, 8))})  # fmt: skip
+    return Job(
+        model=Translator,
+        loss=loss,
+        sample_unit="token",
+        tokens_per_sample=7,
+        optimizer="adam",
+        batch=lambda n: {"source": torch.randint(1, 40, (n, 6)), "target": torch.randint(1, 40, (n, 8))},
+    )
 
 
 class VisionTransformer(nn.Module):
@@ -335,8 +400,15 @@ def word_language_model() -> Job:
         tokens = batch["tokens"]
         return F.cross_entropy(model(tokens[:-1]).flatten(0, 1), tokens[1:].flatten())
 
-    return Job(model=WordModel, batch=lambda n: {"tokens": torch.randint(0, 30, (9, n))}, loss=loss, clip_norm=0.25,
-               optimizer="sgd", learning_rate=20.0, samples_in=lambda batch: batch["tokens"].shape[1])  # fmt: skip
+    return Job(
+        model=WordModel,
+        batch=lambda n: {"tokens": torch.randint(0, 30, (9, n))},
+        loss=loss,
+        clip_norm=0.25,
+        optimizer="sgd",
+        learning_rate=20.0,
+        samples_in=lambda batch: batch["tokens"].shape[1],
+    )
 
 
 class Style(nn.Module):
@@ -344,8 +416,9 @@ class Style(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.paint = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True), nn.ReLU(),
-                                   nn.Conv2d(8, 3, 3, padding=1))  # fmt: skip
+        self.paint = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1)
+        )
         self.judge = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()).requires_grad_(False)
 
 
@@ -368,14 +441,20 @@ NODES, EDGES = 12, 30
 
 def graph(seed: int = 0) -> dict[str, Tensor]:
     draws = torch.Generator().manual_seed(seed)
-    return {"x": torch.randn(NODES, 8, generator=draws), "edges": torch.randint(0, NODES, (2, EDGES), generator=draws),
-            "label": torch.randint(0, 3, (NODES,), generator=draws)}  # fmt: skip
+    return {
+        "x": torch.randn(NODES, 8, generator=draws),
+        "edges": torch.randint(0, NODES, (2, EDGES), generator=draws),
+        "label": torch.randint(0, 3, (NODES,), generator=draws),
+    }
 
 
 def joined(graphs: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """One graph without edges between its parts."""
-    return {"x": torch.cat([g["x"] for g in graphs]), "label": torch.cat([g["label"] for g in graphs]),
-            "edges": torch.cat([g["edges"] + i * NODES for i, g in enumerate(graphs)], 1)}  # fmt: skip
+    return {
+        "x": torch.cat([g["x"] for g in graphs]),
+        "label": torch.cat([g["label"] for g in graphs]),
+        "edges": torch.cat([g["edges"] + i * NODES for i, g in enumerate(graphs)], 1),
+    }
 
 
 class GraphConvolution(nn.Module):
@@ -404,9 +483,14 @@ class GraphAttention(nn.Module):
 
 
 def of_graphs(model: type[nn.Module]) -> Job:
-    return Job(model=model, batch=lambda n: joined([graph(i) for i in range(n)]), samples_in=lambda b: b["x"].shape[0] // NODES,
-               loss=lambda m, b: F.cross_entropy(m(b["x"], b["edges"]), b["label"]), samples=20,
-               data=lambda: DataLoader([graph(i) for i in range(20)], collate_fn=joined))  # fmt: skip
+    return Job(
+        model=model,
+        batch=lambda n: joined([graph(i) for i in range(n)]),
+        samples_in=lambda b: b["x"].shape[0] // NODES,
+        loss=lambda m, b: F.cross_entropy(m(b["x"], b["edges"]), b["label"]),
+        samples=20,
+        data=lambda: DataLoader([graph(i) for i in range(20)], collate_fn=joined),
+    )
 
 
 def gcn() -> Job:
@@ -431,9 +515,29 @@ def fx() -> Job:
     return Job(model=rewritten, batch=images, loss=classify)
 
 
-JOBS = [mnist, mnist_hogwild, mnist_rnn, mnist_forward_forward, regression, reinforce, actor_critic, siamese_network, snli,
-        super_resolution, time_sequence_prediction, vae, dcgan, imagenet, language_translation, vision_transformer,
-        word_language_model, fast_neural_style, gcn, gat, fx]  # fmt: skip
+JOBS = [
+    mnist,
+    mnist_hogwild,
+    mnist_rnn,
+    mnist_forward_forward,
+    regression,
+    reinforce,
+    actor_critic,
+    siamese_network,
+    snli,
+    super_resolution,
+    time_sequence_prediction,
+    vae,
+    dcgan,
+    imagenet,
+    language_translation,
+    vision_transformer,
+    word_language_model,
+    fast_neural_style,
+    gcn,
+    gat,
+    fx,
+]
 REFUSED_BY_AUTOCAST = {siamese_network, vae, dcgan}
 
 

@@ -11,8 +11,12 @@ from gpuwise.units import format_bytes
 
 
 def job(inputs: int, outputs: int) -> gpuwise.Job:
-    return gpuwise.Job(model=lambda: nn.Linear(inputs, outputs), batch=lambda n: torch.randn(n, inputs),
-                       loss=lambda model, batch: model(batch).square().mean(), name="large")  # fmt: skip
+    return gpuwise.Job(
+        model=lambda: nn.Linear(inputs, outputs),
+        batch=lambda n: torch.randn(n, inputs),
+        loss=lambda model, batch: model(batch).square().mean(),
+        name="large",
+    )
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(10**4, 10**5), (10**6, 10**7), (10**7, 10**8)])

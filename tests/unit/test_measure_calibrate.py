@@ -49,7 +49,8 @@ def test_every_class_of_a_cpu_has_an_entry_that_explains_it(of_cpu):
 
 def test_spreads_are_of_the_errors_and_hold_1(of_cpu):
     assert {(s.family, s.level, s.mode, s.rows) for s in of_cpu.spreads} == {
-        ("cpu", "machine", mode, len(NAMES)) for mode in ("train", "infer")}  # fmt: skip
+        ("cpu", "machine", mode, len(NAMES)) for mode in ("train", "infer")
+    }
     errors = 1 / (1 + np.array(list(of_cpu.errors.values())))
     for spread in of_cpu.spreads:
         assert spread.low <= 1 / LEAST_SPREAD + 1e-3

@@ -52,8 +52,10 @@ def test_an_answer_comes_before_the_child_is_done(ask: Ask):
 
 
 def test_what_else_it_prints_is_no_answer(ask: Ask):
-    code = ("print('{\"n\": 0}')\nos.write(1, b'noise\\n' * 50_000)\nsubprocess.run(['echo', '{}'], check=True)\n"
-            "sys.stderr.write('more' * 9999)\nchild.say(n=1)\nprint('end')")  # fmt: skip
+    code = (
+        "print('{\"n\": 0}')\nos.write(1, b'noise\\n' * 50_000)\nsubprocess.run(['echo', '{}'], check=True)\n"
+        "sys.stderr.write('more' * 9999)\nchild.say(n=1)\nprint('end')"
+    )
     assert list(ask(code)) == [{"n": 1}]
 
 
@@ -86,11 +88,18 @@ def test_an_exit_code_and_the_last_words(ask: Ask):
 
 def test_an_exception_is_told_by_its_last_line(ask: Ask):
     assert died(ask("raise ValueError('the sky fell')"), []).what == (
-        "the benchmark failed with exit code 1: ValueError: the sky fell")  # fmt: skip
+        "the benchmark failed with exit code 1: ValueError: the sky fell"
+    )
 
 
-@pytest.mark.parametrize("code", ["raise MemoryError", "raise RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')",
-                                  "raise RuntimeError('CUDA out of memory.')"])  # fmt: skip
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise MemoryError",
+        "raise RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')",
+        "raise RuntimeError('CUDA out of memory.')",
+    ],
+)
 def test_one_that_says_so_ran_out_of_memory(ask: Ask, code: str):
     assert died(ask(code), []).likely_out_of_memory
 
@@ -98,8 +107,13 @@ def test_one_that_says_so_ran_out_of_memory(ask: Ask, code: str):
 @pytest.mark.parametrize(("name", "memory"), [("SIGKILL", True), ("SIGSEGV", False), ("SIGTERM", False)])
 def test_a_killed_child_keeps_what_it_said(ask: Ask, name: str, memory: bool):
     before: list[dict[str, Any]] = []
-    error = died(ask(f"child.say(n=1)\nchild._answers.write('{{\"n\": 2, \"cut')\nchild._answers.flush()\n"
-                     f"os.kill(os.getpid(), signal.{name})"), before)  # fmt: skip
+    error = died(
+        ask(
+            f'child.say(n=1)\nchild._answers.write(\'{{"n": 2, "cut\')\nchild._answers.flush()\n'
+            f"os.kill(os.getpid(), signal.{name})"
+        ),
+        before,
+    )
     assert before == [{"n": 1}]
     assert error.signal == signal.Signals[name]
     assert f"the benchmark was killed by {name}" in error.what
@@ -151,8 +165,9 @@ def test_who_stops_listening_ends_the_child_and_what_it_started(ask: Ask, tmp_pa
     assert not lives()
 
 
-def test_a_child_that_does_not_listen_is_killed(ask: Ask, tmp_path: Path, lives: Callable[[], bool],
-                                                monkeypatch: pytest.MonkeyPatch):  # fmt: skip
+def test_a_child_that_does_not_listen_is_killed(
+    ask: Ask, tmp_path: Path, lives: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(module, "_GRACE_S", 0.1)
     code = "held = os.open(child.request['alive'], os.O_WRONLY)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     found = ask(f"{code}child.say()\nwhile True: signal.pause()", {"alive": str(tmp_path / "alive")})

@@ -66,8 +66,12 @@ def test_no_process_can_be_started(monkeypatch):
 
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path: Path):
     request = {"world": 2, "rank": 0, "kind": "cpu", "meeting": str(tmp_path / "meeting"), "budget_s": 60.0}
-    worker = subprocess.Popen([sys.executable, "-m", collectives_worker.__name__, json.dumps(request)], stdin=subprocess.PIPE,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    worker = subprocess.Popen(
+        [sys.executable, "-m", collectives_worker.__name__, json.dumps(request)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     assert worker.stdin is not None
     worker.stdin.close()  # as the system does where that process is killed
     assert worker.wait(timeout=60) == 1

@@ -17,9 +17,24 @@ from gpuwise.measure.result import GROUPS, Timing  # noqa: E402
 
 CPU = torch.device("cpu")
 DTYPES = ("fp32", "bf16", "fp16")
-SMALL = {"m": 24, "k": 32, "n": 20, "in_channels": 8, "out_channels": 12, "height": 9, "width": 9, "heads": 3, "queries": 70,
-         "head_size": 16, "elements": 5000, "rows": 30, "columns": 50, "channels": 6, "parameters": 4000,
-         "tensors": 4}  # fmt: skip
+SMALL = {
+    "m": 24,
+    "k": 32,
+    "n": 20,
+    "in_channels": 8,
+    "out_channels": 12,
+    "height": 9,
+    "width": 9,
+    "heads": 3,
+    "queries": 70,
+    "head_size": 16,
+    "elements": 5000,
+    "rows": 30,
+    "columns": 50,
+    "channels": 6,
+    "parameters": 4000,
+    "tensors": 4,
+}
 
 
 def small(case: Case) -> Case:
@@ -155,8 +170,15 @@ class TestRows:
         """Sets the kernel that alone is measured, of 100 operations and 1 MiB an element."""
 
         def set_to(make: Callable[[Noise, Mapping[str, int]], Kernel]) -> None:
-            case = Case("elementwise", "one", "fp32", {"elements": 3}, "elements",
-                        lambda s: (100 * s["elements"], s["elements"] << 20), make)  # fmt: skip
+            case = Case(
+                "elementwise",
+                "one",
+                "fp32",
+                {"elements": 3},
+                "elements",
+                lambda s: (100 * s["elements"], s["elements"] << 20),
+                make,
+            )
             monkeypatch.setattr(kernels, "all_cases", lambda dtypes: [case])
 
         return set_to

@@ -63,7 +63,10 @@ def test_a_larger_device_gets_more_samples(monkeypatch):
 
 
 def test_the_worker_and_the_plan_mean_the_same_networks():
-    places = [stage.network for stage in stages(quick=False, networks=len(NETWORKS), quick_networks=QUICK, half=None)
-              if stage.name == "network"]  # fmt: skip
+    places = [
+        stage.network
+        for stage in stages(quick=False, networks=len(NETWORKS), quick_networks=QUICK, half=None)
+        if stage.name == "network"
+    ]
     assert max(places) == len(NETWORKS) - 1
     assert all(inspect.isfunction(part) for part in (module.dense, module.plain, module.mobile))

@@ -99,16 +99,34 @@ class TestLevels:
     caches = {"L1": 2**16, "L2": 2**21, "L3": 2**25}  # noqa: RUF012
 
     def test_plateaus(self):
-        rates = [(2**14, 400e9), (2**15, 390e9), (2**16, 300e9), (2**18, 200e9), (2**20, 210e9), (2**21, 150e9), (2**23, 90e9),
-                 (2**24, 95e9), (2**25, 60e9), (2**27, 30e9), (2**28, 31e9)]  # fmt: skip
+        rates = [
+            (2**14, 400e9),
+            (2**15, 390e9),
+            (2**16, 300e9),
+            (2**18, 200e9),
+            (2**20, 210e9),
+            (2**21, 150e9),
+            (2**23, 90e9),
+            (2**24, 95e9),
+            (2**25, 60e9),
+            (2**27, 30e9),
+            (2**28, 31e9),
+        ]
         found = memory.levels([row("copy", *rate) for rate in rates], self.caches)
         assert [(level.name, level.measured, level.size_bytes) for level in found] == [
-            ("L1", 400e9, 2**16), ("L2", 210e9, 2**21), ("L3", 95e9, 2**25), ("memory", 31e9, None)]  # fmt: skip
+            ("L1", 400e9, 2**16),
+            ("L2", 210e9, 2**21),
+            ("L3", 95e9, 2**25),
+            ("memory", 31e9, None),
+        ]
         assert found[0].spread == pytest.approx(0.1)
 
     def test_reading_counts_for_caches_but_not_for_the_memory_and_writing_for_none(self):
-        rows = [row(kind, size, rate * 1e9) for size in (2**15, 2**28)
-                for kind, rate in (("copy", 1), ("triad", 2), ("read", 3), ("write", 4))]  # fmt: skip
+        rows = [
+            row(kind, size, rate * 1e9)
+            for size in (2**15, 2**28)
+            for kind, rate in (("copy", 1), ("triad", 2), ("read", 3), ("write", 4))
+        ]
         assert [(level.name, level.measured) for level in memory.levels(rows, self.caches)] == [("L1", 3e9), ("memory", 1.5e9)]
 
     def test_without_caches_there_is_the_memory(self):
@@ -162,7 +180,12 @@ class TestPeaks:
         monkeypatch.setattr(peaks, "_row", told)
         found = list(peaks.rows(1e9, CPU, said.append))
         assert [(r.dtype, r.sizes["n"]) for r in found] == [
-            ("fp32", 32), ("fp32", 48), ("fp16", 16), ("bf16", 32), ("bf16", 48)]  # fmt: skip
+            ("fp32", 32),
+            ("fp32", 48),
+            ("fp16", 16),
+            ("bf16", 32),
+            ("bf16", 48),
+        ]
         assert len(said) == 1
         assert "fp16 runs 25 times slower" in said[0]
 
@@ -193,8 +216,12 @@ class TestPeaks:
 def test_launch(said):
     found = list(launch.rows(0.1, CPU, said.append))
     assert [r.name for r in found] == [
-        "add_ on one element", "matrix product 8 × 8", "linear layer 8 → 8, forward",
-        "linear layer 8 → 8, forward and backward", "AdamW step of two tensors"]  # fmt: skip
+        "add_ on one element",
+        "matrix product 8 × 8",
+        "linear layer 8 → 8, forward",
+        "linear layer 8 → 8, forward and backward",
+        "AdamW step of two tensors",
+    ]
     assert all(r.verified and r.group == "launch" for r in found)
     assert all(0 < r.timing.least_s <= r.timing.low_s <= r.timing.median_s <= r.timing.high_s for r in found)
     assert not said

@@ -34,9 +34,13 @@ def test_a_whole_measurement(here: Here):
     assert found.launch_s == 1e-3
     assert [row.sizes["n"] for row in found.rows] == list(range(here.worker.total))
     assert [(p.dtype, p.measured, p.datasheet) for p in found.peaks] == [
-        ("bf16", 3.9e11, CHIP.peak_flops_per_s["bf16"]), ("fp32", 2.5e11, CHIP.peak_flops_per_s["fp32"])]  # fmt: skip
+        ("bf16", 3.9e11, CHIP.peak_flops_per_s["bf16"]),
+        ("fp32", 2.5e11, CHIP.peak_flops_per_s["fp32"]),
+    ]
     assert [(level.name, level.datasheet) for level in found.memory] == [
-        ("L1", None), ("memory", CHIP.memory_bandwidth_bytes_per_s)]  # fmt: skip
+        ("L1", None),
+        ("memory", CHIP.memory_bandwidth_bytes_per_s),
+    ]
     assert [note for note in found.notes if "datasheet" not in note] == ["a note"], "each is said once"
     assert (found.method, found.torch_version, found.machine) == (METHOD, "2.13.0", here.machine.name)
     assert found.detected["cpu"]["name"] == "Some CPU"

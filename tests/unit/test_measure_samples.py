@@ -49,7 +49,8 @@ def test_every_operation_that_launches_something_is_there_with_its_count(name, s
     assert sum(sum(columns["count"]) for _, _, columns in found.classes) == runs[launching].sum()
     assert sum(len(columns["seconds"]) for _, _, columns in found.classes) == (launching & (runs > 0)).sum()
     assert {(kernel_class, dtype) for kernel_class, dtype, _ in found.classes} <= {
-        (group.kernel_class, group.dtype) for group in groups(trace)}  # fmt: skip
+        (group.kernel_class, group.dtype) for group in groups(trace)
+    }
     assert all(len(set(map(len, columns.values()))) == 1 for _, _, columns in found.classes)
 
 
@@ -99,8 +100,10 @@ def test_what_others_take_of_long_steps_stretches_their_operations():
 
     def taking(step_s, stretch):
         scale = step_s / one.operations_s / stretch
-        classes = tuple((key, dtype, found | {"seconds": (scale * np.array(found["seconds"])).tolist()})
-                        for key, dtype, found in one.classes)  # fmt: skip
+        classes = tuple(
+            (key, dtype, found | {"seconds": (scale * np.array(found["seconds"])).tolist()})
+            for key, dtype, found in one.classes
+        )
         return replace(one, classes=classes, step_s=(step_s,) * 3)
 
     assert one.operations_s == pytest.approx(np.median(one.step_s), rel=0.02)

@@ -39,8 +39,11 @@ def test_nothing_twice_and_ceilings_first(found: list[Stage]):
 
 
 def test_networks_in_each_precision_and_mode():
-    by = {(precision, mode): [s.network for s in FULL if (s.name, s.precision, s.mode) == ("network", precision, mode)]
-          for precision in ("fp32", "amp-bf16") for mode in ("train", "infer")}  # fmt: skip
+    by = {
+        (precision, mode): [s.network for s in FULL if (s.name, s.precision, s.mode) == ("network", precision, mode)]
+        for precision in ("fp32", "amp-bf16")
+        for mode in ("train", "infer")
+    }
     assert by["fp32", "train"] == by["amp-bf16", "train"] == list(range(29))
     assert len(by["fp32", "infer"]) == 10
     assert not by["amp-bf16", "infer"]

@@ -19,8 +19,17 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import Communication, Trace
 from gpuwise.trace.trace import COLUMNS, KINDS
 
-CPU = Chip("here-cpu", "AMD", "two cores", "cpu", architecture="Zen 4", sm_count=2, boost_clock_hz=2.5e9,
-           memory_bandwidth_bytes_per_s=2e10, peak_flops_per_s={"fp32": 1.6e11, "bf16": 3.2e11})  # fmt: skip
+CPU = Chip(
+    "here-cpu",
+    "AMD",
+    "two cores",
+    "cpu",
+    architecture="Zen 4",
+    sm_count=2,
+    boost_clock_hz=2.5e9,
+    memory_bandwidth_bytes_per_s=2e10,
+    peak_flops_per_s={"fp32": 1.6e11, "bf16": 3.2e11},
+)
 OLD_CPU = replace(CPU, peak_flops_per_s={"fp32": 1.6e11})
 GENERATED = 30
 
@@ -37,15 +46,19 @@ def trace_of(strategy: Strategy, *, images: bool, random_numbers: int = 0) -> Tr
     operations = replace(trace.operations, kind=kinds, values=values)
     if strategy.compile:
         more = np.repeat(values[:1], GENERATED, axis=0)
-        operations = replace(operations, name=(*operations.name, *("fused.elementwise",) * GENERATED),
-                             kind=np.append(kinds, [KINDS.index("elementwise")] * GENERATED),
-                             dtype=(*operations.dtype, *("float32",) * GENERATED),
-                             values=np.concatenate([values, more]))  # fmt: skip
+        operations = replace(
+            operations,
+            name=(*operations.name, *("fused.elementwise",) * GENERATED),
+            kind=np.append(kinds, [KINDS.index("elementwise")] * GENERATED),
+            dtype=(*operations.dtype, *("float32",) * GENERATED),
+            values=np.concatenate([values, more]),
+        )
     return replace(trace, operations=operations)
 
 
-def prices(step_s: Callable[[Strategy], float], *, images: bool = False,
-           fits: Callable[[Strategy], bool] = lambda strategy: True) -> tuple[Price, list[Strategy]]:  # fmt: skip
+def prices(
+    step_s: Callable[[Strategy], float], *, images: bool = False, fits: Callable[[Strategy], bool] = lambda strategy: True
+) -> tuple[Price, list[Strategy]]:
     """A Price with these steps, and the list of what it was asked."""
     base = price(synthetic_trace(micro_batch=1), Communication(), CPU, count=1, capacity_bytes=2**40, strategy=Strategy())
     asked: list[Strategy] = []

@@ -30,8 +30,13 @@ BIG = {"width": 8192, "layers": 40}  # 2.7 G parameters: 43 GB of state
 
 
 def fitted(chip="rtx-4090", *, source=None, shape=None, asked=None, **options):
-    return fit(source or synthetic_source(**(shape or SMALL)), CATALOG.chip(chip), catalog=CATALOG,
-               asked=asked or Strategy(optimizer="adamw"), **options)  # fmt: skip
+    return fit(
+        source or synthetic_source(**(shape or SMALL)),
+        CATALOG.chip(chip),
+        catalog=CATALOG,
+        asked=asked or Strategy(optimizer="adamw"),
+        **options,
+    )
 
 
 @cache
@@ -45,8 +50,7 @@ def preset(name, on="h100-80gb-sxm", *, precision=None, micro_batch=None, **aske
             raise UnsupportedError(f"no recording of {strategy}")
         return family
 
-    return fit(source, CATALOG.chip(on), catalog=CATALOG, asked=Strategy(**asked), precision=precision,
-               micro_batch=micro_batch)  # fmt: skip
+    return fit(source, CATALOG.chip(on), catalog=CATALOG, asked=Strategy(**asked), precision=precision, micro_batch=micro_batch)
 
 
 def row(result, technique):
@@ -144,8 +148,9 @@ def test_other_optimizers_and_their_kernels_are_composed_without_recording():
 
 
 def test_what_frees_nothing_says_where_the_peak_is():
-    found = preset("llama3-8b", "h200-141gb-sxm", precision="bf16", recompute="full", optimizer_kernels="foreach",
-                   micro_batch=1)  # fmt: skip
+    found = preset(
+        "llama3-8b", "h200-141gb-sxm", precision="bf16", recompute="full", optimizer_kernels="foreach", micro_batch=1
+    )
     assert found.peak.where == "optimizer"
     assert "the optimizer step" in found.peak.sentence
     assert found.to_dict()["peak"]["where"] == "optimizer"
@@ -187,9 +192,15 @@ def test_the_nearest_combination_fits_and_needs_each_of_its_parts():
     combination = found.nearest_combination
     assert combination is not None
     assert len(combination.techniques) > 1
-    again = preset("llama3-8b", "a100-40gb-sxm", precision=combination.strategy.precision, micro_batch=1,
-                   **{name: getattr(combination.strategy, name) for name in ("recompute", "optimizer", "offload",
-                                                                             "optimizer_in_backward")})  # fmt: skip
+    again = preset(
+        "llama3-8b",
+        "a100-40gb-sxm",
+        precision=combination.strategy.precision,
+        micro_batch=1,
+        **{
+            name: getattr(combination.strategy, name) for name in ("recompute", "optimizer", "offload", "optimizer_in_backward")
+        },
+    )
     assert again.fits
     kinds = {r.technique: r for r in found.rows}
     assert all(not kinds[name].largest_micro_batch for name in combination.techniques)

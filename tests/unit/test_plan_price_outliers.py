@@ -33,8 +33,13 @@ def test_the_median_is_of_todays_prices_on_demand_of_whole_devices():
     prices = [0.5, 0.6, 0.7]
     offers = [offer("t4", price) for price in prices]
     assert median_prices(offers) == {"t4": 0.6}
-    more = [offer("t4", 0.1, terms="spot"), offer("t4", 0.0, terms="free"), replace(offer("t4", 9.0), stale=True),
-            replace(offer("t4", 9.0), count=0.5), offer("xeon-8380", 3.0, count=0)]  # fmt: skip
+    more = [
+        offer("t4", 0.1, terms="spot"),
+        offer("t4", 0.0, terms="free"),
+        replace(offer("t4", 9.0), stale=True),
+        replace(offer("t4", 9.0), count=0.5),
+        offer("xeon-8380", 3.0, count=0),
+    ]
     assert median_prices(offers + more) == {"t4": 0.6}
     assert median_prices([*offers, offer("t4", 3.0, count=4)]) == {"t4": pytest.approx(0.65)}  # 0.75 a device
     assert median_prices(offers[:2]) == {}  # two prices make no median
@@ -50,8 +55,11 @@ def test_the_rule_over_the_catalog_by_hand():
     odd = {each for each in known if each.usd_per_hour / each.count < median(prices[each.chip_id]) / 5}
     assert {each for each in CATALOG.offers if is_outlier(share_of_median(each, MEDIANS))} == odd
     named = {(each.provider, each.chip_id, each.terms) for each in odd}
-    assert {("nebius", "b300-288gb-sxm", "spot"), ("nebius", "h100-80gb-sxm", "spot"),
-            ("vast", "v100-sxm2-16gb", "on-demand")} <= named  # fmt: skip
+    assert {
+        ("nebius", "b300-288gb-sxm", "spot"),
+        ("nebius", "h100-80gb-sxm", "spot"),
+        ("vast", "v100-sxm2-16gb", "on-demand"),
+    } <= named
     assert not any(each.provider in ("lambda", "crusoe") for each in odd)
     assert len(odd) < 0.1 * len(CATALOG.offers)
 

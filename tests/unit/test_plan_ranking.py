@@ -25,9 +25,19 @@ def planned(request: Request, *offers, **shape):
     return plan(synthetic_source(**(shape or JOB)), request, offers, CATALOG)
 
 
-@pytest.mark.parametrize(("chip", "devices", "runs"), [
-    ("rtx-4090", 1, True), ("xeon-8380", 1, True), ("h100-80gb-sxm", 8, False), ("tpu-v5e", 1, False),
-    ("gaudi2", 1, False), ("mi300x", 1, False), ("arc-b580", 1, None), ("t4", 0.5, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("chip", "devices", "runs"),
+    [
+        ("rtx-4090", 1, True),
+        ("xeon-8380", 1, True),
+        ("h100-80gb-sxm", 8, False),
+        ("tpu-v5e", 1, False),
+        ("gaudi2", 1, False),
+        ("mi300x", 1, False),
+        ("arc-b580", 1, None),
+        ("t4", 0.5, True),
+    ],
+)
 def test_train_runs_one_nvidia_gpu_or_a_cpu(chip, devices, runs):
     matching = [each for name, each in CATALOG.chips.items() if name.startswith(chip)]
     if runs is None and not matching:
@@ -68,15 +78,21 @@ def test_the_limit_holds_and_keeps_what_matters():
     assert len(found.plans) == 6
     assert {"t4", "tpu-v5e"} <= {p.device for p in found.plans}
     assert min(p.hours for p in found.plans if not p.train_obstacle) == min(
-        p.hours for p in planned(Request(samples=10**9, global_batch=256, own=(("t4", 1),), limit=None), *offers).plans
-        if not p.train_obstacle)  # fmt: skip
+        p.hours
+        for p in planned(Request(samples=10**9, global_batch=256, own=(("t4", 1),), limit=None), *offers).plans
+        if not p.train_obstacle
+    )
     assert len(planned(Request(samples=10**9, global_batch=256, limit=1), *offers).plans) == 1
 
 
 def test_an_owned_machine_that_is_out_stands_in_the_table_with_why():
     here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
-    found = planned(Request(samples=10**9, own=(("t4", 1),), here=here, deadline_s=8 * 3600.0), offer("h100-80gb-sxm", 3.0),
-                    width=2048, layers=4)  # fmt: skip
+    found = planned(
+        Request(samples=10**9, own=(("t4", 1),), here=here, deadline_s=8 * 3600.0),
+        offer("h100-80gb-sxm", 3.0),
+        width=2048,
+        layers=4,
+    )
     out = {machine.device: machine for machine in found.at_hand}
     assert out["xeon-8380"].rank is None
     assert out["xeon-8380"].reason.startswith("past the deadline: ")
@@ -94,8 +110,7 @@ def test_an_owned_machine_without_the_memory_says_so():
     assert machine.reason.startswith("does not fit in memory: needs")
     assert machine.hours is None
     with pytest.raises(NothingInside, match="Your 1 × rtx-4090: does not fit in memory"):
-        planned(Request(samples=10**9, budget_usd=0.0, own=(("rtx-4090", 1),)), offer("h200-141gb-sxm"), width=8192,
-                layers=24)  # fmt: skip
+        planned(Request(samples=10**9, budget_usd=0.0, own=(("rtx-4090", 1),)), offer("h200-141gb-sxm"), width=8192, layers=24)
 
 
 def test_an_owned_machine_in_the_table_has_its_rank():
@@ -140,8 +155,9 @@ def test_an_owned_machine_says_when_it_has_paid_for_itself():
     saved = rented.usd.value - own.usd.value
     assert machine.break_even_months == pytest.approx(machine.purchase_usd / saved * own.hours / (365 * 24 / 12))
     assert "pays for itself after" in text(plan_report(found))
-    assert "never pays for itself" in text(plan_report(planned(
-        Request(samples=10**9, own=(("rtx-4090", 1),), usd_per_kwh=50.0), RENTED)))  # fmt: skip
+    assert "never pays for itself" in text(
+        plan_report(planned(Request(samples=10**9, own=(("rtx-4090", 1),), usd_per_kwh=50.0), RENTED))
+    )
 
 
 def test_this_machine_has_no_price_to_pay_back():

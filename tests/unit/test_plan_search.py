@@ -27,8 +27,12 @@ def planned(request: Request, *offers, source=None, **shape):
 
 
 def test_plans_are_ranked_by_cost_and_each_strategy_meets_the_global_batch():
-    found = planned(Request(samples=10**9, global_batch=256, xla=True), offer(usd_per_hour=2.0), offer(usd_per_hour=1.0),
-                    offer("h100-80gb-sxm", 30.0, count=8))  # fmt: skip
+    found = planned(
+        Request(samples=10**9, global_batch=256, xla=True),
+        offer(usd_per_hour=2.0),
+        offer(usd_per_hour=1.0),
+        offer("h100-80gb-sxm", 30.0, count=8),
+    )
     assert [p.rank for p in found.plans] == [1, 2, 3]
     costs = [p.usd.value for p in found.plans]
     assert costs == sorted(costs)
@@ -279,8 +283,18 @@ def test_how_much_to_train_must_be_said_or_is_assumed_aloud():
     assert planned(Request(samples=1000, epochs=2.5), offer()).best.samples == 2500
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"samples": -5}, {"deadline_s": float("inf")}, {"budget_usd": -1.0},
-                                   {"precision": "fp7"}, {"recompute": "some"}, {"limit": 0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"samples": 0},
+        {"samples": -5},
+        {"deadline_s": float("inf")},
+        {"budget_usd": -1.0},
+        {"precision": "fp7"},
+        {"recompute": "some"},
+        {"limit": 0},
+    ],
+)
 def test_requests_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError):
         Request(**wrong)

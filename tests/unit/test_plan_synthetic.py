@@ -13,8 +13,15 @@ from gpuwise.trace import BEFORE, Axis, Header, Operations, Sequence, Storages, 
 from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES
 
 
-def synthetic_trace(*, micro_batch: int, width: int = 1024, layers: int = 4, strategy: Strategy | None = None,
-                    unit: str = "sample", fingerprint: str = "f" * 16) -> Trace:  # fmt: skip
+def synthetic_trace(
+    *,
+    micro_batch: int,
+    width: int = 1024,
+    layers: int = 4,
+    strategy: Strategy | None = None,
+    unit: str = "sample",
+    fingerprint: str = "f" * 16,
+) -> Trace:
     """`layers` products of width × width; forward and backward of two micro-batches, then the optimizer."""
     strategy = strategy or Strategy()
     half = 2 if strategy.precision in ("amp-bf16", "amp-fp16", "bf16") else 4
@@ -25,8 +32,16 @@ def synthetic_trace(*, micro_batch: int, width: int = 1024, layers: int = 4, str
     rows = {"forward": (flops, moved), "backward": (2 * flops, 2 * moved), "optimizer": (0, 28 * width * width)}
     values = np.zeros((3, len(COLUMNS)), dtype=np.int64)
     for i, (f, b) in enumerate(rows.values()):
-        filled = {"flops": f, "bytes_read": b, "bytes_written": b // 2, "kernels": 1, "batch": 1, "m": tokens,
-                  "n": width, "k": width}  # fmt: skip
+        filled = {
+            "flops": f,
+            "bytes_read": b,
+            "bytes_written": b // 2,
+            "kernels": 1,
+            "batch": 1,
+            "m": tokens,
+            "n": width,
+            "k": width,
+        }
         for column, value in filled.items():
             values[i, COLUMNS.index(column)] = value
     kinds = np.array([KINDS.index(k) for k in ("gemm", "gemm", "optimizer")])
@@ -59,8 +74,17 @@ def synthetic_trace(*, micro_batch: int, width: int = 1024, layers: int = 4, str
     size, category, owner, born, died = zip(*storages, strict=True)
     died = [length if d == -1 else length - 1 if d == -2 else d for d in died]
     parameters = layers * width * width
-    header = Header("synthetic", fingerprint, {"micro_batch": micro_batch}, strategy, parameters, parameters, unit,
-                    64 if unit == "token" else 1, blocks=tuple(f"layers.{i}" for i in range(layers)))  # fmt: skip
+    header = Header(
+        "synthetic",
+        fingerprint,
+        {"micro_batch": micro_batch},
+        strategy,
+        parameters,
+        parameters,
+        unit,
+        64 if unit == "token" else 1,
+        blocks=tuple(f"layers.{i}" for i in range(layers)),
+    )
     numbers = (size, [CATEGORIES.index(c) for c in category], owner, born, died)
     sequence = Sequence(*(np.array(c) for c in (index, module, phase, step)))
     return Trace(header, operations, sequence, Storages(*(np.array(c) for c in numbers)), header.blocks).check()
@@ -84,8 +108,16 @@ def synthetic_source(*, without: tuple[str, ...] = (), unit: str = "sample", **s
     return source
 
 
-def offer(chip: str = "rtx-4090", usd_per_hour: float = 1.0, *, count: float = 1, terms: str = "on-demand",
-          provider: str = "somewhere", instance: str = "", **more: object) -> Offer:  # fmt: skip
+def offer(
+    chip: str = "rtx-4090",
+    usd_per_hour: float = 1.0,
+    *,
+    count: float = 1,
+    terms: str = "on-demand",
+    provider: str = "somewhere",
+    instance: str = "",
+    **more: object,
+) -> Offer:
     name = instance or f"{chip}x{count:g}-{terms}-{usd_per_hour:g}"
     return Offer(provider, name, "region", chip, count, terms, usd_per_hour, source=Source("a test", "2026-11-01"), **more)  # type: ignore[arg-type]
 

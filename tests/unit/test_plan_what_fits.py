@@ -26,8 +26,15 @@ GIB = 2**30
 BIG = {"width": 8192, "layers": 40}  # 2.7 G parameters: 10 GiB of them, 10 of gradients and 20 of optimizer state
 
 
-def asked_of(capacity_gib: float, *, host_gib: float | None = 64, asked: Strategy | None = None, source=None,
-             chip: str = "rtx-4090", **more):  # fmt: skip
+def asked_of(
+    capacity_gib: float,
+    *,
+    host_gib: float | None = 64,
+    asked: Strategy | None = None,
+    source=None,
+    chip: str = "rtx-4090",
+    **more,
+):
     place = Place(CATALOG.chip(chip), 1, None, int(capacity_gib * GIB))
     source = source or synthetic_source(**BIG)
     host = None if host_gib is None else int(host_gib * GIB)
@@ -72,8 +79,14 @@ def test_an_answer_leaves_some_of_the_device_free():
 def test_nothing_lighter_on_the_ladder_fits():
     """Held against the plain search: no technique of an earlier line alone makes it fit."""
     answer = asked_of(30)
-    rows = fit(synthetic_source(**BIG), CATALOG.chip("rtx-4090"), catalog=CATALOG, precision="amp-bf16",
-               asked=Strategy("amp-bf16", optimizer="adamw"), capacity_bytes=int(30 * GIB)).rows  # fmt: skip
+    rows = fit(
+        synthetic_source(**BIG),
+        CATALOG.chip("rtx-4090"),
+        catalog=CATALOG,
+        precision="amp-bf16",
+        asked=Strategy("amp-bf16", optimizer="adamw"),
+        capacity_bytes=int(30 * GIB),
+    ).rows
     fits = {row.technique for row in rows if row.largest_micro_batch and row.memory.device_bytes <= 0.95 * 30 * GIB}
     earlier = {"selective recompute", "full recompute", "optimizer in backward"}
     assert answer.techniques[-1] not in earlier
@@ -100,8 +113,19 @@ def test_where_nothing_fits_it_says_what_was_not_tried():
 def test_samples_are_shortened_last():
     source = recorded("llama2-7b")
     place = Place(CATALOG.chip("rtx-3060-12gb"), 1, None, int(11.86 * GIB))
-    long = what_fits(Question(source, Strategy("amp-bf16"), place, CATALOG, {"seq_len": 16384}, 64 * GIB,
-                              lambda length: source, "llama2-7b", "rtx-3060"))  # fmt: skip
+    long = what_fits(
+        Question(
+            source,
+            Strategy("amp-bf16"),
+            place,
+            CATALOG,
+            {"seq_len": 16384},
+            64 * GIB,
+            lambda length: source,
+            "llama2-7b",
+            "rtx-3060",
+        )
+    )
     assert isinstance(long, FittingChange)
     assert long.sizes["seq_len"] in (2048, 4096, 8192)
     assert f"--seq-len {long.sizes['seq_len']}" in long.command

@@ -15,12 +15,16 @@ from gpuwise.cli.main import main
 def results() -> dict[str, object]:
     plans = gpuwise.plan("gpt2", samples=1000, on="t4,rtx-4090")
     return {
-        "Forecast": gpuwise.forecast("gpt2", on="t4"), "FitResult": gpuwise.fit("gpt2", on="t4"),
-        "Comparison": gpuwise.compare("gpt2", on="t4,l4"), "PlanResult": plans, "Plan": plans.best,
-        "Roofline": gpuwise.roofline("gpt2", on="t4"), "Timeline": gpuwise.memory_timeline("gpt2", on="t4"),
+        "Forecast": gpuwise.forecast("gpt2", on="t4"),
+        "FitResult": gpuwise.fit("gpt2", on="t4"),
+        "Comparison": gpuwise.compare("gpt2", on="t4,l4"),
+        "PlanResult": plans,
+        "Plan": plans.best,
+        "Roofline": gpuwise.roofline("gpt2", on="t4"),
+        "Timeline": gpuwise.memory_timeline("gpt2", on="t4"),
         "KernelForecast": gpuwise.kernel("gemm", on="t4", dtype="fp16", m=64, n=64, k=64),
         "Installation": gpuwise.doctor(),
-    }  # fmt: skip
+    }
 
 
 def test_repr_is_one_line(results: dict[str, object]):
@@ -39,11 +43,15 @@ def test_repr_has_the_figures(results: dict[str, object]):
     assert repr(results["Plan"]) in str(results["Plan"])
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
-    ("Forecast", ("forecast", "gpt2", "--on", "t4")), ("FitResult", ("fit", "gpt2", "--on", "t4")),
-    ("Comparison", ("compare", "gpt2", "--on", "t4,l4")),
-    ("PlanResult", ("plan", "gpt2", "--samples", "1000", "--on", "t4,rtx-4090")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Forecast", ("forecast", "gpt2", "--on", "t4")),
+        ("FitResult", ("fit", "gpt2", "--on", "t4")),
+        ("Comparison", ("compare", "gpt2", "--on", "t4,l4")),
+        ("PlanResult", ("plan", "gpt2", "--samples", "1000", "--on", "t4,rtx-4090")),
+    ],
+)
 def test_str_is_what_the_command_line_prints(results: dict[str, object], name: str, arguments: tuple[str, ...]):
     printed = CliRunner().invoke(main, list(arguments))
     assert printed.stdout.rstrip("\n") == str(results[name]).rstrip("\n")

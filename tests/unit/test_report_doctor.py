@@ -39,8 +39,9 @@ def server(tmp_path: Path) -> Detected:
     )
 
 
-def inspected(monkeypatch: pytest.MonkeyPatch, detected: Detected, torch: str = "2.13.0+cu128", *,
-              torchvision_broken: bool = False) -> Installation:  # fmt: skip
+def inspected(
+    monkeypatch: pytest.MonkeyPatch, detected: Detected, torch: str = "2.13.0+cu128", *, torchvision_broken: bool = False
+) -> Installation:
     monkeypatch.setattr("gpuwise.api.installation._torchvision_misses_cuda", lambda: torchvision_broken)
     monkeypatch.setattr(module, "detect", lambda: detected)
     monkeypatch.setattr(module, "PRESETS", {})

@@ -130,7 +130,25 @@ def test_detected_parts_of_other_versions_are_left_out():
 @pytest.mark.parametrize("name", SAMPLES)
 def test_json_is_the_whole_of_it(name: str):
     plain = json.loads(to_json(SAMPLES[name].to_dict()))
-    assert {"machine", "chip", "device", "taken", "seconds", "quick", "complete", "interrupted", "rows", "peaks", "memory",
-            "launch_s",
-            "notes", "calibration", "error", "detected", "method", "torch_version", "ridges"} == set(plain)  # fmt: skip
+    assert {
+        "machine",
+        "chip",
+        "device",
+        "taken",
+        "seconds",
+        "quick",
+        "complete",
+        "interrupted",
+        "rows",
+        "peaks",
+        "memory",
+        "launch_s",
+        "notes",
+        "calibration",
+        "error",
+        "detected",
+        "method",
+        "torch_version",
+        "ridges",
+    } == set(plain)
     assert [Row.from_dict(row) for row in plain["rows"]] == list(SAMPLES[name].rows)

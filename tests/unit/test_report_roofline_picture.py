@@ -140,8 +140,15 @@ def test_a_step_that_does_no_arithmetic_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     trace = load_preset("tabular-mlp", precision="fp32").at(micro_batch=4)
     full = roofline(trace, CATALOG.chip("rtx-4090"))
-    bare = type(full)(full.job, full.device, full.strategy, full.by,
-                      tuple(point for point in full.points if point.intensity is None), (), full.memory)  # fmt: skip
+    bare = type(full)(
+        full.job,
+        full.device,
+        full.strategy,
+        full.by,
+        tuple(point for point in full.points if point.intensity is None),
+        (),
+        full.memory,
+    )
     assert text_picture(bare)
     assert save_picture(bare, tmp_path / "bare.svg").exists()
 

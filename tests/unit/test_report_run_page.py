@@ -11,20 +11,53 @@ from gpuwise.report.run_records import lasting
 from gpuwise.report.svg_chart import decades, envelope, smooth, ticks
 from gpuwise.strategy import Strategy
 
-HEADER = {"record": "header", "time": "2026-03-01T12:00:00.000+00:00", "job": "gpt2", "parameters": 124_439_808,
-          "strategy": Strategy("amp-bf16", micro_batch=8, accumulation=4).to_dict(), "device": "cuda", "threads": 8, "seed": 3,
-          "steps": 100, "versions": {"gpuwise": "0.1.0", "torch": "2.13.0"},
-          "forecast": {"step_time_s": {"value": 0.3, "low": 0.2, "high": 0.4}, "usd_per_hour": 3.6,
-                       "memory": {"peak_allocated_bytes": 13 * 2**30}}}  # fmt: skip
-SUMMARY = {"record": "summary", "stopped": "finished", "stop_reason": None, "step_time": {"median_s": 0.25}, "data_share": 0.02,
-           "samples_per_s": 100.0, "mfu": 0.41, "metrics": {"accuracy": 0.5}, "notes": ["2 samples are left over."],
-           "memory_check": {"forecast_bytes": 13 * 2**30, "measured_bytes": 10 * 2**30}, "usd": None}  # fmt: skip
+HEADER = {
+    "record": "header",
+    "time": "2026-03-01T12:00:00.000+00:00",
+    "job": "gpt2",
+    "parameters": 124_439_808,
+    "strategy": Strategy("amp-bf16", micro_batch=8, accumulation=4).to_dict(),
+    "device": "cuda",
+    "threads": 8,
+    "seed": 3,
+    "steps": 100,
+    "versions": {"gpuwise": "0.1.0", "torch": "2.13.0"},
+    "forecast": {
+        "step_time_s": {"value": 0.3, "low": 0.2, "high": 0.4},
+        "usd_per_hour": 3.6,
+        "memory": {"peak_allocated_bytes": 13 * 2**30},
+    },
+}
+SUMMARY = {
+    "record": "summary",
+    "stopped": "finished",
+    "stop_reason": None,
+    "step_time": {"median_s": 0.25},
+    "data_share": 0.02,
+    "samples_per_s": 100.0,
+    "mfu": 0.41,
+    "metrics": {"accuracy": 0.5},
+    "notes": ["2 samples are left over."],
+    "memory_check": {"forecast_bytes": 13 * 2**30, "measured_bytes": 10 * 2**30},
+    "usd": None,
+}
 
 
 def step(number, **more):
-    return {"record": "step", "time": "2026-03-01T12:00:01.000+00:00", "step": number, "samples": 32 * number,
-            "loss": 5 / number, "learning_rate": 1e-3, "step_time_s": 0.25, "data_s": 0.05, "samples_per_s": 106.7,
-            "memory_bytes": 10 * 2**30, "steps": 1, **more}  # fmt: skip
+    return {
+        "record": "step",
+        "time": "2026-03-01T12:00:01.000+00:00",
+        "step": number,
+        "samples": 32 * number,
+        "loss": 5 / number,
+        "learning_rate": 1e-3,
+        "step_time_s": 0.25,
+        "data_s": 0.05,
+        "samples_per_s": 106.7,
+        "memory_bytes": 10 * 2**30,
+        "steps": 1,
+        **more,
+    }
 
 
 STEPS = [step(number) for number in range(1, 101)]
@@ -66,10 +99,20 @@ def pictures(records):
 
 def test_a_finished_run():
     said = words([HEADER, *STEPS, SUMMARY])
-    for expected in ("gpt2", "124M parameters · cuda · 8 threads · amp-bf16, micro-batch 8 x 4 · seed 3", "torch 2.13.0",
-                     "Finished at step 100 of 100.", "MFU 41 %", "waiting for data 2 %", "accuracy 0.5",
-                     "step time 300 ms (200 ms to 400 ms) 250 ms +20.0 %", "peak memory 13 GiB 10 GiB +30.0 %",
-                     "training time 30 s 30 s +0.0 %", "cost $0.03 $0.03", "2 samples are left over."):  # fmt: skip
+    for expected in (
+        "gpt2",
+        "124M parameters · cuda · 8 threads · amp-bf16, micro-batch 8 x 4 · seed 3",
+        "torch 2.13.0",
+        "Finished at step 100 of 100.",
+        "MFU 41 %",
+        "waiting for data 2 %",
+        "accuracy 0.5",
+        "step time 300 ms (200 ms to 400 ms) 250 ms +20.0 %",
+        "peak memory 13 GiB 10 GiB +30.0 %",
+        "training time 30 s 30 s +0.0 %",
+        "cost $0.03 $0.03",
+        "2 samples are left over.",
+    ):
         assert expected in said, expected
 
 
@@ -106,14 +149,25 @@ def test_one_picture_a_quantity_and_only_of_what_is_known():
 
 
 def test_marks_say_what_happened():
-    records = [HEADER, *STEPS[:60], {"record": "interrupted", "step": 60, "why": "SIGTERM"}, HEADER,
-               {"record": "resumed", "step": 50}, *STEPS[50:], {"record": "checkpoint", "step": 90},
-               {"record": "checkpoint", "step": 95, "failed": "No space left on device"},
-               {"record": "event", "step": 70, "kind": "spike", "text": "the loss rose <far>"}]  # fmt: skip
+    records = [
+        HEADER,
+        *STEPS[:60],
+        {"record": "interrupted", "step": 60, "why": "SIGTERM"},
+        HEADER,
+        {"record": "resumed", "step": 50},
+        *STEPS[50:],
+        {"record": "checkpoint", "step": 90},
+        {"record": "checkpoint", "step": 95, "failed": "No space left on device"},
+        {"record": "event", "step": 70, "kind": "spike", "text": "the loss rose <far>"},
+    ]
     titles = [title.text for title in pictures(records)[0].iter("title")]
-    assert sorted(titles) == ["step 50: resumed", "step 60: interrupted (SIGTERM)", "step 70: the loss rose <far>",
-                              "step 90: checkpoint saved",
-                              "step 95: checkpoint not saved: No space left on device"]  # fmt: skip
+    assert sorted(titles) == [
+        "step 50: resumed",
+        "step 60: interrupted (SIGTERM)",
+        "step 70: the loss rose <far>",
+        "step 90: checkpoint saved",
+        "step 95: checkpoint not saved: No space left on device",
+    ]
     said = words(records)
     assert "60 interrupted (SIGTERM)" in said
     assert "checkpoints 1" in said
@@ -121,10 +175,15 @@ def test_marks_say_what_happened():
 
 def test_nothing_is_said_twice():
     failed = "No space left on device"
-    records = [HEADER, {"record": "event", "kind": "note", "text": SUMMARY["notes"][0]}, *STEPS,
-               {"record": "checkpoint", "step": 90, "failed": failed},
-               {"record": "event", "step": 90, "kind": "checkpoint", "text": failed},
-               {"record": "event", "step": 95, "kind": "spike", "text": "the loss rose"}, SUMMARY]  # fmt: skip
+    records = [
+        HEADER,
+        {"record": "event", "kind": "note", "text": SUMMARY["notes"][0]},
+        *STEPS,
+        {"record": "checkpoint", "step": 90, "failed": failed},
+        {"record": "event", "step": 90, "kind": "checkpoint", "text": failed},
+        {"record": "event", "step": 95, "kind": "spike", "text": "the loss rose"},
+        SUMMARY,
+    ]
     said = re.sub(r"<svg.*?</svg>", "", run_page(records), flags=re.DOTALL)
     assert [said.count(text) for text in (SUMMARY["notes"][0], failed, "the loss rose")] == [1, 1, 1]
     assert SUMMARY["notes"][0] in words(records[:2])  # of a run that has no summary, it stands among the events
@@ -153,18 +212,32 @@ def test_a_page_of_a_long_run_stays_small():
 @pytest.mark.parametrize("job", ["<script>alert(1)</script>", "a & b", '"><img src=x>'])
 def test_names_are_escaped(job):
     hostile = {"record": "event", "step": 2, "text": job, "time": job}
-    said = words([HEADER | {"job": job, "device": job, "versions": {job: job}}, *STEPS, hostile,
-                  {"record": "evaluation", "step": 3, "metrics": {job: 1.0}},
-                  SUMMARY | {"notes": [job], "stop_reason": job}])  # fmt: skip
+    said = words(
+        [
+            HEADER | {"job": job, "device": job, "versions": {job: job}},
+            *STEPS,
+            hostile,
+            {"record": "evaluation", "step": 3, "metrics": {job: 1.0}},
+            SUMMARY | {"notes": [job], "stop_reason": job},
+        ]
+    )
     assert said.count(job) >= 6
 
 
 def test_records_of_other_forms_are_left_out():
-    odd = [{}, {"record": 3}, {"record": "step"}, {"record": "step", "step": "x"}, {"record": "step", "step": True, "loss": []},
-           {"record": "evaluation", "step": 1, "metrics": [1]}, {"record": "summary", "metrics": 3, "notes": "no"},
-           {"record": "header", "strategy": {"mesh": 3}, "forecast": 7, "versions": [], "steps": {}, "job": None},
-           {"record": "resumed"}, {"record": "checkpoint", "step": 1, "failed": 3},
-           {"record": "event", "step": 1}]  # fmt: skip
+    odd = [
+        {},
+        {"record": 3},
+        {"record": "step"},
+        {"record": "step", "step": "x"},
+        {"record": "step", "step": True, "loss": []},
+        {"record": "evaluation", "step": 1, "metrics": [1]},
+        {"record": "summary", "metrics": 3, "notes": "no"},
+        {"record": "header", "strategy": {"mesh": 3}, "forecast": 7, "versions": [], "steps": {}, "job": None},
+        {"record": "resumed"},
+        {"record": "checkpoint", "step": 1, "failed": 3},
+        {"record": "event", "step": 1},
+    ]
     words(odd)
     words([HEADER, *odd[:-4], *STEPS, *odd])
     words([])

@@ -28,18 +28,34 @@ KNOWN = Source("a datasheet", "2026-01-01")
 HEARSAY = Source("memory", "2026-01-01", verified=False)
 
 MEMORY = MemoryForecast(
-    peak_allocated_bytes=12 * GIB, peak_reserved_bytes=13 * GIB, device_bytes=14 * GIB, capacity_bytes=24 * GIB,
-    by_category={"parameter": 4 * GIB, "activation": 8 * GIB, "gradient": 0}, fits=True,
-)  # fmt: skip
+    peak_allocated_bytes=12 * GIB,
+    peak_reserved_bytes=13 * GIB,
+    device_bytes=14 * GIB,
+    capacity_bytes=24 * GIB,
+    by_category={"parameter": 4 * GIB, "activation": 8 * GIB, "gradient": 0},
+    fits=True,
+)
 FORECAST = Forecast(
-    job="net", device="rtx-4090", count=1, strategy=Strategy("amp-bf16", micro_batch=8, accumulation=4),
-    step_time_s=Interval(0.1, 0.05, 0.2), throughput=320.0, throughput_unit="images/s", memory=MEMORY,
-    flops_per_step=5 * 10**12, mfu=0.42, bound={"compute": 0.7, "memory": 0.3, "launch": 0.0}, energy_j=30.0,
-    provenance={"step_time_s": "calibrated on this chip", "memory": "trace", "energy_j": "datasheet only"}, usd_per_hour=1.8,
-    assumptions=("assumed 224 pixels; --image-size changes it",), warnings=("priced as eager",),
-    top_modules=(("layers.*.conv", 0.6), ("head", 0.4)), why="arithmetic bounds 70 % of the step: another chip would help",
+    job="net",
+    device="rtx-4090",
+    count=1,
+    strategy=Strategy("amp-bf16", micro_batch=8, accumulation=4),
+    step_time_s=Interval(0.1, 0.05, 0.2),
+    throughput=320.0,
+    throughput_unit="images/s",
+    memory=MEMORY,
+    flops_per_step=5 * 10**12,
+    mfu=0.42,
+    bound={"compute": 0.7, "memory": 0.3, "launch": 0.0},
+    energy_j=30.0,
+    provenance={"step_time_s": "calibrated on this chip", "memory": "trace", "energy_j": "datasheet only"},
+    usd_per_hour=1.8,
+    assumptions=("assumed 224 pixels; --image-size changes it",),
+    warnings=("priced as eager",),
+    top_modules=(("layers.*.conv", 0.6), ("head", 0.4)),
+    why="arithmetic bounds 70 % of the step: another chip would help",
     rests_on={"calibrated on this chip": 0.8, "datasheet only": 0.2},
-)  # fmt: skip
+)
 OFFER = Offer("lambda", "gpu_1x", "us-east", "rtx-4090", 1, "on-demand", 1.8, source=KNOWN)
 
 
@@ -145,11 +161,26 @@ def test_text_in_brackets_is_not_taken_for_markup():
 
 def plan(rank: int, **changes: object) -> Plan:
     made = Plan(
-        rank=rank, job="net", job_fingerprint="f" * 16, job_argument="net.py:job", strategy=FORECAST.strategy, offer=OFFER,
-        device="rtx-4090", count=1, forecast=FORECAST, hours=5.0, machine_hours=5.0, usd=Interval(9.0, 7.0, 12.0),
-        finish_probability=0.97, steps=1000, samples=32_000, price_as_of="2026-01-01", gpuwise_version="0",
-        reasons=(f"reason of {rank}", "a second one"), assumptions=(f"assumption of {rank}",),
-    )  # fmt: skip
+        rank=rank,
+        job="net",
+        job_fingerprint="f" * 16,
+        job_argument="net.py:job",
+        strategy=FORECAST.strategy,
+        offer=OFFER,
+        device="rtx-4090",
+        count=1,
+        forecast=FORECAST,
+        hours=5.0,
+        machine_hours=5.0,
+        usd=Interval(9.0, 7.0, 12.0),
+        finish_probability=0.97,
+        steps=1000,
+        samples=32_000,
+        price_as_of="2026-01-01",
+        gpuwise_version="0",
+        reasons=(f"reason of {rank}", "a second one"),
+        assumptions=(f"assumption of {rank}",),
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -213,8 +244,17 @@ def test_compare_shows_speed_ups_reasons_and_what_has_no_forecast():
 
 
 def test_chips_mark_unverified_figures_and_say_what_the_mark_means():
-    chip = Chip("x1", "X", "X One", "tpu", memory_bytes=16 * GIB, tdp_w=200.0, peak_flops_per_s={"bf16": 2e14},
-                source=KNOWN, sources={"tdp_w": HEARSAY})  # fmt: skip
+    chip = Chip(
+        "x1",
+        "X",
+        "X One",
+        "tpu",
+        memory_bytes=16 * GIB,
+        tdp_w=200.0,
+        peak_flops_per_s={"bf16": 2e14},
+        source=KNOWN,
+        sources={"tdp_w": HEARSAY},
+    )
     shown = text(chips_report([chip]))
     row = line(shown, "x1").split()
     assert row[-1] == "200?"
@@ -227,8 +267,14 @@ def test_chips_mark_unverified_figures_and_say_what_the_mark_means():
 
 def test_offers_show_the_date_of_the_price_and_what_is_stale_or_limited():
     free = replace(OFFER, provider="kaggle", terms="free", usd_per_hour=0.0, hours_per_week=30, max_session_hours=12)
-    old = replace(OFFER, provider="vast", count=8, usd_per_hour=16.0, stale=True,
-                  sources={"usd_per_hour": Source("a page", "2024-02", verified=False)})  # fmt: skip
+    old = replace(
+        OFFER,
+        provider="vast",
+        count=8,
+        usd_per_hour=16.0,
+        stale=True,
+        sources={"usd_per_hour": Source("a page", "2024-02", verified=False)},
+    )
     shown = text(offers_report([free, OFFER, old]))
     assert line(shown, "kaggle").count("free") == 3
     assert "30 h a week, 12 h a session" in shown

@@ -13,14 +13,45 @@ from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, StepTime, Tra
 from gpuwise.strategy import Strategy
 
 RESULT = TrainResult(
-    job="toy", device="cpu", strategy=Strategy(micro_batch=8), steps=100, samples=800, first_loss=2.0, last_loss=0.5,
-    step_time=StepTime(0.04, 0.03, 0.05, 97), samples_per_s=200.0, data_share=0.0, wall_s=4.0, peak_memory_bytes=2 * 2**30,
-    metrics={"accuracy": 0.9}, stopped="finished", stop_reason=None, synthetic=False, forecast=None, memory_check=None,
-    notes=(), log_path=None, run_folder=None, resumed_from=None, checkpoints=None, best=None, usd=None, skipped_steps=0,
-    spikes=0, mfu=None, learning_rate=1e-3, model=nn.Identity(),
-)  # fmt: skip
-SAVED = {"count": 3, "last_step": 80, "bytes": 2**20, "held_up_s": 0.012, "interval_s": 60.0,
-         "sentence": "Saved every 60 s: a save takes 2 s."}  # fmt: skip
+    job="toy",
+    device="cpu",
+    strategy=Strategy(micro_batch=8),
+    steps=100,
+    samples=800,
+    first_loss=2.0,
+    last_loss=0.5,
+    step_time=StepTime(0.04, 0.03, 0.05, 97),
+    samples_per_s=200.0,
+    data_share=0.0,
+    wall_s=4.0,
+    peak_memory_bytes=2 * 2**30,
+    metrics={"accuracy": 0.9},
+    stopped="finished",
+    stop_reason=None,
+    synthetic=False,
+    forecast=None,
+    memory_check=None,
+    notes=(),
+    log_path=None,
+    run_folder=None,
+    resumed_from=None,
+    checkpoints=None,
+    best=None,
+    usd=None,
+    skipped_steps=0,
+    spikes=0,
+    mfu=None,
+    learning_rate=1e-3,
+    model=nn.Identity(),
+)
+SAVED = {
+    "count": 3,
+    "last_step": 80,
+    "bytes": 2**20,
+    "held_up_s": 0.012,
+    "interval_s": 60.0,
+    "sentence": "Saved every 60 s: a save takes 2 s.",
+}
 
 
 def text(**changes):
@@ -31,8 +62,14 @@ def text(**changes):
 
 def test_a_finished_run():
     said = text()
-    for words in ("toy trained on cpu: fp32, micro-batch 8", "loss 2 at first, 0.5 at the end", "accuracy 0.9",
-                  "200 samples/s, 100 steps in 4 s", "40 ms measured (30 ms to 50 ms)", "2 GiB at most"):  # fmt: skip
+    for words in (
+        "toy trained on cpu: fp32, micro-batch 8",
+        "loss 2 at first, 0.5 at the end",
+        "accuracy 0.9",
+        "200 samples/s, 100 steps in 4 s",
+        "40 ms measured (30 ms to 50 ms)",
+        "2 GiB at most",
+    ):
         assert words in said, words
     for words in ("forecast", "go on", "trouble", "resumed", "checkpoints", "cost"):
         assert words not in said, words
@@ -74,8 +111,13 @@ def test_a_save_that_failed_is_told():
 
 
 def test_trouble_and_the_best():
-    said = text(skipped_steps=2, spikes=1, best={"step": 60, "metric": "accuracy", "value": 0.95}, run_folder="run",
-                checkpoints=SAVED | {"count": 0, "last_step": None, "bytes": 0, "sentence": ""})  # fmt: skip
+    said = text(
+        skipped_steps=2,
+        spikes=1,
+        best={"step": 60, "metric": "accuracy", "value": 0.95},
+        run_folder="run",
+        checkpoints=SAVED | {"count": 0, "last_step": None, "bytes": 0, "sentence": ""},
+    )
     assert "2 skipped steps, 1 loss spike" in said
     assert "accuracy 0.95 at step 60" in said
     assert "0 saved" in said

@@ -141,8 +141,10 @@ def test_four_bits_and_fp8_exclude_each_other() -> None:
         program(adapter="qlora", precision="fp8")
 
 
-@pytest.mark.parametrize(("package", "techniques"), [("peft", {"adapter": "lora"}), ("bitsandbytes", {"adapter": "qlora"}),
-                                                     ("torchao", {"precision": "fp8"})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("package", "techniques"),
+    [("peft", {"adapter": "lora"}), ("bitsandbytes", {"adapter": "qlora"}), ("torchao", {"precision": "fp8"})],
+)
 def test_a_missing_package_is_named(package: str, techniques: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     hide(package, monkeypatch)
     with pytest.raises(MissingDependencyError, match=package):
@@ -207,6 +209,7 @@ def test_fp8_with_an_adapter_converts_the_frozen_layers_only() -> None:
     built = program(precision="fp8", adapter="lora")
     kinds = {name: type(module).__name__ for name, module in built.model.named_modules() if isinstance(module, nn.Linear)}
     assert {name for name, kind in kinds.items() if kind == "Float8Linear"} == {
-        f"blocks.{i}.{name}.base_layer" for i in range(LAYERS) for name in ("up", "down")}  # fmt: skip
+        f"blocks.{i}.{name}.base_layer" for i in range(LAYERS) for name in ("up", "down")
+    }
     found = losses(built)
     assert found[-1] < found[0] - 0.05

@@ -31,8 +31,9 @@ def shown(trace: Trace) -> dict[str, Any]:
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("precision", ["fp32", "amp-bf16", "amp-fp16", "bf16"])
 @pytest.mark.parametrize(("adapter", "packages"), [("lora", ["peft"]), ("qlora", ["peft", "bitsandbytes"])])
-def test_a_recording_is_the_same_without_the_packages(adapter: str, packages: list[str], precision: str, recompute: str,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_recording_is_the_same_without_the_packages(
+    adapter: str, packages: list[str], precision: str, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strategy = Strategy(precision, micro_batch=4, adapter=adapter, adapter_rank=RANK, recompute=recompute)
     there = shown(record(JOB, strategy))
     for package in packages:

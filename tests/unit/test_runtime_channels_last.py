@@ -86,17 +86,31 @@ def test_images_of_the_batch_are_moved_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("size", [48, 64])
 def test_the_predicted_peak_is_the_real_one(size: int) -> None:
-    job = Job(lambda: ResNet(ResNetConfig(depths=(1, 1, 1, 1), classes=100)),
-              partial(image_batch, image_size=size, classes=100), image_loss)  # fmt: skip
+    job = Job(
+        lambda: ResNet(ResNetConfig(depths=(1, 1, 1, 1), classes=100)),
+        partial(image_batch, image_size=size, classes=100),
+        image_loss,
+    )
     row = compare(Case("ResNet", job, Strategy(micro_batch=4, channels_last=True), convolutions=True))
     assert abs(row.error) <= 0.0005, row
 
 
 def test_a_step_of_convolutions_and_batch_norms_copies_the_batch_alone() -> None:
-    job = Job(lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-                                    nn.Conv2d(8, 8, 3, groups=8, bias=False), nn.Conv2d(8, 16, 1, bias=False),
-                                    nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64, 5)),
-              batch_of(3, 16, 16), class_loss)  # fmt: skip
+    job = Job(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, groups=8, bias=False),
+            nn.Conv2d(8, 16, 1, bias=False),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64, 5),
+        ),
+        batch_of(3, 16, 16),
+        class_loss,
+    )
     plain, last = (operators(record(job, LAST.but(channels_last=layout))) for layout in (False, True))
     added = list(last)
     for name in plain:
@@ -107,9 +121,19 @@ def test_a_step_of_convolutions_and_batch_norms_copies_the_batch_alone() -> None
 
 
 def test_group_norm_gives_contiguous_results_which_the_next_convolution_copies() -> None:
-    job = Job(lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 8, 3),
-                                    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
-              batch_of(3, 16, 16), class_loss)  # fmt: skip
+    job = Job(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.GroupNorm(2, 8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 5),
+        ),
+        batch_of(3, 16, 16),
+        class_loss,
+    )
     trace = record(job, LAST)
     names = operators(trace)
     forward = names[: names.index("addmm")]
@@ -156,8 +180,10 @@ def test_a_saved_step_answers_for_its_own_layout_alone(tmp_path: Path) -> None:
 
 
 def test_a_preset_is_traced_as_its_recording_lies_otherwise() -> None:
-    plain, last = (gpuwise.forecast("alexnet", on="t4", precision="amp-fp16", micro_batch=8, channels_last=layout)
-                   for layout in (False, True))  # fmt: skip
+    plain, last = (
+        gpuwise.forecast("alexnet", on="t4", precision="amp-fp16", micro_batch=8, channels_last=layout)
+        for layout in (False, True)
+    )
     assert last.flops_per_step == plain.flops_per_step
     assert last.strategy == plain.strategy.but(channels_last=True)
 

@@ -184,12 +184,18 @@ def test_wrapped_models_take_plain_weights():
     assert all(tensor.eq(2).all() for tensor in model.state_dict().values())
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    (lambda s: s.pop("seen"), "it lacks seen"),
-    (lambda s: s.update(other=torch.ones(1)), "its other is not here"),
-    (lambda s: s.update(seen=torch.tensor(1.0)), r"seen is float32 \[\], here int64 \[\]"),
-    (lambda s: s.update({"blocks.0.linear.bias": torch.ones(7)}), r"blocks.0.linear.bias is float32 \[7\], here float32 \[4\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda s: s.pop("seen"), "it lacks seen"),
+        (lambda s: s.update(other=torch.ones(1)), "its other is not here"),
+        (lambda s: s.update(seen=torch.tensor(1.0)), r"seen is float32 \[\], here int64 \[\]"),
+        (
+            lambda s: s.update({"blocks.0.linear.bias": torch.ones(7)}),
+            r"blocks.0.linear.bias is float32 \[7\], here float32 \[4\]",
+        ),
+    ],
+)
 def test_weights_of_another_model_are_refused(change, why):
     model = Tied()
     saved = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}

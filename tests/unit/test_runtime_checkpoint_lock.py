@@ -59,8 +59,9 @@ def test_a_second_run_is_told_who_has_it(flock, tmp_path):
 
 
 def test_another_process_holds_it_until_it_is_killed(flock, tmp_path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path), str(flock)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE)  # fmt: skip
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path), str(flock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     with holder:
         try:
             assert holder.stdout.readline() == b"held\n"
@@ -92,15 +93,18 @@ def test_a_fork_does_not_hold_it(tmp_path):
     os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize(("holder", "gone"), [
-    ({"pid": 999_999_999, "host": socket.gethostname()}, True),
-    ({"pid": os.getpid(), "host": socket.gethostname()}, True),  # a process with our number, before us
-    ({"pid": os.getppid(), "host": socket.gethostname()}, False),
-    ({"pid": 999_999_999, "host": "elsewhere"}, False),
-    ({"pid": "many", "host": socket.gethostname()}, False),
-    ({"pid": -1, "host": socket.gethostname()}, False),
-    ("nonsense", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("holder", "gone"),
+    [
+        ({"pid": 999_999_999, "host": socket.gethostname()}, True),
+        ({"pid": os.getpid(), "host": socket.gethostname()}, True),  # a process with our number, before us
+        ({"pid": os.getppid(), "host": socket.gethostname()}, False),
+        ({"pid": 999_999_999, "host": "elsewhere"}, False),
+        ({"pid": "many", "host": socket.gethostname()}, False),
+        ({"pid": -1, "host": socket.gethostname()}, False),
+        ("nonsense", False),
+    ],
+)
 def test_without_flock_a_dead_process_of_this_host_is_recognised(holder, gone, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_locks)
     (tmp_path / "lock.held").write_text(json.dumps(holder))

@@ -39,7 +39,12 @@ def test_a_checkpoint_is_a_folder_of_these_files(store):
     write(store, 100)
     folder = store.folder / "step-00000100"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "manifest.json", "model.safetensors", "optimizer.safetensors", "rest.safetensors", "state.json"]  # fmt: skip
+        "manifest.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "rest.safetensors",
+        "state.json",
+    ]
     content = json.loads((folder / "manifest.json").read_bytes())["content"]
     assert content["format"] == "gpuwise-checkpoint"
     assert content["step"] == 100
@@ -182,8 +187,14 @@ def test_copies_use_the_same_room_again():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_copies_of_a_device_are_of_the_moment_they_were_asked_for(store):
     image = torch.randn(8, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
-    state = {"model": {"weight": torch.randn(4096, 1024, device="cuda"), "image": image, "host": torch.randn(9),
-                       "part": torch.randn(64, 64, device="cuda")[:, ::2]}}  # fmt: skip
+    state = {
+        "model": {
+            "weight": torch.randn(4096, 1024, device="cuda"),
+            "image": image,
+            "host": torch.randn(9),
+            "part": torch.randn(64, 64, device="cuda")[:, ::2],
+        }
+    }
     expected = {name: tensor.cpu().clone() for name, tensor in state["model"].items()}
     saver = Saver(store)
     for step in (1, 2):

@@ -19,12 +19,17 @@ from gpuwise.runtime.checkpoint.tensors import NATIVE
 from gpuwise.runtime.checkpoint.tensors_file import Digest, check, read_tensors, write_tensors
 
 TENSORS = {
-    "weight": torch.randn(3, 5), "half": torch.randn(7).half(), "count": torch.tensor(4), "empty": torch.empty(0, 3),
-    "mask": torch.tensor([True, False, True]), "transposed": torch.randn(4, 3).t(),
+    "weight": torch.randn(3, 5),
+    "half": torch.randn(7).half(),
+    "count": torch.tensor(4),
+    "empty": torch.empty(0, 3),
+    "mask": torch.tensor([True, False, True]),
+    "transposed": torch.randn(4, 3).t(),
     "float8": torch.randn(5).to(torch.float8_e4m3fn),
-    "image": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last), "name with \"quotes\" and ü": torch.ones(1),
+    "image": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    'name with "quotes" and ü': torch.ones(1),
     "large": torch.randn(300, 1000),
-}  # fmt: skip
+}
 
 
 def test_the_library_reads_what_is_written(tmp_path):
@@ -93,19 +98,30 @@ def test_a_loaded_tensor_has_memory_of_its_own(tmp_path):
     assert "model.safetensors" not in Path("/proc/self/maps").read_text()
 
 
-@pytest.mark.parametrize("bad", [
-    torch.eye(3).to_sparse(), torch.empty(3, device="meta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.eye(3).to_sparse(),
+        torch.empty(3, device="meta"),
+    ],
+)
 def test_a_tensor_without_plain_memory_is_refused(bad):
     with pytest.raises(UnsupportedError, match=r"model\.weight (is sparse|has no values)"):
         pack({"model": {"weight": bad}})
 
 
-@pytest.mark.parametrize(("state", "why"), [
-    ({"Model": {}}, "cannot be named 'Model'"), ({"a/b": {}}, "cannot be named"), ({3: {}}, "cannot be named 3"),
-    ({"a": {1.5: 1}}, "a key of type float"), ({"a": {"b": {1, 2}}}, r"a\.b is a set"), ({"a": [1j]}, r"a\.0 is a complex"),
-    ({"a": __import__("numpy").array(["text"])}, "NumPy values of type <U4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"Model": {}}, "cannot be named 'Model'"),
+        ({"a/b": {}}, "cannot be named"),
+        ({3: {}}, "cannot be named 3"),
+        ({"a": {1.5: 1}}, "a key of type float"),
+        ({"a": {"b": {1, 2}}}, r"a\.b is a set"),
+        ({"a": [1j]}, r"a\.0 is a complex"),
+        ({"a": __import__("numpy").array(["text"])}, "NumPy values of type <U4"),
+    ],
+)
 def test_what_cannot_be_saved_is_named(state, why):
     with pytest.raises(InputError, match=why):
         pack(state)

@@ -18,8 +18,11 @@ from gpuwise.runtime import compiling
 from gpuwise.runtime.program import build
 from gpuwise.strategy import Strategy
 
-LLAMA = Job(lambda: Llama(LlamaConfig(vocabulary=128, width=64, layers=3, heads=4, kv_heads=2, hidden=192)),
-            partial(next_token_batch, vocabulary=128, seq_len=32), token_loss)  # fmt: skip
+LLAMA = Job(
+    lambda: Llama(LlamaConfig(vocabulary=128, width=64, layers=3, heads=4, kv_heads=2, hidden=192)),
+    partial(next_token_batch, vocabulary=128, seq_len=32),
+    token_loss,
+)
 pytestmark = pytest.mark.filterwarnings("ignore")  # TorchDynamo reads .grad of tensors that have none
 
 

@@ -120,8 +120,9 @@ def test_web_datasets(tmp_path):  # which leaves closing its files to the garbag
     resumed = feed_of(data)
     resumed.load(whole.state())
     assert x_of(resumed, 2) == [[8, 9, 10, 11], [0, 1, 2, 3]]
-    assert "batches, not samples" in refused(lambda: data().batched(4, collation_fn=lambda rows: {
-        "x": torch.stack([row["x"] for row in rows])}))  # fmt: skip
+    assert "batches, not samples" in refused(
+        lambda: data().batched(4, collation_fn=lambda rows: {"x": torch.stack([row["x"] for row in rows])})
+    )
     for feed in (whole, resumed):
         feed.close()
     gc.collect()
@@ -142,8 +143,11 @@ class Pairs(Sampler):
 
 
 def test_a_loader_with_batches_of_its_own_gives_its_collate_and_is_told():
-    loader = DataLoader(Rows(*({"x": n} for n in NUMBERS)), batch_sampler=Pairs(),
-                        collate_fn=lambda rows: {"x": 100 + torch.stack([row["x"] for row in rows])})  # fmt: skip
+    loader = DataLoader(
+        Rows(*({"x": n} for n in NUMBERS)),
+        batch_sampler=Pairs(),
+        collate_fn=lambda rows: {"x": 100 + torch.stack([row["x"] for row in rows])},
+    )
     feed = feed_of(lambda: loader)
     assert feed.notes[1] == "its Pairs is left out: gpuwise puts batches together itself."
     assert min(x_of(feed, 1)[0]) >= 100

@@ -155,8 +155,12 @@ def test_columns_continue_at_any_position(samples, micro_batch, accumulation, do
 @pytest.mark.parametrize("name", ["columns", "mapped", "stateful", "generator"])
 @pytest.mark.parametrize(("micro_batch", "accumulation"), [(2, 6), (6, 2), (12, 1)])
 def test_another_micro_batch_goes_on_from_the_same_sample(name, micro_batch, accumulation):
-    plain = {"columns": lambda: {"x": MANY}, "mapped": lambda: [{"x": n} for n in MANY],
-             "stateful": lambda: StatefulIterator(30), "generator": lambda: ({"x": n} for n in MANY)}[name]  # fmt: skip
+    plain = {
+        "columns": lambda: {"x": MANY},
+        "mapped": lambda: [{"x": n} for n in MANY],
+        "stateful": lambda: StatefulIterator(30),
+        "generator": lambda: ({"x": n} for n in MANY),
+    }[name]
     whole = feed_of(plain, micro_batch=4, accumulation=3)
     steps = whole.steps()
     next(steps)
@@ -220,8 +224,9 @@ def test_steps_can_be_asked_for_again():
 def test_marks_lead_to_where_reading_was_not_yet():
     """Read ahead, a stream is past the position: then the latest mark before it counts, and what follows is read again."""
     clock = itertools.count(0, 0.4)
-    stream = Stream(lambda seed, epoch: (Stateful(), None), torch.utils.data.default_collate, marks=True,
-                    clock=lambda: next(clock))  # fmt: skip
+    stream = Stream(
+        lambda seed, epoch: (Stateful(), None), torch.utils.data.default_collate, marks=True, clock=lambda: next(clock)
+    )
     chunks = list(itertools.islice(stream.read(micro_batch=2, seed=0, epoch=0, offset=0), 9))
     marks = [chunk.mark for chunk in chunks]
     assert marks[0] is None
@@ -247,8 +252,11 @@ def test_an_iterable_of_another_order_is_noticed():
 
 def test_other_data_is_refused():
     state = feed_of(lambda: NUMBERS).state()
-    for other, match in [(lambda: NUMBERS[1:], "22 samples, now it is 21"), (Streamed, "rows, now it is iterable"),
-                         (None, "synthetic")]:  # fmt: skip
+    for other, match in [
+        (lambda: NUMBERS[1:], "22 samples, now it is 21"),
+        (Streamed, "rows, now it is iterable"),
+        (None, "synthetic"),
+    ]:
         with pytest.raises(JobError, match=match) as caught:
             feed_of(other).load(state)
         assert len(caught.value.ways_out) == 2

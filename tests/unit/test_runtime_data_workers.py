@@ -221,8 +221,10 @@ def test_the_stateful_loader_of_torchdata_continues_by_its_state(workers):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
     def feed():
-        return feed_of(lambda: torchdata.StatefulDataLoader(Counted(), num_workers=workers),
-                       example=lambda n: torch.zeros(n, 2, dtype=torch.int64))  # fmt: skip
+        return feed_of(
+            lambda: torchdata.StatefulDataLoader(Counted(), num_workers=workers),
+            example=lambda n: torch.zeros(n, 2, dtype=torch.int64),
+        )
 
     whole, resumed = feed(), feed()
     steps = whole.steps()

@@ -53,8 +53,10 @@ def test_blocks_that_an_optimizer_skips_are_named(tmp_path: Path) -> None:
     result = train(job, Strategy(micro_batch=8), steps=3, folder=tmp_path)
     (note,) = told(result)
     # All but the bias of two numbers.
-    assert note.startswith("0.weight, 0.bias, 1.0.linear.weight, 1.0.linear.bias, 1.1.linear.weight and 2 more: nothing moved "
-                           "in the first update, though there were gradients: Idle does not train them.")  # fmt: skip
+    assert note.startswith(
+        "0.weight, 0.bias, 1.0.linear.weight, 1.0.linear.bias, 1.1.linear.weight and 2 more: nothing moved "
+        "in the first update, though there were gradients: Idle does not train them."
+    )
     events = [record for record in read_log(tmp_path / "log.jsonl") if record.get("text") == note]
     assert len(events) == 1
 
@@ -71,8 +73,9 @@ def test_nothing_is_said_where_everything_moves(optimizer: str, precision: str) 
         assert told(train(job, strategy.but(optimizer_in_backward=True), steps=1)) == []
 
 
-@pytest.mark.parametrize("changes", [{"ema_decay": 0.9}, {"clip_norm": 0.1}, {"schedule": lambda step, steps: float(step > 2)},
-                                     {"warmup_steps": 3}])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes", [{"ema_decay": 0.9}, {"clip_norm": 0.1}, {"schedule": lambda step, steps: float(step > 2)}, {"warmup_steps": 3}]
+)
 def test_nothing_is_said_of_averages_clipping_and_rates_that_begin_at_zero(changes: dict[str, Any]) -> None:
     assert told(train(toy(model=wide, evaluate=None, **changes), Strategy(micro_batch=8), steps=5)) == []
 
@@ -105,8 +108,9 @@ def test_when_only_part_of_the_16_bit_numbers_move_the_share_is_told() -> None:
 def test_a_rate_of_zero_throughout_is_told() -> None:
     job = toy(model=wide, schedule=lambda step, steps: 0.0, evaluate=None)
     (note,) = told(train(job, Strategy(micro_batch=8), steps=3))
-    assert note == ("no update was made in 3 steps, so nothing was trained: the learning rate was 0, or all of them were "
-                    "skipped.")  # fmt: skip
+    assert note == (
+        "no update was made in 3 steps, so nothing was trained: the learning rate was 0, or all of them were skipped."
+    )
 
 
 def test_gradients_that_always_overflow_are_told() -> None:
@@ -121,8 +125,10 @@ def test_gradients_that_always_overflow_are_told() -> None:
 def test_parameters_that_the_jobs_optimizer_was_not_given_are_named() -> None:
     job = toy(model=wide, optimizer=lambda some: torch.optim.SGD(list(some)[-2:], lr=0.1), evaluate=None)
     (note,) = told(train(job, Strategy(micro_batch=8), steps=2))
-    assert note.startswith("0.weight, 0.bias, 1.0.linear.weight, 1.0.linear.bias, 1.1.linear.weight and 1 more have gradients, "
-                           "but the job's optimizer was not given them")  # fmt: skip
+    assert note.startswith(
+        "0.weight, 0.bias, 1.0.linear.weight, 1.0.linear.bias, 1.1.linear.weight and 1 more have gradients, "
+        "but the job's optimizer was not given them"
+    )
 
 
 def test_optimizer_state_that_is_not_finite_is_told() -> None:

@@ -16,14 +16,26 @@ GIB = 2**30
 
 
 def test_a_bad_batch_is_named(tmp_path):
-    where = {"epoch": 2, "samples": torch.tensor([3, 1]), "micro_batches": range(4, 6), "rank": np.int64(0),
-             "more": OrderedDict(a=1), "odd": object}  # fmt: skip
+    where = {
+        "epoch": 2,
+        "samples": torch.tensor([3, 1]),
+        "micro_batches": range(4, 6),
+        "rank": np.int64(0),
+        "more": OrderedDict(a=1),
+        "odd": object,
+    }
     path = write_bad_batch(tmp_path, where, math.nan, 17, 5)
     assert path == tmp_path / "bad-batch.json"
     record = json.loads(path.read_text())
     assert record.pop("time").startswith("20")
-    assert record.pop("where") == {"epoch": 2, "samples": [3, 1], "micro_batches": [4, 5], "rank": 0, "more": {"a": 1},
-                                   "odd": "<class 'object'>"}  # fmt: skip
+    assert record.pop("where") == {
+        "epoch": 2,
+        "samples": [3, 1],
+        "micro_batches": [4, 5],
+        "rank": 0,
+        "more": {"a": 1},
+        "odd": "<class 'object'>",
+    }
     assert record == {"step": 17, "loss": "nan", "seed": 5}
     write_bad_batch(tmp_path, {}, math.inf, 18, 5)
     assert json.loads(path.read_text())["step"] == 18
@@ -41,8 +53,10 @@ def test_the_disk_is_told_of_once_and_again_when_there_is_room(tmp_path):
     assert watch.look(0.0, 3 * GIB) is None
     free_bytes[0] = 3 * GIB  # enough for the checkpoint, and for nothing beside it
     said = watch.look(10.0, 3 * GIB)
-    assert said == (f"the disk of {tmp_path} is nearly full: 3 GiB free, the next checkpoint needs 3.12 GiB; until there is "
-                    "room, the last one stands.")  # fmt: skip
+    assert said == (
+        f"the disk of {tmp_path} is nearly full: 3 GiB free, the next checkpoint needs 3.12 GiB; until there is "
+        "room, the last one stands."
+    )
     assert watch.full
     assert watch.look(20.0, 3 * GIB) is None
     free_bytes[0] = 4 * GIB

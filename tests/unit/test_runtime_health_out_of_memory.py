@@ -46,11 +46,20 @@ def from_numpy():
 
 @pytest.mark.parametrize(
     ("error", "asked"),
-    [(CUDA, "2 GiB"), (MemoryError(), None), (OSError(12, "Cannot allocate memory"), None),
-     (RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate "
-                   "4000000000 bytes. Error code 12 (Cannot allocate memory)"), "3.73 GiB"),
-     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), None)],
-)  # fmt: skip
+    [
+        (CUDA, "2 GiB"),
+        (MemoryError(), None),
+        (OSError(12, "Cannot allocate memory"), None),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+                "4000000000 bytes. Error code 12 (Cannot allocate memory)"
+            ),
+            "3.73 GiB",
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), None),
+    ],
+)
 def test_is_told_from_other_errors(error, asked):
     assert is_out_of_memory(error)
     what = explain(error).what
@@ -89,8 +98,10 @@ def test_the_sentence():
         "gpt2 in step 3 (train.py:12) ran out of memory asking for 2 GiB more; meta has 8 GiB. The forecast's peak is 9 GiB, "
         "most of it activation 5 GiB and optimizer state 3 GiB. It had reached 7 GiB."
     )
-    assert error.ways_out == ("a smaller --micro-batch with more --accumulate: same global batch, less memory",
-                              "--recompute full")  # fmt: skip
+    assert error.ways_out == (
+        "a smaller --micro-batch with more --accumulate: same global batch, less memory",
+        "--recompute full",
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +131,15 @@ def test_a_batch_larger_than_the_example_is_named_first():
     assert error.ways_out[0].startswith("batches no larger than the job's example")
 
 
-@pytest.mark.parametrize(("example", "batch"), [(torch.zeros(4), [{"x": torch.zeros(8)}]), (torch.zeros(8), [torch.zeros(4)]),
-                                                (None, [torch.zeros(4)]), (torch.zeros(8), [])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("example", "batch"),
+    [
+        (torch.zeros(4), [{"x": torch.zeros(8)}]),
+        (torch.zeros(8), [torch.zeros(4)]),
+        (None, [torch.zeros(4)]),
+        (torch.zeros(8), []),
+    ],
+)
 def test_a_batch_that_cannot_be_compared_is_left_out(example, batch):
     assert explain(CUDA, MemoryView(example=example, batch=batch)).what == "the job ran out of memory asking for 2 GiB more."
 
@@ -159,8 +177,9 @@ def from_a_broken_context():
 
 def test_a_failing_job_is_explained():
     job = Job(model=lambda: nn.Linear(1, 1), batch=lambda n: torch.zeros(n, 1), loss=lambda m, x: m(x).sum(), name="toy")
-    failed = job_failure(from_the_allocator(), job, doing="step 2", part=job.loss,
-                         memory=lambda: MemoryView(forecast=ACTIVATIONS))  # fmt: skip
+    failed = job_failure(
+        from_the_allocator(), job, doing="step 2", part=job.loss, memory=lambda: MemoryView(forecast=ACTIVATIONS)
+    )
     assert isinstance(failed, DoesNotFitError)
     assert failed.what.startswith("toy in step 2 (")
     assert "The forecast's peak is 9 GiB" in failed.what

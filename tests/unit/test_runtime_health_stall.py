@@ -49,8 +49,9 @@ def test_a_stall_is_told_once_with_where_its_threads_stand(watch, tmp_path):
     (stall,) = watch.told
     assert (stall.phase, stall.over, stall.path) == ("data", False, tmp_path / "stalls" / "1.txt")
     assert LEAST_S < stall.silent_s <= LEAST_S + 2 * TICK_S
-    assert stall.text == (f"the run has stood still for 1.03 min in its reading of data; where its threads stand is in "
-                          f"{stall.path}.")  # fmt: skip
+    assert stall.text == (
+        f"the run has stood still for 1.03 min in its reading of data; where its threads stand is in {stall.path}."
+    )
     written = stall.path.read_text()
     assert "silent for 62 s in phase 'data'" in written
     assert "test_runtime_health_stall.py" in written
@@ -77,9 +78,15 @@ def test_slow_steps_get_more_time(watch):
     assert len(watch.told) == 1
 
 
-@pytest.mark.parametrize(("phase", "step_s", "patience_s"), [("evaluation", 0.1, PATIENCE_S["evaluation"]),
-                                                             ("save", 0.1, PATIENCE_S["save"]), ("data", 0.0, LEAST_S),
-                                                             ("step", 0.0, PATIENCE_S["first step"])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("phase", "step_s", "patience_s"),
+    [
+        ("evaluation", 0.1, PATIENCE_S["evaluation"]),
+        ("save", 0.1, PATIENCE_S["save"]),
+        ("data", 0.0, LEAST_S),
+        ("step", 0.0, PATIENCE_S["first step"]),
+    ],
+)
 def test_what_may_take_long(phase, step_s, patience_s, watch):
     watch.step_s = step_s
     watch.let(TICK_S, beating=phase)

@@ -80,14 +80,17 @@ def test_cores_are_told_by_one_processor_each():
     assert set(found) <= os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else True
 
 
-@pytest.mark.parametrize(("strategy", "cpu", "said"), [
-    (Strategy("tf32"), ZEN4, "tf32 is ignored here: a CPU has no such arithmetic"),
-    (Strategy("amp-bf16"), OLD, "amp-bf16 is emulated here: Xeon has no bfloat16 arithmetic"),
-    (Strategy("amp-fp16"), ZEN4, "amp-fp16 is slow here"),
-    (Strategy("fp8"), ZEN4, "fp8 is emulated here"),
-    (Strategy(pinned_memory=True), ZEN4, "pinned memory is ignored here"),
-    (Strategy(threads=5), ZEN4, "5 threads share 4 processors here"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "cpu", "said"),
+    [
+        (Strategy("tf32"), ZEN4, "tf32 is ignored here: a CPU has no such arithmetic"),
+        (Strategy("amp-bf16"), OLD, "amp-bf16 is emulated here: Xeon has no bfloat16 arithmetic"),
+        (Strategy("amp-fp16"), ZEN4, "amp-fp16 is slow here"),
+        (Strategy("fp8"), ZEN4, "fp8 is emulated here"),
+        (Strategy(pinned_memory=True), ZEN4, "pinned memory is ignored here"),
+        (Strategy(threads=5), ZEN4, "5 threads share 4 processors here"),
+    ],
+)
 def test_what_a_cpu_has_no_use_for(monkeypatch, strategy, cpu, said):
     monkeypatch.setattr(host_threads, "detect_cpu", lambda: cpu)
     (found,) = unusable(strategy, HERE)

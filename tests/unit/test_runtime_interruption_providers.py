@@ -18,14 +18,20 @@ def firmware(folder, **fields):
         ({"sys_vendor": "Amazon EC2", "product_name": "p5.48xlarge"}, "aws"),
         ({"sys_vendor": "Xen", "product_name": "HVM domU", "bios_version": "4.11.amazon"}, "aws"),
         ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "gcp"),
-        ({"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine",
-          "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"}, "azure"),
+        (
+            {
+                "sys_vendor": "Microsoft Corporation",
+                "product_name": "Virtual Machine",
+                "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77",
+            },
+            "azure",
+        ),
         ({"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine"}, None),  # a Hyper-V at home
         ({"sys_vendor": "Google", "product_name": "Pixelbook"}, None),
         ({"sys_vendor": "QEMU", "product_name": "Standard PC"}, None),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_by_what_the_firmware_says(fields, name, tmp_path):
     source = source_for("auto", dmi=firmware(tmp_path, **fields))
     assert (source and source.name) == name

@@ -28,8 +28,9 @@ def test_an_answer_of_no_use_keeps_what_stands():
 
 def test_lasting_failure_is_told_once_whatever_is_raised():
     told, now_s = [], [0.0]
-    watcher = Watcher(Source(TypeError("a bug\n in a source")), on_change=lambda: told.append(watcher.problem),
-                      clock=lambda: now_s[0])  # fmt: skip
+    watcher = Watcher(
+        Source(TypeError("a bug\n in a source")), on_change=lambda: told.append(watcher.problem), clock=lambda: now_s[0]
+    )
     for now_s[0] in (1.0, FAILING_S - 1, FAILING_S + 1, FAILING_S + 2, 10 * FAILING_S):
         watcher.look()
     assert len(told) == 1

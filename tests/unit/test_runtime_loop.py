@@ -16,8 +16,21 @@ from gpuwise.strategy import Mesh, Strategy
 
 def forecast_of(step_time_s: Interval) -> Forecast:
     memory = MemoryForecast(1, 1, 1, None, {"parameter": 1})
-    return Forecast("toy", "cpu", 1, STRATEGY, step_time_s, 1.0, "samples/s", memory, 1, None, {"compute": 1.0}, None,
-                    {"step_time_s": "datasheet"})  # fmt: skip
+    return Forecast(
+        "toy",
+        "cpu",
+        1,
+        STRATEGY,
+        step_time_s,
+        1.0,
+        "samples/s",
+        memory,
+        1,
+        None,
+        {"compute": 1.0},
+        None,
+        {"step_time_s": "datasheet"},
+    )
 
 
 def test_learns_and_evaluates():

@@ -20,8 +20,15 @@ def machine(*, processors: int, own: float, others: float, stolen: float = 0.0) 
     def now() -> Busy:
         at = next(moments)
         whole = at * processors
-        return Busy(float(at), float(at), processors=processors, busy_s=(own + others) * whole, own_s=own * whole,
-                    stolen_s=stolen * whole, idle_s=(1 - own - others - stolen) * whole)  # fmt: skip
+        return Busy(
+            float(at),
+            float(at),
+            processors=processors,
+            busy_s=(own + others) * whole,
+            own_s=own * whole,
+            stolen_s=stolen * whole,
+            idle_s=(1 - own - others - stolen) * whole,
+        )
 
     return now
 
@@ -36,15 +43,30 @@ def passive(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (2, 2, 1.0, 0.0, 0.0, 1.0, ""),
         (2, 2, 0.9, 0.1, 0.0, 1.0, ""),
-        (2, 2, 0.5, 0.5, 0.0, 0.5, "other programs use 50 % of this machine's processors, so steps take longer than on a free "
-                                   "one; --threads 1 takes what they leave."),
-        (2, 1, 0.3, 0.7, 0.0, 0.6, "other programs use 70 % of this machine's processors, so steps take longer than on a free "
-                                   "one."),
+        (
+            2,
+            2,
+            0.5,
+            0.5,
+            0.0,
+            0.5,
+            "other programs use 50 % of this machine's processors, so steps take longer than on a free "
+            "one; --threads 1 takes what they leave.",
+        ),
+        (
+            2,
+            1,
+            0.3,
+            0.7,
+            0.0,
+            0.6,
+            "other programs use 70 % of this machine's processors, so steps take longer than on a free one.",
+        ),
         (2, 2, 0.6, 0.0, 0.4, 0.6, "other programs use 40 %"),
         (64, 16, 0.25, 0.5, 0.0, 1.0, ""),  # half of the machine is still twice what the run wants
         (64, 64, 0.25, 0.75, 0.0, 0.25, "--threads 16 takes what they leave"),
     ],
-)  # fmt: skip
+)
 def test_what_others_take(processors: int, threads: int, own: float, others: float, stolen: float, available: float, said: str):
     clock = machine(processors=processors, own=own, others=others, stolen=stolen)
     seen = Neighbours(threads, clock)

@@ -89,6 +89,7 @@ def test_one_bad_sample_leaves_the_statistics_as_they_are_without_it(precision: 
 
 def test_under_fp16_a_step_whose_gradients_alone_overflow_keeps_its_statistics() -> None:
     """As plain PyTorch does: the forward was sound, and the scaler lowers its scale."""
+
     def loud(model: nn.Module, batch: Any) -> Tensor:
         return 100 * F.cross_entropy(model(batch["x"]).float(), batch["y"])
 
@@ -135,8 +136,9 @@ def test_buffers_are_put_back_on_the_device_by_a_number_that_is_there(wrong: boo
         assert torch.equal(value.nan_to_num(7.0), (before if wrong else after)[name].nan_to_num(7.0))
 
 
-@pytest.mark.parametrize(("value", "said"), [(math.nan, "holds NaN at sample 5 of"), (math.inf, "holds inf at sample 5 of"),
-                                             (-math.inf, None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "said"), [(math.nan, "holds NaN at sample 5 of"), (math.inf, "holds inf at sample 5 of"), (-math.inf, None)]
+)
 def test_the_tensor_and_the_sample_at_fault_are_named(value: float, said: str | None) -> None:
     good, bad = points(8), points(8)
     bad["x"][5, 2] = value
@@ -150,8 +152,11 @@ def test_the_tensor_and_the_sample_at_fault_are_named(value: float, said: str | 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
 def test_nan_in_the_data_is_not_blamed_on_the_learning_rate(precision: str, tmp_path: Path) -> None:
     job = toy(data=lambda: Ordered(with_bad_rows(29)), evaluate=None)
-    with pytest.raises(JobError, match=r"toy: batch\['x'\] holds NaN at sample 5 of the micro-batch, so the loss is nan at "
-                                       r"step 4; the last good one was") as caught:  # fmt: skip
+    with pytest.raises(
+        JobError,
+        match=r"toy: batch\['x'\] holds NaN at sample 5 of the micro-batch, so the loss is nan at "
+        r"step 4; the last good one was",
+    ) as caught:
         train(job, Strategy(micro_batch=8, precision=precision), folder=tmp_path / "run", steps=20)
     assert "learning rate" not in str(caught.value)
     assert "--on-nonfinite skip" in str(caught.value)

@@ -36,8 +36,10 @@ def losses(model: Gan, real: torch.Tensor) -> tuple[Callable[[], torch.Tensor], 
     ones = torch.ones(len(real), 1)
     fake = model.generator(torch.randn(len(real), NOISE))
     guess = F.binary_cross_entropy_with_logits
-    return (lambda: guess(model.discriminator(real), ones) + guess(model.discriminator(fake.detach()), 1 - ones),
-            lambda: guess(model.discriminator(fake), ones))  # fmt: skip
+    return (
+        lambda: guess(model.discriminator(real), ones) + guess(model.discriminator(fake.detach()), 1 - ones),
+        lambda: guess(model.discriminator(fake), ones),
+    )
 
 
 def gan_step(context: StepContext, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -133,8 +135,9 @@ def test_a_gan_that_was_stopped_goes_on_with_the_same_bits(tmp_path, precision):
     def run(name, *leave_at):
         found = []
         for last in (*leave_at, None):
-            run = training(gan(ema_decay=0.9, schedule="cosine"), STRATEGY.but(precision=precision), steps=STEPS,
-                           folder=tmp_path / name)  # fmt: skip
+            run = training(
+                gan(ema_decay=0.9, schedule="cosine"), STRATEGY.but(precision=precision), steps=STEPS, folder=tmp_path / name
+            )
             for step in run:
                 found.append((step.step, step.loss, dict(step.parts)))
                 if step.step == last:
@@ -186,12 +189,18 @@ def test_parts_of_a_plain_loss_are_means_over_the_micro_batches():
     assert [step.parts["first"] for step in ours] == pytest.approx([(a["x"][0, 0] + b["x"][0, 0]).item() / 2 for a, b in first])
 
 
-@pytest.mark.parametrize(("returned", "what"), [
-    (lambda value: {"entropy": value}, 'none of it is "loss"'),
-    (lambda value: {"loss": value, "logits": torch.zeros(3)}, '"logits" of what the loss returned must be a tensor with one'),
-    (lambda value: {"loss": 1.0}, '"loss" of what the loss returned is a float'),
-    (lambda value: (value, {}), "a dict of them, got tuple"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        (lambda value: {"entropy": value}, 'none of it is "loss"'),
+        (
+            lambda value: {"loss": value, "logits": torch.zeros(3)},
+            '"logits" of what the loss returned must be a tensor with one',
+        ),
+        (lambda value: {"loss": 1.0}, '"loss" of what the loss returned is a float'),
+        (lambda value: (value, {}), "a dict of them, got tuple"),
+    ],
+)
 def test_a_loss_of_another_form_is_refused(returned, what):
     with pytest.raises(JobError, match=what):
         train(toy(loss=lambda model, batch: returned(loss(model, batch))), STRATEGY, steps=1)
@@ -322,7 +331,7 @@ def test_mistakes_in_the_step_are_named():
         (of(gan_step, optimizer={"discriminator": lambda model: model}), "'discriminator' is a Gan, not a torch.optim"),
         (of(gan_step, optimizer={"d": lambda model: model.critic}), "'d' cannot be made: AttributeError"),
         (toy(step=lambda context, batch: context.update(), optimizer=torch.optim.LBFGS), "its update needs a closure"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(JobError, match=what):
             train(job, STRATEGY, steps=1)
 

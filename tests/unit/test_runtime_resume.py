@@ -53,13 +53,12 @@ CASES = {
     "mixed precision": (convolving(), Strategy(micro_batch=8, precision="amp-bf16")),
     "fp16 with a scaler": (toy(), Strategy(micro_batch=8, precision="amp-fp16")),
     "bf16": (toy(), Strategy(micro_batch=8, precision="bf16")),
-    "recompute": (toy(model=Blocks),
-                  Strategy(micro_batch=8, recompute="full")),
+    "recompute": (toy(model=Blocks), Strategy(micro_batch=8, recompute="full")),
     "kept gradients": (toy(), Strategy(micro_batch=8, keep_gradients=True)),
     "in backward": (dropping(), Strategy(micro_batch=8, optimizer_in_backward=True)),
     **{name: (dropping(), Strategy(micro_batch=8, optimizer=name)) for name in ("sgd", "momentum", "adam", "adafactor")},
     "own optimizer": (dropping(optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)), STRATEGY),
-}  # fmt: skip
+}
 
 
 def losses(job: Job, strategy: Strategy, folder: Path, *, until: int | None = None, **settings) -> dict[int, float]:

@@ -160,9 +160,15 @@ def rewritten(path: Path, change: Any) -> None:
     path.write_bytes(manifest.dump_json({"checksum": _checksum(content), "content": content}))
 
 
-@pytest.mark.parametrize("change", [
-    lambda content: content.update(step=10**400), lambda content: content["files"]["state.json"].update(nbytes=10**400),
-    lambda content: content["meta"].update(x=10**4000), lambda content: content.update(version=10**400)])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(step=10**400),
+        lambda content: content["files"]["state.json"].update(nbytes=10**400),
+        lambda content: content["meta"].update(x=10**4000),
+        lambda content: content.update(version=10**400),
+    ],
+)
 def test_numbers_of_any_length_in_a_manifest_are_damage(change, tmp_path):
     kept = checkpoints(tmp_path)
     rewritten(kept / "step-00000006" / "manifest.json", change)

@@ -19,8 +19,9 @@ def keeper(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "Files", Quick)
 
     def made(save_every_s=None):
-        return keeping.Keeper(tmp_path / "checkpoints", torch.device("cpu"), keep=2, save_every_s=save_every_s,
-                              interruptions_per_day=None)  # fmt: skip
+        return keeping.Keeper(
+            tmp_path / "checkpoints", torch.device("cpu"), keep=2, save_every_s=save_every_s, interruptions_per_day=None
+        )
 
     return made
 

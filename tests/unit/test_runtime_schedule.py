@@ -74,8 +74,18 @@ def test_each_group_keeps_its_own_rate():
     assert rate.value == 0.5
 
 
-@pytest.mark.parametrize("changes", [{"schedule": "steep"}, {"warmup_steps": -1}, {"warmup_steps": 1.5}, {"clip_norm": 0},
-                                     {"clip_norm": math.nan}, {"ema_decay": 1.0}, {"ema_decay": 0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": "steep"},
+        {"warmup_steps": -1},
+        {"warmup_steps": 1.5},
+        {"clip_norm": 0},
+        {"clip_norm": math.nan},
+        {"ema_decay": 1.0},
+        {"ema_decay": 0},
+    ],
+)
 def test_senseless_fields(changes):
     with pytest.raises(JobError):
         toy(**changes)

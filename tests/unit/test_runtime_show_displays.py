@@ -13,11 +13,21 @@ from gpuwise.runtime.show.panel import Panel
 from gpuwise.runtime.show.update import LastCheckpoint, Update, beside
 
 FORECAST = Interval(0.038, 0.031, 0.052)
-UPDATE = Update(step=41, steps=100, samples=1312, loss=0.25, step_time_s=0.041, samples_per_s=780.0, remaining_s=2.0,
-                forecast=FORECAST)  # fmt: skip
-FULL = replace(UPDATE, learning_rate=3e-4, mfu=0.413, memory_bytes=13 * 2**30, memory_capacity_bytes=24 * 2**30,
-               data_share=0.031, usd_spent=1.13, usd_left=3.2, checkpoint=LastCheckpoint(40, 32.0),
-               metrics={"accuracy": 0.9123})  # fmt: skip
+UPDATE = Update(
+    step=41, steps=100, samples=1312, loss=0.25, step_time_s=0.041, samples_per_s=780.0, remaining_s=2.0, forecast=FORECAST
+)
+FULL = replace(
+    UPDATE,
+    learning_rate=3e-4,
+    mfu=0.413,
+    memory_bytes=13 * 2**30,
+    memory_capacity_bytes=24 * 2**30,
+    data_share=0.031,
+    usd_spent=1.13,
+    usd_left=3.2,
+    checkpoint=LastCheckpoint(40, 32.0),
+    metrics={"accuracy": 0.9123},
+)
 
 
 class Terminal(io.StringIO):

@@ -75,9 +75,20 @@ def test_what_a_step_says(path):
         step(log, 1.0, 5, loss=2.5, step_time_s=0.03, data_s=0.01, grad_norm=1.5, memory_bytes=2**30)
     (told,) = steps_of(path)
     del told["time"]
-    assert told == {"record": "step", "step": 5, "samples": 40, "epoch": 0.5, "loss": 2.5, "learning_rate": 1e-3,
-                    "step_time_s": 0.03, "data_s": 0.01, "samples_per_s": 200.0, "steps": 1, "grad_norm": 1.5,
-                    "memory_bytes": 2**30}  # fmt: skip
+    assert told == {
+        "record": "step",
+        "step": 5,
+        "samples": 40,
+        "epoch": 0.5,
+        "loss": 2.5,
+        "learning_rate": 1e-3,
+        "step_time_s": 0.03,
+        "data_s": 0.01,
+        "samples_per_s": 200.0,
+        "steps": 1,
+        "grad_norm": 1.5,
+        "memory_bytes": 2**30,
+    }
 
 
 def test_quick_steps_share_a_record(path):

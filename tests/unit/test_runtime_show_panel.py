@@ -38,9 +38,18 @@ def test_the_frame_is_whole_on_every_width(monkeypatch, width, drawn):
 
 def test_all_is_there_on_80_columns(monkeypatch):
     text = "\n".join(frame(FULL, width=80, monkeypatch=monkeypatch))
-    for words in ("gpt2 · step 41/100 · 41 %", "0.25 · lr 0.0003", "accuracy 0.9123", "780 samples/s · MFU 41 %",
-                  "3 % waiting for data", "41 ms · forecast 38 ms (31 to 52)", "13 GiB of 24 GiB", "2 s left",
-                  "$1.13 spent, $3.20 left", "step 40 saved 32 s ago"):  # fmt: skip
+    for words in (
+        "gpt2 · step 41/100 · 41 %",
+        "0.25 · lr 0.0003",
+        "accuracy 0.9123",
+        "780 samples/s · MFU 41 %",
+        "3 % waiting for data",
+        "41 ms · forecast 38 ms (31 to 52)",
+        "13 GiB of 24 GiB",
+        "2 s left",
+        "$1.13 spent, $3.20 left",
+        "step 40 saved 32 s ago",
+    ):
         assert words in text, words
 
 

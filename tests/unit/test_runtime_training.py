@@ -37,8 +37,9 @@ def failing_at(step: int, what: float):
 
 
 def test_evaluations_are_logged_and_the_best_checkpoint_is_kept(tmp_path):
-    result = train(toy(evaluate=scores(0.1, 0.9, 0.3, 0.2, 0.1)), steps=10, evaluate_every=2, monitor="max:score",
-                   folder=tmp_path)  # fmt: skip
+    result = train(
+        toy(evaluate=scores(0.1, 0.9, 0.3, 0.2, 0.1)), steps=10, evaluate_every=2, monitor="max:score", folder=tmp_path
+    )
     assert result.best == {"step": 4, "metric": "score", "value": 0.9}
     found = [(r["step"], r["metrics"]["score"]) for r in read_log(tmp_path / "log.jsonl") if r["record"] == "evaluation"]
     assert found == [(2, 0.1), (4, 0.9), (6, 0.3), (8, 0.2), (10, 0.1)]
@@ -50,8 +51,9 @@ def test_evaluations_are_logged_and_the_best_checkpoint_is_kept(tmp_path):
 
 
 def test_a_run_stops_early(tmp_path):
-    result = train(toy(evaluate=scores(3, 2, 5, 4)), steps=100, evaluate_every=2, monitor="min:score", patience=2,
-                   folder=tmp_path)  # fmt: skip
+    result = train(
+        toy(evaluate=scores(3, 2, 5, 4)), steps=100, evaluate_every=2, monitor="min:score", patience=2, folder=tmp_path
+    )
     assert (result.stopped, result.steps) == ("early stop", 8)
     assert result.best is not None
     assert result.best["step"] == 4
@@ -84,10 +86,22 @@ def test_there_is_no_model_before_the_run_has_begun():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"monitor": "accuracy"}, {"monitor": "best:accuracy"}, {"patience": 3}, {"keep": 1}, {"time_limit_s": 0}, {"seed": -1},
-     {"resume": "maybe"}, {"on_nonfinite": "ignore"}, {"preemption": "ibm"}, {"interruptions_per_day": -1},
-     {"evaluate_every": 0}, {"save_every_s": math.nan}, {"steps": 1, "tokens": 1}],
-)  # fmt: skip
+    [
+        {"monitor": "accuracy"},
+        {"monitor": "best:accuracy"},
+        {"patience": 3},
+        {"keep": 1},
+        {"time_limit_s": 0},
+        {"seed": -1},
+        {"resume": "maybe"},
+        {"on_nonfinite": "ignore"},
+        {"preemption": "ibm"},
+        {"interruptions_per_day": -1},
+        {"evaluate_every": 0},
+        {"save_every_s": math.nan},
+        {"steps": 1, "tokens": 1},
+    ],
+)
 def test_senseless_settings(settings):
     with pytest.raises(InputError):
         TrainSettings(**settings)
@@ -234,6 +248,7 @@ def test_an_average_swaps_back_when_evaluation_fails():
     average, before = Average(model, 0.9), model.weight.detach().clone()
     with torch.no_grad():
         model.weight.add_(1)
+
     def fail():
         with average.in_place():
             assert torch.equal(model.weight, before)

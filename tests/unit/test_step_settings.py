@@ -53,8 +53,17 @@ def test_every_verb_takes_every_technique():
 
 
 def test_flags_of_a_strategy_give_it_back():
-    strategy = Strategy("amp-bf16", micro_batch=2, accumulation=4, recompute="full", adapter="qlora", adapter_rank=8,
-                        optimizer="adamw", channels_last=True, compile=True)  # fmt: skip
+    strategy = Strategy(
+        "amp-bf16",
+        micro_batch=2,
+        accumulation=4,
+        recompute="full",
+        adapter="qlora",
+        adapter_rank=8,
+        optimizer="adamw",
+        channels_last=True,
+        compile=True,
+    )
     words = step_settings.flags_of(strategy).split()
     command = importlib.import_module("gpuwise.cli.compare").command
     context = command.make_context("compare", ["gpt2", "--on", "t4", *words])

@@ -30,9 +30,18 @@ def test_reads_back_equal_and_batches_multiply(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"precision": "fp7"}, {"micro_batch": 0}, {"micro_batch": -3}, {"micro_batch": 2.5}, {"accumulation": 10**9},
-     {"recompute": "some"}, {"optimizer": "magic"}, {"mode": "dream"}, {"micro_batch": True}],
-)  # fmt: skip
+    [
+        {"precision": "fp7"},
+        {"micro_batch": 0},
+        {"micro_batch": -3},
+        {"micro_batch": 2.5},
+        {"accumulation": 10**9},
+        {"recompute": "some"},
+        {"optimizer": "magic"},
+        {"mode": "dream"},
+        {"micro_batch": True},
+    ],
+)
 def test_refuses_nonsense(change: dict) -> None:
     with pytest.raises(InputError):
         Strategy(**change)

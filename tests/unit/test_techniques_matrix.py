@@ -67,8 +67,11 @@ PARAMETER_BYTES = 4 * sum(p.numel() for p in Model().parameters())
 TECHNIQUES: dict[str, dict[str, Any]] = {
     **{name: {"precision": name} for name in ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")},
     **{f"recompute {name}": {"recompute": name} for name in ("none", "selective", "full")},
-    **{f"{optimizer} {kernels}": {"optimizer": optimizer, "optimizer_kernels": kernels}
-       for optimizer, able in KERNELS_OF.items() for kernels in able},
+    **{
+        f"{optimizer} {kernels}": {"optimizer": optimizer, "optimizer_kernels": kernels}
+        for optimizer, able in KERNELS_OF.items()
+        for kernels in able
+    },
     "in backward": {"optimizer_in_backward": True},
     "gradients kept": {"keep_gradients": True},
     "offloaded optimizer": {"offload": "optimizer"},
@@ -79,17 +82,29 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "channels last": {"channels_last": True},
     "accumulated": {"accumulate": 4},
     "inference": {"mode": "infer"},
-}  # fmt: skip
+}
 
 REFUSED = {
-    T4: {"tf32": "does not compute in tf32", "amp-bf16": "does not compute in amp-bf16", "bf16": "does not compute in bf16",
-         "fp8": "does not compute in fp8", "in backward": "cannot scale fp16 gradients",
-         "muon for-loop": "no bf16 peak"},
+    T4: {
+        "tf32": "does not compute in tf32",
+        "amp-bf16": "does not compute in amp-bf16",
+        "bf16": "does not compute in bf16",
+        "fp8": "does not compute in fp8",
+        "in backward": "cannot scale fp16 gradients",
+        "muon for-loop": "no bf16 peak",
+    },
     MI300X: {"tf32": "does not compute in tf32"},
-    CPU: {"tf32": "does not compute", "amp-bf16": "does not compute", "amp-fp16": "does not compute",
-          "bf16": "does not compute", "fp8": "does not compute", "offloaded optimizer": "a CPU is the host",
-          "offloaded parameters": "a CPU is the host", "muon for-loop": "no bf16 peak"},
-}  # fmt: skip
+    CPU: {
+        "tf32": "does not compute",
+        "amp-bf16": "does not compute",
+        "amp-fp16": "does not compute",
+        "bf16": "does not compute",
+        "fp8": "does not compute",
+        "offloaded optimizer": "a CPU is the host",
+        "offloaded parameters": "a CPU is the host",
+        "muon for-loop": "no bf16 peak",
+    },
+}
 # Devices differ in their precisions, attention kernels and allocators: the update is the same on all of them.
 SOME = [name for name in TECHNIQUES if not (name.split()[0] in KERNELS_OF and name != "muon for-loop")]
 SEEN = ["bf16", "amp-fp16", "recompute selective", "accumulated", "inference"]  # AMD's GPUs run what the H100 does
@@ -99,8 +114,9 @@ EACH += [(MI300X, name) for name in SEEN + list(REFUSED[MI300X])]
 
 @cache
 def forecast(device: str, technique: str) -> gpuwise.Forecast:
-    return gpuwise.forecast(JOB, on=device, **{"micro_batch": 8, "precision": PRECISION[device.partition(":")[0]],
-                                               **TECHNIQUES[technique]})  # fmt: skip
+    return gpuwise.forecast(
+        JOB, on=device, **{"micro_batch": 8, "precision": PRECISION[device.partition(":")[0]], **TECHNIQUES[technique]}
+    )
 
 
 def category(device: str, technique: str, name: str) -> int:
@@ -183,17 +199,30 @@ def test_techniques_that_exclude_each_other_are_refused() -> None:
 
 
 MESHES = {"dp=2": "h100-sxm:2", "dp_shard=8": "h100-sxm:8"}
-NOT_ON_SEVERAL = {"in backward": "optimizer in backward", "offloaded optimizer": "offloading",
-                  "offloaded parameters": "offloading"}  # fmt: skip
-NOT_SHARDED = {**NOT_ON_SEVERAL, "fp8": "fp8", "qlora": "QLoRA", "compiled": "compiled step", "muon for-loop": "muon",
-               "adafactor for-loop": "adafactor", "adafactor foreach": "adafactor", "sgd fused": "no fused kernels",
-               "momentum fused": "no fused kernels", "inference": "sharded parameters"}  # fmt: skip
+NOT_ON_SEVERAL = {
+    "in backward": "optimizer in backward",
+    "offloaded optimizer": "offloading",
+    "offloaded parameters": "offloading",
+}
+NOT_SHARDED = {
+    **NOT_ON_SEVERAL,
+    "fp8": "fp8",
+    "qlora": "QLoRA",
+    "compiled": "compiled step",
+    "muon for-loop": "muon",
+    "adafactor for-loop": "adafactor",
+    "adafactor foreach": "adafactor",
+    "sgd fused": "no fused kernels",
+    "momentum fused": "no fused kernels",
+    "inference": "sharded parameters",
+}
 
 
 @cache
 def on_mesh(mesh: str, technique: str) -> gpuwise.Forecast:
-    return gpuwise.forecast(JOB, on=MESHES[mesh], mesh=mesh,
-                            **{"micro_batch": 8, "precision": "amp-bf16", **TECHNIQUES[technique]})  # fmt: skip
+    return gpuwise.forecast(
+        JOB, on=MESHES[mesh], mesh=mesh, **{"micro_batch": 8, "precision": "amp-bf16", **TECHNIQUES[technique]}
+    )
 
 
 FIRST_KERNELS = {f"{optimizer} {able[0]}" for optimizer, able in KERNELS_OF.items()} | {"adamw foreach", "sgd foreach"}
@@ -238,14 +267,22 @@ def test_presets_take_the_techniques_that_are_composed_from_their_recordings(job
 
 
 RUNS: dict[str, dict[str, Any]] = {
-    "plain": {}, "accumulated": {"accumulate": 4}, "bf16": {"precision": "bf16"}, "amp": {"precision": "amp-bf16"},
+    "plain": {},
+    "accumulated": {"accumulate": 4},
+    "bf16": {"precision": "bf16"},
+    "amp": {"precision": "amp-bf16"},
     "recompute": {"recompute": "selective"},
-    "lora": TECHNIQUES["lora"], "qlora": TECHNIQUES["qlora"], "muon": {"optimizer": "muon"},
-    "adafactor": {"optimizer": "adafactor"}, "in backward": {"optimizer_in_backward": True},
-    "gradients kept": {"keep_gradients": True}, "loop": {"optimizer_kernels": "for-loop"},
-    "foreach": {"optimizer_kernels": "foreach"}, "fp8": {"precision": "fp8"},
+    "lora": TECHNIQUES["lora"],
+    "qlora": TECHNIQUES["qlora"],
+    "muon": {"optimizer": "muon"},
+    "adafactor": {"optimizer": "adafactor"},
+    "in backward": {"optimizer_in_backward": True},
+    "gradients kept": {"keep_gradients": True},
+    "loop": {"optimizer_kernels": "for-loop"},
+    "foreach": {"optimizer_kernels": "foreach"},
+    "fp8": {"precision": "fp8"},
     "channels last": TECHNIQUES["channels last"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("technique", RUNS)

@@ -33,8 +33,14 @@ def permuted(trace: Trace) -> Trace:
 
 def test_it_is_of_what_runs_not_of_how_it_is_told():
     trace = small_trace()
-    header = replace(trace.header, job="other", fingerprint="f" * 16, assumptions=("another guess",), blocks=(),
-                     strategy=STRATEGY.but(optimizer=None))  # fmt: skip
+    header = replace(
+        trace.header,
+        job="other",
+        fingerprint="f" * 16,
+        assumptions=("another guess",),
+        blocks=(),
+        strategy=STRATEGY.but(optimizer=None),
+    )
     told = replace(trace, header=header, modules=("", "a", "b"))
     assert len(digest(trace, STRATEGY)) == 32
     assert digest(told, STRATEGY) == digest(permuted(trace), STRATEGY) == digest(trace, STRATEGY)

@@ -105,8 +105,7 @@ def test_operations_equal_at_one_size_may_differ_at_another() -> None:
         )
 
 
-@given(start=st.integers(1, 512), step=st.integers(1, 256), degree=st.integers(1, 4), at=st.integers(0, 1000),
-       data=st.data())  # fmt: skip
+@given(start=st.integers(1, 512), step=st.integers(1, 256), degree=st.integers(1, 4), at=st.integers(0, 1000), data=st.data())
 def test_newton_s_basis_is_exact_on_whole_steps(start: int, step: int, degree: int, at: int, data: st.DataObject) -> None:
     axis = Axis("n", start, step, degree)
     basis = axis.basis(start + at * step)

@@ -193,9 +193,21 @@ def test_a_column_missing_or_of_another_type_or_shape(name: str, tmp_path: Path)
             load(written(tmp_path / f"{index}.npz", content))
 
 
-@pytest.mark.parametrize(("name", "value"), [("operation", 99), ("module", -1), ("phase", 9), ("micro_step", 3), ("kind", 77),
-                                             ("category", 9), ("born", -2), ("died", 99), ("storage_module", 50),
-                                             ("size_bytes", -5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("operation", 99),
+        ("module", -1),
+        ("phase", 9),
+        ("micro_step", 3),
+        ("kind", 77),
+        ("category", 9),
+        ("born", -2),
+        ("died", 99),
+        ("storage_module", 50),
+        ("size_bytes", -5),
+    ],
+)
 def test_an_index_outside_its_table(name: str, value: int, tmp_path: Path) -> None:
     arrays = members(saved_bytes(False))
     arrays[name] = arrays[name].copy()

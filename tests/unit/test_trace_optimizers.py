@@ -20,8 +20,12 @@ from gpuwise.trace.optimizers import with_optimizer
 from gpuwise.tracing.family import trace_family
 from gpuwise.tracing.record import record
 
-ALL = [(name, kernels) for name in KERNELS_OF for kernels in KERNELS_OF[name]
-       if "bit" not in name or importlib.util.find_spec("torchao")]  # fmt: skip
+ALL = [
+    (name, kernels)
+    for name in KERNELS_OF
+    for kernels in KERNELS_OF[name]
+    if "bit" not in name or importlib.util.find_spec("torchao")
+]
 WAYS = [{}, {"optimizer_in_backward": True}, {"keep_gradients": True}, {"offload": "optimizer"}]
 CASES = [("fp32", way) for way in WAYS] + [(p, way) for p in ("amp-bf16", "bf16") for way in WAYS[:2]]
 LOSS_SHARE_BYTES = 512  # loss / accumulation, which a recording of one micro-batch does not compute
@@ -49,14 +53,22 @@ def job() -> Job:
 
 def compose(base: Trace, strategy: Strategy) -> Trace:
     assert strategy.optimizer is not None
-    return with_optimizer(base, strategy.optimizer, strategy.optimizer_kernels, in_backward=strategy.optimizer_in_backward,
-                          offload=strategy.offload, keep_gradients=strategy.keep_gradients).check()  # fmt: skip
+    return with_optimizer(
+        base,
+        strategy.optimizer,
+        strategy.optimizer_kernels,
+        in_backward=strategy.optimizer_in_backward,
+        offload=strategy.offload,
+        keep_gradients=strategy.keep_gradients,
+    ).check()
 
 
 def rows(trace: Trace) -> list[tuple[object, ...]]:
     sequence, operations = trace.sequence, trace.operations
-    return [(operations.name[o], operations.kind[o], int(p), int(s), *operations.values[o].tolist())
-            for o, p, s in zip(sequence.operation, sequence.phase, sequence.micro_step, strict=True)]  # fmt: skip
+    return [
+        (operations.name[o], operations.kind[o], int(p), int(s), *operations.values[o].tolist())
+        for o, p, s in zip(sequence.operation, sequence.phase, sequence.micro_step, strict=True)
+    ]
 
 
 def storages(trace: Trace, category: str) -> list[tuple[int, int, int]]:
@@ -115,8 +127,10 @@ def test_offloaded_16_bit_parameters_are_updated_by_the_host_which_has_no_fused_
 
 def test_a_recording_of_a_gpu_is_composed_anew_for_a_cpu_where_its_kernels_are_wrong_there() -> None:
     base = record(replace(job(), optimizer="momentum"), Strategy(precision="bf16", micro_batch=2))
-    names = [{row[0] for row in rows(composed(lambda _: base, Strategy(precision="bf16", micro_batch=2), on_cpu=on_cpu))}
-             for on_cpu in (False, True)]  # fmt: skip
+    names = [
+        {row[0] for row in rows(composed(lambda _: base, Strategy(precision="bf16", micro_batch=2), on_cpu=on_cpu))}
+        for on_cpu in (False, True)
+    ]
     assert ["aten._fused_sgd_.default" in found for found in names] == [True, False]
 
 

@@ -38,8 +38,14 @@ RANKS = 8
 
 
 def language_job(model: Any, *, vocabulary: int, seq_len: int) -> Job:
-    return Job(model=model, batch=lambda n: next_token_batch(n, vocabulary=vocabulary, seq_len=seq_len), loss=token_loss,
-               seq_len=seq_len, sample_unit="token", tokens_per_sample=seq_len)  # fmt: skip
+    return Job(
+        model=model,
+        batch=lambda n: next_token_batch(n, vocabulary=vocabulary, seq_len=seq_len),
+        loss=token_loss,
+        seq_len=seq_len,
+        sample_unit="token",
+        tokens_per_sample=seq_len,
+    )
 
 
 def llama_job(*, seq_len: int = 64, vocabulary: int = 2048) -> Job:
@@ -101,15 +107,15 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
         apply_recompute(model, strategy.recompute)
         half = None if strategy.precision == "fp32" else torch.bfloat16
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-        with (virtual_device.VirtualMode(), torch.autograd.set_multithreading_enabled(False),
-              Recorder("virt") as recorder):  # fmt: skip
+        with virtual_device.VirtualMode(), torch.autograd.set_multithreading_enabled(False), Recorder("virt") as recorder:
             for block in repeated_blocks(model):
                 fully_shard(block, mesh=mesh, mp_policy=policy)
             fully_shard(model, mesh=mesh, mp_policy=policy)
             model.to_empty(device="virt")
             trained = [p for p in model.parameters() if p.requires_grad]
-            optimizer = make_optimizer(strategy.optimizer or job.optimizer, trained, job.learning_rate,
-                                       kernels=strategy.optimizer_kernels)  # fmt: skip
+            optimizer = make_optimizer(
+                strategy.optimizer or job.optimizer, trained, job.learning_rate, kernels=strategy.optimizer_kernels
+            )
             _step(job, strategy, model, optimizer, recorder)
             recorder.start()
             with collectives:
@@ -166,18 +172,24 @@ CASES = {
     "llama, amp-bf16, recomputed": (llama_job(seq_len=128), Strategy(precision="amp-bf16", recompute="full", micro_batch=2)),
     "llama, large vocabulary": (llama_job(vocabulary=32_000), Strategy(precision="amp-bf16", recompute="full")),
     "llama, selective": (llama_job(), Strategy(precision="amp-bf16", recompute="selective", micro_batch=4)),
-    "llama, adam in foreach kernels": (llama_job(), Strategy(precision="amp-bf16", optimizer="adam",
-                                                             optimizer_kernels="foreach")),
+    "llama, adam in foreach kernels": (
+        llama_job(),
+        Strategy(precision="amp-bf16", optimizer="adam", optimizer_kernels="foreach"),
+    ),
     "llama, momentum in bf16": (llama_job(), Strategy(precision="bf16", optimizer="momentum", optimizer_kernels="for-loop")),
     "llama, lora": (llama_job(seq_len=128), Strategy(precision="amp-bf16", adapter="lora", micro_batch=4)),
     "llama, lora in fp32": (llama_job(), Strategy(adapter="lora", micro_batch=8)),
-    "llama, lora in bf16, recomputed": (llama_job(), Strategy(precision="bf16", adapter="lora", recompute="full",
-                                                              accumulation=2, micro_batch=4)),
-    "llama, momentum in a loop": (llama_job(), Strategy(precision="amp-bf16", optimizer="momentum",
-                                                        optimizer_kernels="for-loop")),
+    "llama, lora in bf16, recomputed": (
+        llama_job(),
+        Strategy(precision="bf16", adapter="lora", recompute="full", accumulation=2, micro_batch=4),
+    ),
+    "llama, momentum in a loop": (
+        llama_job(),
+        Strategy(precision="amp-bf16", optimizer="momentum", optimizer_kernels="for-loop"),
+    ),
     "llama, gradients kept": (llama_job(), Strategy(precision="amp-bf16", keep_gradients=True)),
     "gpt2, tied": (gpt_job(), Strategy(precision="amp-bf16", micro_batch=2)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -215,8 +227,9 @@ def test_the_jobs_own_optimizer_keeps_and_does_its_share() -> None:
     job = replace(llama_job(), optimizer=lambda parameters: torch.optim.RMSprop(parameters, foreach=True))
     whole = record(job, Strategy())
     share, _ = composed(job, Strategy(mesh=Mesh(dp_shard=RANKS)))
-    state = [int(t.storages.size_bytes[t.storages.category == CATEGORIES.index("optimizer_state")].sum())
-             for t in (whole, share)]  # fmt: skip
+    state = [
+        int(t.storages.size_bytes[t.storages.category == CATEGORIES.index("optimizer_state")].sum()) for t in (whole, share)
+    ]
     assert state[0] / RANKS == pytest.approx(state[1], rel=0.001)
     moved = [int(t.counts("optimizer") @ t.operations.column("bytes_read")) for t in (whole, share)]
     assert moved[0] / RANKS == pytest.approx(moved[1], rel=0.001)

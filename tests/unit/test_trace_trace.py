@@ -80,11 +80,23 @@ def test_sizes_round_up_to_the_granule() -> None:
     assert rounded(np.array([0, 1, 512, 513])).tolist() == [0, 512, 512, 1024]
 
 
-@pytest.mark.parametrize(("table", "column", "value"), [
-    ("sequence", "operation", 4), ("sequence", "operation", -1), ("sequence", "module", 3), ("sequence", "phase", 4),
-    ("sequence", "micro_step", 3), ("storages", "category", 7), ("storages", "module", -1), ("storages", "born", 10),
-    ("storages", "born", -2), ("storages", "died", 11), ("storages", "died", -1), ("operations", "kind", 18),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("sequence", "operation", 4),
+        ("sequence", "operation", -1),
+        ("sequence", "module", 3),
+        ("sequence", "phase", 4),
+        ("sequence", "micro_step", 3),
+        ("storages", "category", 7),
+        ("storages", "module", -1),
+        ("storages", "born", 10),
+        ("storages", "born", -2),
+        ("storages", "died", 11),
+        ("storages", "died", -1),
+        ("operations", "kind", 18),
+    ],
+)
 def test_check_refuses_an_index_outside_its_table(table: str, column: str, value: int) -> None:
     trace = small_trace()
     part = getattr(trace, table)

@@ -25,8 +25,11 @@ from gpuwise.tracing.compile.fusion import Schedule, schedule
 from gpuwise.tracing.compile.graphs import Graphs
 from gpuwise.tracing.compile.install import ONE_GRAPH
 
-LLAMA = Job(lambda: Llama(LlamaConfig(vocabulary=128, width=64, layers=2, heads=4, kv_heads=2, hidden=192)),
-            partial(next_token_batch, vocabulary=128, seq_len=32), token_loss)  # fmt: skip
+LLAMA = Job(
+    lambda: Llama(LlamaConfig(vocabulary=128, width=64, layers=2, heads=4, kv_heads=2, hidden=192)),
+    partial(next_token_batch, vocabulary=128, seq_len=32),
+    token_loss,
+)
 COMPILED = Strategy(micro_batch=4, compile=True)
 SUBSTRATES = ["accelerator", "cpu"]
 

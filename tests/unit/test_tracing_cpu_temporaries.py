@@ -133,10 +133,13 @@ def test_columns_of_a_large_image_are_an_upper_bound():
 
 @pytest.mark.parametrize(
     ("shape", "weight_shape", "stride", "transposed"),
-    [((4, 64, 16, 16), (64, 32, 2, 2), 2, True), ((4, 64, 1, 100), (128, 64, 1, 3), 1, False),
-     ((2, 16, 8, 8, 8), (32, 16, 3, 3, 3), 1, False)],
+    [
+        ((4, 64, 16, 16), (64, 32, 2, 2), 2, True),
+        ((4, 64, 1, 100), (128, 64, 1, 3), 1, False),
+        ((2, 16, 8, 8, 8), (32, 16, 3, 3, 3), 1, False),
+    ],
     ids=["transposed", "1-D", "3-D"],
-)  # fmt: skip
+)
 def test_other_convolutions(shape, weight_shape, stride, transposed):
     x, weight, ones = torch.zeros(shape), torch.zeros(weight_shape), [1] * (len(shape) - 2)
     options = [[stride] * len(ones), [0] * len(ones), ones, transposed, [0] * len(ones), 1]
@@ -195,23 +198,28 @@ def exact_cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     half = torch.zeros(4, 16, 64, dtype=torch.bfloat16)
     return {
         "batch norm": (aten.native_batch_norm.default, (x, ones, zeros, zeros, ones, True, 0.1, 1e-5)),
-        "batch norm backward": (aten.native_batch_norm_backward.default,
-                                (x, x, ones, zeros, ones, zeros, ones, True, 1e-5, [True] * 3)),
+        "batch norm backward": (
+            aten.native_batch_norm_backward.default,
+            (x, x, ones, zeros, ones, zeros, ones, True, 1e-5, [True] * 3),
+        ),
         "layer norm across": (aten.native_layer_norm.default, (across, [64], row, row, 1e-5)),
         "layer norm": (aten.native_layer_norm.default, (rows, [64], row, row, 1e-5)),
-        "layer norm backward": (aten.native_layer_norm_backward.default,
-                                (rows, rows, [64], mean, mean, row, row, [True] * 3)),
-        "layer norm backward across": (aten.native_layer_norm_backward.default,
-                                       (across, rows, [64], mean, mean, row, row, [True] * 3)),
-        "group norm backward": (aten.native_group_norm_backward.default,
-                                (x, x, torch.zeros(4, 32), torch.ones(4, 32), ones, 4, 64, 64, 32, [True] * 3)),
+        "layer norm backward": (aten.native_layer_norm_backward.default, (rows, rows, [64], mean, mean, row, row, [True] * 3)),
+        "layer norm backward across": (
+            aten.native_layer_norm_backward.default,
+            (across, rows, [64], mean, mean, row, row, [True] * 3),
+        ),
+        "group norm backward": (
+            aten.native_group_norm_backward.default,
+            (x, x, torch.zeros(4, 32), torch.ones(4, 32), ones, 4, 64, 64, 32, [True] * 3),
+        ),
         "nearest": (aten.upsample_nearest2d.default, (image, [8, 8])),
         "sum of two types": (aten.add.Tensor, (rows, half)),
         "product of one type": (aten.mul.Tensor, (rows, rows)),
         "in place of a smaller type": (aten.add_.Tensor, (half, rows)),
         "scaled softmax": (aten._safe_softmax.default, (scores, -1)),
         "squared error": (aten.mse_loss.default, (rows, rows)),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", exact_cases())
@@ -229,5 +237,5 @@ def test_kernels_that_hold_nothing(name):
         "embedding": (aten.embedding_dense_backward.default, (torch.zeros(4, 8, 32), torch.zeros(4, 8).long(), 50, -1, False)),
         "gelu backward": (aten.gelu_backward.default, (x, x)),
         "gelu": (aten.gelu.default, (x,)),
-    }[name]  # fmt: skip
+    }[name]
     assert predicted_and_real(func, *args) == (0, 0)

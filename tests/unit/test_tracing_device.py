@@ -38,10 +38,17 @@ def test_shape_rules_that_pytorch_lacks_are_there_for_a_cpu_step_that_comes_firs
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize(("precision", "options", "kernel"), [
-    ("amp-bf16", {}, FLASH), ("amp-fp16", {"causal": True}, FLASH), ("bf16", {}, FLASH), ("fp32", {}, EFFICIENT),
-    ("fp32", {"causal": True}, EFFICIENT), ("amp-bf16", {"masked": True}, EFFICIENT),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("precision", "options", "kernel"),
+    [
+        ("amp-bf16", {}, FLASH),
+        ("amp-fp16", {"causal": True}, FLASH),
+        ("bf16", {}, FLASH),
+        ("fp32", {}, EFFICIENT),
+        ("fp32", {"causal": True}, EFFICIENT),
+        ("amp-bf16", {"masked": True}, EFFICIENT),
+    ],
+)
 def test_attention_takes_one_kernel_in_forward_recompute_and_backward(
     precision: str, options: dict[str, bool], kernel: str, recompute: str
 ) -> None:
@@ -82,8 +89,12 @@ def test_rms_norm_is_one_kernel_each_way() -> None:
     assert not {"rsqrt", "pow"} & set(operators(trace))
 
 
-LISTS = {"LOWER_PRECISION_FP": autocast.LOWER, "FP32": autocast.FULL, "FP32_SET_OPT_DTYPE": autocast.FULL_RESULT,
-         "PROMOTE": autocast.PROMOTE}  # fmt: skip
+LISTS = {
+    "LOWER_PRECISION_FP": autocast.LOWER,
+    "FP32": autocast.FULL,
+    "FP32_SET_OPT_DTYPE": autocast.FULL_RESULT,
+    "PROMOTE": autocast.PROMOTE,
+}
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -99,12 +110,15 @@ def test_cast_lists_are_those_of_the_installed_pytorch(name: str) -> None:
     assert set(filter(autocast.cast_on_cuda, LISTS[name])) == theirs
 
 
-@pytest.mark.parametrize(("loss", "operator", "dtype"), [
-    (lambda x, w: (x @ w).exp().sum(), "exp", "float32"),
-    (lambda x, w: (x @ w).softmax(-1).sum(), "_softmax", "float32"),
-    (lambda x, w: (x @ w).relu().sum(), "relu", "bfloat16"),
-    (lambda x, w: (x @ w).sum(), "mm", "bfloat16"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "operator", "dtype"),
+    [
+        (lambda x, w: (x @ w).exp().sum(), "exp", "float32"),
+        (lambda x, w: (x @ w).softmax(-1).sum(), "_softmax", "float32"),
+        (lambda x, w: (x @ w).relu().sum(), "relu", "bfloat16"),
+        (lambda x, w: (x @ w).sum(), "mm", "bfloat16"),
+    ],
+)
 def test_autocast_casts_by_operator(loss: object, operator: str, dtype: str) -> None:
     def through(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return loss(batch["x"], model.weight)  # type: ignore[operator]
@@ -127,6 +141,9 @@ def test_a_weight_is_cast_once_a_region_however_often_it_is_used() -> None:
             return self.layer(self.layer(x))
 
     trace = record(Job(Twice, batch_of(WIDTH), class_loss), Strategy(precision="amp-bf16", micro_batch=2))
-    casts = [s for s, c, p in zip(trace.storages.size_bytes, trace.storages.module, trace.storages.born, strict=True)
-             if s == 2 * WIDTH * WIDTH and trace.sequence.phase[p] == 0 and p >= 0]  # fmt: skip
+    casts = [
+        s
+        for s, c, p in zip(trace.storages.size_bytes, trace.storages.module, trace.storages.born, strict=True)
+        if s == 2 * WIDTH * WIDTH and trace.sequence.phase[p] == 0 and p >= 0
+    ]
     assert len(casts) == 2  # one for each micro-batch

@@ -27,19 +27,25 @@ SEQUENCE = Axis("seq_len", start=64, step=32, degree=2, exact_every=32)
 
 def language_at(strategy: Strategy) -> object:
     def at(sizes: Mapping[str, int]) -> Trace:
-        job = Job(lambda: Gpt2(CONFIG), lambda n: next_token_batch(n, vocabulary=100, seq_len=sizes["seq_len"]), token_loss,
-                  sample_unit="token", tokens_per_sample=sizes["seq_len"], seq_len=sizes["seq_len"])  # fmt: skip
+        job = Job(
+            lambda: Gpt2(CONFIG),
+            lambda n: next_token_batch(n, vocabulary=100, seq_len=sizes["seq_len"]),
+            token_loss,
+            sample_unit="token",
+            tokens_per_sample=sizes["seq_len"],
+            seq_len=sizes["seq_len"],
+        )
         return record(job, strategy.but(micro_batch=sizes["micro_batch"]))
 
     return at
 
 
-@pytest.mark.parametrize("strategy", [Strategy(precision="amp-bf16"), Strategy(precision="bf16", recompute="full")],
-                         ids=["amp-bf16", "recomputed"])  # fmt: skip
+@pytest.mark.parametrize(
+    "strategy", [Strategy(precision="amp-bf16"), Strategy(precision="bf16", recompute="full")], ids=["amp-bf16", "recomputed"]
+)
 def test_batch_and_sequence_off_the_grid(strategy: Strategy) -> None:
     at = language_at(strategy)
-    family = record_family(at, (MICRO_BATCH, SEQUENCE), {"micro_batch": 1, "seq_len": 256},
-                           {"micro_batch": 7, "seq_len": 192})  # type: ignore[arg-type]  # fmt: skip
+    family = record_family(at, (MICRO_BATCH, SEQUENCE), {"micro_batch": 1, "seq_len": 256}, {"micro_batch": 7, "seq_len": 192})  # type: ignore[arg-type]
     assert family is not None
     for sizes in ({"micro_batch": 5, "seq_len": 160}, {"micro_batch": 9, "seq_len": 416}):
         direct = at(sizes)  # type: ignore[operator]
@@ -104,8 +110,11 @@ def test_a_program_that_changes_with_the_batch_has_one_size() -> None:
         family.at(micro_batch=4)
 
 
-@pytest.mark.parametrize("strategy", [Strategy("amp-fp16"), Strategy("bf16", recompute="full"), Strategy(keep_gradients=True)],
-                         ids=["amp-fp16", "recomputed", "kept gradients"])  # fmt: skip
+@pytest.mark.parametrize(
+    "strategy",
+    [Strategy("amp-fp16"), Strategy("bf16", recompute="full"), Strategy(keep_gradients=True)],
+    ids=["amp-fp16", "recomputed", "kept gradients"],
+)
 def test_a_step_recorded_once_is_the_first_of_two_micro_batches(strategy: Strategy) -> None:
     job = Job(lambda: Gpt2(CONFIG), lambda n: next_token_batch(n, vocabulary=100, seq_len=64), token_loss)
     both, alone = (record_many(job, strategy, [3, 7], once=once)[1] for once in ((), (7,)))

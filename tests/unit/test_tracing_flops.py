@@ -44,8 +44,11 @@ def test_products_and_convolutions(job: Job) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_grouped_convolutions_do_their_share(groups: int) -> None:
     """Counted by hand: PyTorch's counter leaves the groups out of the gradient of the weight."""
-    job = Job(lambda: nn.Sequential(nn.Conv2d(8, 16, 3, groups=groups), nn.Flatten(1), nn.Linear(16 * 14 * 14, 5)),
-              batch_of(8, 16, 16), class_loss)  # fmt: skip
+    job = Job(
+        lambda: nn.Sequential(nn.Conv2d(8, 16, 3, groups=groups), nn.Flatten(1), nn.Linear(16 * 14 * 14, 5)),
+        batch_of(8, 16, 16),
+        class_loss,
+    )
     trace = record(job, Strategy(micro_batch=3))
     forward = 2 * 3 * 14 * 14 * 16 * (8 // groups) * 9
     convolutions = trace.operations.kind == KINDS.index("conv")
@@ -66,6 +69,9 @@ def test_model_flops_count_causal_attention_in_full_and_no_recomputation() -> No
 
 def test_contractions_carry_their_dimensions() -> None:
     trace = record(mlp_job(), Strategy(micro_batch=7))
-    forward = {tuple(trace.operations.values[i][[COLUMNS.index(c) for c in ("batch", "m", "n", "k")]].tolist())
-               for i, name in enumerate(trace.operations.name) if name == "aten.addmm.default"}  # fmt: skip
+    forward = {
+        tuple(trace.operations.values[i][[COLUMNS.index(c) for c in ("batch", "m", "n", "k")]].tolist())
+        for i, name in enumerate(trace.operations.name)
+        if name == "aten.addmm.default"
+    }
     assert forward == {(1, 7, 96, 64), (1, 7, 5, 96)}

@@ -24,8 +24,19 @@ FLASH, EFFICIENT, MATH = Backend.FLASH_ATTENTION, Backend.EFFICIENT_ATTENTION, B
 HALF, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
 
-def call(dtype: torch.dtype = BF16, *, heads: int = 4, key_heads: int = 4, queries: int = 16, keys: int = 16, size: int = 64,
-         value_size: int = 0, mask: Tensor | None = None, causal: bool = False, grouped: bool = False) -> Call:  # fmt: skip
+def call(
+    dtype: torch.dtype = BF16,
+    *,
+    heads: int = 4,
+    key_heads: int = 4,
+    queries: int = 16,
+    keys: int = 16,
+    size: int = 64,
+    value_size: int = 0,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    grouped: bool = False,
+) -> Call:
     query = torch.empty(2, heads, queries, size, dtype=dtype, device="meta")
     key = torch.empty(2, key_heads, keys, size, dtype=dtype, device="meta")
     value = torch.empty(2, key_heads, keys, value_size or size, dtype=dtype, device="meta")
@@ -35,33 +46,36 @@ def call(dtype: torch.dtype = BF16, *, heads: int = 4, key_heads: int = 4, queri
 MASK = torch.empty(16, 16, dtype=BF16, device="meta")
 
 
-@pytest.mark.parametrize(("substrate", "options", "expected"), [
-    ("accelerator", {}, FLASH),
-    ("accelerator", {"dtype": HALF}, FLASH),
-    ("accelerator", {"dtype": FP32}, EFFICIENT),
-    ("accelerator", {"dtype": torch.float64}, MATH),
-    ("accelerator", {"mask": MASK}, EFFICIENT),
-    ("accelerator", {"mask": MASK.t()}, MATH),  # a mask whose rows do not lie together
-    ("accelerator", {"size": 256}, FLASH),
-    ("accelerator", {"size": 264}, EFFICIENT),
-    ("accelerator", {"size": 12}, FLASH),
-    ("accelerator", {"size": 12, "mask": MASK}, MATH),  # not a multiple of 8 numbers
-    ("accelerator", {"size": 12, "dtype": FP32}, EFFICIENT),  # of 4 it is
-    ("accelerator", {"size": 10, "dtype": FP32}, MATH),
-    ("accelerator", {"value_size": 32}, EFFICIENT),
-    ("accelerator", {"causal": True}, FLASH),
-    ("accelerator", {"causal": True, "queries": 8}, EFFICIENT),
-    ("accelerator", {"key_heads": 2, "grouped": True}, FLASH),
-    ("accelerator", {"key_heads": 2, "grouped": True, "mask": MASK}, MATH),
-    ("accelerator", {"key_heads": 2, "grouped": True, "dtype": FP32}, MATH),
-    ("accelerator", {"key_heads": 2}, MATH),
-    ("accelerator", {"keys": 0}, MATH),
-    ("pre-ampere", {}, MATH),  # no bfloat16
-    ("pre-ampere", {"dtype": HALF}, EFFICIENT),
-    ("pre-ampere", {"dtype": FP32}, EFFICIENT),
-    ("pre-ampere", {"size": 10, "dtype": FP32}, EFFICIENT),  # no tensor cores, no alignment
-    ("pre-ampere", {"size": 10, "dtype": HALF}, MATH),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("substrate", "options", "expected"),
+    [
+        ("accelerator", {}, FLASH),
+        ("accelerator", {"dtype": HALF}, FLASH),
+        ("accelerator", {"dtype": FP32}, EFFICIENT),
+        ("accelerator", {"dtype": torch.float64}, MATH),
+        ("accelerator", {"mask": MASK}, EFFICIENT),
+        ("accelerator", {"mask": MASK.t()}, MATH),  # a mask whose rows do not lie together
+        ("accelerator", {"size": 256}, FLASH),
+        ("accelerator", {"size": 264}, EFFICIENT),
+        ("accelerator", {"size": 12}, FLASH),
+        ("accelerator", {"size": 12, "mask": MASK}, MATH),  # not a multiple of 8 numbers
+        ("accelerator", {"size": 12, "dtype": FP32}, EFFICIENT),  # of 4 it is
+        ("accelerator", {"size": 10, "dtype": FP32}, MATH),
+        ("accelerator", {"value_size": 32}, EFFICIENT),
+        ("accelerator", {"causal": True}, FLASH),
+        ("accelerator", {"causal": True, "queries": 8}, EFFICIENT),
+        ("accelerator", {"key_heads": 2, "grouped": True}, FLASH),
+        ("accelerator", {"key_heads": 2, "grouped": True, "mask": MASK}, MATH),
+        ("accelerator", {"key_heads": 2, "grouped": True, "dtype": FP32}, MATH),
+        ("accelerator", {"key_heads": 2}, MATH),
+        ("accelerator", {"keys": 0}, MATH),
+        ("pre-ampere", {}, MATH),  # no bfloat16
+        ("pre-ampere", {"dtype": HALF}, EFFICIENT),
+        ("pre-ampere", {"dtype": FP32}, EFFICIENT),
+        ("pre-ampere", {"size": 10, "dtype": FP32}, EFFICIENT),  # no tensor cores, no alignment
+        ("pre-ampere", {"size": 10, "dtype": HALF}, MATH),
+    ],
+)
 def test_attention_is_routed_as_sdp_utils_does(substrate: str, options: dict[str, Any], expected: Any) -> None:
     with targeting(substrate):
         assert choose(call(**options)) == expected
@@ -109,8 +123,11 @@ def test_gpus_before_ampere_take_the_memory_efficient_kernel(precision: str, rec
 def sizes(trace: Trace, phase: int = 0) -> list[int]:
     """Bytes of the storages born in a phase of the first micro-batch."""
     born = trace.storages.born
-    return [int(size) for size, at in zip(trace.storages.size_bytes, born, strict=True)
-            if at >= 0 and trace.sequence.phase[at] == phase and trace.sequence.micro_step[at] == 0]  # fmt: skip
+    return [
+        int(size)
+        for size, at in zip(trace.storages.size_bytes, born, strict=True)
+        if at >= 0 and trace.sequence.phase[at] == phase and trace.sequence.micro_step[at] == 0
+    ]
 
 
 def test_statistics_are_kept_only_for_backward() -> None:
@@ -164,10 +181,16 @@ def test_sdpa_kernel_inside_a_model_is_honoured_in_recomputation_too() -> None:
     assert not [name for name in operators(trace) if "attention" in name]
 
 
-@pytest.mark.parametrize(("precision", "mode", "kernel"), [
-    ("fp32", "train", "cudnn_batch_norm"), ("amp-fp16", "train", "cudnn_batch_norm"), ("fp32", "infer", "cudnn_batch_norm"),
-    ("amp-bf16", "train", "native_batch_norm"), ("bf16", "train", "native_batch_norm"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("precision", "mode", "kernel"),
+    [
+        ("fp32", "train", "cudnn_batch_norm"),
+        ("amp-fp16", "train", "cudnn_batch_norm"),
+        ("fp32", "infer", "cudnn_batch_norm"),
+        ("amp-bf16", "train", "native_batch_norm"),
+        ("bf16", "train", "native_batch_norm"),
+    ],
+)
 def test_batch_norm_is_cudnns_but_for_bfloat16(precision: str, mode: str, kernel: str) -> None:
     trace = record(cnn_job(), Strategy(precision=precision, mode=mode, micro_batch=2))
     assert set(operators(trace, "forward")) & {"cudnn_batch_norm", "native_batch_norm"} == {kernel}

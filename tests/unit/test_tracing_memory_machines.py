@@ -38,9 +38,12 @@ def test_the_predicted_peak_is_the_real_one_on(machine: str, threads: int):
     if not units & set(detect_cpu().flags):
         pytest.skip(f"this processor has no {machine}")
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps(CASES), str(threads)], text=True,
-                          env={**os.environ, **variables, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": path},
-                          capture_output=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(CASES), str(threads)],
+        text=True,
+        env={**os.environ, **variables, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": path},
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert [name for name, _, _ in rows] == list(CASES)

@@ -18,11 +18,26 @@ from gpuwise.strategy import OPTIMIZERS, Strategy
 CASES = {case.name: case for case in cases()}
 SMALL_RESNET = Case(
     "ResNet",
-    Job(lambda: ResNet(ResNetConfig(depths=(2, 2, 2, 2), classes=100)), partial(image_batch, image_size=32, classes=100),
-        class_loss),
-    Strategy(micro_batch=2), convolutions=True)  # fmt: skip
-FAST = ["MLP, momentum foreach", "MLP, accumulated, gradients kept", "MLP, adafactor", "GPT-2, bf16", "LSTM, adam",
-        "Llama, bf16, recomputed", "encoder, sdpa with a mask", "encoder, eager", "ViT, adamw", "UNet, adamw"]  # fmt: skip
+    Job(
+        lambda: ResNet(ResNetConfig(depths=(2, 2, 2, 2), classes=100)),
+        partial(image_batch, image_size=32, classes=100),
+        class_loss,
+    ),
+    Strategy(micro_batch=2),
+    convolutions=True,
+)
+FAST = [
+    "MLP, momentum foreach",
+    "MLP, accumulated, gradients kept",
+    "MLP, adafactor",
+    "GPT-2, bf16",
+    "LSTM, adam",
+    "Llama, bf16, recomputed",
+    "encoder, sdpa with a mask",
+    "encoder, eager",
+    "ViT, adamw",
+    "UNet, adamw",
+]
 
 
 # The profiler says on stderr that blocks older than it are freed; those are not the step's.

@@ -18,12 +18,22 @@ from gpuwise.tracing.kernels.onednn import Convolution, has_tiles, vector_floats
 SHAPES = [
     (n, channels, out, groups, side, kernel, stride, padding, dilation)
     for n, side in ((2, 1), (2, 2), (3, 7), (2, 14))
-    for channels, out, groups in ((1, 8, 1), (3, 64, 1), (4, 10, 1), (12, 32, 1), (24, 40, 1), (64, 64, 1), (32, 32, 32),
-                                  (32, 64, 4), (16, 64, 4), (20, 60, 2))
+    for channels, out, groups in (
+        (1, 8, 1),
+        (3, 64, 1),
+        (4, 10, 1),
+        (12, 32, 1),
+        (24, 40, 1),
+        (64, 64, 1),
+        (32, 32, 32),
+        (32, 64, 4),
+        (16, 64, 4),
+        (20, 60, 2),
+    )
     for kernel, stride, padding in ((1, 1, 0), (1, 2, 0), (3, 1, 1), (3, 2, 1), (5, 1, 2), (7, 2, 3), (9, 1, 4), (4, 4, 0))
     for dilation in (1, 2)
     if side + 2 * padding >= dilation * (kernel - 1) + 1 and side >= stride
-]  # fmt: skip
+]
 PROGRAM = """
 import torch
 from test_tracing_onednn import SHAPES
@@ -48,9 +58,18 @@ def anew():
 
 def printed_blocks(environment: Mapping[str, str]) -> list[dict[str, int]]:
     """Channels of a block in the layout of the result, by direction, for each shape; 0 where matrices are multiplied."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **environment, "ONEDNN_VERBOSE": "1",
-                          "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])},
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={
+            **os.environ,
+            **environment,
+            "ONEDNN_VERBOSE": "1",
+            "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     blocks: list[dict[str, int]] = []
     for line in done.stdout.splitlines():
         if line == "shape":
@@ -72,8 +91,23 @@ def test_kernels_are_those_onednn_names(limit: str, monkeypatch: pytest.MonkeyPa
     for shape, real in zip(SHAPES, printed_blocks({"ONEDNN_MAX_CPU_ISA": limit}), strict=True):
         n, channels, out, groups, side, kernel, stride, padding, dilation = shape
         side_out = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        one = Convolution(n, channels, out, groups, (side,) * 2, (side_out,) * 2, (kernel,) * 2, (stride,) * 2, (padding,) * 2,
-                          (dilation,) * 2, 4, False, False, 1, vector_floats())  # fmt: skip
+        one = Convolution(
+            n,
+            channels,
+            out,
+            groups,
+            (side,) * 2,
+            (side_out,) * 2,
+            (kernel,) * 2,
+            (stride,) * 2,
+            (padding,) * 2,
+            (dilation,) * 2,
+            4,
+            False,
+            False,
+            1,
+            vector_floats(),
+        )
         for direction, block in (("forward_training", one.forward_block), ("backward_weights", one.weights_block)):
             compared += direction in real
             if real.get(direction, block) != block:
@@ -97,8 +131,9 @@ def test_kernels_are_those_onednn_names(limit: str, monkeypatch: pytest.MonkeyPa
         ({}, ("neon", "sve"), 8, False),
     ],
 )
-def test_the_instruction_set_in_use(limits: dict[str, str], flags: tuple[str, ...], floats: int, tiles: bool,
-                                    monkeypatch: pytest.MonkeyPatch):  # fmt: skip
+def test_the_instruction_set_in_use(
+    limits: dict[str, str], flags: tuple[str, ...], floats: int, tiles: bool, monkeypatch: pytest.MonkeyPatch
+):
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in limits.items():

@@ -50,9 +50,17 @@ def step(context, batch):
 
 
 def gan(**changes) -> Job:
-    fields = {"model": Gan, "batch": lambda n: {"x": torch.rand(n, 256)}, "step": step, "name": "gan", "samples": 10_000,
-              "optimizer": {name: lambda m, name=name: torch.optim.Adam(getattr(m, name).parameters(), lr=1e-3, fused=True)
-                            for name in ("discriminator", "generator")}}  # fmt: skip
+    fields = {
+        "model": Gan,
+        "batch": lambda n: {"x": torch.rand(n, 256)},
+        "step": step,
+        "name": "gan",
+        "samples": 10_000,
+        "optimizer": {
+            name: lambda m, name=name: torch.optim.Adam(getattr(m, name).parameters(), lr=1e-3, fused=True)
+            for name in ("discriminator", "generator")
+        },
+    }
     return Job(**(fields | changes))
 
 
@@ -60,9 +68,13 @@ def by_lbfgs(**options) -> Job:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return (model(batch["x"]) - batch["y"]).pow(2).mean()
 
-    return Job(model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), loss=loss, name="fit",
-               batch=lambda n: {"x": torch.randn(n, 6), "y": torch.randn(n, 1)},
-               optimizer=lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, **options))  # fmt: skip
+    return Job(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)),
+        loss=loss,
+        name="fit",
+        batch=lambda n: {"x": torch.randn(n, 6), "y": torch.randn(n, 1)},
+        optimizer=lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, **options),
+    )
 
 
 def held_bytes(trace: Trace, category: str) -> int:
@@ -125,10 +137,14 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("options", [
-    {"max_iter": 5, "history_size": 3},
-    {"max_iter": 4, "history_size": 6, "line_search_fn": "strong_wolfe", "max_eval": 99},
-], ids=["fixed steps", "line search"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_iter": 5, "history_size": 3},
+        {"max_iter": 4, "history_size": 6, "line_search_fn": "strong_wolfe", "max_eval": 99},
+    ],
+    ids=["fixed steps", "line search"],
+)
 def test_lbfgs_is_recorded_as_it_runs_with_a_full_history(options):
     """Against PyTorch's own step in its steady state. With a line search the real one may look several times; products of
     forward and backward are compared an evaluation, the history an iteration."""
@@ -156,8 +172,14 @@ def test_lbfgs_is_recorded_as_it_runs_with_a_full_history(options):
         for name in ("dot.default", "tanh_backward.default", "cat.default", "sub.Tensor", "mm.default"):
             assert ours[f"aten.{name}"] == counting.found[f"aten.{name}"], name
     assert held_bytes(trace, "optimizer_state") == pytest.approx(
-        sum(t.nbytes for value in state.values() for t in (value if isinstance(value, list) else [value])
-            if isinstance(t, Tensor) and t.numel() > 1), rel=0.05)  # fmt: skip
+        sum(
+            t.nbytes
+            for value in state.values()
+            for t in (value if isinstance(value, list) else [value])
+            if isinstance(t, Tensor) and t.numel() > 1
+        ),
+        rel=0.05,
+    )
 
 
 def test_lbfgs_without_a_line_search_is_what_it_says():
@@ -173,15 +195,18 @@ def test_lbfgs_without_a_line_search_is_what_it_says():
     assert other.step_time_s.value < forecast.step_time_s.value / 3
 
 
-@pytest.mark.parametrize(("settings", "what"), [
-    ({"accumulate": 2}, "nothing is accumulated"),
-    ({"optimizer": "sgd"}, "its own optimizers"),
-    ({"optimizer_in_backward": True}, "--optimizer-in-backward has no place there"),
-    ({"offload": "optimizer"}, "--offload has no place there"),
-    ({"mode": "infer"}, "a forward pass is not known"),
-    ({"on": "rtx-4090:2"}, "forecast on one device"),
-    ({"compile": True}, "not compiled as a whole"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"accumulate": 2}, "nothing is accumulated"),
+        ({"optimizer": "sgd"}, "its own optimizers"),
+        ({"optimizer_in_backward": True}, "--optimizer-in-backward has no place there"),
+        ({"offload": "optimizer"}, "--offload has no place there"),
+        ({"mode": "infer"}, "a forward pass is not known"),
+        ({"on": "rtx-4090:2"}, "forecast on one device"),
+        ({"compile": True}, "not compiled as a whole"),
+    ],
+)
 def test_a_forecast_refuses_what_has_no_meaning(settings, what):
     with pytest.raises((UnsupportedError, InputError), match=what) as caught:
         gpuwise.forecast(gan(), **{"on": "rtx-4090", "micro_batch": SIZE, **settings})
@@ -218,9 +243,16 @@ def test_a_run_accumulates_nothing_where_memory_is_short(make, capacity_bytes):
 
 
 def in_sigmoids(**changes) -> Job:
-    return Job(**{"model": lambda: nn.Sequential(nn.Linear(256, 256), nn.Sigmoid()), "name": "bce", "samples": 10_000,
-                  "batch": lambda n: {"x": torch.rand(n, 256)},
-                  "loss": lambda model, batch: F.binary_cross_entropy(model(batch["x"]), batch["x"]), **changes})  # fmt: skip
+    return Job(
+        **{
+            "model": lambda: nn.Sequential(nn.Linear(256, 256), nn.Sigmoid()),
+            "name": "bce",
+            "samples": 10_000,
+            "batch": lambda n: {"x": torch.rand(n, 256)},
+            "loss": lambda model, batch: F.binary_cross_entropy(model(batch["x"]), batch["x"]),
+            **changes,
+        }
+    )
 
 
 def test_an_assumed_precision_falls_back_and_says_why():
@@ -247,9 +279,11 @@ def test_a_refused_precision_is_remembered_as_one(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("GPUWISE_NO_CACHE", raising=False)
     path = tmp_path / "job.py"
-    path.write_text("import torch\nfrom torch import nn\nfrom torch.nn import functional as F\nfrom gpuwise import Job\n"
-                    "job = Job(model=lambda: nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()), batch=lambda n: torch.rand(n, 8),\n"
-                    "          loss=lambda model, batch: F.binary_cross_entropy(model(batch), batch))\n")  # fmt: skip
+    path.write_text(
+        "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\nfrom gpuwise import Job\n"
+        "job = Job(model=lambda: nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()), batch=lambda n: torch.rand(n, 8),\n"
+        "          loss=lambda model, batch: F.binary_cross_entropy(model(batch), batch))\n"
+    )
     for _ in range(2):
         forecast = gpuwise.forecast(f"{path}:job", on="rtx-4090")
         assert any("assumed precision tf32: job:job does not run in amp-bf16" in line for line in forecast.assumptions)

@@ -99,8 +99,9 @@ def test_float8_is_priced_at_the_rate_of_its_units() -> None:
 
 def test_float8_on_a_chip_without_it_is_refused_with_a_way_out() -> None:
     with pytest.raises(UnsupportedError, match="amp-bf16"):
-        units_for(load_catalog().chip("a100-80gb-sxm"), dtype="float8_e4m3fn", kind="gemm", precision="fp8",
-                  parameters=parameters())  # fmt: skip
+        units_for(
+            load_catalog().chip("a100-80gb-sxm"), dtype="float8_e4m3fn", kind="gemm", precision="fp8", parameters=parameters()
+        )
 
 
 def test_a_product_of_int8_or_fp4_is_described_in_the_type_it_multiplies() -> None:
@@ -135,9 +136,11 @@ def test_transformers_makes_no_mask_that_a_gpu_would_not_have() -> None:
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
     config = transformers.LlamaConfig(**sizes, num_key_value_heads=2, use_cache=False, attn_implementation="sdpa")
-    job = Job(model=lambda: transformers.AutoModelForCausalLM.from_config(config),
-              batch=lambda n: {"tokens": torch.randint(0, 50, (n, 128))},
-              loss=lambda model, batch: model(input_ids=batch["tokens"], labels=batch["tokens"]).loss)  # fmt: skip
+    job = Job(
+        model=lambda: transformers.AutoModelForCausalLM.from_config(config),
+        batch=lambda n: {"tokens": torch.randint(0, 50, (n, 128))},
+        loss=lambda model, batch: model(input_ids=batch["tokens"], labels=batch["tokens"]).loss,
+    )
     trace = record(job, Strategy(micro_batch=2, precision="amp-bf16"))
     written = zip(trace.operations.name, trace.operations.column("bytes_written").tolist(), strict=True)
     masks = ("aten.where.self", "aten.le.Tensor", "aten.eq.Tensor")

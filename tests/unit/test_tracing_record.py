@@ -71,8 +71,14 @@ def test_the_second_micro_batch_adds_to_the_gradients_of_the_first() -> None:
     assert trace.accumulation == 1
 
 
-PER_PARAMETER = {"fp32": (4, 4, 8), "tf32": (4, 4, 8), "amp-bf16": (4, 4, 8), "amp-fp16": (4, 4, 8), "bf16": (2, 2, 4),
-                 "fp8": (4, 4, 8)}  # fmt: skip
+PER_PARAMETER = {
+    "fp32": (4, 4, 8),
+    "tf32": (4, 4, 8),
+    "amp-bf16": (4, 4, 8),
+    "amp-fp16": (4, 4, 8),
+    "bf16": (2, 2, 4),
+    "fp8": (4, 4, 8),
+}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -166,9 +172,15 @@ def test_the_header_says_what_was_recorded() -> None:
 
 
 def globals_of_torch() -> tuple[object, ...]:
-    return (nn.Module.__call__, torch.UntypedStorage.resize_, torch.get_float32_matmul_precision(),
-            torch.autograd.is_multithreading_enabled(), torch.is_grad_enabled(), torch.get_default_dtype(),
-            torch._C._len_torch_dispatch_stack())  # fmt: skip
+    return (
+        nn.Module.__call__,
+        torch.UntypedStorage.resize_,
+        torch.get_float32_matmul_precision(),
+        torch.autograd.is_multithreading_enabled(),
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch._C._len_torch_dispatch_stack(),
+    )
 
 
 def failing(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -209,12 +221,18 @@ def test_two_recordings_are_equal() -> None:
 
 
 def equal(a: Trace, b: Trace) -> bool:
-    columns = [(part, name) for part, names in (("operations", ("values", "kind")),
-                                                ("sequence", ("operation", "module", "phase", "micro_step")),
-                                                ("storages", ("size_bytes", "category", "module", "born", "died")))
-               for name in names]  # fmt: skip
+    columns = [
+        (part, name)
+        for part, names in (
+            ("operations", ("values", "kind")),
+            ("sequence", ("operation", "module", "phase", "micro_step")),
+            ("storages", ("size_bytes", "category", "module", "born", "died")),
+        )
+        for name in names
+    ]
     return (a.header, a.modules, a.operations.name) == (b.header, b.modules, b.operations.name) and all(
-        np.array_equal(getattr(getattr(a, part), name), getattr(getattr(b, part), name)) for part, name in columns)  # fmt: skip
+        np.array_equal(getattr(getattr(a, part), name), getattr(getattr(b, part), name)) for part, name in columns
+    )
 
 
 def language_job(model: Callable[[], nn.Module]) -> Job:
@@ -318,8 +336,11 @@ class Partial(nn.Module):
         return self.used(x if self.table is None else x * self.table)
 
 
-@pytest.mark.parametrize(("unused", "late"), [(False, False), (True, False), (False, True)],
-                         ids=["plain", "unused parameters", "made in the first pass"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unused", "late"),
+    [(False, False), (True, False), (False, True)],
+    ids=["plain", "unused parameters", "made in the first pass"],
+)
 def test_a_spared_first_step_changes_nothing(unused: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(lambda: Partial(unused=unused, late=late), batch_of(WIDTH), class_loss)
     strategy = Strategy(micro_batch=3)

@@ -39,23 +39,29 @@ def test_shapes_that_do_not_match_are_pytorchs_own_words() -> None:
         record(Job(mlp_job().model, batch_of(63), mlp_job().loss), Strategy())
 
 
-@pytest.mark.parametrize(("loss", "operator"), [
-    (lambda m, b: m(b["x"])[torch.nonzero(b["y"])].sum(), "aten.nonzero"),
-    (lambda m, b: m(b["x"])[b["y"] > 2].sum(), "aten.index"),
-    (lambda m, b: m(b["x"]).unique().sum(), "aten._unique2"),
-    (lambda m, b: m(b["x"]).masked_select(m(b["x"]) > 0).sum(), "aten.masked_select"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "operator"),
+    [
+        (lambda m, b: m(b["x"])[torch.nonzero(b["y"])].sum(), "aten.nonzero"),
+        (lambda m, b: m(b["x"])[b["y"] > 2].sum(), "aten.index"),
+        (lambda m, b: m(b["x"]).unique().sum(), "aten._unique2"),
+        (lambda m, b: m(b["x"]).masked_select(m(b["x"]) > 0).sum(), "aten.masked_select"),
+    ],
+)
 def test_shapes_that_depend_on_data_name_the_operator(loss: object, operator: str) -> None:
     with pytest.raises(JobError, match=operator):
         record(with_loss(loss), Strategy(micro_batch=2))
 
 
-@pytest.mark.parametrize(("loss", "assumed"), [
-    (lambda m, b: m(b["x"]).sum() * b["x"].sum().item(), "taken as 1.0"),
-    (lambda m, b: m(b["x"]).sum() if (b["x"] > 0).all() else m(b["x"]).mean(), "all() at "),
-    (lambda m, b: m(b["x"]).sum() if b["x"].isnan().any() else m(b["x"]).mean(), "taken as False"),
-    (lambda m, b: m(b["x"]).sum() if torch.equal(b["x"], b["x"]) else m(b["x"]).mean(), "equal at "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "assumed"),
+    [
+        (lambda m, b: m(b["x"]).sum() * b["x"].sum().item(), "taken as 1.0"),
+        (lambda m, b: m(b["x"]).sum() if (b["x"] > 0).all() else m(b["x"]).mean(), "all() at "),
+        (lambda m, b: m(b["x"]).sum() if b["x"].isnan().any() else m(b["x"]).mean(), "taken as False"),
+        (lambda m, b: m(b["x"]).sum() if torch.equal(b["x"], b["x"]) else m(b["x"]).mean(), "equal at "),
+    ],
+)
 def test_values_that_are_asked_for_are_assumptions(loss: object, assumed: str) -> None:
     assumptions = record(with_loss(loss), Strategy(micro_batch=2)).header.assumptions
     assert any(assumed in text for text in assumptions), assumptions
@@ -65,15 +71,19 @@ def test_a_job_that_asks_nothing_assumes_nothing() -> None:
     assert record(mlp_job(), Strategy()).header.assumptions == ()
 
 
-@pytest.mark.parametrize(("job", "message"), [
-    (with_loss(lambda m, b: m(b["x"])), "the loss must be a tensor with one number"),
-    (with_loss(lambda m, b: m(b["x"]).sum().detach()), "does not depend on any parameter"),
-    (Job(mlp_job().model, lambda n: {"x": torch.zeros(3, 64)}, mlp_job().loss), r"batch\(2\) gave .* of shape \(3, 64\)"),
-    (Job(mlp_job().model, lambda n: 1 / 0, mlp_job().loss), "batch function raised"),
-    (Job(lambda: 3, mlp_job().batch, mlp_job().loss), "must return an nn.Module"),  # type: ignore[arg-type, return-value]
-    (Job(lambda: nn.Linear(64, 5).requires_grad_(False), mlp_job().batch, mlp_job().loss), "requires a gradient"),
-    (Job(lambda: nn.Linear(64, 1 // 0), mlp_job().batch, mlp_job().loss), "ZeroDivisionError"),
-], ids=["vector", "detached", "batch shape", "batch raises", "no module", "frozen", "model raises"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (with_loss(lambda m, b: m(b["x"])), "the loss must be a tensor with one number"),
+        (with_loss(lambda m, b: m(b["x"]).sum().detach()), "does not depend on any parameter"),
+        (Job(mlp_job().model, lambda n: {"x": torch.zeros(3, 64)}, mlp_job().loss), r"batch\(2\) gave .* of shape \(3, 64\)"),
+        (Job(mlp_job().model, lambda n: 1 / 0, mlp_job().loss), "batch function raised"),
+        (Job(lambda: 3, mlp_job().batch, mlp_job().loss), "must return an nn.Module"),  # type: ignore[arg-type, return-value]
+        (Job(lambda: nn.Linear(64, 5).requires_grad_(False), mlp_job().batch, mlp_job().loss), "requires a gradient"),
+        (Job(lambda: nn.Linear(64, 1 // 0), mlp_job().batch, mlp_job().loss), "ZeroDivisionError"),
+    ],
+    ids=["vector", "detached", "batch shape", "batch raises", "no module", "frozen", "model raises"],
+)
 def test_wrong_jobs(job: Job, message: str) -> None:
     with pytest.raises(JobError, match=message):
         record(job, Strategy(micro_batch=2))
@@ -104,42 +114,52 @@ def refusal(job: Job) -> JobError:
     return caught.value
 
 
-@pytest.mark.parametrize(("function", "way"), [
-    (lambda y, x: y[torch.nonzero(x[:, 0])], "nonzero_static"),
-    (lambda y, x: y[torch.where(x[:, 0] > 0)], "nonzero_static"),
-    (lambda y, x: y[x[:, 0] > 0], "torch.where"),
-    (lambda y, x: y.masked_select(y > 0), "torch.where"),
-    (lambda y, x: y.repeat_interleave(torch.ones_like(x[:, 0]).long(), 0), "output_size=N"),
-    (lambda y, x: torch.bincount(x[:, 0].long()), "scatter_add_"),
-    (lambda y, x: y.unique(), "known size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "way"),
+    [
+        (lambda y, x: y[torch.nonzero(x[:, 0])], "nonzero_static"),
+        (lambda y, x: y[torch.where(x[:, 0] > 0)], "nonzero_static"),
+        (lambda y, x: y[x[:, 0] > 0], "torch.where"),
+        (lambda y, x: y.masked_select(y > 0), "torch.where"),
+        (lambda y, x: y.repeat_interleave(torch.ones_like(x[:, 0]).long(), 0), "output_size=N"),
+        (lambda y, x: torch.bincount(x[:, 0].long()), "scatter_add_"),
+        (lambda y, x: y.unique(), "known size"),
+    ],
+)
 def test_a_shape_that_depends_on_data_is_refused_with_what_to_write(function: object, way: str) -> None:
     error = refusal(calls(function))
     assert "depends on the data" in error.what
     assert way in error.ways_out[0]
 
 
-@pytest.mark.parametrize("function", [
-    lambda y, x: y[torch.nonzero_static(x[:, 0], size=2)],
-    lambda y, x: torch.where(x[:, :1] > 0, y, 0),
-    lambda y, x: y.repeat_interleave(torch.ones_like(x[:, 0]).long(), 0, output_size=2),
-    lambda y, x: y.new_zeros(9).scatter_add(0, x[:, 0].long(), y[:, 0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x: y[torch.nonzero_static(x[:, 0], size=2)],
+        lambda y, x: torch.where(x[:, :1] > 0, y, 0),
+        lambda y, x: y.repeat_interleave(torch.ones_like(x[:, 0]).long(), 0, output_size=2),
+        lambda y, x: y.new_zeros(9).scatter_add(0, x[:, 0].long(), y[:, 0]),
+    ],
+)
 def test_what_to_write_is_recorded(function: object) -> None:
     assert record(calls(function), Strategy(micro_batch=2)).header.assumptions == ()
 
 
-@pytest.mark.parametrize("job", [
-    calls(lambda y, x: y + torch.zeros(5, device="cuda")),
-    calls(lambda y, x: (torch.zeros(5, device="cuda:0"), y)[1]),
-    calls(lambda y, x: y + torch.tensor([1.0] * 5, device=torch.device("cuda"))),
-    calls(lambda y, x: y + x.new_zeros(5, device="cuda")),
-    calls(lambda y, x: y.cuda()),
-    calls(lambda y, x: y.to("cuda:0")),
-    builds(lambda model: model.cuda()),
-    builds(lambda model: model.register_buffer("scale", torch.ones(5).cuda())),
-    Job(mlp_job().model, lambda n: {"x": torch.zeros(n, 64).cuda(), "y": torch.zeros(n).long()}, mlp_job().loss),
-], ids=["factory", "unused", "tensor", "new_zeros", "cuda()", "to", "module", "buffer", "batch"])  # fmt: skip
+@pytest.mark.parametrize(
+    "job",
+    [
+        calls(lambda y, x: y + torch.zeros(5, device="cuda")),
+        calls(lambda y, x: (torch.zeros(5, device="cuda:0"), y)[1]),
+        calls(lambda y, x: y + torch.tensor([1.0] * 5, device=torch.device("cuda"))),
+        calls(lambda y, x: y + x.new_zeros(5, device="cuda")),
+        calls(lambda y, x: y.cuda()),
+        calls(lambda y, x: y.to("cuda:0")),
+        builds(lambda model: model.cuda()),
+        builds(lambda model: model.register_buffer("scale", torch.ones(5).cuda())),
+        Job(mlp_job().model, lambda n: {"x": torch.zeros(n, 64).cuda(), "y": torch.zeros(n).long()}, mlp_job().loss),
+    ],
+    ids=["factory", "unused", "tensor", "new_zeros", "cuda()", "to", "module", "buffer", "batch"],
+)
 def test_a_job_that_asks_for_cuda_itself_is_told_what_to_write(job: Job) -> None:
     error = refusal(job)
     assert "asks for a CUDA device itself" in error.what
@@ -167,12 +187,15 @@ def test_a_numpy_array_is_refused() -> None:
         assert "NumPy array" in refusal(calls(function)).what
 
 
-@pytest.mark.parametrize("function", [
-    lambda y, x: y * x.sum().item(),
-    lambda y, x: y * x[:, 0].tolist()[0],
-    lambda y, x: y if x.sum() > 0 else -y,
-    lambda y, x: y * len(range(int(x.sum()))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x: y * x.sum().item(),
+        lambda y, x: y * x[:, 0].tolist()[0],
+        lambda y, x: y if x.sum() > 0 else -y,
+        lambda y, x: y * len(range(int(x.sum()))),
+    ],
+)
 def test_values_asked_for_are_named_with_their_line(function: object) -> None:
     (text,) = record(calls(function), Strategy(micro_batch=2)).header.assumptions
     assert re.search(r"value \(.item\(\), .*\) at .*test_tracing_refusals\.py:\d+ is data .* taken as", text)
@@ -210,24 +233,31 @@ def extension_with_checks(y: Tensor, x: Tensor) -> Tensor:
     raise RuntimeError("input must be a CUDA tensor")  # as TORCH_CHECK(input.is_cuda(), ...) in an extension
 
 
-@pytest.mark.parametrize("function", [
-    lambda y, x: (y.data_ptr(), y)[1],  # as compiled extensions and Triton's launcher do
-    lambda y, x: y.detach().__cuda_array_interface__,
-    extension_with_checks,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x: (y.data_ptr(), y)[1],  # as compiled extensions and Triton's launcher do
+        lambda y, x: y.detach().__cuda_array_interface__,
+        extension_with_checks,
+    ],
+)
 def test_a_kernel_outside_of_pytorch_is_refused_with_how_to_wrap_it(function: object) -> None:
     error = refusal(calls(function))
     assert "needs real memory" in error.what
     assert "custom_op" in error.ways_out[0]
 
 
-@pytest.mark.parametrize(("line", "said"), [
-    ("y[x[:, 0] > 0]", "aten.index.Tensor gives a result whose shape depends on the data"),
-    ("y.cuda()", "asks for a CUDA device itself"),
-    ("y.detach().numpy()", "NumPy array"),
-])  # fmt: skip
-def test_the_command_line_names_file_and_line_without_a_traceback(line: str, said: str, tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("y[x[:, 0] > 0]", "aten.index.Tensor gives a result whose shape depends on the data"),
+        ("y.cuda()", "asks for a CUDA device itself"),
+        ("y.detach().numpy()", "NumPy array"),
+    ],
+)
+def test_the_command_line_names_file_and_line_without_a_traceback(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(FILE.format(line=line))
     done = CliRunner().invoke(main, ["forecast", "train.py:job", "--on", "t4", "--micro-batch", "2"])

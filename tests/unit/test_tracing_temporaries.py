@@ -48,64 +48,102 @@ HALF_HEADS = heads_inside(*BHSD)
 WIDE = heads_inside(2, 4, 16, 160)
 
 
-@pytest.mark.parametrize(("func", "args", "outputs", "expected"), [
-    (aten.relu.default, (X,), (), 0),
-    (aten._softmax.default, (X, -1, False), (), 0),
-    (aten._softmax.default, (TURNED, -1, False), (), 8 * 64 * 4),
-    (aten._softmax_backward_data.default, (X, X, -1, torch.float32), (), 8 * 64 * 4),
-    (aten._softmax_backward_data.default, (X, TURNED, -1, torch.float32), (), 2 * 8 * 64 * 4),
-    (aten._log_softmax_backward_data.default, (X, X, -1, torch.float32), (), 0),
-    (aten.mm.default, (X, X.t()), (), 0),  # a transposed operand is read as it lies
-    (aten.mm.default, (empty(8, 128)[:, ::2], X.t()), (), 8 * 64 * 4),
-    (aten.addmm.default, (empty(8), X, empty(1, 1).expand(64, 8)), (), 64 * 8 * 4),
-    (aten.bmm.default, (empty(1, 8, 64).expand(5, 8, 64), empty(5, 64, 8)), (), 0),  # one matrix for all is no copy
-    (aten.bmm.default, (empty(5, 1, 64).expand(5, 8, 64), empty(5, 64, 8)), (), 5 * 8 * 64 * 4),
-    (aten._scaled_dot_product_flash_attention_backward.default, (HALF_HEADS,) * 5, (), 0),
-    (aten._scaled_dot_product_flash_attention_backward.default,
-     (empty(*BHSD, dtype=torch.bfloat16), *(HALF_HEADS,) * 4), (), 2 * 4 * 16 * 32 * 2),
-    (aten._scaled_dot_product_flash_attention_backward.default,  # dk, dv of four heads where keys have two
-     (HALF_HEADS, HALF_HEADS, *(heads_inside(2, 2, 16, 32),) * 2, HALF_HEADS), (), 2 * (2 * 4 * 16 * 32 * 2)),
-    (aten._scaled_dot_product_efficient_attention.default, (HALF_HEADS,) * 3, (), 0),
-    (aten._scaled_dot_product_efficient_attention.default, (WIDE,) * 3, (), 2 * 4 * 16 * 160 * 4),
-    (aten._scaled_dot_product_efficient_attention.default, (WIDE.float(),) * 3, (), 0),
-    (aten._scaled_dot_product_efficient_attention_backward.default, (empty(*BHSD),), (), 2 * 4 * 16 * 32 * 4),
-    (aten._scaled_dot_product_cudnn_attention_backward.default, (HALF_HEADS,) * 3, (), 4 * 2 * 4 * 16 * (32 + 2)),
-    (aten.native_layer_norm.default, (X, [64], None, None, 1e-5), (), 0),
-    (aten.native_layer_norm_backward.default, (TURNED, X), (), 8 * 64 * 4),
-    (aten._fused_rms_norm_backward.default, (X, TURNED), (), 8 * 64 * 4),
-    (aten.native_group_norm.default, (IMAGE, empty(3), empty(3), 2, 3, 64, 1, 1e-5), (), 4 * 2 * 2 * 3),
-    (aten.native_group_norm.default, (IMAGE.half(), empty(3), empty(3), 2, 3, 64, 1, 1e-5), (), 4 * (2 * 2 + 2 * 2 * 3)),
-    (aten.native_group_norm_backward.default,
-     (IMAGE, IMAGE, empty(2, 1), empty(2, 1), empty(3), 2, 3, 64, 1, [True] * 3), (), 4 * 2 * (3 * 3 + 2 * 1)),
-    (aten.native_batch_norm_backward.default, (RESULT, RESULT), (), 4 * 2 * 2 * 16),
-    (aten._foreach_norm.Scalar, ([empty(10), empty(3 * 65536)],), (), 4 * 2 * 3),
-    (aten.index_put.default, (X, [torch.zeros(5, dtype=torch.int64)], empty(5, 64), True), (), 6 * 8 * 5),
-    (aten.index_put.default, (X, [torch.zeros(5, dtype=torch.int64)], empty(5, 64), False), (), 0),
-    (aten.index_put.default, (X, [torch.zeros(5, dtype=torch.int64)], empty(64).expand(5, 64), True), (),
-     6 * 8 * 5 + 5 * 64 * 4),
-    (aten._embedding_bag_dense_backward.default, (X, torch.zeros(100)), (), 100 * (40 + 11 * 64 * 4 // 10)),
-    (aten.topk.default, (empty(9000), 100), (empty(100),), 0),
-    (aten.topk.default, (empty(9000), 5000), (empty(5000),), 5000 * (24 + 8)),
-    (aten.cumsum.default, (TURNED, 0), (), 8 * 64 * 4),
-    (aten.multinomial.default, (X, 1), (), 3 * 8 * 64 * 4),
-    (aten.convolution.default, (IMAGE, FILTER, *CONVOLUTION, 1), (RESULT,),  # 3 channels are padded to 4
-     4 * (2 * 4 * 64 + 16 * 4 * 9 + 2 * 16 * 64)),
-    (aten.convolution.default, (IMAGE.half(), FILTER.half(), *CONVOLUTION, 1), (RESULT.half(),),  # to 8 in fp16
-     2 * (2 * 8 * 64 + 16 * 8 * 9 + 2 * 16 * 64)),
-    (aten.convolution.default, (LAST, empty(4, 16, 3, 3).to(memory_format=torch.channels_last), *CONVOLUTION, 1),
-     (empty(2, 4, 8, 8),), 0),
-    (aten.convolution.default, (LAST, empty(4, 16, 3, 3), *CONVOLUTION, 1), (empty(2, 4, 8, 8),), 4 * 4 * 16 * 9),
-    (aten.convolution_backward.default, (empty(2, 4, 8, 8), LAST, empty(4, 16, 3, 3), None, *CONVOLUTION[1:], 1,
-                                         [True, True, False]), (), 4 * (2 * 4 * 64 + 4 * 16 * 9)),
-    (aten.cudnn_batch_norm_backward.default, (LAST, RESULT), (), 4 * 2 * 16 * 64),
-    (aten.cudnn_batch_norm_backward.default, (LAST, LAST), (), 0),
-    (aten.cudnn_batch_norm_backward.default, (RESULT, LAST), (), 4 * 2 * 16 * 64),
-    (aten.convolution.default, (RESULT, empty(16, 1, 3, 3), *CONVOLUTION, 16), (RESULT,), 0),
-    (aten.convolution_backward.default, (RESULT.half(), IMAGE.half(), FILTER.half(), None, *CONVOLUTION[1:], 1,
-                                         [True, True, False]), (),
-     2 * (2 * 8 * 64 + 16 * 8 * 9 + 2 * 16 * 64) + 2 * 16 * 3 * 9),
-    (aten.convolution_backward.default, (RESULT, IMAGE, FILTER, None, *CONVOLUTION[1:], 1, [False, False, True]), (), 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("func", "args", "outputs", "expected"),
+    [
+        (aten.relu.default, (X,), (), 0),
+        (aten._softmax.default, (X, -1, False), (), 0),
+        (aten._softmax.default, (TURNED, -1, False), (), 8 * 64 * 4),
+        (aten._softmax_backward_data.default, (X, X, -1, torch.float32), (), 8 * 64 * 4),
+        (aten._softmax_backward_data.default, (X, TURNED, -1, torch.float32), (), 2 * 8 * 64 * 4),
+        (aten._log_softmax_backward_data.default, (X, X, -1, torch.float32), (), 0),
+        (aten.mm.default, (X, X.t()), (), 0),  # a transposed operand is read as it lies
+        (aten.mm.default, (empty(8, 128)[:, ::2], X.t()), (), 8 * 64 * 4),
+        (aten.addmm.default, (empty(8), X, empty(1, 1).expand(64, 8)), (), 64 * 8 * 4),
+        (aten.bmm.default, (empty(1, 8, 64).expand(5, 8, 64), empty(5, 64, 8)), (), 0),  # one matrix for all is no copy
+        (aten.bmm.default, (empty(5, 1, 64).expand(5, 8, 64), empty(5, 64, 8)), (), 5 * 8 * 64 * 4),
+        (aten._scaled_dot_product_flash_attention_backward.default, (HALF_HEADS,) * 5, (), 0),
+        (
+            aten._scaled_dot_product_flash_attention_backward.default,
+            (empty(*BHSD, dtype=torch.bfloat16), *(HALF_HEADS,) * 4),
+            (),
+            2 * 4 * 16 * 32 * 2,
+        ),
+        (
+            aten._scaled_dot_product_flash_attention_backward.default,  # dk, dv of four heads where keys have two
+            (HALF_HEADS, HALF_HEADS, *(heads_inside(2, 2, 16, 32),) * 2, HALF_HEADS),
+            (),
+            2 * (2 * 4 * 16 * 32 * 2),
+        ),
+        (aten._scaled_dot_product_efficient_attention.default, (HALF_HEADS,) * 3, (), 0),
+        (aten._scaled_dot_product_efficient_attention.default, (WIDE,) * 3, (), 2 * 4 * 16 * 160 * 4),
+        (aten._scaled_dot_product_efficient_attention.default, (WIDE.float(),) * 3, (), 0),
+        (aten._scaled_dot_product_efficient_attention_backward.default, (empty(*BHSD),), (), 2 * 4 * 16 * 32 * 4),
+        (aten._scaled_dot_product_cudnn_attention_backward.default, (HALF_HEADS,) * 3, (), 4 * 2 * 4 * 16 * (32 + 2)),
+        (aten.native_layer_norm.default, (X, [64], None, None, 1e-5), (), 0),
+        (aten.native_layer_norm_backward.default, (TURNED, X), (), 8 * 64 * 4),
+        (aten._fused_rms_norm_backward.default, (X, TURNED), (), 8 * 64 * 4),
+        (aten.native_group_norm.default, (IMAGE, empty(3), empty(3), 2, 3, 64, 1, 1e-5), (), 4 * 2 * 2 * 3),
+        (aten.native_group_norm.default, (IMAGE.half(), empty(3), empty(3), 2, 3, 64, 1, 1e-5), (), 4 * (2 * 2 + 2 * 2 * 3)),
+        (
+            aten.native_group_norm_backward.default,
+            (IMAGE, IMAGE, empty(2, 1), empty(2, 1), empty(3), 2, 3, 64, 1, [True] * 3),
+            (),
+            4 * 2 * (3 * 3 + 2 * 1),
+        ),
+        (aten.native_batch_norm_backward.default, (RESULT, RESULT), (), 4 * 2 * 2 * 16),
+        (aten._foreach_norm.Scalar, ([empty(10), empty(3 * 65536)],), (), 4 * 2 * 3),
+        (aten.index_put.default, (X, [torch.zeros(5, dtype=torch.int64)], empty(5, 64), True), (), 6 * 8 * 5),
+        (aten.index_put.default, (X, [torch.zeros(5, dtype=torch.int64)], empty(5, 64), False), (), 0),
+        (
+            aten.index_put.default,
+            (X, [torch.zeros(5, dtype=torch.int64)], empty(64).expand(5, 64), True),
+            (),
+            6 * 8 * 5 + 5 * 64 * 4,
+        ),
+        (aten._embedding_bag_dense_backward.default, (X, torch.zeros(100)), (), 100 * (40 + 11 * 64 * 4 // 10)),
+        (aten.topk.default, (empty(9000), 100), (empty(100),), 0),
+        (aten.topk.default, (empty(9000), 5000), (empty(5000),), 5000 * (24 + 8)),
+        (aten.cumsum.default, (TURNED, 0), (), 8 * 64 * 4),
+        (aten.multinomial.default, (X, 1), (), 3 * 8 * 64 * 4),
+        (
+            aten.convolution.default,
+            (IMAGE, FILTER, *CONVOLUTION, 1),
+            (RESULT,),  # 3 channels are padded to 4
+            4 * (2 * 4 * 64 + 16 * 4 * 9 + 2 * 16 * 64),
+        ),
+        (
+            aten.convolution.default,
+            (IMAGE.half(), FILTER.half(), *CONVOLUTION, 1),
+            (RESULT.half(),),  # to 8 in fp16
+            2 * (2 * 8 * 64 + 16 * 8 * 9 + 2 * 16 * 64),
+        ),
+        (
+            aten.convolution.default,
+            (LAST, empty(4, 16, 3, 3).to(memory_format=torch.channels_last), *CONVOLUTION, 1),
+            (empty(2, 4, 8, 8),),
+            0,
+        ),
+        (aten.convolution.default, (LAST, empty(4, 16, 3, 3), *CONVOLUTION, 1), (empty(2, 4, 8, 8),), 4 * 4 * 16 * 9),
+        (
+            aten.convolution_backward.default,
+            (empty(2, 4, 8, 8), LAST, empty(4, 16, 3, 3), None, *CONVOLUTION[1:], 1, [True, True, False]),
+            (),
+            4 * (2 * 4 * 64 + 4 * 16 * 9),
+        ),
+        (aten.cudnn_batch_norm_backward.default, (LAST, RESULT), (), 4 * 2 * 16 * 64),
+        (aten.cudnn_batch_norm_backward.default, (LAST, LAST), (), 0),
+        (aten.cudnn_batch_norm_backward.default, (RESULT, LAST), (), 4 * 2 * 16 * 64),
+        (aten.convolution.default, (RESULT, empty(16, 1, 3, 3), *CONVOLUTION, 16), (RESULT,), 0),
+        (
+            aten.convolution_backward.default,
+            (RESULT.half(), IMAGE.half(), FILTER.half(), None, *CONVOLUTION[1:], 1, [True, True, False]),
+            (),
+            2 * (2 * 8 * 64 + 16 * 8 * 9 + 2 * 16 * 64) + 2 * 16 * 3 * 9,
+        ),
+        (aten.convolution_backward.default, (RESULT, IMAGE, FILTER, None, *CONVOLUTION[1:], 1, [False, False, True]), (), 0),
+    ],
+)
 def test_rules(func: Any, args: Sequence[Any], outputs: Sequence[Tensor], expected: int) -> None:
     assert inside(func, args, outputs) == expected
 
@@ -120,18 +158,21 @@ def test_flash_backward_pads_queries_and_heads() -> None:
     assert flash_backward("bfloat16", 8, 128, 128, 160) == 4 * 8 * 128 * (192 + 1)
 
 
-@pytest.mark.parametrize(("dtype", "shape", "expected"), [
-    # One tile of 64 × 64 and 16 bytes a head; the row sums beside them.
-    ("bfloat16", (8, 64, 64, 64), 8 * (4 * 64 + 16 + 4 * 64 * 64)),
-    ("bfloat16", (8, 65, 64, 64), 8 * (4 * 65 + 2 * (16 + 4 * 64 * 64))),
-    ("bfloat16", (8, 128, 128, 128), 8 * (4 * 128 + 16 + 4 * 128 * 128)),
-    ("float32", (8, 129, 128, 128), 8 * (4 * 129 + 2 * 2 * (16 + 4 * 128 * 64))),
-    # Heads over 128 wide keep dk and dv too, for each split of the keys: 200 // 8 of 512 / 64 blocks.
-    ("float16", (8, 128, 512, 256), 8 * (4 * 128 + 4 * (16 + 4 * 128 * 64) + 4 * 2 * 8 * 64 * 256)),
-    ("float16", (300, 128, 128, 256), 300 * (4 * 128 + 4 * (16 + 4 * 128 * 64) + 4 * 2 * 1 * 64 * 256)),
-    # fp32 first holds output × gradient, where that is more than the tiles.
-    ("float32", (8, 128, 128, 128), 8 * (4 * 128 * 128 + 2 * 4 * 128)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "shape", "expected"),
+    [
+        # One tile of 64 × 64 and 16 bytes a head; the row sums beside them.
+        ("bfloat16", (8, 64, 64, 64), 8 * (4 * 64 + 16 + 4 * 64 * 64)),
+        ("bfloat16", (8, 65, 64, 64), 8 * (4 * 65 + 2 * (16 + 4 * 64 * 64))),
+        ("bfloat16", (8, 128, 128, 128), 8 * (4 * 128 + 16 + 4 * 128 * 128)),
+        ("float32", (8, 129, 128, 128), 8 * (4 * 129 + 2 * 2 * (16 + 4 * 128 * 64))),
+        # Heads over 128 wide keep dk and dv too, for each split of the keys: 200 // 8 of 512 / 64 blocks.
+        ("float16", (8, 128, 512, 256), 8 * (4 * 128 + 4 * (16 + 4 * 128 * 64) + 4 * 2 * 8 * 64 * 256)),
+        ("float16", (300, 128, 128, 256), 300 * (4 * 128 + 4 * (16 + 4 * 128 * 64) + 4 * 2 * 1 * 64 * 256)),
+        # fp32 first holds output × gradient, where that is more than the tiles.
+        ("float32", (8, 128, 128, 128), 8 * (4 * 128 * 128 + 2 * 4 * 128)),
+    ],
+)
 def test_efficient_backward_by_tiles(dtype: str, shape: tuple[int, int, int, int], expected: int) -> None:
     assert efficient_backward(dtype, *shape) == expected
 
@@ -213,8 +254,11 @@ def language_job(length: int) -> Job:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_family_has_the_steps_of_sizes_it_never_recorded(precision: str) -> None:
     axes = (Axis("micro_batch", start=2, step=1, degree=1), Axis("seq_len", start=64, step=32, degree=2))
-    grid = {(b, s): record(language_job(s), Strategy(precision=precision, micro_batch=b))
-            for b in axes[0].points for s in axes[1].points}  # fmt: skip
+    grid = {
+        (b, s): record(language_job(s), Strategy(precision=precision, micro_batch=b))
+        for b in axes[0].points
+        for s in axes[1].points
+    }
     family = build_family(grid, axes, {"micro_batch": 2, "seq_len": 64})
     assert family is not None
     for batch, length in ((2, 64), (2, 96), (9, 200), (40, 128)):  # the last sorts its 5,120 indices
@@ -230,8 +274,9 @@ def test_a_family_has_the_steps_of_sizes_it_never_recorded(precision: str) -> No
 def experts_job(length: int) -> Job:
     """A mixture of experts, which sorts what its tokens chose."""
     config = MixtralConfig(vocabulary=64, width=32, layers=1, heads=2, kv_heads=1, hidden=32)
-    return Job(lambda: Mixtral(config), lambda n: next_token_batch(n, vocabulary=64, seq_len=length), token_loss,
-               seq_len=length)  # fmt: skip
+    return Job(
+        lambda: Mixtral(config), lambda n: next_token_batch(n, vocabulary=64, seq_len=length), token_loss, seq_len=length
+    )
 
 
 def test_a_family_of_experts_sorts_with_memory_from_a_size_on() -> None:

@@ -16,9 +16,13 @@ PARAMETERS = 20 * 30 + 30 + 30 * 5 + 5
 
 
 def job(**fields) -> Job:
-    return Job(model=lambda: nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)),
-               batch=lambda n: torch.randn(n, 20), loss=lambda model, x: model(x).square().mean(), name="toy",
-               **fields)  # fmt: skip
+    return Job(
+        model=lambda: nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)),
+        batch=lambda n: torch.randn(n, 20),
+        loss=lambda model, x: model(x).square().mean(),
+        name="toy",
+        **fields,
+    )
 
 
 def names(trace: Trace, phase: str) -> list[str]:

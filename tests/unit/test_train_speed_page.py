@@ -40,8 +40,11 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(script, "RESULTS", results)
     monkeypatch.setattr(script, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(script, "about", lambda: DATA["about"])
-    monkeypatch.setattr(script, "measured", lambda rows, rounds: (
-        (name, {**DATA["rows"][name], "date": "2027-01-02", "rounds": rounds}) for name in rows))  # fmt: skip
+    monkeypatch.setattr(
+        script,
+        "measured",
+        lambda rows, rounds: ((name, {**DATA["rows"][name], "date": "2027-01-02", "rounds": rounds}) for name in rows),
+    )
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["train_speed", *words])
@@ -70,10 +73,13 @@ def test_without_write_nothing_is_written(run, tmp_path):
     assert not (tmp_path / "page.md").exists()
 
 
-@pytest.mark.parametrize(("words", "versions", "said"), [
-    (["--only", "resnet19"], DATA["about"]["versions"], "models resnet18 amp-bf16"),
-    (["--only", "saves", "--write"], {"torch": "3.0"}, "other versions"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "versions", "said"),
+    [
+        (["--only", "resnet19"], DATA["about"]["versions"], "models resnet18 amp-bf16"),
+        (["--only", "saves", "--write"], {"torch": "3.0"}, "other versions"),
+    ],
+)
 def test_what_cannot_be_measured_or_mixed_is_refused_before(words, versions, said, run, monkeypatch, capsys):
     monkeypatch.setattr(script, "about", lambda: {**DATA["about"], "versions": versions})
     with pytest.raises(SystemExit):

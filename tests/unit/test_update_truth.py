@@ -16,7 +16,7 @@ import torch
 from benchmarks.update_truth import __main__ as script
 from benchmarks.update_truth import plain as plain_loop
 from benchmarks.update_truth.cases import (
-    PRECISIONS,  # fmt: skip
+    PRECISIONS,
     TECHNIQUES,
     TOLERANCES,
     Case,
@@ -41,8 +41,9 @@ def test_it_trains_as_the_plain_loop(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*(case for case in cases() if case not in COVERING), *compiled_cases()],
-                         ids=lambda case: case.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "case", [*(case for case in cases() if case not in COVERING), *compiled_cases()], ids=lambda case: case.name
+)
 def test_the_rest_of_the_cases_too(case: Case) -> None:
     assert run(case) <= case.tolerance
 
@@ -116,8 +117,13 @@ def test_momentum_that_an_overflow_leaves_uninitialised_is_found(monkeypatch: py
     """Memory that is not initialised is filled with NaN for once."""
     empty_like = torch.empty_like
     monkeypatch.setattr(gpuwise.strategy, "fused_sgd_fault", lambda **where: None)
-    monkeypatch.setattr(torch, "empty_like", lambda tensor, **more: empty_like(tensor, **more).fill_(torch.nan)
-                        if tensor.is_floating_point() else empty_like(tensor, **more))  # fmt: skip
+    monkeypatch.setattr(
+        torch,
+        "empty_like",
+        lambda tensor, **more: (
+            empty_like(tensor, **more).fill_(torch.nan) if tensor.is_floating_point() else empty_like(tensor, **more)
+        ),
+    )
     technique = next(technique for technique in TECHNIQUES if technique.recipe.get("overflow") == 0)
     assert run(Case("momentum", "fused", "amp-fp16", technique)) == torch.inf
     assert run(Case("momentum", "foreach", "amp-fp16", technique)) <= TOLERANCES["amp-fp16"]

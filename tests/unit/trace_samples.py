@@ -8,10 +8,17 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
 
 ROWS = [  # operation, module, phase, micro_step: a position each
-    (0, 1, "forward", 0), (0, 2, "forward", 0), (1, 2, "backward", 0), (1, 1, "backward", 0),
-    (0, 1, "forward", 1), (0, 2, "forward", 1), (1, 2, "backward", 1), (2, 2, "backward", 1), (1, 1, "backward", 1),
+    (0, 1, "forward", 0),
+    (0, 2, "forward", 0),
+    (1, 2, "backward", 0),
+    (1, 1, "backward", 0),
+    (0, 1, "forward", 1),
+    (0, 2, "forward", 1),
+    (1, 2, "backward", 1),
+    (2, 2, "backward", 1),
+    (1, 1, "backward", 1),
     (3, 0, "optimizer", 2),
-]  # fmt: skip
+]
 
 
 def small_trace(*, micro_batch: int = 2, seq_len: int = 4) -> Trace:
@@ -23,23 +30,46 @@ def small_trace(*, micro_batch: int = 2, seq_len: int = 4) -> Trace:
     values[1, COLUMNS.index("workspace_bytes")] = 700
     values[0, COLUMNS.index("causal")] = 1
     values[:, COLUMNS.index("kernels")] = 1
-    operations = Operations(("aten.mm.default", "aten.mm.default", "aten.add_.Tensor", "aten._fused_adamw_.default"),
-                            np.array([KINDS.index(k) for k in ("gemm", "gemm", "elementwise", "optimizer")], dtype=np.int8),
-                            ("float32",) * 4, values)  # fmt: skip
+    operations = Operations(
+        ("aten.mm.default", "aten.mm.default", "aten.add_.Tensor", "aten._fused_adamw_.default"),
+        np.array([KINDS.index(k) for k in ("gemm", "gemm", "elementwise", "optimizer")], dtype=np.int8),
+        ("float32",) * 4,
+        values,
+    )
     index, module, phase, micro_step = zip(*ROWS, strict=True)
-    sequence = Sequence(np.array(index, dtype=np.int32), np.array(module, dtype=np.int32),
-                        np.array([PHASES.index(p) for p in phase], dtype=np.int8),
-                        np.array(micro_step, dtype=np.int8))  # fmt: skip
+    sequence = Sequence(
+        np.array(index, dtype=np.int32),
+        np.array(module, dtype=np.int32),
+        np.array([PHASES.index(p) for p in phase], dtype=np.int8),
+        np.array(micro_step, dtype=np.int8),
+    )
     end = len(ROWS)
     kept = [(4000, "parameter", 1, BEFORE, end), (100, "parameter", 2, BEFORE, end), (8200, "optimizer_state", 0, BEFORE, end)]
-    made = [(64 * seq_len**2 * micro_batch, "activation", 1, 0, 3), (600 * tokens, "activation", 2, 1, 2),
-            (100, "gradient", 2, 2, 9), (4000, "gradient", 1, 3, 9),
-            (600 * tokens, "activation", 1, 4, 8), (5000, "temporary", 2, 6, 7)]  # fmt: skip
+    made = [
+        (64 * seq_len**2 * micro_batch, "activation", 1, 0, 3),
+        (600 * tokens, "activation", 2, 1, 2),
+        (100, "gradient", 2, 2, 9),
+        (4000, "gradient", 1, 3, 9),
+        (600 * tokens, "activation", 1, 4, 8),
+        (5000, "temporary", 2, 6, 7),
+    ]
     size, category, owner, born, died = zip(*kept, *made, strict=True)
-    storages = Storages(np.array(size, dtype=np.int64), np.array([CATEGORIES.index(c) for c in category], dtype=np.int8),
-                        *(np.array(c, dtype=np.int32) for c in (owner, born, died)))  # fmt: skip
-    header = Header("small", "0123456789abcdef", {"micro_batch": micro_batch, "seq_len": seq_len},
-                    Strategy(micro_batch=micro_batch, optimizer="adamw"), 1025, 1025, "token", seq_len,
-                    torch_version="2.13.0", blocks=("layers.0", "layers.1"),
-                    assumptions=("guessed; --seq-len changes it",))  # fmt: skip
+    storages = Storages(
+        np.array(size, dtype=np.int64),
+        np.array([CATEGORIES.index(c) for c in category], dtype=np.int8),
+        *(np.array(c, dtype=np.int32) for c in (owner, born, died)),
+    )
+    header = Header(
+        "small",
+        "0123456789abcdef",
+        {"micro_batch": micro_batch, "seq_len": seq_len},
+        Strategy(micro_batch=micro_batch, optimizer="adamw"),
+        1025,
+        1025,
+        "token",
+        seq_len,
+        torch_version="2.13.0",
+        blocks=("layers.0", "layers.1"),
+        assumptions=("guessed; --seq-len changes it",),
+    )
     return Trace(header, operations, sequence, storages, ("", "layers.0", "layers.1")).check()

@@ -56,8 +56,16 @@ def attention_job(seq_len: int = 16, **options: Any) -> Job:
 
 def cnn_job() -> Job:
     def model() -> nn.Module:
-        return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2),
-                             nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))  # fmt: skip
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 3, stride=2),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(16, CLASSES),
+        )
 
     return Job(model, batch_of(3, 16, 16), class_loss)
 

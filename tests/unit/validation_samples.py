@@ -10,27 +10,72 @@ from gpuwise.measure.trial_result import FAILED, MEASURED, OUT_OF_MEMORY, Measur
 from gpuwise.strategy import Strategy
 
 FORECAST: dict[str, Any] = {
-    "job": "tiny", "device": "here-cpu", "count": 1, "strategy": Strategy(micro_batch=8).to_dict(),
-    "step_time_s": {"value": 0.011, "low": 0.009, "high": 0.014}, "throughput": {"value": 727.27, "unit": "images/s"},
-    "memory": {"peak_allocated_bytes": 1_010_000, "peak_reserved_bytes": 1_010_000, "device_bytes": 1_010_000,
-               "capacity_bytes": 8 * 2**30, "fits": True,
-               "by_category": {"parameter": 400_000, "gradient": 200_000, "optimizer_state": 0, "activation": 300_000,
-                               "temporary": 100_000, "input": 10_000, "communication_buffer": 0, "workspace": 0}},
+    "job": "tiny",
+    "device": "here-cpu",
+    "count": 1,
+    "strategy": Strategy(micro_batch=8).to_dict(),
+    "step_time_s": {"value": 0.011, "low": 0.009, "high": 0.014},
+    "throughput": {"value": 727.27, "unit": "images/s"},
+    "memory": {
+        "peak_allocated_bytes": 1_010_000,
+        "peak_reserved_bytes": 1_010_000,
+        "device_bytes": 1_010_000,
+        "capacity_bytes": 8 * 2**30,
+        "fits": True,
+        "by_category": {
+            "parameter": 400_000,
+            "gradient": 200_000,
+            "optimizer_state": 0,
+            "activation": 300_000,
+            "temporary": 100_000,
+            "input": 10_000,
+            "communication_buffer": 0,
+            "workspace": 0,
+        },
+    },
     "bound": {"compute": 0.7, "memory": 0.2, "launch": 0.1, "communication": 0.0, "input": 0.0},
     "provenance": {"step_time_s": "datasheet only", "memory": "trace"},
-    "assumptions": ["assumed micro-batch 8; --micro-batch changes it"], "warnings": ["a <warning> | of sorts"],
-}  # fmt: skip
-MEMORY = {"parameter": 400_000, "gradient": 200_000, "optimizer_state": 0, "input": 10_000,
-          "activations and temporaries": 390_000}  # fmt: skip
+    "assumptions": ["assumed micro-batch 8; --micro-batch changes it"],
+    "warnings": ["a <warning> | of sorts"],
+}
+MEMORY = {
+    "parameter": 400_000,
+    "gradient": 200_000,
+    "optimizer_state": 0,
+    "input": 10_000,
+    "activations and temporaries": 390_000,
+}
 GOOD = Trial(
-    "tiny", MEASURED, forecast=FORECAST, digest="d" * 32, device="cpu", threads=2, torch_version="2.13.0", seconds=9.5,
-    measured=Measured(Timing(0.010, 0.0095, 0.0112, 0.0094, 500), 1_000_000, MEMORY,
-                      shares={"arithmetic": 0.6, "moving bytes": 0.3, "overhead": 0.1}),
-)  # fmt: skip
-SLOW = replace(GOOD, job="slow", measured=Measured(Timing(0.022, 0.02, 0.03, 0.02, 7), 1_000_000, MEMORY),
-               disturbed=("other processes used 31 % of the processors meanwhile",))  # fmt: skip
-LARGE = replace(GOOD, job="large", outcome=OUT_OF_MEMORY, said="can't allocate memory", ways_out=("a smaller --micro-batch",),
-                measured=None, forecast={**FORECAST, "memory": {**FORECAST["memory"], "fits": False}})  # fmt: skip
+    "tiny",
+    MEASURED,
+    forecast=FORECAST,
+    digest="d" * 32,
+    device="cpu",
+    threads=2,
+    torch_version="2.13.0",
+    seconds=9.5,
+    measured=Measured(
+        Timing(0.010, 0.0095, 0.0112, 0.0094, 500),
+        1_000_000,
+        MEMORY,
+        shares={"arithmetic": 0.6, "moving bytes": 0.3, "overhead": 0.1},
+    ),
+)
+SLOW = replace(
+    GOOD,
+    job="slow",
+    measured=Measured(Timing(0.022, 0.02, 0.03, 0.02, 7), 1_000_000, MEMORY),
+    disturbed=("other processes used 31 % of the processors meanwhile",),
+)
+LARGE = replace(
+    GOOD,
+    job="large",
+    outcome=OUT_OF_MEMORY,
+    said="can't allocate memory",
+    ways_out=("a smaller --micro-batch",),
+    measured=None,
+    forecast={**FORECAST, "memory": {**FORECAST["memory"], "fits": False}},
+)
 BROKEN = Trial("broken", FAILED, "the sky fell", ways_out=("mend it",))
 
 

@@ -13,14 +13,33 @@ if TYPE_CHECKING:
     from gpuwise.api.validating import validate
     from gpuwise.api.verbs import compare, doctor, fit, forecast, memory_timeline, plan
 
-__getattr__ = lazily(__name__, {
-    "kernels": ("kernel", "roofline"),
-    "listings": ("chips", "offers", "unpriced_offers"),
-    "measuring": ("measure",),
-    "recording": ("record",),
-    "training": ("Trainer", "train"),
-    "validating": ("validate",),
-    "verbs": ("compare", "doctor", "fit", "forecast", "memory_timeline", "plan"),
-})  # fmt: skip
-__all__ = ["Trainer", "chips", "compare", "doctor", "fit", "forecast", "kernel", "measure", "memory_timeline", "offers", "plan",
-           "record", "roofline", "train", "unpriced_offers", "validate"]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "kernels": ("kernel", "roofline"),
+        "listings": ("chips", "offers", "unpriced_offers"),
+        "measuring": ("measure",),
+        "recording": ("record",),
+        "training": ("Trainer", "train"),
+        "validating": ("validate",),
+        "verbs": ("compare", "doctor", "fit", "forecast", "memory_timeline", "plan"),
+    },
+)
+__all__ = [
+    "Trainer",
+    "chips",
+    "compare",
+    "doctor",
+    "fit",
+    "forecast",
+    "kernel",
+    "measure",
+    "memory_timeline",
+    "offers",
+    "plan",
+    "record",
+    "roofline",
+    "train",
+    "unpriced_offers",
+    "validate",
+]

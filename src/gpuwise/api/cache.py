@@ -103,8 +103,14 @@ class JobCache:
             os.utime(path)
         return family
 
-    def store(self, made: TraceFamily | GpuwiseError, facts: JobFacts, variant: Strategy, substrate: str,
-              micro_batch: int | None = None) -> None:  # fmt: skip
+    def store(
+        self,
+        made: TraceFamily | GpuwiseError,
+        facts: JobFacts,
+        variant: Strategy,
+        substrate: str,
+        micro_batch: int | None = None,
+    ) -> None:
         """Keeps what was traced, or why it was refused. Nothing is kept of a job that changed while the process ran."""
         files = self._files | self._read.states(unchanged_since_s=_STARTED_S)
         if None in files.values():

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
-def cpu_settings(job: str | Job | Source, chip: Chip, start: Strategy, *, given: Collection[str] = (),
-                 steps: float | None = None, capacity_bytes: int | None = None, seq_len: int | None = None,
-                 image_size: int | None = None, history: bool = True) -> CpuChoice:  # fmt: skip
+def cpu_settings(
+    job: str | Job | Source,
+    chip: Chip,
+    start: Strategy,
+    *,
+    given: Collection[str] = (),
+    steps: float | None = None,
+    capacity_bytes: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    history: bool = True,
+) -> CpuChoice:
     """The fastest precision, layout and compilation of a job on the CPU of this machine, with reasons and the forecast.
 
     Arguments:

@@ -100,8 +100,10 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     count = spec.count_per_machine if ":" in text or mesh is None else mesh.devices
     check_inside(spec.chip, count, machines=spec.machines, catalog=catalog)
     if mesh is not None and mesh.devices != count * spec.machines:
-        raise InputError(f"the mesh is of {mesh.devices} devices, but {text!r} names {count * spec.machines}.",
-                         [f"--on {text.partition(':')[0]}:{mesh.devices}"])  # fmt: skip
+        raise InputError(
+            f"the mesh is of {mesh.devices} devices, but {text!r} names {count * spec.machines}.",
+            [f"--on {text.partition(':')[0]}:{mesh.devices}"],
+        )
     device = Device(spec, count, catalog)
     if device.machines > 1:
         _ = device.link_between  # machines that the catalog cannot connect are refused now
@@ -123,9 +125,14 @@ def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool 
 
 def _network(spec: DeviceSpec, catalog: Catalog) -> Link:
     """The network of the offer with the most of this chip in one machine."""
-    found = [(o.devices, link) for o in catalog.offers if o.chip_id == spec.chip.id
-             and (link := link_between(o, catalog=catalog)) is not None]  # fmt: skip
+    found = [
+        (o.devices, link)
+        for o in catalog.offers
+        if o.chip_id == spec.chip.id and (link := link_between(o, catalog=catalog)) is not None
+    ]
     if not found:
-        raise UnsupportedError(f"the catalog does not say how machines of {spec.chip.id} are connected.",
-                               [f"ask for one machine: {spec.chip.id}:{spec.count_per_machine}"])  # fmt: skip
+        raise UnsupportedError(
+            f"the catalog does not say how machines of {spec.chip.id} are connected.",
+            [f"ask for one machine: {spec.chip.id}:{spec.count_per_machine}"],
+        )
     return max(found, key=lambda pair: pair[0])[1]

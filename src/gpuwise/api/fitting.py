@@ -23,19 +23,30 @@ def what_would_fit(source: Source, device: Device, asked: Strategy) -> FittingCh
         return None
     place = Place(device.chip, device.count, device.link, device.capacity_bytes)
     try:
-        return what_fits(question_of(source, place, asked, device.catalog, substrate=device.substrate,
-                                     host_bytes=host_bytes(device)))  # fmt: skip
+        return what_fits(
+            question_of(source, place, asked, device.catalog, substrate=device.substrate, host_bytes=host_bytes(device))
+        )
     except GpuwiseError as error:
         warnings.warn(f"what would fit is not known: {error.what}", stacklevel=2)
         return None
 
 
-def question_of(source: Source, place: Place, asked: Strategy, catalog: Catalog, *, substrate: str,
-                host_bytes: int | None) -> Question:  # fmt: skip
+def question_of(
+    source: Source, place: Place, asked: Strategy, catalog: Catalog, *, substrate: str, host_bytes: int | None
+) -> Question:
     """The Question for a source."""
     here = f"{place.chip.id}:{place.count}" if place.count > 1 else place.chip.id
-    return Question(partial(source, substrate=substrate), asked, place, catalog, source.sizes, host_bytes,
-                    at_other_lengths(source, substrate), source.argument, here)  # fmt: skip
+    return Question(
+        partial(source, substrate=substrate),
+        asked,
+        place,
+        catalog,
+        source.sizes,
+        host_bytes,
+        at_other_lengths(source, substrate),
+        source.argument,
+        here,
+    )
 
 
 def at_other_lengths(source: Source, substrate: str) -> Callable[[int], TraceSource] | None:

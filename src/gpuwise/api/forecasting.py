@@ -32,8 +32,14 @@ class Priced:
     device: Device
 
 
-def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None = None, history: bool = True,
-                  **settings: Unpack[DeviceSettings]) -> Priced:  # fmt: skip
+def forecast_step(
+    source: Source,
+    on: str,
+    *,
+    loader_samples_per_s: float | None = None,
+    history: bool = True,
+    **settings: Unpack[DeviceSettings],
+) -> Priced:
     """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there.
 
     Arguments:
@@ -46,13 +52,24 @@ def forecast_step(source: Source, on: str, *, loader_samples_per_s: float | None
     on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
     if on_this_cpu:
         source = source.with_own_kernels()
-    choices = [asked["precision"]] if asked.get("precision") else _precisions(
-        source, device, on_this_cpu=on_this_cpu, mode=asked.get("mode") or "train")  # fmt: skip
+    choices = (
+        [asked["precision"]]
+        if asked.get("precision")
+        else _precisions(source, device, on_this_cpu=on_this_cpu, mode=asked.get("mode") or "train")
+    )
     refused: PrecisionError | None = None
     for precision in choices:
         try:
-            return _in_precision(precision, source, device, asked, mesh, refused=refused, history=history,
-                                 loader_samples_per_s=loader_samples_per_s)  # fmt: skip
+            return _in_precision(
+                precision,
+                source,
+                device,
+                asked,
+                mesh,
+                refused=refused,
+                history=history,
+                loader_samples_per_s=loader_samples_per_s,
+            )
         except PrecisionError as error:
             refused = refused or error
     assert refused is not None
@@ -66,8 +83,17 @@ def _precisions(source: Source, device: Device, *, on_this_cpu: bool, mode: str)
     return [first, *able[1:]] if first == able[0] else [first]
 
 
-def _in_precision(chosen: str, source: Source, device: Device, asked: Mapping[str, Any], mesh: Mesh | None, *,
-                  refused: PrecisionError | None, history: bool, loader_samples_per_s: float | None) -> Priced:  # fmt: skip
+def _in_precision(
+    chosen: str,
+    source: Source,
+    device: Device,
+    asked: Mapping[str, Any],
+    mesh: Mesh | None,
+    *,
+    refused: PrecisionError | None,
+    history: bool,
+    loader_samples_per_s: float | None,
+) -> Priced:
     """The forecast in one precision. refused: why it is none of the faster ones."""
     precision, micro_batch = asked.get("precision"), asked.get("micro_batch")
     on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
@@ -82,8 +108,9 @@ def _in_precision(chosen: str, source: Source, device: Device, asked: Mapping[st
         reasons: tuple[str, ...] = ()
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
             # As `train` would, but for compiling, which depends on how long the run is.
-            choice = cpu_settings(source, device.chip, strategy, capacity_bytes=device.capacity_bytes,
-                                  given=asked.keys() & {"channels_last"})  # fmt: skip
+            choice = cpu_settings(
+                source, device.chip, strategy, capacity_bytes=device.capacity_bytes, given=asked.keys() & {"channels_last"}
+            )
             strategy, reasons = choice.strategy, choice.reasons
         layout = ", channels-last" if strategy.channels_last and not asked.get("channels_last") else ""
         said = assumed_precision(f"{strategy.precision}{layout}", refused)
@@ -104,10 +131,27 @@ def _in_precision(chosen: str, source: Source, device: Device, asked: Mapping[st
     return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
 
 
-def _priced(source: Source, device: Device, strategy: Strategy, *, assumed: Sequence[str],
-            loader_samples_per_s: float | None, history: bool) -> Priced:  # fmt: skip
+def _priced(
+    source: Source,
+    device: Device,
+    strategy: Strategy,
+    *,
+    assumed: Sequence[str],
+    loader_samples_per_s: float | None,
+    history: bool,
+) -> Priced:
     history = history and loader_samples_per_s is None and device.spec.machine is not None
-    result, trace = step_price(source, device.chip, strategy, history=history, count=device.count, machines=device.machines,
-                               link=device.link, link_between=device.link_between, usd_per_hour=device.usd_per_hour,
-                               capacity_bytes=device.capacity_bytes, loader_samples_per_s=loader_samples_per_s)  # fmt: skip
+    result, trace = step_price(
+        source,
+        device.chip,
+        strategy,
+        history=history,
+        count=device.count,
+        machines=device.machines,
+        link=device.link,
+        link_between=device.link_between,
+        usd_per_hour=device.usd_per_hour,
+        capacity_bytes=device.capacity_bytes,
+        loader_samples_per_s=loader_samples_per_s,
+    )
     return Priced(replace(result, assumptions=(*assumed, *result.assumptions)), trace, device)

@@ -123,8 +123,10 @@ def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | No
     elif detected.gpus and (versions["torch"] or "").endswith("+cpu"):
         found.append("PyTorch is a build for CPUs alone and leaves the GPU unused: https://pytorch.org/get-started has others")
     if _torchvision_misses_cuda():
-        found.append("torchvision is a build for CUDA beside a PyTorch for CPUs: its operators do not load, and plain Python "
-                     "cannot import it. gpuwise does, without them; https://pytorch.org/get-started has the build that fits")
+        found.append(
+            "torchvision is a build for CUDA beside a PyTorch for CPUs: its operators do not load, and plain Python "
+            "cannot import it. gpuwise does, without them; https://pytorch.org/get-started has the build that fits"
+        )
     if detected.gpus_told_by == "nvidia-smi":
         found.append('little is known of the GPU: pip install "gpuwise[nvidia]" tells its links and what slows it down')
     if missing := [name for name, version in presets.items() if version is None]:

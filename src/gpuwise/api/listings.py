@@ -25,8 +25,15 @@ class UnpricedOffer:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise offers --unpriced --json`."""
-        return {"provider": self.provider, "instance": self.instance, "region": self.region, "chip_id": self.chip_id,
-                "count": self.count, "why": self.why, "source": str(self.source)}  # fmt: skip
+        return {
+            "provider": self.provider,
+            "instance": self.instance,
+            "region": self.region,
+            "chip_id": self.chip_id,
+            "count": self.count,
+            "why": self.why,
+            "source": str(self.source),
+        }
 
 
 def chips(filter: str = "") -> tuple[Chip, ...]:
@@ -59,6 +66,10 @@ def unpriced_offers(filter: str = "") -> tuple[UnpricedOffer, ...]:
     """The rows that pass a filter, by provider. Raises InputError for a filter that cannot be read."""
     catalog, chosen = load_catalog(), parse_filter(filter, offers=True)
     rows = [row for row in catalog.incomplete_offers if chosen.matches(catalog.chips.get(row.chip_id or ""), row)]
-    made = [UnpricedOffer(row.provider, row.instance, row.region, row.chip_id, row.values.get("count"),
-                          row.why_no_offer or "", row.source) for row in rows]  # fmt: skip
+    made = [
+        UnpricedOffer(
+            row.provider, row.instance, row.region, row.chip_id, row.values.get("count"), row.why_no_offer or "", row.source
+        )
+        for row in rows
+    ]
     return tuple(sorted(made, key=lambda row: (row.provider, row.instance, row.region)))

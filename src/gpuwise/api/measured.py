@@ -35,8 +35,12 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
     if not found:
         return forecast
     machine, version = machine_key(), torch_version()
-    found = [entry for entry in found if (entry.machine, entry.chip, entry.torch, entry.method)
-             == (machine, chip.id, version, METHOD) and _same_threads(entry)][-LATEST:]  # fmt: skip
+    found = [
+        entry
+        for entry in found
+        if (entry.machine, entry.chip, entry.torch, entry.method) == (machine, chip.id, version, METHOD)
+        and _same_threads(entry)
+    ][-LATEST:]
     quiet = [entry for entry in found if not entry.disturbed]
     return preferring(forecast, quiet or found) if found else forecast
 
@@ -50,8 +54,10 @@ def preferring(forecast: Forecast, found: list[history.Entry]) -> Forecast:
     if latest.disturbed:  # how long it takes on a free machine is not known: what the model says stays possible
         low, high = min(low, forecast.step_time_s.low), max(high, forecast.step_time_s.high)
     factor, said = value / model_s, PROVENANCE["machine"]
-    note = (f"measured here on {latest.date[:10]} by gpuwise validate: {format_duration(value)} a step over {latest.steps:,} "
-            f"steps; the model says {format_duration(model_s)}")  # fmt: skip
+    note = (
+        f"measured here on {latest.date[:10]} by gpuwise validate: {format_duration(value)} a step over {latest.steps:,} "
+        f"steps; the model says {format_duration(model_s)}"
+    )
     if latest.disturbed:
         note += " (something else held the machine up meanwhile)"
     return replace(

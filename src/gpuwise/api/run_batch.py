@@ -49,8 +49,9 @@ def planned_global_batch(job: Job, given: Mapping[str, Any], settings: TrainSett
     count = sum(p.numel() for p in parameters)
     adapted = given.get("adapter", "none") != "none"
     trainable = 0 if adapted else sum(p.numel() for p in parameters if p.requires_grad)
-    return usual_global_batch(TrainedOn(job.sample_unit == "token", job.tokens_per_sample or 1, count, trainable,
-                                        math.ceil(samples), job.samples))  # fmt: skip
+    return usual_global_batch(
+        TrainedOn(job.sample_unit == "token", job.tokens_per_sample or 1, count, trainable, math.ceil(samples), job.samples)
+    )
 
 
 def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, strategy: Strategy) -> tuple[str, ...]:
@@ -61,8 +62,9 @@ def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, st
     return (f"assumed a global batch of {planned[0]:,} samples, {planned[1]}; --micro-batch and --accumulate change it",)
 
 
-def batch_in_memory(named: Strategy, given: Mapping[str, Any], source: Source, chip: Chip, capacity_bytes: int | None,
-                    job: Job) -> Strategy:  # fmt: skip
+def batch_in_memory(
+    named: Strategy, given: Mapping[str, Any], source: Source, chip: Chip, capacity_bytes: int | None, job: Job
+) -> Strategy:
     """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
 
     A batch that the user names stays. Where nothing can be traced, micro-batches are at most the usual ones. A job with a step

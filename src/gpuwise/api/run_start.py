@@ -63,8 +63,10 @@ def check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
     """Raises InputError where the sizes that the user gave are not the plan's."""
     for name, value in sizes.items():
         if plan.sizes.get(name) != value:
-            raise InputError(f"the plan is for {name} {plan.sizes.get(name)}, not {value}.",
-                             [f"leave out --{name.replace('_', '-')}", "plan again"])  # fmt: skip
+            raise InputError(
+                f"the plan is for {name} {plan.sizes.get(name)}, not {value}.",
+                [f"leave out --{name.replace('_', '-')}", "plan again"],
+            )
 
 
 def planned_job(argument: str | Job, plan: Plan) -> Job:
@@ -78,10 +80,14 @@ def planned_job(argument: str | Job, plan: Plan) -> Job:
         resolved = job_of(argument, **plan.sizes)
     except GpuwiseError as error:
         job_of(argument)  # raises where the job is at fault, not the sizes
-        raise JobError(f"this plan is for another job: it was made for {plan.job} at "
-                       f"{', '.join(f'{name} {value}' for name, value in plan.sizes.items())}. {error.what}",
-                       [f"plan again: gpuwise plan {job_word(argument)} -o plan.toml",
-                        f"run the job it was made for: {plan.job_argument or plan.job}"]) from error  # fmt: skip
+        raise JobError(
+            f"this plan is for another job: it was made for {plan.job} at "
+            f"{', '.join(f'{name} {value}' for name, value in plan.sizes.items())}. {error.what}",
+            [
+                f"plan again: gpuwise plan {job_word(argument)} -o plan.toml",
+                f"run the job it was made for: {plan.job_argument or plan.job}",
+            ],
+        ) from error
     ours = fingerprint(resolved)
     if plan.job_fingerprint != ours and isinstance(argument, str):
         usual = fingerprint(job_of(argument))
@@ -97,21 +103,29 @@ def check_device(plan: Plan, here: Chip) -> None:
     if plan.device == here.id or cpus:
         return
     job, flags = job_word(plan.job_argument), flags_of(plan.strategy)
-    raise UnsupportedError(f"this plan is for {plan.count:g} x {plan.device} ({plan.offer.provider} "
-                           f"{plan.offer.instance}); this machine is {here.id} ({here.name}).",
-                           [f"plan for this machine: gpuwise plan {job} --on here -o plan.toml",
-                            f"try its settings here: gpuwise train {job} {flags}"])  # fmt: skip
+    raise UnsupportedError(
+        f"this plan is for {plan.count:g} x {plan.device} ({plan.offer.provider} "
+        f"{plan.offer.instance}); this machine is {here.id} ({here.name}).",
+        [
+            f"plan for this machine: gpuwise plan {job} --on here -o plan.toml",
+            f"try its settings here: gpuwise train {job} {flags}",
+        ],
+    )
 
 
 def named_strategy(job: Job, given: Mapping[str, Any], here: Here, settings: TrainSettings) -> Strategy:
     """What the user named, with the usual for the rest: the global batch that `plan` assumes, where how much is trained is
     known, in one micro-batch until its memory is looked at."""
-    return strategy_of(given, micro_batch=first_micro_batch(job, given, settings),
-                       precision="fp32" if here.torch_device == "cpu" else "amp-bf16")  # fmt: skip
+    return strategy_of(
+        given,
+        micro_batch=first_micro_batch(job, given, settings),
+        precision="fp32" if here.torch_device == "cpu" else "amp-bf16",
+    )
 
 
-def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, here: Here, settings: TrainSettings,
-                    job: Job) -> tuple[Strategy, tuple[str, ...], Forecast | None]:  # fmt: skip
+def chosen_strategy(
+    named: Strategy, given: Mapping[str, Any], source: Source, here: Here, settings: TrainSettings, job: Job
+) -> tuple[Strategy, tuple[str, ...], Forecast | None]:
     """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
     it had."""
     from gpuwise.api.cpu_settings import cpu_settings
@@ -127,8 +141,14 @@ def chosen_strategy(named: Strategy, given: Mapping[str, Any], source: Source, h
     elif here.torch_device == "cpu":
         named = batch_in_memory(named, given, source, here.chip, here.capacity_bytes, job)
         try:
-            choice = cpu_settings(source, here.chip, named, given=set(given) & set(_CHOSEN),
-                                  steps=_steps(settings, job, named), capacity_bytes=here.capacity_bytes)  # fmt: skip
+            choice = cpu_settings(
+                source,
+                here.chip,
+                named,
+                given=set(given) & set(_CHOSEN),
+                steps=_steps(settings, job, named),
+                capacity_bytes=here.capacity_bytes,
+            )
             return choice.strategy, choice.reasons, choice.forecast
         except GpuwiseError as error:
             _tell_no_forecast(error)
@@ -169,8 +189,15 @@ def forecast_here(source: Source, strategy: Strategy, here: Here) -> Forecast | 
 
 def _forecast(source: Source, strategy: Strategy, here: Here) -> Forecast:
     # On a GPU the next batch is copied while a step computes.
-    return step_price(source, here.chip, strategy, history=True, count=1, capacity_bytes=here.capacity_bytes,
-                      prefetched=strategy.prefetch != 0)[0]  # fmt: skip
+    return step_price(
+        source,
+        here.chip,
+        strategy,
+        history=True,
+        count=1,
+        capacity_bytes=here.capacity_bytes,
+        prefetched=strategy.prefetch != 0,
+    )[0]
 
 
 def _tell_no_forecast(error: GpuwiseError) -> None:

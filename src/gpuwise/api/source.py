@@ -11,8 +11,10 @@ from gpuwise.trace import Header, Trace, TraceFamily
 from gpuwise.trace.composed import composed
 
 # What --mode infer leaves out of serving a model.
-FORWARD_ALONE = ("one forward pass over whole samples: no cache of keys and values, no generation token by token, no requests "
-                 "that come and go")  # fmt: skip
+FORWARD_ALONE = (
+    "one forward pass over whole samples: no cache of keys and values, no generation token by token, no requests "
+    "that come and go"
+)
 
 
 class Source(ABC):

@@ -43,8 +43,7 @@ class SavedSource(Source):
             asked, had = getattr(strategy, field), getattr(recorded, field)
             if asked not in (had, None):  # None takes what there is
                 name = field.replace("_", "-")
-                ways = [_flag(name, had),
-                        "name the job itself, which is traced as asked"]  # fmt: skip
+                ways = [_flag(name, had), "name the job itself, which is traced as asked"]
                 raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {asked}.", ways)
         return self.family
 
@@ -70,12 +69,14 @@ class PresetSource(Source):
 
     def recorded(self, strategy: Strategy, substrate: str = "accelerator") -> TraceFamily | None:
         """The shipped family, or None where it does not cover the strategy or the user's sizes."""
-        plain = Strategy(strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode,
-                         adapter=strategy.adapter)  # fmt: skip
+        plain = Strategy(
+            strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode, adapter=strategy.adapter
+        )
         if strategy.variant != plain:
             return None
-        family = load_preset(self.name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode,
-                             adapter=strategy.adapter)  # fmt: skip
+        family = load_preset(
+            self.name, precision=strategy.precision, recompute=strategy.recompute, mode=strategy.mode, adapter=strategy.adapter
+        )
         if family is None or not family.covers(self.sizes):
             return None
         # A recording assumes no sizes; what is taken where the user names none is said here.
@@ -197,6 +198,7 @@ def _sizes_of_job(job: Job, sizes: dict[str, int]) -> dict[str, int]:
     """A Job object makes its own batches: sizes other than its own cannot be forced on it."""
     for name, value in sizes.items():
         if getattr(job, name) != value:
-            raise InputError(f"this job makes batches of {name} {getattr(job, name)}, not {value}.",
-                             [f"make the Job with {name}={value}"])  # fmt: skip
+            raise InputError(
+                f"this job makes batches of {name} {getattr(job, name)}, not {value}.", [f"make the Job with {name}={value}"]
+            )
     return sizes

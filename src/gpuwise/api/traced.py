@@ -82,13 +82,15 @@ class NamedSource(Source):
         if self._cache is not None:
             family = self._cache.load(strategy.variant, substrate)
         if family is None or not family.covers({"micro_batch": strategy.micro_batch}):
-            family = self._kept(lambda: family_of_one(self.live.step(one, substrate)), strategy.variant, substrate,
-                                strategy.micro_batch)  # fmt: skip
+            family = self._kept(
+                lambda: family_of_one(self.live.step(one, substrate)), strategy.variant, substrate, strategy.micro_batch
+            )
         trace = family.at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation, **self.sizes)
         return replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
 
-    def _kept(self, make: Callable[[], TraceFamily], variant: Strategy, substrate: str,
-              micro_batch: int | None = None) -> TraceFamily:  # fmt: skip
+    def _kept(
+        self, make: Callable[[], TraceFamily], variant: Strategy, substrate: str, micro_batch: int | None = None
+    ) -> TraceFamily:
         """What the cache keeps, else what is made now and kept from then on."""
         if self._cache is None:
             return make()

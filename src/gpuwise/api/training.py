@@ -115,15 +115,27 @@ class Trainer:
         if plan is not None and all(length is None for length in (steps, epochs, samples, tokens)):
             steps = plan.steps
         self.settings: TrainSettings = TrainSettings(
-            steps=steps, epochs=epochs, samples=_count(samples, "samples"), tokens=_count(tokens, "tokens"), seed=seed,
-            resume="auto" if resume is None else "must" if resume else "never", keep=keep, save_every_s=_seconds(save_every),
+            steps=steps,
+            epochs=epochs,
+            samples=_count(samples, "samples"),
+            tokens=_count(tokens, "tokens"),
+            seed=seed,
+            resume="auto" if resume is None else "must" if resume else "never",
+            keep=keep,
+            save_every_s=_seconds(save_every),
             interruptions_per_day=interruptions,
-            evaluate_every=evaluate_every, monitor=monitor, patience=patience, time_limit_s=_seconds(time_limit),
+            evaluate_every=evaluate_every,
+            monitor=monitor,
+            patience=patience,
+            time_limit_s=_seconds(time_limit),
             job_argument=job if isinstance(job, str) else "",
-            preemption=preemption, on_nonfinite=on_nonfinite, progress=progress, log_path=None if log is None else Path(log),
+            preemption=preemption,
+            on_nonfinite=on_nonfinite,
+            progress=progress,
+            log_path=None if log is None else Path(log),
             writers=(writers,) if isinstance(writers, str) else tuple(writers),
             usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
-        )  # fmt: skip
+        )
         here = this_device()
         self.job: Job
         self.reasons: tuple[str, ...] = ()
@@ -139,9 +151,15 @@ class Trainer:
             self.settings = _in_folder(self.settings, run, self.job, named)
             self.strategy, self.reasons, self.forecast = chosen_strategy(named, given, source, here, self.settings, self.job)
             self.reasons = (*batch_reason(self.job, given, self.settings, self.strategy), *self.reasons)
-        self._training: Training = Training(self.job, self.strategy, self.settings, device=here.torch_device,
-                                            forecast=self.forecast, notes=self.reasons,
-                                            plan=None if plan is None else plan.to_dict())  # fmt: skip
+        self._training: Training = Training(
+            self.job,
+            self.strategy,
+            self.settings,
+            device=here.torch_device,
+            forecast=self.forecast,
+            notes=self.reasons,
+            plan=None if plan is None else plan.to_dict(),
+        )
 
     @property
     def folder(self) -> Path | None:
@@ -175,8 +193,9 @@ def _check_names(given: Mapping[str, Any], plan: object) -> None:
         raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
     if plan is not None and given:
         flags = ", ".join(map(flag_of, given))
-        raise InputError(f"{flags} and --plan exclude each other: a plan is run as it is.",
-                         ["leave out --plan", f"leave out {flags}"])  # fmt: skip
+        raise InputError(
+            f"{flags} and --plan exclude each other: a plan is run as it is.", ["leave out --plan", f"leave out {flags}"]
+        )
 
 
 def _count(value: int | str | None, what: str) -> int | None:

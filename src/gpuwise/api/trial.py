@@ -49,8 +49,13 @@ def main() -> None:
 
         device = _device(priced.device.chip)
         told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
-        child.say(forecast=told.to_dict(), digest=digest(priced.trace, told.strategy), device=device,
-                  threads=torch.get_num_threads(), torch_version=torch_version())  # fmt: skip
+        child.say(
+            forecast=told.to_dict(),
+            digest=digest(priced.trace, told.strategy),
+            device=device,
+            threads=torch.get_num_threads(),
+            torch_version=torch_version(),
+        )
         from gpuwise.measure.trial import run_trial
 
         found = run_trial(job, told.strategy, torch.device(device), steps=child.request["steps"], say=say)
@@ -101,8 +106,10 @@ def _device(chip: Chip) -> str:
         return "cpu"
     if torch.cuda.is_available():
         return "cuda"
-    raise UnsupportedError(f"`here` is {chip.name}, but PyTorch {torch.__version__} does not find it.",
-                           ["install a PyTorch built for it", "look at `gpuwise doctor`"])  # fmt: skip
+    raise UnsupportedError(
+        f"`here` is {chip.name}, but PyTorch {torch.__version__} does not find it.",
+        ["install a PyTorch built for it", "look at `gpuwise doctor`"],
+    )
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -105,8 +105,17 @@ def _run(requests: Sequence[Mapping[str, Any]], *, suite: bool, on_progress: Cal
             interrupted = True
             break
     kept = any(trial.outcome == MEASURED for trial in trials) and not notes
-    return Validation(tuple(trials), machine.name, machine.chip.id, taken, time.monotonic() - began, suite, interrupted,
-                      str(history.path()) if kept else "", tuple(dict.fromkeys(notes)))  # fmt: skip
+    return Validation(
+        tuple(trials),
+        machine.name,
+        machine.chip.id,
+        taken,
+        time.monotonic() - began,
+        suite,
+        interrupted,
+        str(history.path()) if kept else "",
+        tuple(dict.fromkeys(notes)),
+    )
 
 
 def _trial(request: Mapping[str, Any], tell: Callable[[str], None]) -> Trial:
@@ -165,28 +174,48 @@ def _entry(trial: Trial, machine: str) -> history.Entry:
     assert trial.measured is not None
     step, expected = trial.measured.step, Interval(**trial.forecast["step_time_s"])
     return history.Entry(
-        date=_now(), machine=machine, chip=trial.forecast["device"], job=trial.forecast["job"], digest=trial.digest,
-        strategy=trial.forecast["strategy"], median_s=step.median_s, low_s=step.low_s, high_s=step.high_s, steps=step.rounds,
-        forecast_s=expected.value, forecast_low_s=expected.low, forecast_high_s=expected.high,
-        provenance=trial.forecast["provenance"]["step_time_s"], method=METHOD, threads=trial.threads or 1,
-        openmp=os.environ.get("OMP_NUM_THREADS", ""), torch=trial.torch_version, gpuwise=__version__,
-        sizes=dict(trial.sizes), memory_bytes=trial.measured.memory_bytes, disturbed=bool(trial.disturbed),
-    )  # fmt: skip
+        date=_now(),
+        machine=machine,
+        chip=trial.forecast["device"],
+        job=trial.forecast["job"],
+        digest=trial.digest,
+        strategy=trial.forecast["strategy"],
+        median_s=step.median_s,
+        low_s=step.low_s,
+        high_s=step.high_s,
+        steps=step.rounds,
+        forecast_s=expected.value,
+        forecast_low_s=expected.low,
+        forecast_high_s=expected.high,
+        provenance=trial.forecast["provenance"]["step_time_s"],
+        method=METHOD,
+        threads=trial.threads or 1,
+        openmp=os.environ.get("OMP_NUM_THREADS", ""),
+        torch=trial.torch_version,
+        gpuwise=__version__,
+        sizes=dict(trial.sizes),
+        memory_bytes=trial.measured.memory_bytes,
+        disturbed=bool(trial.disturbed),
+    )
 
 
 def _names(jobs: str | Sequence[str] | Job) -> list[str]:
     names = [jobs] if isinstance(jobs, str) else list(jobs) if isinstance(jobs, Sequence) else []
     if not isinstance(jobs, Sequence) or not all(isinstance(name, str) for name in names):
-        raise InputError("validate runs each job in a process of its own, and only a name can be handed to it.",
-                         ['write the Job in a file and name it: "path/to/file.py:job"'])  # fmt: skip
+        raise InputError(
+            "validate runs each job in a process of its own, and only a name can be handed to it.",
+            ['write the Job in a file and name it: "path/to/file.py:job"'],
+        )
     return list(dict.fromkeys(names))
 
 
 def _check_suite(asked: Mapping[str, Any]) -> None:
     if asked:
         flag = flag_of(next(iter(asked)))
-        raise InputError(f"the suite runs at settings of its own; it takes no {flag}.",
-                         [f"leave out {flag}", f"name a job: gpuwise validate gpt2 {flag} ..."])  # fmt: skip
+        raise InputError(
+            f"the suite runs at settings of its own; it takes no {flag}.",
+            [f"leave out {flag}", f"name a job: gpuwise validate gpt2 {flag} ..."],
+        )
 
 
 def _check(names: Sequence[str], asked: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:

@@ -117,10 +117,19 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
     traces = partial(source, substrate=device.substrate)
-    result = find_fit(traces, device.chip, catalog=catalog, asked=strategy_of(asked),
-                      precision=asked.get("precision"), count=device.count, link=device.link,
-                      capacity_bytes=device.capacity_bytes, micro_batch=asked.get("micro_batch"), sizes=source.sizes,
-                      at_hand=None if every_technique else _at_hand(source, traces))  # fmt: skip
+    result = find_fit(
+        traces,
+        device.chip,
+        catalog=catalog,
+        asked=strategy_of(asked),
+        precision=asked.get("precision"),
+        count=device.count,
+        link=device.link,
+        capacity_bytes=device.capacity_bytes,
+        micro_batch=asked.get("micro_batch"),
+        sizes=source.sizes,
+        at_hand=None if every_technique else _at_hand(source, traces),
+    )
     if not result.fits or (result.largest_micro_batch or 0) < asked.get("micro_batch", 0):
         result = replace(result, answer=what_would_fit(source, device, result.rows[0].strategy))
     return replace(result, assumptions=of_a_step([*device.spec.assumed, *result.assumptions]))
@@ -142,8 +151,14 @@ def compare(
     catalog = load_catalog()
     devices = [parse_device(name, catalog=catalog) for name in _device_names(on)]
     source = source_of(job, **sizes_of(asked))
-    result = compare_devices(source, devices, asked=strategy, micro_batch=asked.get("micro_batch"),
-                             precision=asked.get("precision"), sizes=source.sizes)  # fmt: skip
+    result = compare_devices(
+        source,
+        devices,
+        asked=strategy,
+        micro_batch=asked.get("micro_batch"),
+        precision=asked.get("precision"),
+        sizes=source.sizes,
+    )
     rows = [_with_answer(row, name, source, catalog) for row, name in zip(result.rows, _device_names(on), strict=True)]
     return replace(result, rows=tuple(rows), assumptions=of_a_step(result.assumptions))
 
@@ -200,27 +215,51 @@ def plan(
     techniques = strategy_of({**asked, "micro_batch": None, "accumulate": None})
     length = RunLength.of(asked, None)
     request = Request(
-        samples=length.samples, epochs=length.epochs, tokens=length.tokens,
+        samples=length.samples,
+        epochs=length.epochs,
+        tokens=length.tokens,
         budget_usd=None if budget is None else parse_usd(str(budget)),
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
         on=None if on is None else tuple(_one_machine(name, "--on") for name in _device_names(on)),
         own=tuple(_owned(text) for text in (_device_names(own) if own else ())),
-        spot=spot, global_batch=global_batch, interruptions_per_day=interruptions, stale=stale, xla=xla, limit=limit,
-        usd_per_kwh=USD_PER_KWH if electricity is None else electricity, techniques=techniques, named=frozenset(asked),
-        precision=asked.get("precision"), recompute=asked.get("recompute"), micro_batch=asked.get("micro_batch"),
-        accumulate=asked.get("accumulate"), loader_samples_per_s=asked.get("loader_samples_per_s"),
-    )  # fmt: skip
+        spot=spot,
+        global_batch=global_batch,
+        interruptions_per_day=interruptions,
+        stale=stale,
+        xla=xla,
+        limit=limit,
+        usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
+        techniques=techniques,
+        named=frozenset(asked),
+        precision=asked.get("precision"),
+        recompute=asked.get("recompute"),
+        micro_batch=asked.get("micro_batch"),
+        accumulate=asked.get("accumulate"),
+        loader_samples_per_s=asked.get("loader_samples_per_s"),
+    )
     source = source_of(job, **sizes_of(asked))
     if isinstance(source, PresetSource):
         source.search_recorded(techniques, precision=request.precision)
     catalog = load_catalog()
-    request = replace(request, here=detect_machine(catalog), samples_per_epoch=source.samples_per_epoch,
-                      sizes=source.sizes, job_argument=source.argument)  # fmt: skip
+    request = replace(
+        request,
+        here=detect_machine(catalog),
+        samples_per_epoch=source.samples_per_epoch,
+        sizes=source.sizes,
+        job_argument=source.argument,
+    )
     here, price = request.here, None
     if here is not None and here.chip.kind == "cpu" and _names_here(on):
         price = own_price(source, here.chip, here.host_memory_bytes)
-    return search(source, request, catalog.offers, catalog, own=price, compiler=has_compiler(),
-                  with_seq_len=at_other_lengths(source, "accelerator"))  # fmt: skip
+    return search(
+        source,
+        request,
+        catalog.offers,
+        catalog,
+        own=price,
+        compiler=has_compiler(),
+        with_seq_len=at_other_lengths(source, "accelerator"),
+    )
 
 
 def _names_here(on: str | Sequence[str] | None) -> bool:
@@ -275,7 +314,8 @@ def _one_machine(text: str, flag: str) -> str:
 def _owned(text: str) -> tuple[str, int]:
     name, count, _ = split_device(_one_machine(text, "--own"))
     if name.strip().lower() == "here":
-        raise InputError("this machine is always considered: --own is for others.",
-                         ["leave out --own here", "--on here considers it alone"])  # fmt: skip
+        raise InputError(
+            "this machine is always considered: --own is for others.", ["leave out --own here", "--on here considers it alone"]
+        )
     parse_device(text)  # an unknown chip, or more of it than a machine holds, is refused before any work
     return name, count or 1

@@ -71,18 +71,32 @@ def handled(arguments: Sequence[str]) -> Iterator[None]:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if type(error) is not SystemExit or frame.f_globals.get("__name__") == "click.core":
             raise
-        _end(JobError(f"the job's code ended the program: sys.exit({message_of(error) or 0}).",
-                      ["raise an error where something is wrong"]), as_json)  # fmt: skip
+        _end(
+            JobError(
+                f"the job's code ended the program: sys.exit({message_of(error) or 0}).",
+                ["raise an error where something is wrong"],
+            ),
+            as_json,
+        )
     except (Exception, GeneratorExit) as error:
         if isinstance(error, OSError) and is_of_printing(error):
             silence_stdout()
-            _end(OutputError(f"standard output cannot be written to: {error.strerror or error}.",
-                             ["redirect it to a file on a disk with free space"]), as_json=False)  # fmt: skip
+            _end(
+                OutputError(
+                    f"standard output cannot be written to: {error.strerror or error}.",
+                    ["redirect it to a file on a disk with free space"],
+                ),
+                as_json=False,
+            )
         if debug:
             raise
         name = type(error).__name__
-        _end(UnexpectedError(f"{name}: {message_of(error) or 'no message'}",
-                             [f"run again with {DEBUG}=1 for the traceback, and report it"]), as_json)  # fmt: skip
+        _end(
+            UnexpectedError(
+                f"{name}: {message_of(error) or 'no message'}", [f"run again with {DEBUG}=1 for the traceback, and report it"]
+            ),
+            as_json,
+        )
 
 
 def _ways_out(error: GpuwiseError, arguments: Sequence[str]) -> tuple[str, ...]:

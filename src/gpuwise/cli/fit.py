@@ -15,8 +15,7 @@ from gpuwise.step_settings import DeviceSettings
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, rtx-4090:2, or `here`.")
 @settings_options(DeviceSettings)
-@click.option("--every-technique", is_flag=True,
-              help="Trace the job anew for each technique that needs it: seconds each.")  # fmt: skip
+@click.option("--every-technique", is_flag=True, help="Trace the job anew for each technique that needs it: seconds each.")
 @memory_plot_option
 @json_option
 def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_technique: bool, **strategy: Any) -> None:

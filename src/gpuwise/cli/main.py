@@ -63,8 +63,9 @@ class Verbs(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-@click.command("gpuwise", cls=Verbs, epilog=EPILOG, invoke_without_command=True,
-               context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
+@click.command(
+    "gpuwise", cls=Verbs, epilog=EPILOG, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="gpuwise")
 @click.pass_context
 def main(ctx: click.Context) -> None:

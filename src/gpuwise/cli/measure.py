@@ -13,8 +13,7 @@ FLAG = "--roofline-plot"
 
 @click.command("measure", short_help="What this machine really does.")
 @click.option("--quick", is_flag=True, help="Fewer shapes: within a minute on two cores, instead of five.")
-@click.option(FLAG, metavar="FILE",
-              help="Roofs of datasheet and measurement as a picture: FILE.svg, FILE.png, or - for text.")  # fmt: skip
+@click.option(FLAG, metavar="FILE", help="Roofs of datasheet and measurement as a picture: FILE.svg, FILE.png, or - for text.")
 @json_option
 def command(quick: bool, roofline_plot: str | None, as_json: bool) -> None:
     """What this machine really does, next to its datasheet; `gpuwise forecast JOB --on here` uses it from then on.

@@ -57,8 +57,9 @@ def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> D
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, callback=_keep_stdout,
-                        help="JSON on stdout, and nothing else there.")(function)  # fmt: skip
+    return click.option(
+        "--json", "as_json", is_flag=True, callback=_keep_stdout, help="JSON on stdout, and nothing else there."
+    )(function)
 
 
 def _keep_stdout(ctx: click.Context, param: click.Parameter, as_json: bool) -> bool:

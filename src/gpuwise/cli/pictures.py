@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 def memory_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--memory-plot", metavar="FILE",
-                        help="Memory over the step as a picture: FILE.svg, FILE.png, or - for text.")(function)  # fmt: skip
+    return click.option(
+        "--memory-plot", metavar="FILE", help="Memory over the step as a picture: FILE.svg, FILE.png, or - for text."
+    )(function)
 
 
 def roofline_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--roofline-plot", metavar="FILE",
-                        help="Kernels under the roofs of the device: FILE.svg, FILE.png, or - for text.")(function)  # fmt: skip
+    return click.option(
+        "--roofline-plot", metavar="FILE", help="Kernels under the roofs of the device: FILE.svg, FILE.png, or - for text."
+    )(function)
 
 
 def check_plot(path: str, *, flag: str, as_json: bool) -> str:

@@ -30,26 +30,43 @@ AUTO = "auto"  # runs/<job>, the first that is free or to be continued
 @click.option("--steps", type=int, metavar="N", help="Optimizer steps, instead of epochs.")
 @click.option("--samples", metavar="N", help="Samples in all, such as 1M, instead of epochs.")
 @click.option("--tokens", metavar="N", help="Tokens in all, such as 5B, instead of epochs.")
-@click.option("--run", type=click.Path(file_okay=False), metavar="FOLDER",
-              help="For checkpoints, log and report; a run in it is continued (default runs/JOB).")  # fmt: skip
+@click.option(
+    "--run",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="For checkpoints, log and report; a run in it is continued (default runs/JOB).",
+)
 @click.option("--no-run", is_flag=True, help="Keep nothing: no checkpoints, no log, no report.")
 @click.option("--resume/--no-resume", default=None, help="There must be a run to continue; or, there must be none.")
 @click.option("--save-every", metavar="TIME", help="Between checkpoints, such as 10min; chosen without it.")
 @click.option("--keep", type=int, default=2, show_default=True, metavar="N", help="Newest checkpoints kept, the best apart.")
 @click.option("--interruptions", type=float, metavar="N", help="A day, to choose the time between checkpoints by (1).")
 @click.option("--time-limit", metavar="TIME", help="Save and end before it, such as 11h.")
-@click.option("--preemption", type=click.Choice(("auto", "aws", "gcp", "azure", "none")), default="auto", show_default=True,
-              help="Whose notices that the machine will be taken away to listen to.")  # fmt: skip
+@click.option(
+    "--preemption",
+    type=click.Choice(("auto", "aws", "gcp", "azure", "none")),
+    default="auto",
+    show_default=True,
+    help="Whose notices that the machine will be taken away to listen to.",
+)
 @click.option("--evaluate-every", type=int, metavar="N", help="Steps between evaluations by the job.")
 @click.option("--monitor", metavar="max:METRIC", help="Keep the checkpoint with the best of a metric; or min:METRIC.")
 @click.option("--patience", type=int, metavar="N", help="Stop after so many evaluations without a better one.")
-@click.option("--on-nonfinite", type=click.Choice(("stop", "skip")), default="stop", show_default=True,
-              help="What to do with a step whose loss or gradients are not finite.")  # fmt: skip
+@click.option(
+    "--on-nonfinite",
+    type=click.Choice(("stop", "skip")),
+    default="stop",
+    show_default=True,
+    help="What to do with a step whose loss or gradients are not finite.",
+)
 @settings_options(RunSettings)
 @click.option("--writer", "writers", multiple=True, type=click.Choice(("tensorboard", "wandb")), help="Curves there, too.")
 @click.option("--export", type=click.Path(), metavar="FILE", help="At the end, write the weights as safetensors.")
-@click.option("--log", type=click.Path(dir_okay=False),
-              help="Append the log to this file, not to one in the run's folder; a pipe or device gets a copy.")  # fmt: skip
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False),
+    help="Append the log to this file, not to one in the run's folder; a pipe or device gets a copy.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and of the order of data.")
 @json_option
 def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str | None, **settings: Any) -> None:

@@ -77,5 +77,7 @@ def _outcome(trial: Trial) -> str:
 
     if trial.measured is None or trial.expected is None or trial.error is None:
         return trial.outcome
-    return (f"{format_duration(trial.measured.step.median_s)} a step, forecast {format_duration(trial.expected.value)} "
-            f"({trial.error:+.0%})")  # fmt: skip
+    return (
+        f"{format_duration(trial.measured.step.median_s)} a step, forecast {format_duration(trial.expected.value)} "
+        f"({trial.error:+.0%})"
+    )

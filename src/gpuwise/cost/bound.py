@@ -13,8 +13,13 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
 BOUNDS = ("compute", "memory", "launch", "communication", "input")
-_WORDS = {"compute": "arithmetic", "memory": "memory bandwidth", "launch": "the launching of kernels",
-          "communication": "communication", "input": "its input"}  # fmt: skip
+_WORDS = {
+    "compute": "arithmetic",
+    "memory": "memory bandwidth",
+    "launch": "the launching of kernels",
+    "communication": "communication",
+    "input": "its input",
+}
 _SECOND = 0.25  # a share from which on the second bound is named, too
 
 
@@ -29,8 +34,13 @@ def bound_shares(trace: Trace, times: KernelTimes, *, alone_s: float, exchange_s
     counts = trace.counts()
     beyond = counts * (times.device_s - times.floor_s)
     arithmetic = times.compute_s >= times.memory_s
-    seconds = {"compute": float(np.sum(beyond, where=arithmetic)), "memory": float(np.sum(beyond, where=~arithmetic)),
-               "launch": 0.0, "communication": exchange_s, "input": input_s}  # fmt: skip
+    seconds = {
+        "compute": float(np.sum(beyond, where=arithmetic)),
+        "memory": float(np.sum(beyond, where=~arithmetic)),
+        "launch": 0.0,
+        "communication": exchange_s,
+        "input": input_s,
+    }
     seconds["launch"] = max(0.0, alone_s - seconds["compute"] - seconds["memory"])
     total = sum(seconds.values())
     return {name: value / total if total else 0.0 for name, value in seconds.items()}

@@ -72,8 +72,13 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
     made.add(storages.size_bytes[before], storages.category[before], BEFORE, birth, np.where(stays, _NEVER, death))
     gone = before[~stays]  # replaced in the step; there again before the next
-    made.add(storages.size_bytes[gone], storages.category[gone], BEFORE,
-             np.full(len(gone), (duration - 1) * _MOMENTS + _AGAIN), death[~stays] + duration * _MOMENTS)  # fmt: skip
+    made.add(
+        storages.size_bytes[gone],
+        storages.category[gone],
+        BEFORE,
+        np.full(len(gone), (duration - 1) * _MOMENTS + _AGAIN),
+        death[~stays] + duration * _MOMENTS,
+    )
 
     scratch = trace.operations.column("workspace_bytes")[sequence.operation]
     for step in range(2):
@@ -90,8 +95,13 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
         backward = np.isin(sequence.phase, [PHASES.index("backward"), PHASES.index("recompute")])
         for thread in (gemm & ~backward, gemm & backward):
             first = np.flatnonzero(thread)[:1]
-            made.add(np.full(len(first), blas_workspace_bytes), len(CATEGORIES), first, slots[0][first] * _MOMENTS + _HANDLE,
-                     np.full(len(first), _NEVER))  # fmt: skip
+            made.add(
+                np.full(len(first), blas_workspace_bytes),
+                len(CATEGORIES),
+                first,
+                slots[0][first] * _MOMENTS + _HANDLE,
+                np.full(len(first), _NEVER),
+            )
     return made.in_order(duration)
 
 
@@ -109,8 +119,9 @@ class _Allocations:
     def __init__(self) -> None:
         self.columns: list[tuple[np.ndarray, ...]] = []
 
-    def add(self, size: np.ndarray, category: np.ndarray | int, position: np.ndarray | int,
-            birth: np.ndarray, death: np.ndarray) -> None:  # fmt: skip
+    def add(
+        self, size: np.ndarray, category: np.ndarray | int, position: np.ndarray | int, birth: np.ndarray, death: np.ndarray
+    ) -> None:
         full = np.broadcast_arrays(size, category, position, birth, death)
         self.columns.append(tuple(column[size > 0] for column in full))
 
@@ -121,5 +132,11 @@ class _Allocations:
         when = np.concatenate([birth, death[ends]])
         sort = np.argsort(when, kind="stable")
         order, moment = np.concatenate([index, ~ends])[sort], when[sort] // _MOMENTS
-        return Events(size.astype(np.int64), category.astype(np.int64), position.astype(np.int64), order.astype(np.int64),
-                      moment.astype(np.int64), duration)  # fmt: skip
+        return Events(
+            size.astype(np.int64),
+            category.astype(np.int64),
+            position.astype(np.int64),
+            order.astype(np.int64),
+            moment.astype(np.int64),
+            duration,
+        )

@@ -80,8 +80,10 @@ def input_s(
         notes.append(f"assumed that the batch is copied to the device {how}: {format_bytes(copied)} a step over {link.name}")
     loader_s = 0.0
     if loader_samples_per_s is None:
-        notes.append("assumed that data are ready when the step takes them: loading and decoding are not priced; "
-                     "--loader-samples-per-s says what the data pipeline delivers")  # fmt: skip
+        notes.append(
+            "assumed that data are ready when the step takes them: loading and decoding are not priced; "
+            "--loader-samples-per-s says what the data pipeline delivers"
+        )
     else:
         loader_s = (trace.samples if samples is None else samples) / _checked_rate(loader_samples_per_s)
     return Input(copy_s, copied, loader_s, prefetched, tuple(notes))
@@ -106,6 +108,8 @@ def _link(chip: Chip, catalog: Catalog) -> Link | None:
 def _checked_rate(samples_per_s: float) -> float:
     number = isinstance(samples_per_s, (int, float)) and not isinstance(samples_per_s, bool)
     if not (number and 0 < samples_per_s < math.inf):
-        raise InputError(f"--loader-samples-per-s must be a number above 0, got {samples_per_s!r}.",
-                         ["time a pass over the data loader alone: samples divided by seconds"])  # fmt: skip
+        raise InputError(
+            f"--loader-samples-per-s must be a number above 0, got {samples_per_s!r}.",
+            ["time a pass over the data loader alone: samples divided by seconds"],
+        )
     return float(samples_per_s)

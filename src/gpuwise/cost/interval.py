@@ -47,8 +47,15 @@ def provenance(levels: Mapping[str, float]) -> dict[str, str]:
     return {"step_time_s": said, "memory": "trace"}
 
 
-def step_interval(step_s: float, levels: Mapping[str, float], chip: Chip, strategy: Strategy, *, exchanged: float,
-                  measured: Sequence[StepSpread] = ()) -> Interval:  # fmt: skip
+def step_interval(
+    step_s: float,
+    levels: Mapping[str, float],
+    chip: Chip,
+    strategy: Strategy,
+    *,
+    exchanged: float,
+    measured: Sequence[StepSpread] = (),
+) -> Interval:
     """90 %, from the spreads of the levels that the step rests on.
 
     Arguments:
@@ -57,8 +64,9 @@ def step_interval(step_s: float, levels: Mapping[str, float], chip: Chip, strate
     """
     shares = {level: share * (1 - exchanged) for level, share in levels.items()}
     shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
-    low, high = joined_spread(shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile,
-                              spreads=(*shipped_steps(), *measured))  # fmt: skip
+    low, high = joined_spread(
+        shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile, spreads=(*shipped_steps(), *measured)
+    )
     return Interval(step_s, step_s * low, step_s * high)
 
 
@@ -76,5 +84,7 @@ def unmodelled(trace: Trace, times: KernelTimes) -> list[str]:
         by_name[name] = by_name.get(name, 0.0) + float(seconds[row])
     names = sorted(by_name, key=lambda name: -by_name[name])
     others = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [f"{100 * share:.0f} % of the device's time are {int(counts[generic].sum()):,} calls of kernels without a model "
-            f"of their own, priced by their bytes and operations: {', '.join(names[:_NAMED])}{others}"]  # fmt: skip
+    return [
+        f"{100 * share:.0f} % of the device's time are {int(counts[generic].sum()):,} calls of kernels without a model "
+        f"of their own, priced by their bytes and operations: {', '.join(names[:_NAMED])}{others}"
+    ]

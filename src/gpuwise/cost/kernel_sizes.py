@@ -10,16 +10,31 @@ from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.cost.rates import QUANTIZED
 from gpuwise.errors import InputError, unknown_name
 
-DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
-          "fp8": "float8_e4m3fn", "fp4": "float4_e2m1fn_x2", "int8": "int8"}  # fmt: skip
+DTYPES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp4": "float4_e2m1fn_x2",
+    "int8": "int8",
+}
 _RESULT_BYTES = 2.0  # products of quantized numbers are written in 16 bits
 _MOST = 2**40
 
 
 def _product(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str, float]:
     batch, m, n, k = s["batch"], s["m"], s["n"], s["k"]
-    return {"flops": 2 * batch * m * n * k, "bytes_read": element * batch * (m * k + k * n),
-            "bytes_written": element * batch * m * n, "batch": batch, "m": m, "n": n, "k": k}  # fmt: skip
+    return {
+        "flops": 2 * batch * m * n * k,
+        "bytes_read": element * batch * (m * k + k * n),
+        "bytes_written": element * batch * m * n,
+        "batch": batch,
+        "m": m,
+        "n": n,
+        "k": k,
+    }
 
 
 def _convolution(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str, float]:
@@ -34,8 +49,16 @@ def _convolution(s: Mapping[str, int], element: float, *, backward: bool) -> dic
     image, result = s["batch"] * s["in_channels"] * s["height"] * s["width"], m * s["out_channels"]
     weight = s["out_channels"] * k
     read, written = (image + weight, result) if not backward else (image + weight + result, image + weight)
-    return {"flops": 2 * groups * m * n * k * passes, "bytes_read": element * read, "bytes_written": element * written,
-            "kernels": passes, "batch": groups, "m": m, "n": n, "k": k}  # fmt: skip
+    return {
+        "flops": 2 * groups * m * n * k * passes,
+        "bytes_read": element * read,
+        "bytes_written": element * written,
+        "kernels": passes,
+        "batch": groups,
+        "m": m,
+        "n": n,
+        "k": k,
+    }
 
 
 def _attention(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str, float]:
@@ -48,9 +71,17 @@ def _attention(s: Mapping[str, int], element: float, *, backward: bool) -> dict[
     query = batch * queries * s["head_size"]
     key = s["batch"] * s["kv_heads"] * keys * s["head_size"]
     read, written = (3 * query + 2 * key, query + 2 * key) if backward else (query + 2 * key, query)
-    return {"flops": 2 * products * batch * queries * seen * s["head_size"], "bytes_read": element * read,
-            "bytes_written": element * written, "kernels": 3 if backward else 1, "batch": batch, "m": queries, "n": keys,
-            "k": s["head_size"], "causal": causal}  # fmt: skip
+    return {
+        "flops": 2 * products * batch * queries * seen * s["head_size"],
+        "bytes_read": element * read,
+        "bytes_written": element * written,
+        "kernels": 3 if backward else 1,
+        "batch": batch,
+        "m": queries,
+        "n": keys,
+        "k": s["head_size"],
+        "causal": causal,
+    }
 
 
 def _moved(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str, float]:
@@ -62,11 +93,17 @@ def _moved(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str,
 _Shape = tuple[tuple[str, ...], dict[str, int | str | None], Callable[..., dict[str, float]]]
 SIZES: dict[str, _Shape] = {
     "gemm": (("m", "n", "k"), {"batch": 1}, _product),
-    "conv": (("batch", "in_channels", "out_channels", "height", "width", "kernel_size"),
-             {"stride": 1, "padding": None, "groups": 1}, _convolution),
-    "attention": (("batch", "heads", "queries", "head_size"),
-                  {"kv_heads": "heads", "keys": "queries", "causal": 0}, _attention),
-}  # fmt: skip
+    "conv": (
+        ("batch", "in_channels", "out_channels", "height", "width", "kernel_size"),
+        {"stride": 1, "padding": None, "groups": 1},
+        _convolution,
+    ),
+    "attention": (
+        ("batch", "heads", "queries", "head_size"),
+        {"kv_heads": "heads", "keys": "queries", "causal": 0},
+        _attention,
+    ),
+}
 _BYTES: _Shape = (("bytes_read", "bytes_written"), {"kernels": 1}, _moved)
 
 

@@ -52,8 +52,10 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
     traffic = trace.operations.column("bytes_read") + trace.operations.column("bytes_written")
     update_s = float((trace.counts("optimizer") * update) @ traffic) / HOST_MEMORY_BYTES_PER_S
     copy_s = moved / (link.per_direction_bytes_per_s * parameters.link_efficiency)
-    note = (f"{format_bytes(moved)} a step over {link.name}, and assumed a host with "
-            f"{HOST_MEMORY_BYTES_PER_S / 1e9:.0f} GB/s of memory bandwidth for the update")  # fmt: skip
+    note = (
+        f"{format_bytes(moved)} a step over {link.name}, and assumed a host with "
+        f"{HOST_MEMORY_BYTES_PER_S / 1e9:.0f} GB/s of memory bandwidth for the update"
+    )
     return Offload(copy_s + update_s, moved, note)
 
 
@@ -66,8 +68,10 @@ def lengthened(forecast: Forecast, added: Offload) -> Forecast:
     why = forecast.why
     if max(bound, key=lambda name: bound[name]) == "communication":
         share = f"{100 * bound['communication']:.0f} %"
-        why = (f"offloading bounds {share} of the step, copies over the host link and the update in host memory: "
-               "--offload none would spare it, where memory allows it")  # fmt: skip
+        why = (
+            f"offloading bounds {share} of the step, copies over the host link and the update in host memory: "
+            "--offload none would spare it, where memory allows it"
+        )
     return replace(
         forecast,
         why=why,

@@ -70,8 +70,13 @@ class Peak:
         return sum(self.by_category.get(name, 0) for name in STATE) / max(1, self.peak_bytes)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "by_category": dict(self.by_category), "state_share": self.state_share,
-                "tensors": [asdict(t) for t in self.tensors], "largest": [asdict(t) for t in self.largest]}  # fmt: skip
+        return {
+            **asdict(self),
+            "by_category": dict(self.by_category),
+            "state_share": self.state_share,
+            "tensors": [asdict(t) for t in self.tensors],
+            "largest": [asdict(t) for t in self.largest],
+        }
 
 
 def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = None) -> Peak:
@@ -89,8 +94,16 @@ def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = No
     rows = _alive(trace, position)
     loss = _of_the_loss(trace, rows)
     in_loss = int(rounded(trace.storages.size_bytes[loss]).sum()) >= _LOSS_SHARE * max(1, live.peak_bytes)
-    peak = Peak(position, live.peak_bytes, "loss" if in_loss else phase, module, operation, live.by_category,
-                groups(trace, rows)[:TOP], _singles(trace, rows))  # fmt: skip
+    peak = Peak(
+        position,
+        live.peak_bytes,
+        "loss" if in_loss else phase,
+        module,
+        operation,
+        live.by_category,
+        groups(trace, rows)[:TOP],
+        _singles(trace, rows),
+    )
     said = _loss_words(trace, loss) if in_loss else _words(peak)
     return Peak(**{**vars(peak), "sentence": said, "advice": _advice(peak, trace.header.strategy.mode)})
 
@@ -107,8 +120,9 @@ def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
         entry = found.setdefault((starred[module], category, operation, is_small), [0, 0, 0])
         entry[0], entry[1], entry[2] = entry[0] + 1, max(entry[1], size), entry[2] + size
     ranked = sorted(found.items(), key=lambda item: -item[1][2])
-    return tuple(Tensors(module, CATEGORIES[category], operation, *numbers)
-                 for (module, category, operation, _), numbers in ranked)  # fmt: skip
+    return tuple(
+        Tensors(module, CATEGORIES[category], operation, *numbers) for (module, category, operation, _), numbers in ranked
+    )
 
 
 @lru_cache(maxsize=32)
@@ -178,17 +192,21 @@ def _loss_words(trace: Trace, loss: np.ndarray) -> str:
     large = sizes[sizes * 4 >= sizes.max()]
     dtype = trace.operations.dtype[trace.sequence.operation[first]]
     over = "a large vocabulary" if trace.header.sample_unit == "token" else "a large output"
-    return (f"the peak is the loss over {over}: of the logits that `{module}` gives, it holds {len(large)} tensors of up "
-            f"to {format_bytes(int(sizes.max()))} in {_DTYPES.get(dtype, dtype)}, {format_bytes(int(large.sum()))} "
-            "together")  # fmt: skip
+    return (
+        f"the peak is the loss over {over}: of the logits that `{module}` gives, it holds {len(large)} tensors of up "
+        f"to {format_bytes(int(sizes.max()))} in {_DTYPES.get(dtype, dtype)}, {format_bytes(int(large.sum()))} "
+        "together"
+    )
 
 
 def _words(peak: Peak) -> str:
     """A sentence for a peak that is not the loss."""
     state = sum(peak.by_category.get(name, 0) for name in STATE)
     running = f"in `{peak.module}`" if peak.module else f"in {peak.operation}"
-    where = {"optimizer": "the peak is the optimizer step",
-             "recompute": f"the peak is where backward runs `{peak.module}` again"}  # fmt: skip
+    where = {
+        "optimizer": "the peak is the optimizer step",
+        "recompute": f"the peak is where backward runs `{peak.module}` again",
+    }
     said = where.get(peak.where, f"the peak is in {peak.where}, {running}")
     if peak.state_share >= MOSTLY_STATE:
         said += f": parameters, gradients and optimizer state are {format_bytes(state)} of it"
@@ -202,12 +220,18 @@ def _advice(peak: Peak, mode: str) -> str:
     if mode == "infer":
         return "a smaller micro-batch lowers it"
     if peak.where == "loss":
-        return ("a smaller micro-batch with accumulation lowers it, and so does a loss computed over parts of the sequence; "
-                "recomputation frees only what the layers keep beside it")  # fmt: skip
+        return (
+            "a smaller micro-batch with accumulation lowers it, and so does a loss computed over parts of the sequence; "
+            "recomputation frees only what the layers keep beside it"
+        )
     if peak.where == "optimizer":
-        return ("smaller optimizer state, an optimizer in backward, offloading or sharding lower it; "
-                "recomputation and a smaller micro-batch free nothing")  # fmt: skip
+        return (
+            "smaller optimizer state, an optimizer in backward, offloading or sharding lower it; "
+            "recomputation and a smaller micro-batch free nothing"
+        )
     if peak.state_share >= MOSTLY_STATE:
-        return ("smaller optimizer state, an optimizer in backward, offloading or sharding lower it; "
-                "recomputation and a smaller micro-batch free little")  # fmt: skip
+        return (
+            "smaller optimizer state, an optimizer in backward, offloading or sharding lower it; "
+            "recomputation and a smaller micro-batch free little"
+        )
     return "recomputation, or a smaller micro-batch with accumulation, lowers it"

@@ -84,8 +84,14 @@ def price(
         micro_batches=trace.accumulation,
         parameters=parameters,
     )
-    taken = input_s(trace, chip, loader_samples_per_s=loader_samples_per_s, samples=trace.samples * count,
-                    prefetched=prefetched, parameters=parameters)  # fmt: skip
+    taken = input_s(
+        trace,
+        chip,
+        loader_samples_per_s=loader_samples_per_s,
+        samples=trace.samples * count,
+        prefetched=prefetched,
+        parameters=parameters,
+    )
     waited_s = taken.exposed_s(alone_s + exchanged.exposed_s)
     step_s = alone_s + exchanged.exposed_s + waited_s
     bound = bound_shares(trace, times, alone_s=alone_s, exchange_s=exchanged.exposed_s, input_s=waited_s)

@@ -14,13 +14,17 @@ HALF = {"bfloat16": "bf16", "float16": "fp16"}
 # Quantized types by the catalog's rate of their products (fnuz: AMD's fp8 of CDNA 3).
 QUANTIZED = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), "fp8"),
-    "float4_e2m1fn_x2": "fp4", "int8": "int8", "uint8": "int8",
-}  # fmt: skip
+    "float4_e2m1fn_x2": "fp4",
+    "int8": "int8",
+    "uint8": "int8",
+}
 # What numbers can be held in where a chip has no units for them, most like them first.
 NEAREST = {
-    "fp4": ("fp8", "bf16", "fp16", "fp32"), "fp8": ("bf16", "fp16", "fp32"), "int8": ("fp8", "bf16", "fp16", "fp32"),
+    "fp4": ("fp8", "bf16", "fp16", "fp32"),
+    "fp8": ("bf16", "fp16", "fp32"),
+    "int8": ("fp8", "bf16", "fp16", "fp32"),
     "fp64": ("fp32", "bf16", "fp16"),
-}  # fmt: skip
+}
 # The first NVIDIA GPUs whose tensor cores multiply int8 (Turing white paper); before, vector units do (dp4a).
 _INT8_TENSOR_CAPABILITY = (7, 2)
 # The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).

@@ -136,13 +136,26 @@ class Roofline(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types."""
-        return {"job": self.job, "device": self.device, "strategy": self.strategy.to_dict(), "by": self.by,
-                "points": [point.to_dict() for point in self.points], "compute": [asdict(roof) for roof in self.compute],
-                "memory": asdict(self.memory), "ridges": self.ridges}  # fmt: skip
+        return {
+            "job": self.job,
+            "device": self.device,
+            "strategy": self.strategy.to_dict(),
+            "by": self.by,
+            "points": [point.to_dict() for point in self.points],
+            "compute": [asdict(roof) for roof in self.compute],
+            "memory": asdict(self.memory),
+            "ridges": self.ridges,
+        }
 
 
-def roofline(trace: Trace, chip: Chip, *, by: str = "kernels", parameters: Parameters | None = None,
-             calibration: Calibration | None = None) -> Roofline:  # fmt: skip
+def roofline(
+    trace: Trace,
+    chip: Chip,
+    *,
+    by: str = "kernels",
+    parameters: Parameters | None = None,
+    calibration: Calibration | None = None,
+) -> Roofline:
     """Where the kernels of a step lie under the roofs of a chip.
 
     Arguments:
@@ -195,19 +208,35 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
         taken = np.bincount(times.kernel_class[mine], weights=times.device_s[mine], minlength=len(times.names))
         arithmetic = {times.names[c].partition(".")[2] for c in np.flatnonzero(taken)} - {""}
         level = times.found[int(taken.argmax())].level
-        found.append(Point(names[index] or "(root)", float(seconds[index]), float(seconds[index]) / whole, int(calls[index]),
-                           int(flops[index]), int(moved[index]), arithmetic.pop() if len(arithmetic) == 1 else "",
-                           PROVENANCE.get(level, PROVENANCE["family"])))  # fmt: skip
+        found.append(
+            Point(
+                names[index] or "(root)",
+                float(seconds[index]),
+                float(seconds[index]) / whole,
+                int(calls[index]),
+                int(flops[index]),
+                int(moved[index]),
+                arithmetic.pop() if len(arithmetic) == 1 else "",
+                PROVENANCE.get(level, PROVENANCE["family"]),
+            )
+        )
     return tuple(found)
 
 
 def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration, *, convolutions: bool) -> Ceiling:
     """What a large matrix product reaches in `name`."""
-    found = kernel_forecast("gemm", chip, dtype=name, sizes=dict.fromkeys("mnk", _SIDE), parameters=parameters,
-                            calibration=calibration)  # fmt: skip
+    found = kernel_forecast(
+        "gemm", chip, dtype=name, sizes=dict.fromkeys("mnk", _SIDE), parameters=parameters, calibration=calibration
+    )
     assert found.peak_flops_per_s is not None
-    return Ceiling(name, found.peak_flops_per_s, found.flops / found.time_s.value, found.provenance,
-                   highest=found.highest_flops_per_s, beyond=why_beyond_peak(chip, convolutions=convolutions))  # fmt: skip
+    return Ceiling(
+        name,
+        found.peak_flops_per_s,
+        found.flops / found.time_s.value,
+        found.provenance,
+        highest=found.highest_flops_per_s,
+        beyond=why_beyond_peak(chip, convolutions=convolutions),
+    )
 
 
 def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> Ceiling:

@@ -50,8 +50,15 @@ class KernelForecast(Printed):
         return asdict(self)
 
 
-def kernel_forecast(kind: str, chip: Chip, *, dtype: str, sizes: Mapping[str, int], parameters: Parameters | None = None,
-                    calibration: Calibration | None = None) -> KernelForecast:  # fmt: skip
+def kernel_forecast(
+    kind: str,
+    chip: Chip,
+    *,
+    dtype: str,
+    sizes: Mapping[str, int],
+    parameters: Parameters | None = None,
+    calibration: Calibration | None = None,
+) -> KernelForecast:
     """The time of one kernel.
 
     Arguments:
@@ -75,9 +82,16 @@ def kernel_forecast(kind: str, chip: Chip, *, dtype: str, sizes: Mapping[str, in
     if kind == "attention" and is_decode(np.array(numbers["m"]), np.array(numbers["n"])):
         kind = class_of(base, decode=True)
     shapes = one_shape(base, full, images=images, **numbers)
-    times = class_times(kind, full if base in CONTRACTIONS else "", shapes, chip,
-                        precision="tf32" if short == "tf32" else "fp32", parameters=parameters or shipped_parameters(),
-                        calibration=calibration or shipped_calibration(chip), for_minutes=False)  # fmt: skip
+    times = class_times(
+        kind,
+        full if base in CONTRACTIONS else "",
+        shapes,
+        chip,
+        precision="tf32" if short == "tf32" else "fp32",
+        parameters=parameters or shipped_parameters(),
+        calibration=calibration or shipped_calibration(chip),
+        for_minutes=False,
+    )
     time_s, floor_s = float(times.device_s[0]), float(times.floor_s[0])
     low, high = times.found.entry.spread
     launch = floor_s / time_s if time_s else 0.0

@@ -62,15 +62,16 @@ class Timeline(Printed):
         """(phase, begin, end) in seconds, in order: forward, backward (with what it recomputes), optimizer."""
         phase = np.where(self.phase == PHASES.index("recompute"), PHASES.index("backward"), self.phase)
         edges = [0, *(np.flatnonzero(np.diff(phase)) + 1).tolist(), len(phase)]
-        return [(PHASES[phase[a]], float(self.start_s[a]), float(self.start_s[b]))
-                for a, b in pairwise(edges) if b > a]  # fmt: skip
+        return [(PHASES[phase[a]], float(self.start_s[a]), float(self.start_s[b])) for a, b in pairwise(edges) if b > a]
 
     @property
     def recomputes(self) -> list[tuple[float, float]]:
         """(begin, end) in seconds of each stretch that backward computes again."""
         again = np.diff(np.concatenate([[0], self.phase == PHASES.index("recompute"), [0]]).astype(int))
-        return [(float(self.start_s[a]), float(self.start_s[b]))
-                for a, b in zip(np.flatnonzero(again > 0), np.flatnonzero(again < 0), strict=True)]  # fmt: skip
+        return [
+            (float(self.start_s[a]), float(self.start_s[b]))
+            for a, b in zip(np.flatnonzero(again > 0), np.flatnonzero(again < 0), strict=True)
+        ]
 
     def sampled(self, columns: int) -> np.ndarray:
         """The step in equal stretches of time, each by its moment of most memory. Shape (categories, columns)."""
@@ -83,15 +84,29 @@ class Timeline(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; arrays as lists."""
-        return {"job": self.job, "device": self.device, "strategy": self.strategy.to_dict(),
-                "categories": list(self.categories), "size_bytes": self.size_bytes.tolist(),
-                "phases": [PHASES[i] for i in self.phase],
-                "start_s": self.start_s.tolist(), "peak_index": self.peak_index, "peak": self.peak.to_dict(),
-                "memory": asdict(self.memory)}  # fmt: skip
+        return {
+            "job": self.job,
+            "device": self.device,
+            "strategy": self.strategy.to_dict(),
+            "categories": list(self.categories),
+            "size_bytes": self.size_bytes.tolist(),
+            "phases": [PHASES[i] for i in self.phase],
+            "start_s": self.start_s.tolist(),
+            "peak_index": self.peak_index,
+            "peak": self.peak.to_dict(),
+            "memory": asdict(self.memory),
+        }
 
 
-def timeline(trace: Trace, chip: Chip, *, devices: int = 1, capacity_bytes: int | None = None,
-             memory: MemoryForecast | None = None, parameters: Parameters | None = None) -> Timeline:  # fmt: skip
+def timeline(
+    trace: Trace,
+    chip: Chip,
+    *,
+    devices: int = 1,
+    capacity_bytes: int | None = None,
+    memory: MemoryForecast | None = None,
+    parameters: Parameters | None = None,
+) -> Timeline:
     """Memory over the step of `trace` on a chip.
 
     Arguments:

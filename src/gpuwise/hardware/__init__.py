@@ -13,17 +13,41 @@ if TYPE_CHECKING:
     from gpuwise.hardware.pricelist import OfferRow
     from gpuwise.hardware.types import PEAKS, TERMS, Chip, Link, Machine, Offer, Source
 
-__getattr__ = lazily(__name__, {
-    "catalog": ("Catalog", "load_catalog", "user_files"),
-    "detect": ("Cpu", "Gpu", "detect_cpu", "detect_gpus", "detect_machine"),
-    "device": ("DeviceSpec", "check_inside", "parse_device"),
-    "filters": ("Filter", "parse_filter"),
-    "links": ("link_between", "link_inside", "machine_of"),
-    "pricelist": ("OfferRow",),
-    "types": ("PEAKS", "TERMS", "Chip", "Link", "Machine", "Offer", "Source"),
-})  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "catalog": ("Catalog", "load_catalog", "user_files"),
+        "detect": ("Cpu", "Gpu", "detect_cpu", "detect_gpus", "detect_machine"),
+        "device": ("DeviceSpec", "check_inside", "parse_device"),
+        "filters": ("Filter", "parse_filter"),
+        "links": ("link_between", "link_inside", "machine_of"),
+        "pricelist": ("OfferRow",),
+        "types": ("PEAKS", "TERMS", "Chip", "Link", "Machine", "Offer", "Source"),
+    },
+)
 __all__ = [
-    "PEAKS", "TERMS", "Catalog", "Chip", "Cpu", "DeviceSpec", "Filter", "Gpu", "Link", "Machine", "Offer", "OfferRow",
-    "Source", "check_inside", "detect_cpu", "detect_gpus", "detect_machine", "link_between", "link_inside", "load_catalog",
-    "machine_of", "parse_device", "parse_filter", "user_files",
-]  # fmt: skip
+    "PEAKS",
+    "TERMS",
+    "Catalog",
+    "Chip",
+    "Cpu",
+    "DeviceSpec",
+    "Filter",
+    "Gpu",
+    "Link",
+    "Machine",
+    "Offer",
+    "OfferRow",
+    "Source",
+    "check_inside",
+    "detect_cpu",
+    "detect_gpus",
+    "detect_machine",
+    "link_between",
+    "link_inside",
+    "load_catalog",
+    "machine_of",
+    "parse_device",
+    "parse_filter",
+    "user_files",
+]

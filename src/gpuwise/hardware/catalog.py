@@ -254,5 +254,11 @@ def _offer_row(key: tuple[str, str, str], row: Row, base: OfferRow | None, path:
     if base is None:
         return OfferRow(*key, values, prices, source, row.sources, row.caveats)
     given = {name: row.sources.get(name, source) for name in row.values}
-    return OfferRow(*key, {**base.values, **values}, {**base.prices, **prices}, base.source,
-                    {**base.sources, **given}, {**base.caveats, **row.caveats})  # fmt: skip
+    return OfferRow(
+        *key,
+        {**base.values, **values},
+        {**base.prices, **prices},
+        base.source,
+        {**base.sources, **given},
+        {**base.caveats, **row.caveats},
+    )

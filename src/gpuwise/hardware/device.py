@@ -79,5 +79,7 @@ def check_inside(chip: Chip, count: int, *, machines: int = 1, catalog: Catalog)
         return  # e.g. 16 GPUs behind one NVSwitch, more than the usual domain
     needed = -(-count * machines // most)
     more = "" if most * needed == count * machines else f", {most * needed} devices"
-    raise InputError(f"no machine holds {count:,} × {chip.id}: at most {most:,}.",
-                     [f"write {chip.id}:{most}x{needed} ({needed:,} machines of {most}{more})"])  # fmt: skip
+    raise InputError(
+        f"no machine holds {count:,} × {chip.id}: at most {most:,}.",
+        [f"write {chip.id}:{most}x{needed} ({needed:,} machines of {most}{more})"],
+    )

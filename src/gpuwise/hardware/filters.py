@@ -16,8 +16,13 @@ from gpuwise.units import parse_bytes, parse_usd
 
 _TERM = re.compile(r"([A-Za-z][\w-]*)\s*(!=|>=|<=|=|>|<)\s*(\S+)")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _RATE = re.compile(r"([\d.]+)([GTP])(?:FLOPS?|OPS?)?(?:/S)?", re.IGNORECASE)
 
 
@@ -160,8 +165,10 @@ def parse_filter(text: str, *, offers: bool = False) -> Filter:
         name, sign, value = match[1].lower(), match[2], match[3]
         if name not in fields:
             near = nearest(name, list(fields))
-            raise InputError(f"unknown filter field {match[1]!r}.",
-                             [*([f"nearest: {', '.join(near)}"] if near else []), f"fields: {', '.join(fields)}"])  # fmt: skip
+            raise InputError(
+                f"unknown filter field {match[1]!r}.",
+                [*([f"nearest: {', '.join(near)}"] if near else []), f"fields: {', '.join(fields)}"],
+            )
         terms.append((name, sign, _value(fields[name], name, sign, value)))
     return Filter(tuple(terms), tuple(bare))
 

@@ -57,9 +57,14 @@ def _unnamed(chip: Chip, devices: int | None) -> Link | None:
     """A link known only through the chip's own row."""
     if chip.link_bandwidth_bytes_per_s is None:
         return None
-    return Link(f"{chip.id}-link", chip.interconnect or "device link", "scale-up", domain_devices=devices,
-                per_direction_bytes_per_s=chip.link_bandwidth_bytes_per_s,
-                source=chip.source_of("link_bandwidth_bytes_per_s"))  # fmt: skip
+    return Link(
+        f"{chip.id}-link",
+        chip.interconnect or "device link",
+        "scale-up",
+        domain_devices=devices,
+        per_direction_bytes_per_s=chip.link_bandwidth_bytes_per_s,
+        source=chip.source_of("link_bandwidth_bytes_per_s"),
+    )
 
 
 def pcie_link(chip: Chip, *, catalog: Catalog) -> Link | None:
@@ -71,10 +76,16 @@ def pcie_link(chip: Chip, *, catalog: Catalog) -> Link | None:
     if lanes == 16 and chip.pcie_generation != 2:
         return link
     generation = chip.pcie_generation
-    return replace(link, id=f"pcie{generation}x{lanes}", name=f"PCIe {generation}.0 x{lanes}", links_per_device=lanes,
-                   per_link_bytes_per_s=_PCIE_LANE_BYTES_PER_S[generation],
-                   per_direction_bytes_per_s=_PCIE_LANE_BYTES_PER_S[generation] * lanes,
-                   allreduce_busbw_bytes_per_s=None, allreduce_condition=None)  # fmt: skip
+    return replace(
+        link,
+        id=f"pcie{generation}x{lanes}",
+        name=f"PCIe {generation}.0 x{lanes}",
+        links_per_device=lanes,
+        per_link_bytes_per_s=_PCIE_LANE_BYTES_PER_S[generation],
+        per_direction_bytes_per_s=_PCIE_LANE_BYTES_PER_S[generation] * lanes,
+        allreduce_busbw_bytes_per_s=None,
+        allreduce_condition=None,
+    )
 
 
 def link_between(offer: Offer, *, catalog: Catalog) -> Link | None:
@@ -84,9 +95,14 @@ def link_between(offer: Offer, *, catalog: Catalog) -> Link | None:
     if offer.network_bytes_per_s is None:
         return None
     gbit = offer.network_bytes_per_s * 8 / 1e9
-    return Link(f"ethernet-{gbit:g}g", f"{gbit:g} Gbit/s network", "scale-out",
-                per_direction_bytes_per_s=offer.network_bytes_per_s, notes="per node",
-                source=offer.source_of("network_bytes_per_s"))  # fmt: skip
+    return Link(
+        f"ethernet-{gbit:g}g",
+        f"{gbit:g} Gbit/s network",
+        "scale-out",
+        per_direction_bytes_per_s=offer.network_bytes_per_s,
+        notes="per node",
+        source=offer.source_of("network_bytes_per_s"),
+    )
 
 
 def machine_of(offer: Offer, *, catalog: Catalog) -> Machine:
@@ -96,5 +112,12 @@ def machine_of(offer: Offer, *, catalog: Catalog) -> Machine:
     count = offer.count
     if count == 0:
         count = max(1, round(cores / chip.sm_count)) if cores and chip.sm_count else 1
-    return Machine(chip, count, link_inside(offer, offer.count, catalog=catalog), link_between(offer, catalog=catalog),
-                   cores, offer.host_memory_bytes, f"{offer.provider} {offer.instance}")  # fmt: skip
+    return Machine(
+        chip,
+        count,
+        link_inside(offer, offer.count, catalog=catalog),
+        link_between(offer, catalog=catalog),
+        cores,
+        offer.host_memory_bytes,
+        f"{offer.provider} {offer.instance}",
+    )

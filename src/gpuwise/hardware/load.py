@@ -82,8 +82,9 @@ def processor_times(root: Path = ROOT) -> Busy:
     """A snapshot of the processors' times alone: about a millisecond."""
     processors = allowed_processors(root)
     busy, idle, stolen = _processor_times(root, processors) or (None, None, None)
-    return Busy(time.monotonic(), time.time(), processors=len(processors), busy_s=busy, idle_s=idle, stolen_s=stolen,
-                own_s=_own_s(root))  # fmt: skip
+    return Busy(
+        time.monotonic(), time.time(), processors=len(processors), busy_s=busy, idle_s=idle, stolen_s=stolen, own_s=_own_s(root)
+    )
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,10 @@ def _on_gpus(before: Busy, after: Busy) -> list[str]:
         which = f"GPU {place}" if len(after.gpus) > 1 else "the GPU"
         limit, default = gpu.power_limit_w, gpu.default_power_limit_w
         if limit and default and limit < POWER_CAP * default:
-            found.append(f"the power limit is {limit:.0f} W, the card's default is {default:.0f} W"
-                         + (f" (GPU {place})" if len(after.gpus) > 1 else ""))  # fmt: skip
+            found.append(
+                f"the power limit is {limit:.0f} W, the card's default is {default:.0f} W"
+                + (f" (GPU {place})" if len(after.gpus) > 1 else "")
+            )
         earlier = before.gpus[place].held_back_s if place < len(before.gpus) else {}
         for cause, held_s in gpu.held_back_s.items():
             share = (held_s - earlier.get(cause, held_s)) / passed_s
@@ -201,8 +204,10 @@ def _ticks_per_s() -> int:
 
 def _processor_times(root: Path, processors: tuple[int, ...]) -> tuple[float, float, float] | None:
     """Busy, idle and stolen seconds of these processors."""
-    rows = {int(n): [int(text) for text in rest.split()]
-            for n, rest in re.findall(r"^cpu(\d+) ([\d ]+)$", read(root / "proc/stat"), re.MULTILINE)}  # fmt: skip
+    rows = {
+        int(n): [int(text) for text in rest.split()]
+        for n, rest in re.findall(r"^cpu(\d+) ([\d ]+)$", read(root / "proc/stat"), re.MULTILINE)
+    }
     ours = [rows[n] for n in processors if len(rows.get(n, ())) > _STOLEN_FIELD]
     if not ours:
         return None

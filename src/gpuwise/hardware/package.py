@@ -9,9 +9,16 @@ from gpuwise.hardware.types import PEAKS, Chip, Source
 _SHARES = {2: "half", 4: "a quarter", 8: "an eighth"}
 # What a package has as many times as it has devices. Link and PCIe slot are the package's as they stand.
 _ADDED_UP = (
-    "memory_bytes", "memory_bandwidth_bytes_per_s", "l2_bytes", "sm_count", "cuda_cores", "tensor_cores", "tdp_w", "msrp_usd",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "l2_bytes",
+    "sm_count",
+    "cuda_cores",
+    "tensor_cores",
+    "tdp_w",
+    "msrp_usd",
     "street_price_usd",
-)  # fmt: skip
+)
 
 
 def share_words(chip: Chip) -> str:
@@ -29,8 +36,16 @@ def whole_package(chip: Chip) -> Chip:
     changed = [*figures, *chip.peak_flops_per_s]
     sources = {name: _times(chip.source_of(name), count) for name in changed}
     peaks = {name: chip.peak_flops_per_s[name] * count for name in PEAKS if name in chip.peak_flops_per_s}
-    return replace(chip, id="here-gpu", name=f"{chip.package} as one device", package="", devices_per_package=1, **figures,
-                   peak_flops_per_s=peaks, sources={**chip.sources, **sources})  # fmt: skip
+    return replace(
+        chip,
+        id="here-gpu",
+        name=f"{chip.package} as one device",
+        package="",
+        devices_per_package=1,
+        **figures,
+        peak_flops_per_s=peaks,
+        sources={**chip.sources, **sources},
+    )
 
 
 def _times(source: Source, count: int) -> Source:

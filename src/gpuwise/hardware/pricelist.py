@@ -51,11 +51,19 @@ class OfferRow:
             sources = {k: s for k, s in self.sources.items() if k not in TERMS}
             sources["usd_per_hour"] = self.sources.get(terms, self.source)
             made.append(
-                Offer(self.provider, self.instance, self.region, terms=terms, usd_per_hour=price,
-                      stale=is_stale(sources["usd_per_hour"].as_of, newest=newest),
-                      source=self.source, sources=sources, **values,
-                      caveats={k: why for k, why in self.caveats.items() if k == terms or k not in TERMS})
-            )  # fmt: skip
+                Offer(
+                    self.provider,
+                    self.instance,
+                    self.region,
+                    terms=terms,
+                    usd_per_hour=price,
+                    stale=is_stale(sources["usd_per_hour"].as_of, newest=newest),
+                    source=self.source,
+                    sources=sources,
+                    **values,
+                    caveats={k: why for k, why in self.caveats.items() if k == terms or k not in TERMS},
+                )
+            )
         return tuple(made)
 
 

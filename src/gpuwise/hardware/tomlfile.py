@@ -23,8 +23,7 @@ def read_toml(path: Path, *, entry: str | None = None) -> tuple[dict[str, Any], 
     try:
         data = read_regular(path, limit_bytes=MAX_BYTES)
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read ({error.strerror or error}).",
-                              ["correct it, or move it away"]) from None  # fmt: skip
+        raise FileFormatError(f"{path}: cannot be read ({error.strerror or error}).", ["correct it, or move it away"]) from None
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

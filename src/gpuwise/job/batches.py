@@ -26,22 +26,31 @@ def checked_batch(job: Job, n: int) -> Any:
     except GpuwiseError:
         raise
     except Exception as error:
-        raise JobError(f"the job's batch function raised at batch({n}): {type(error).__name__}: {message_of(error)}.",
-                       ["call it by itself in Python to see where"]) from error  # fmt: skip
+        raise JobError(
+            f"the job's batch function raised at batch({n}): {type(error).__name__}: {message_of(error)}.",
+            ["call it by itself in Python to see where"],
+        ) from error
     tensors = list(named_tensors(batch))
     if not tensors:
-        raise JobError(f"batch({n}) holds no tensors, it is {type(batch).__name__}.",
-                       ['return a dict such as {"x": torch.randn(n, 20)}'])  # fmt: skip
+        raise JobError(
+            f"batch({n}) holds no tensors, it is {type(batch).__name__}.", ['return a dict such as {"x": torch.randn(n, 20)}']
+        )
     if job.samples_in is not None:
         if (count := _samples_in(job, batch)) != n:
-            raise JobError(f"batch({n}) holds {count} samples by the job's samples_in; it must hold {n}.",
-                           ["make n samples in batch(n)", "correct samples_in"])  # fmt: skip
+            raise JobError(
+                f"batch({n}) holds {count} samples by the job's samples_in; it must hold {n}.",
+                ["make n samples in batch(n)", "correct samples_in"],
+            )
         return batch
     for key, tensor in tensors:
         if tensor.dim() == 0 or tensor.shape[0] != n:
-            raise JobError(f"batch({n}) gave {key} of shape {tuple(tensor.shape)}; its first dimension must be {n}.",
-                           ["return tensors of n samples, samples first",
-                            "where first dimensions are nodes or tokens: samples_in=lambda batch: ... in the Job"])  # fmt: skip
+            raise JobError(
+                f"batch({n}) gave {key} of shape {tuple(tensor.shape)}; its first dimension must be {n}.",
+                [
+                    "return tensors of n samples, samples first",
+                    "where first dimensions are nodes or tokens: samples_in=lambda batch: ... in the Job",
+                ],
+            )
     return batch
 
 
@@ -52,9 +61,10 @@ def _samples_in(job: Job, batch: Any) -> int:
     except GpuwiseError:
         raise
     except Exception as error:
-        raise JobError(f"the job's samples_in does not give a whole number: {type(error).__name__}: {message_of(error)}.",
-                       ["a Python number, such as len(batch['graphs']): a forecast's tensors have shapes, but no values"],
-                       ) from error  # fmt: skip
+        raise JobError(
+            f"the job's samples_in does not give a whole number: {type(error).__name__}: {message_of(error)}.",
+            ["a Python number, such as len(batch['graphs']): a forecast's tensors have shapes, but no values"],
+        ) from error
 
 
 def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:

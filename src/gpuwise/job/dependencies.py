@@ -8,9 +8,16 @@ from types import ModuleType
 from gpuwise.errors import MissingDependencyError
 from gpuwise.job.quiet import quiet_libraries
 
-_EXTRAS = {"torch": "torch", "transformers": "hf", "timm": "timm",
-           "torchao": "lowbit", "bitsandbytes": "lowbit", "peft": "lowbit",
-           "tensorboard": "tensorboard", "wandb": "wandb"}  # fmt: skip
+_EXTRAS = {
+    "torch": "torch",
+    "transformers": "hf",
+    "timm": "timm",
+    "torchao": "lowbit",
+    "bitsandbytes": "lowbit",
+    "peft": "lowbit",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+}
 
 
 def require(package: str, *, purpose: str) -> ModuleType:

@@ -11,10 +11,25 @@ from typing import Any
 from gpuwise.errors import JobError
 
 # Keywords of other libraries, and what they are here.
-_OTHERS = {"lr": "learning_rate", "dataset": "data", "train_dataset": "data", "dataloader": "data", "criterion": "loss",
-           "loss_fn": "loss", "optim": "optimizer", "scheduler": "schedule", "lr_scheduler": "schedule",
-           "warmup": "warmup_steps", "max_grad_norm": "clip_norm", "grad_clip": "clip_norm", "num_samples": "samples",
-           "ema": "ema_decay", "max_length": "seq_len", "module": "model", "net": "model"}  # fmt: skip
+_OTHERS = {
+    "lr": "learning_rate",
+    "dataset": "data",
+    "train_dataset": "data",
+    "dataloader": "data",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "optim": "optimizer",
+    "scheduler": "schedule",
+    "lr_scheduler": "schedule",
+    "warmup": "warmup_steps",
+    "max_grad_norm": "clip_norm",
+    "grad_clip": "clip_norm",
+    "num_samples": "samples",
+    "ema": "ema_decay",
+    "max_length": "seq_len",
+    "module": "model",
+    "net": "model",
+}
 _OF_A_STEP = ("batch_size", "micro_batch", "micro_batch_size", "per_device_train_batch_size")
 _OF_A_RUN = ("epochs", "steps", "precision", "device", "accumulate", "num_epochs", "max_steps")
 
@@ -23,12 +38,18 @@ def unknown_keyword(name: str, known: Iterable[str]) -> JobError:
     """For a keyword that a Job does not have."""
     what = f"a Job has no {name!r}"
     if name in _OF_A_STEP:
-        return JobError(f"{what}: its batch is a function of the number of samples, which is chosen when the job is used.",
-                        ["micro_batch=32 in gpuwise.forecast, plan and train; --micro-batch 32 on the command line",
-                         "leave it out: gpuwise chooses one"])  # fmt: skip
+        return JobError(
+            f"{what}: its batch is a function of the number of samples, which is chosen when the job is used.",
+            [
+                "micro_batch=32 in gpuwise.forecast, plan and train; --micro-batch 32 on the command line",
+                "leave it out: gpuwise chooses one",
+            ],
+        )
     if name in _OF_A_RUN:
-        return JobError(f"{what}: it belongs to the run, not to what is trained.",
-                        ["give it to gpuwise.train or gpuwise.forecast, or as a flag: gpuwise train --help lists them"])
+        return JobError(
+            f"{what}: it belongs to the run, not to what is trained.",
+            ["give it to gpuwise.train or gpuwise.forecast, or as a flag: gpuwise train --help lists them"],
+        )
     near = [_OTHERS[name]] if name in _OTHERS else get_close_matches(name, list(known), n=2, cutoff=0.6)
     return JobError(f"{what}.", [f"nearest: {', '.join(near)}"] if near else [f"it has: {', '.join(known)}"])
 
@@ -52,27 +73,38 @@ def check_functions(fields: Mapping[str, Any]) -> None:
 def _check_things(torch: Any, fields: Mapping[str, Any]) -> None:
     model, batch, loss, data, optimizer = (fields.get(name) for name in ("model", "batch", "loss", "data", "optimizer"))
     if isinstance(model, torch.nn.Module):
-        raise JobError(f"a job's model must be a function that makes it, got a {type(model).__name__} itself: it is made anew "
-                       "for each device, and for a forecast without memory.", [f"write model=lambda: {_made(torch, model)}"])
+        raise JobError(
+            f"a job's model must be a function that makes it, got a {type(model).__name__} itself: it is made anew "
+            "for each device, and for a forecast without memory.",
+            [f"write model=lambda: {_made(torch, model)}"],
+        )
     if isinstance(batch, torch.Tensor | dict | list | tuple):
         example = _batch_words(torch, batch)
-        raise JobError(f"a job's batch must be a function of the number of samples, got a {type(batch).__name__} itself.",
-                       [f"write batch=lambda n: {example}"])  # fmt: skip
+        raise JobError(
+            f"a job's batch must be a function of the number of samples, got a {type(batch).__name__} itself.",
+            [f"write batch=lambda n: {example}"],
+        )
     plain = getattr(loss, "__module__", "") == "torch.nn.functional"
     if plain or isinstance(loss, torch.nn.modules.loss._Loss):
         name = f"F.{getattr(loss, '__name__', 'loss')}" if plain else f"nn.{type(loss).__name__}()"
-        raise JobError(f"a job's loss is called with the model and a batch, but {name} takes an output and a target.",
-                       [f'write loss=lambda model, batch: {name}(model(batch["x"]), batch["y"])'])  # fmt: skip
+        raise JobError(
+            f"a job's loss is called with the model and a batch, but {name} takes an output and a target.",
+            [f'write loss=lambda model, batch: {name}(model(batch["x"]), batch["y"])'],
+        )
     if data is not None and not callable(data):
-        raise JobError(f"a job's data must be a function that makes the data set, got a {type(data).__name__} itself.",
-                       ["write data=lambda: ... around what makes it"])  # fmt: skip
+        raise JobError(
+            f"a job's data must be a function that makes the data set, got a {type(data).__name__} itself.",
+            ["write data=lambda: ... around what makes it"],
+        )
     if isinstance(optimizer, torch.optim.Optimizer):
         rate = optimizer.defaults.get("lr")
         arguments = f"parameters, lr={rate}" if isinstance(rate, float | int) else "parameters"
         kind = type(optimizer)
         name = f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.optim") else kind.__name__
-        raise JobError(f"a job's optimizer must be a name or a function of the parameters, got a {kind.__name__} itself.",
-                       [f"write optimizer=lambda parameters: {name}({arguments})"])  # fmt: skip
+        raise JobError(
+            f"a job's optimizer must be a name or a function of the parameters, got a {kind.__name__} itself.",
+            [f"write optimizer=lambda parameters: {name}({arguments})"],
+        )
 
 
 def _made(torch: Any, model: Any) -> str:
@@ -102,5 +134,7 @@ def _check_arguments(fields: Mapping[str, Any], field: str, arguments: tuple[Any
         signature.bind(*arguments)
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
-        raise JobError(f"a job's {field} is called with {what}, which {name} does not take ({error}).",
-                       [f"write {field}={way.format(name=name)}"]) from None  # fmt: skip
+        raise JobError(
+            f"a job's {field} is called with {what}, which {name} does not take ({error}).",
+            [f"write {field}={way.format(name=name)}"],
+        ) from None

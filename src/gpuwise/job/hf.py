@@ -55,8 +55,15 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
         size = image_size or _edge(config) or 224
         guess = f"assumed images of {size}x{size} pixels; --image-size changes it"
         batch = partial(_image_batch, size=size, channels=getattr(config, "num_channels", 3), labels=config.num_labels)
-        return Job(make, batch, model_loss, name=name, sample_unit="image", image_size=size,
-                   assumptions=(*((guess,) if image_size is None else ()), optimizer))  # fmt: skip
+        return Job(
+            make,
+            batch,
+            model_loss,
+            name=name,
+            sample_unit="image",
+            image_size=size,
+            assumptions=(*((guess,) if image_size is None else ()), optimizer),
+        )
     if image_size is not None:
         raise InputError(f"{name} has no image size.", ["leave out --image-size"])
     text = config.get_text_config()
@@ -64,8 +71,17 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     guess = f"assumed sequence length {length}; --seq-len changes it"
     guesses = (*((guess,) if seq_len is None else ()), "assumed full sequences: padding would count as work", optimizer)
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
-    return Job(make, batch, model_loss, name=name, sample_unit="token", tokens_per_sample=length, seq_len=length,
-               learning_rate=1e-4, assumptions=guesses)  # fmt: skip
+    return Job(
+        make,
+        batch,
+        model_loss,
+        name=name,
+        sample_unit="token",
+        tokens_per_sample=length,
+        seq_len=length,
+        learning_rate=1e-4,
+        assumptions=guesses,
+    )
 
 
 def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -105,9 +121,10 @@ def _build(auto_class: Any, config: Any, reference: str) -> nn.Module:
         except ValueError:  # a model without fused attention
             return build()
     except Exception as error:
-        raise JobError(f"hf:{reference} cannot be built from its config: {type(error).__name__}: {error}.",
-                       ["check that the config is complete",
-                        "try another version of transformers"]) from error  # fmt: skip
+        raise JobError(
+            f"hf:{reference} cannot be built from its config: {type(error).__name__}: {error}.",
+            ["check that the config is complete", "try another version of transformers"],
+        ) from error
 
 
 def _seq_len(text: Any, asked: int | None, name: str) -> int:
@@ -118,8 +135,9 @@ def _seq_len(text: Any, asked: int | None, name: str) -> int:
     if asked is None:
         return min(DEFAULT_SEQ_LEN, longest or getattr(text, "n_positions", None) or DEFAULT_SEQ_LEN)
     if longest and asked > longest:
-        raise InputError(f"{name} takes sequences of up to {longest:,} tokens (its config), got {asked}.",
-                         [f"--seq-len {longest}"])  # fmt: skip
+        raise InputError(
+            f"{name} takes sequences of up to {longest:,} tokens (its config), got {asked}.", [f"--seq-len {longest}"]
+        )
     return asked
 
 

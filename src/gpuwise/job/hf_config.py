@@ -15,8 +15,10 @@ from gpuwise.plain_files import LARGEST_WHOLE
 _COUNTED = re.compile(r"((num|n)_(\w+_)?|(en|de)coder_)(layers?|blocks|experts|labels)")
 MOST_COUNTED = 100_000
 _WHOLE = ("vocab_size", "n_positions", "max_position_embeddings")  # what example batches are made by
-_SIZE = re.compile(r"(vocab|hidden|intermediate|image|patch)_size|n_embd|n_inner|d_model|d_ff|d_kv|num_channels|"
-                   r"max_position_embeddings|n_positions|(num|n)_(\w+_)?heads?")  # fmt: skip
+_SIZE = re.compile(
+    r"(vocab|hidden|intermediate|image|patch)_size|n_embd|n_inner|d_model|d_ff|d_kv|num_channels|"
+    r"max_position_embeddings|n_positions|(num|n)_(\w+_)?heads?"
+)
 
 
 def read_config(transformers: Any, reference: str) -> Any:
@@ -26,8 +28,11 @@ def read_config(transformers: Any, reference: str) -> Any:
     """
     path = Path(reference).expanduser()
     local = os.path.exists(path) or reference.startswith((".", "/", "~"))
-    ways = [f"name the folder that holds config.json: hf:{path.parent}" if os.path.isfile(path) else
-            "name a folder that holds a config.json, as save_pretrained writes it"]  # fmt: skip
+    ways = [
+        f"name the folder that holds config.json: hf:{path.parent}"
+        if os.path.isfile(path)
+        else "name a folder that holds a config.json, as save_pretrained writes it"
+    ]
     if local and not os.path.isfile(path / "config.json"):
         raise JobError(f"there is no {path / 'config.json'}.", ways)
     where = str(path) if local else reference
@@ -37,9 +42,13 @@ def read_config(transformers: Any, reference: str) -> Any:
         reason = str(error).strip().split("\n")[0]
         if local:
             raise JobError(f"cannot read {path / 'config.json'}: {reason}", ways) from error
-        raise JobError(f"cannot get the config of {reference!r} from the Hugging Face hub: {reason}",
-                       ["without a network: download its config.json elsewhere and name the folder, hf:./folder",
-                        "check the id on https://huggingface.co/models"]) from error  # fmt: skip
+        raise JobError(
+            f"cannot get the config of {reference!r} from the Hugging Face hub: {reason}",
+            [
+                "without a network: download its config.json elsewhere and name the folder, hf:./folder",
+                "check the id on https://huggingface.co/models",
+            ],
+        ) from error
     if problem := _problem(raw):
         raise JobError(f"the config of hf:{reference} cannot be built: {problem}.", ["correct it in its config.json"])
     try:
@@ -48,8 +57,10 @@ def read_config(transformers: Any, reference: str) -> Any:
         # "Validation error for field 'n_layer':\n    TypeError: Field 'n_layer' expected int, got str (value: 'twelve')"
         lines = [line.strip() for line in str(error).strip().split("\n")] or [type(error).__name__]
         reason = lines[1].partition(": ")[2] if lines[0].startswith("Validation error") and len(lines) > 1 else lines[0]
-        raise JobError(f"cannot read the config of hf:{reference}: {reason or type(error).__name__}.",
-                       ["correct it in its config.json", "a newer transformers may know it"]) from error  # fmt: skip
+        raise JobError(
+            f"cannot read the config of hf:{reference}: {reason or type(error).__name__}.",
+            ["correct it in its config.json", "a newer transformers may know it"],
+        ) from error
 
 
 def _problem(raw: Any) -> str:

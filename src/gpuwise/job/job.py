@@ -82,22 +82,29 @@ class Job:
     def __post_init__(self) -> None:
         check_functions(vars(self))
         if self.loss is None and self.step is None:
-            raise JobError("a job needs a loss, or a step of its own.",
-                           ["write loss=lambda model, batch: ...", "write step=lambda context, batch: ..."])  # fmt: skip
+            raise JobError(
+                "a job needs a loss, or a step of its own.",
+                ["write loss=lambda model, batch: ...", "write step=lambda context, batch: ..."],
+            )
         for field in ("model", "batch"):
             if not callable(getattr(self, field)):
-                raise JobError(f"a job's {field} must be a function, got {type(getattr(self, field)).__name__}.",
-                               [f"write {field}=lambda ...: ..."])  # fmt: skip
+                raise JobError(
+                    f"a job's {field} must be a function, got {type(getattr(self, field)).__name__}.",
+                    [f"write {field}=lambda ...: ..."],
+                )
         for field in ("loss", "step", "samples_in", "data", "evaluate"):
             value = getattr(self, field)
             if value is not None and not callable(value):
-                raise JobError(f"a job's {field} must be a function or None, got {type(value).__name__}.",
-                               [f"write {field}=lambda ...: ..."])  # fmt: skip
+                raise JobError(
+                    f"a job's {field} must be a function or None, got {type(value).__name__}.",
+                    [f"write {field}=lambda ...: ..."],
+                )
         if isinstance(self.optimizer, Mapping):
             self._check_named_optimizers(self.optimizer)
         elif not callable(self.optimizer) and self.optimizer not in OPTIMIZERS:
-            raise JobError(f"unknown optimizer {self.optimizer!r}.",
-                           [f"one of: {', '.join(OPTIMIZERS)}", "a function of the parameters"])  # fmt: skip
+            raise JobError(
+                f"unknown optimizer {self.optimizer!r}.", [f"one of: {', '.join(OPTIMIZERS)}", "a function of the parameters"]
+            )
         if self.sample_unit not in SAMPLE_UNITS:
             raise JobError(f"unknown sample_unit {self.sample_unit!r}.", [f"one of: {', '.join(SAMPLE_UNITS)}"])
         for field in ("samples", "tokens_per_sample", "seq_len", "image_size"):
@@ -107,8 +114,10 @@ class Job:
         if not 0 < self.learning_rate < float("inf"):
             raise JobError(f"a job's learning_rate must be above zero, got {self.learning_rate!r}.")
         if not callable(self.schedule) and self.schedule not in SCHEDULES:
-            raise JobError(f"unknown schedule {self.schedule!r}.",
-                           [f"one of: {', '.join(SCHEDULES)}", "a function (step, steps) -> factor"])  # fmt: skip
+            raise JobError(
+                f"unknown schedule {self.schedule!r}.",
+                [f"one of: {', '.join(SCHEDULES)}", "a function (step, steps) -> factor"],
+            )
         if not isinstance(self.warmup_steps, int) or isinstance(self.warmup_steps, bool) or self.warmup_steps < 0:
             raise JobError(f"a job's warmup_steps must be a whole number from 0 on, got {self.warmup_steps!r}.")
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
@@ -118,13 +127,16 @@ class Job:
 
     def _check_named_optimizers(self, named: Mapping[str, object]) -> None:
         if self.step is None:
-            raise JobError("named optimizers need a step that says when each is used.",
-                           ["write step=lambda context, batch: ...", "one optimizer: a name or a function of the parameters"],
-                           )  # fmt: skip
+            raise JobError(
+                "named optimizers need a step that says when each is used.",
+                ["write step=lambda context, batch: ...", "one optimizer: a name or a function of the parameters"],
+            )
         for name, make in named.items() or {"": None}.items():
             if not isinstance(name, str) or not name.isidentifier() or not callable(make):
-                raise JobError(f"named optimizers are a dict of names and functions of the model, got {dict(named)!r}.",
-                               ['{"generator": lambda model: Adam(model.generator.parameters()), ...}'])  # fmt: skip
+                raise JobError(
+                    f"named optimizers are a dict of names and functions of the model, got {dict(named)!r}.",
+                    ['{"generator": lambda model: Adam(model.generator.parameters()), ...}'],
+                )
 
 
 Job.__init__ = checked_keywords(Job.__init__)  # type: ignore[method-assign]
@@ -139,8 +151,10 @@ def meta_model(job: Job) -> nn.Module:
     except GpuwiseError:
         raise
     except Exception as error:
-        raise JobError(f"the job's model function raised: {type(error).__name__}: {message_of(error)}.",
-                       ["call it by itself in Python to see where"]) from error  # fmt: skip
+        raise JobError(
+            f"the job's model function raised: {type(error).__name__}: {message_of(error)}.",
+            ["call it by itself in Python to see where"],
+        ) from error
     if not isinstance(model, torch.nn.Module):
         raise JobError(f"the job's model function must return an nn.Module, it returned {type(model).__name__}.")
     return model

@@ -42,11 +42,17 @@ def preset_job(name: str, *, seq_len: int | None = None, image_size: int | None 
     info.check_sizes(given)
     job = _BUILDERS[info.family](info, seq_len or info.seq_len, image_size or info.image_size)
     return replace(
-        job, name=name, optimizer=info.optimizer, learning_rate=info.learning_rate, samples=info.samples,
-        sample_unit=info.sample_unit, seq_len=seq_len or info.seq_len, image_size=image_size or info.image_size,
+        job,
+        name=name,
+        optimizer=info.optimizer,
+        learning_rate=info.learning_rate,
+        samples=info.samples,
+        sample_unit=info.sample_unit,
+        seq_len=seq_len or info.seq_len,
+        image_size=image_size or info.image_size,
         tokens_per_sample=seq_len or info.seq_len,
         assumptions=info.assumptions(given),
-    )  # fmt: skip
+    )
 
 
 def _table(info: PresetInfo, seq_len: Any, image_size: Any) -> Job:

@@ -8,8 +8,13 @@ import os
 # Each tells of kernels that do not load (on a machine without the GPU they are for), of its own coming versions, or of calls to
 # the hub that it tries again.
 _LOGGERS = ("torchao", "bitsandbytes", "transformers", "huggingface_hub", "timm", "peft", "torch.utils._pytree", "httpx")
-_SETTINGS = {"TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-             "HF_HUB_VERBOSITY": "error", "BITSANDBYTES_NOWELCOME": "1"}  # fmt: skip
+_SETTINGS = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_VERBOSITY": "error",
+    "BITSANDBYTES_NOWELCOME": "1",
+}
 
 
 def quiet_libraries() -> None:

@@ -26,12 +26,14 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
     try:
         timm: Any = require("timm", purpose=f"build timm:{name}")
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(f"timm is installed, but it needs {error.name}, which is not.",
-                                     ['pip install "gpuwise[timm]"']) from error  # fmt: skip
+        raise MissingDependencyError(
+            f"timm is installed, but it needs {error.name}, which is not.", ['pip install "gpuwise[timm]"']
+        ) from error
     model_name = name.partition(".")[0]  # "vit_base_patch16_224.augreg_in21k": the part after the dot names weights
     if not timm.is_model(model_name):
-        raise unknown_name("timm model", model_name, timm.list_models(),
-                           listing="python -c 'import timm; print(*timm.list_models())'")  # fmt: skip
+        raise unknown_name(
+            "timm model", model_name, timm.list_models(), listing="python -c 'import timm; print(*timm.list_models())'"
+        )
     if seq_len is not None:
         raise InputError(f"timm:{name} has no sequence length.", ["leave out --seq-len"])
     channels, size, fixed, classes = _input(timm, model_name)
@@ -45,9 +47,15 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
         raise JobError(f"timm:{name} takes images of {channels} channels, not 3.", ["write a Job with your own batch"])
     if not classes:
         guesses = (*guesses, f"timm:{model_name} has no classifier: its loss is the mean square of its features")
-    return Job(make, partial(image_batch, image_size=edge, classes=classes or 1), class_loss if classes else _feature_loss,
-               name=f"timm:{name}", sample_unit="image", image_size=edge,
-               assumptions=(*guesses, "assumed the adamw optimizer; --optimizer changes it"))  # fmt: skip
+    return Job(
+        make,
+        partial(image_batch, image_size=edge, classes=classes or 1),
+        class_loss if classes else _feature_loss,
+        name=f"timm:{name}",
+        sample_unit="image",
+        image_size=edge,
+        assumptions=(*guesses, "assumed the adamw optimizer; --optimizer changes it"),
+    )
 
 
 def _feature_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -59,8 +67,9 @@ def _build(timm: Any, model_name: str, options: dict[str, Any]) -> nn.Module:
     try:
         return timm.create_model(model_name, pretrained=False, **options)
     except Exception as error:
-        raise JobError(f"timm:{model_name} cannot be built: {type(error).__name__}: {error}.",
-                       ["try another version of timm"]) from error  # fmt: skip
+        raise JobError(
+            f"timm:{model_name} cannot be built: {type(error).__name__}: {error}.", ["try another version of timm"]
+        ) from error
 
 
 def _input(timm: Any, model_name: str) -> tuple[int, int, bool, int]:
@@ -79,5 +88,6 @@ def _check_takes(make: Any, name: str, *, channels: int, asked: int, own: int) -
             make()(torch.empty(2, channels, asked, asked))
     except Exception as error:  # whatever the model raises on a shape it does not expect
         reason = str(error).partition("\n")[0]
-        raise InputError(f"timm:{name} cannot take images of {asked}x{asked} pixels: {reason}",
-                         [f"--image-size {own}"]) from error  # fmt: skip
+        raise InputError(
+            f"timm:{name} cannot take images of {asked}x{asked} pixels: {reason}", [f"--image-size {own}"]
+        ) from error

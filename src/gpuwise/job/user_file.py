@@ -56,8 +56,7 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
     job = _call(found, text, sizes) if callable(found) and not isinstance(found, type) else found
     if not isinstance(job, Job):
         what = f"{name}() returned" if job is not found else f"{name} is"
-        raise JobError(f"{text}: {what} {_kind(job)}, not a Job.",
-                       ["from gpuwise import Job; job = Job(model=..., ...)"])  # fmt: skip
+        raise JobError(f"{text}: {what} {_kind(job)}, not a Job.", ["from gpuwise import Job; job = Job(model=..., ...)"])
     stem = path.stem.encode(errors="backslashreplace").decode()  # bytes of a file's name may be no text
     return _named(job, name=f"{stem}:{name}", sizes=sizes)
 
@@ -118,18 +117,20 @@ def _call(function: Any, text: str, sizes: dict[str, int | None]) -> Any:
     except (GpuwiseError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise JobError(f"{text} raised when called: {type(error).__name__}: {message_of(error)}.",
-                       ["a function that makes a job is called without arguments, but for seq_len and image_size"],
-                       ) from error  # fmt: skip
+        raise JobError(
+            f"{text} raised when called: {type(error).__name__}: {message_of(error)}.",
+            ["a function that makes a job is called without arguments, but for seq_len and image_size"],
+        ) from error
 
 
 def _named(job: Job, *, name: str, sizes: dict[str, int | None]) -> Job:
     for key, value in sizes.items():
         if value is not None and getattr(job, key) != value:
             flag = f"--{key.replace('_', '-')}"
-            raise JobError(f"{name} does not take {flag}: its example batch decides.",
-                           [f"make it a function with a {key} parameter that sets Job({key}=...)",
-                            f"leave out {flag}"])  # fmt: skip
+            raise JobError(
+                f"{name} does not take {flag}: its example batch decides.",
+                [f"make it a function with a {key} parameter that sets Job({key}=...)", f"leave out {flag}"],
+            )
     return job if job.name else replace(job, name=name)
 
 

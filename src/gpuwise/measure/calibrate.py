@@ -67,8 +67,15 @@ def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int
         weight = np.sqrt(part.seconds * part.count / step_s) / step_s**SHORT_STEPS
         block = Block(part.terms, part.kernels, np.arange(len(part.seconds)), np.ones(len(part.seconds)))
         prior = design.start(_shipped(shipped, key))
-        solved, errors = solve({key: block}, {key: design}, {key: prior}, Measured(part.seconds, weight=weight), pull=PULL,
-                               smooth=SMOOTH, iterations=ITERATIONS)  # fmt: skip
+        solved, errors = solve(
+            {key: block},
+            {key: design},
+            {key: prior},
+            Measured(part.seconds, weight=weight),
+            pull=PULL,
+            smooth=SMOOTH,
+            iterations=ITERATIONS,
+        )
         evidence = {"source": f"{len(part.seconds)} operations observed in steps on this machine"}
         found[key] = replace(solved[key], spread=_interval(errors), evidence=evidence)
     return found
@@ -102,8 +109,9 @@ def predicted_s(entry: Entry, part: ClassSamples) -> np.ndarray:
     return busy
 
 
-def _errors(samples: Sequence[StepSamples], table: Mapping[str, ClassSamples], shipped: Calibration,
-            fit: Fit) -> dict[int, float]:  # fmt: skip
+def _errors(
+    samples: Sequence[StepSamples], table: Mapping[str, ClassSamples], shipped: Calibration, fit: Fit
+) -> dict[int, float]:
     """forecast / measured - 1 of each step, by entries fitted to other networks, in whatever precision or mode."""
     networks = list(dict.fromkeys(step.network for step in samples))
     if len(networks) < FEWEST_NETWORKS:
@@ -127,8 +135,11 @@ def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
     if not chosen.any():
         return None
     columns = {name: np.asarray(value)[chosen] for name, value in vars(part.shapes).items()}
-    terms = replace(part.terms, seconds={n: v[chosen] for n, v in part.terms.seconds.items()},
-                    features={n: v[chosen] for n, v in part.terms.features.items()})  # fmt: skip
+    terms = replace(
+        part.terms,
+        seconds={n: v[chosen] for n, v in part.terms.seconds.items()},
+        features={n: v[chosen] for n, v in part.terms.features.items()},
+    )
     return ClassSamples(replace(part.shapes, **columns), terms, part.seconds[chosen], part.count[chosen], part.step[chosen])
 
 

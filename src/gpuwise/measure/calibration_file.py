@@ -15,8 +15,7 @@ from gpuwise.cost.calibration.machine import LEVEL, parse_machine
 from gpuwise.errors import InputError
 
 HEAD = "# What `gpuwise measure` found on this machine; forecasts on `here` use it. Remove the file to forget it.\n"
-WAYS_OUT = ("choose a folder that can be written: GPUWISE_CONFIG_DIR=folder gpuwise measure",
-            "make the folder writable")  # fmt: skip
+WAYS_OUT = ("choose a folder that can be written: GPUWISE_CONFIG_DIR=folder gpuwise measure", "make the folder writable")
 
 
 def check_writable(path: Path) -> None:

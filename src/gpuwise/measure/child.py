@@ -41,8 +41,14 @@ class ChildDiedError(GpuwiseError):
         return self.signal == signal.SIGKILL or said
 
 
-def answers(module: str, request: Mapping[str, Any], *, silence_s: float = 600.0, purpose: str = "benchmark",
-            environment: Mapping[str, str] | None = None) -> Generator[dict[str, Any]]:  # fmt: skip
+def answers(
+    module: str,
+    request: Mapping[str, Any],
+    *,
+    silence_s: float = 600.0,
+    purpose: str = "benchmark",
+    environment: Mapping[str, str] | None = None,
+) -> Generator[dict[str, Any]]:
     """Runs `python -m module` in the folder we are in and yields its answers as they come; no file of that folder stands in for
     a library (-P).
 
@@ -56,10 +62,14 @@ def answers(module: str, request: Mapping[str, Any], *, silence_s: float = 600.0
     reading, writing = os.pipe()
     tail: list[str] = []
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(writing)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, pass_fds=(writing,), start_new_session=True,
+        [sys.executable, "-P", "-m", module, str(writing)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(writing,),
+        start_new_session=True,
         env={**passive_waiting(), **os.environ, **(environment or {})},
-    )  # fmt: skip
+    )
     os.close(writing)
     assert child.stdin is not None
     assert child.stderr is not None

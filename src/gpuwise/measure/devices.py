@@ -42,8 +42,10 @@ def _cuda() -> Iterator[tuple[str, Gpu]]:
             about = torch.cuda.get_device_properties(place)
             capability = (about.major, about.minor) if vendor == "NVIDIA" else None
             units = getattr(about, "multi_processor_count", None)
-            yield f"cuda:{place}", Gpu(about.name, about.total_memory, vendor, compute_capability=capability,
-                                       multiprocessors=units)  # fmt: skip
+            yield (
+                f"cuda:{place}",
+                Gpu(about.name, about.total_memory, vendor, compute_capability=capability, multiprocessors=units),
+            )
 
 
 def _xpu() -> Iterator[tuple[str, Gpu]]:
@@ -71,5 +73,13 @@ def _as_here(chip: Chip, gpu: Gpu) -> Chip:
         return chip
     peaks = {precision: rate * cores / chip.sm_count for precision, rate in chip.peak_flops_per_s.items()}
     source = Source(f"{chip.id} scaled to {cores} GPU cores", date.today().isoformat(), verified=False)
-    return replace(chip, id="here-gpu", name=f"{gpu.name} ({cores}-core GPU)", memory_bytes=gpu.memory_bytes, sm_count=cores,
-                   peak_flops_per_s=peaks, source=source, sources={})  # fmt: skip
+    return replace(
+        chip,
+        id="here-gpu",
+        name=f"{gpu.name} ({cores}-core GPU)",
+        memory_bytes=gpu.memory_bytes,
+        sm_count=cores,
+        peak_flops_per_s=peaks,
+        source=source,
+        sources={},
+    )

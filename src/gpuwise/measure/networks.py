@@ -89,8 +89,15 @@ def pyramid(seed: int, *, width: int, kernels: Sequence[int], block: Callable[..
         layers += [draw.choice((nn.MaxPool2d(3, 2, padding=1), nn.MaxPool2d(2)))] if pooled else []
         layers += block(draw, channels, wider, draw.choice(kernels), stride=1 if pooled else 2)
         channels = wider
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 512), nn.ReLU(),
-                         nn.Dropout(0.5), nn.Linear(512, CLASSES))  # fmt: skip
+    return nn.Sequential(
+        *layers,
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * channels, 512),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(512, CLASSES),
+    )
 
 
 def _normed(inside: int, outside: int, kernel: int, **more: Any) -> nn.Sequential:
@@ -105,8 +112,9 @@ def dense(draw: random.Random, inside: int, outside: int, kernel: int, *, stride
     yield from (*_normed(inside, outside, kernel, stride=stride), act())
     yield Residual(nn.Sequential(_normed(outside, outside, 3, groups=groups), act(), _normed(outside, outside, 1)))
     yield act()
-    yield Residual(nn.Sequential(_normed(outside, narrow, 1), act(), _normed(narrow, narrow, kernel), act(),
-                                 _normed(narrow, outside, 1)))  # fmt: skip
+    yield Residual(
+        nn.Sequential(_normed(outside, narrow, 1), act(), _normed(narrow, narrow, kernel), act(), _normed(narrow, outside, 1))
+    )
     yield act()
 
 
@@ -122,7 +130,7 @@ def mobile(draw: random.Random, inside: int, outside: int, kernel: int, *, strid
     yield from (_normed(inside, wide, 1), act(), _normed(wide, wide, kernel, stride=stride, groups=wide), act())
     yield from (Weighed(wide, max(8, wide // 16)), _normed(wide, outside, 1))
     spatial = _normed(outside, outside, draw.choice((3, 7)), groups=outside)
-    yield Residual(nn.Sequential(spatial, _normed(outside, wide, 1), act(), _normed(wide, outside, 1)))  # fmt: skip
+    yield Residual(nn.Sequential(spatial, _normed(outside, wide, 1), act(), _normed(wide, outside, 1)))
 
 
 def grouped(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:

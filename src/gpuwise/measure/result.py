@@ -10,8 +10,23 @@ from gpuwise.printed import Printed
 
 # Counted up when a microbenchmark measures something else, so that figures of two methods are never compared.
 METHOD = 1
-GROUPS = ("memory", "gemm", "conv", "attention", "elementwise", "reduction", "norm", "optimizer", "other", "step", "launch",
-          "copy", "collective", "loader", "disk")  # fmt: skip
+GROUPS = (
+    "memory",
+    "gemm",
+    "conv",
+    "attention",
+    "elementwise",
+    "reduction",
+    "norm",
+    "optimizer",
+    "other",
+    "step",
+    "launch",
+    "copy",
+    "collective",
+    "loader",
+    "disk",
+)
 
 
 @dataclass(frozen=True)
@@ -137,5 +152,9 @@ class MachineMeasurement(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise measure --json`."""
-        return {**asdict(self), "rows": [row.to_dict() for row in self.rows], "ridges": self.ridges,
-                "detected": dict(self.detected)}  # fmt: skip
+        return {
+            **asdict(self),
+            "rows": [row.to_dict() for row in self.rows],
+            "ridges": self.ridges,
+            "detected": dict(self.detected),
+        }

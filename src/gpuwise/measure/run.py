@@ -80,8 +80,16 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     if all_busy(before, after, device=seen["device"]):
         found.notes.append("nothing was written: other programs used practically all of the device meanwhile")
     elif fitted is not None:
-        about = {"taken": taken, "method": METHOD, "torch": seen["torch"], "threads": seen["threads"], "machine": machine.name,
-                 "quick": quick, "complete": found.complete, "notes": found.notes}  # fmt: skip
+        about = {
+            "taken": taken,
+            "method": METHOD,
+            "torch": seen["torch"],
+            "threads": seen["threads"],
+            "machine": machine.name,
+            "quick": quick,
+            "complete": found.complete,
+            "notes": found.notes,
+        }
         write(path, machine.chip.id, fitted, {**figures, "as_of": taken[:10]} if figures else {}, about)
         written = str(path)
     elif len(found.samples) < FEWEST_NETWORKS:
@@ -154,8 +162,10 @@ def _compare(found: _Found) -> None:
     middle, apart = (first + last) / 2, abs(first - last) / (first + last)
     found.levels[-1] = replace(found.levels[-1], measured=middle, spread=max(found.levels[-1].spread, apart))
     if apart > CHANGED / 2:
-        found.notes.append(f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
-                           "this host use it, or its clock changed; forecasts are for the middle")  # fmt: skip
+        found.notes.append(
+            f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
+            "this host use it, or its clock changed; forecasts are for the middle"
+        )
 
 
 def _figures(chip: Chip, found: _Found) -> dict[str, Any]:
@@ -165,8 +175,9 @@ def _figures(chip: Chip, found: _Found) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     if found.peaks:
         single = next((peak.measured for peak in found.peaks if peak.dtype == "fp32"), 0.0)
-        figures["peak_flops_per_s"] = {peak.dtype: float(f"{peak.measured:.4g}") for peak in found.peaks
-                                       if peak.dtype in SLOWER or peak.measured >= single}  # fmt: skip
+        figures["peak_flops_per_s"] = {
+            peak.dtype: float(f"{peak.measured:.4g}") for peak in found.peaks if peak.dtype in SLOWER or peak.measured >= single
+        }
     if found.levels and found.levels[-1].name == "memory":
         figures["memory_bandwidth_bytes_per_s"] = float(f"{found.levels[-1].measured:.4g}")
     return figures
@@ -182,21 +193,25 @@ def _check_idle(detected: Detected) -> None:
     free = detected.memory.available_bytes
     if free is not None and free < LEAST_MEMORY_BYTES:
         needed = f"the sweep needs {LEAST_MEMORY_BYTES // 2**20} MiB"
-        raise UnsupportedError(f"only {free / 2**20:.0f} MiB of memory are free; {needed}.",
-                               ["end other programs", "measure on a larger machine"])  # fmt: skip
+        raise UnsupportedError(
+            f"only {free / 2**20:.0f} MiB of memory are free; {needed}.", ["end other programs", "measure on a larger machine"]
+        )
     before = load()
     time.sleep(LOOK_S)
     if all_busy(before, load()):
-        raise UnsupportedError("other programs use practically all of this machine's processors: the figures would be of "
-                               "what they leave.", ["end them, or measure when they are done"])  # fmt: skip
+        raise UnsupportedError(
+            "other programs use practically all of this machine's processors: the figures would be of what they leave.",
+            ["end them, or measure when they are done"],
+        )
 
 
 def _check_device(chip: Chip, device: str) -> None:
     """Raises UnsupportedError where this machine has a GPU that PyTorch does not see."""
     if chip.kind != "cpu" and device == "cpu":
-        raise UnsupportedError(f"this machine has a GPU ({chip.name}), but this build of PyTorch sees none.",
-                               ["install a build of PyTorch for it: pytorch.org/get-started",
-                                "gpuwise doctor shows what is seen"])  # fmt: skip
+        raise UnsupportedError(
+            f"this machine has a GPU ({chip.name}), but this build of PyTorch sees none.",
+            ["install a build of PyTorch for it: pytorch.org/get-started", "gpuwise doctor shows what is seen"],
+        )
 
 
 def _median_error(fitted: dict[str, Any] | None) -> float | None:

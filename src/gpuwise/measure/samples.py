@@ -74,8 +74,16 @@ def samples_of(network: str, observation: Observation, *, host_s: float = 0.0) -
             columns |= {"seconds": once_s[group.rows][kept].tolist(), "count": count[group.rows][kept].tolist()}
             found.append((group.kernel_class, group.dtype, columns))
     strategy = trace.header.strategy
-    return StepSamples(network, strategy.precision, strategy.mode, tuple(observation.step_s.tolist()), observation.unseen_s,
-                       host_s, int(trace.model_flops), tuple(found))  # fmt: skip
+    return StepSamples(
+        network,
+        strategy.precision,
+        strategy.mode,
+        tuple(observation.step_s.tolist()),
+        observation.unseen_s,
+        host_s,
+        int(trace.model_flops),
+        tuple(found),
+    )
 
 
 @dataclass(frozen=True)
@@ -125,8 +133,15 @@ def unseen_of(samples: Iterable[StepSamples]) -> float:
     return max(0.0, float(np.median(known))) if known else 0.0
 
 
-def _joined(key: str, found: Sequence[Mapping[str, list[float]]], chip: Chip, parameters: Parameters, peak_flops_per_s: float,
-            unseen_s: float, stretch: float) -> ClassSamples:  # fmt: skip
+def _joined(
+    key: str,
+    found: Sequence[Mapping[str, list[float]]],
+    chip: Chip,
+    parameters: Parameters,
+    peak_flops_per_s: float,
+    unseen_s: float,
+    stretch: float,
+) -> ClassSamples:
     joined = {name: np.array([value for columns in found for value in columns[name]], dtype=float) for name in found[0]}
     shapes = Shapes(**{field.name: joined[field.name] for field in fields(Shapes)})
     hardware = hardware_of(chip, parameters, peak_flops_per_s=peak_flops_per_s)

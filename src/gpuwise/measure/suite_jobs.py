@@ -38,15 +38,30 @@ def suite_job(member: Member) -> Job:
 
 def _image(model: Callable[[], Any], optimizer: str, rate: float, member: Member) -> Job:
     assert member.image_size is not None
-    return Job(model, partial(image_batch, image_size=member.image_size), class_loss, optimizer, learning_rate=rate,
-               name=member.name, sample_unit="image", image_size=member.image_size)  # fmt: skip
+    return Job(
+        model,
+        partial(image_batch, image_size=member.image_size),
+        class_loss,
+        optimizer,
+        learning_rate=rate,
+        name=member.name,
+        sample_unit="image",
+        image_size=member.image_size,
+    )
 
 
 def _words(model: Callable[[Any], Any], config: Any, batch: Callable[..., Any], member: Member) -> Job:
     assert member.seq_len is not None
-    return Job(partial(model, config), partial(batch, vocabulary=config.vocabulary, seq_len=member.seq_len), token_loss,
-               learning_rate=1e-4, name=member.name, sample_unit="token", tokens_per_sample=member.seq_len,
-               seq_len=member.seq_len)  # fmt: skip
+    return Job(
+        partial(model, config),
+        partial(batch, vocabulary=config.vocabulary, seq_len=member.seq_len),
+        token_loss,
+        learning_rate=1e-4,
+        name=member.name,
+        sample_unit="token",
+        tokens_per_sample=member.seq_len,
+        seq_len=member.seq_len,
+    )
 
 
 def _table(member: Member) -> Job:
@@ -61,8 +76,15 @@ def _digits(member: Member) -> Job:
 def _unet(member: Member) -> Job:
     assert member.image_size is not None
     batch = partial(diffusion_batch, latent_size=member.image_size // LATENT_PIXELS, context=UNET.context)
-    return Job(partial(Unet, UNET), batch, diffusion_loss, learning_rate=1e-4, name=member.name, sample_unit="image",
-               image_size=member.image_size)  # fmt: skip
+    return Job(
+        partial(Unet, UNET),
+        batch,
+        diffusion_loss,
+        learning_rate=1e-4,
+        name=member.name,
+        sample_unit="image",
+        image_size=member.image_size,
+    )
 
 
 def _dlrm(member: Member) -> Job:

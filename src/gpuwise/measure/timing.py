@@ -15,8 +15,9 @@ LEAST_ROUND_S = 2e-4  # a round that is shorter is mostly the clock and the sche
 FEWEST_ROUNDS = 3
 
 
-def timed(runs: Sequence[Callable[[], object]], *, budget_s: float, device: torch.device | str = "cpu",
-          rounds: int = 30) -> Timing:  # fmt: skip
+def timed(
+    runs: Sequence[Callable[[], object]], *, budget_s: float, device: torch.device | str = "cpu", rounds: int = 30
+) -> Timing:
     """Times `runs`, which do the same on inputs of their own and are taken in turn, so that a cache holds none of them.
 
     Arguments:

@@ -27,13 +27,43 @@ ASYNC_S = 0.05  # steps of a GPU are issued for so long before it is waited for,
 _ARITHMETIC = ("convolution", "attention", "rnn", "lstm", "gru", "linear_pointwise", "_mm", "mm_")
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
 # They change how a tensor is looked at, or ask for memory; their time is that of being called.
-_VIEWS = {"view", "t", "transpose", "as_strided", "expand", "reshape", "detach", "select", "slice", "unsqueeze", "squeeze",
-          "permute", "empty", "empty_like", "empty_strided", "resize", "to", "unbind", "chunk", "split", "alias", "narrow",
-          "flatten", "unflatten", "linear", "matmul", "set", "result_type", "is_nonzero", "item"}  # fmt: skip
+_VIEWS = {
+    "view",
+    "t",
+    "transpose",
+    "as_strided",
+    "expand",
+    "reshape",
+    "detach",
+    "select",
+    "slice",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "resize",
+    "to",
+    "unbind",
+    "chunk",
+    "split",
+    "alias",
+    "narrow",
+    "flatten",
+    "unflatten",
+    "linear",
+    "matmul",
+    "set",
+    "result_type",
+    "is_nonzero",
+    "item",
+}
 
 
-def run_trial(job: Job, strategy: Strategy, device: torch.device, *, steps: int | None = None,
-              say: Callable[[str], None] = lambda _: None) -> Measured:  # fmt: skip
+def run_trial(
+    job: Job, strategy: Strategy, device: torch.device, *, steps: int | None = None, say: Callable[[str], None] = lambda _: None
+) -> Measured:
     """Builds the job's program and runs it on random batches.
 
     Arguments:
@@ -63,8 +93,10 @@ def _steps_of(program: Program) -> list[Callable[[], object]]:
     strategy = program.strategy
     runs: list[Callable[[], object]] = []
     for _ in range(BATCHES):
-        batches = [mapped(checked_batch(program.job, strategy.micro_batch), lambda tensor: tensor.to(program.device))
-                   for _ in range(strategy.accumulation if program.trains else 1)]  # fmt: skip
+        batches = [
+            mapped(checked_batch(program.job, strategy.micro_batch), lambda tensor: tensor.to(program.device))
+            for _ in range(strategy.accumulation if program.trains else 1)
+        ]
         runs.append(partial(program.step, batches) if program.trains else partial(program.infer, batches[0]))
     return runs
 

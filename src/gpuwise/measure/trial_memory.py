@@ -46,8 +46,9 @@ def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
     """Makes the program and runs two steps of it under PyTorch's profiler."""
     looks = _Looks()
     # acc_events: there is one cycle, and without it older versions warn that events of others are gone.
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True,
-                                acc_events=True) as profile:  # fmt: skip
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profile:
         program = make()
         one_step(program)
         with torch.profiler.record_function(_SECOND):
@@ -68,10 +69,13 @@ def memory_on_cuda(make: Callable[[], Program], device: torch.device) -> tuple[P
     free, total = torch.cuda.mem_get_info(device)
     peak = torch.cuda.max_memory_allocated(device)
     held = {"parameter": _held(program), "optimizer_state": _optimizer_state(program)}
-    sizes = {name: sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_cuda}.values())
-             for name, tensors in held.items()}  # fmt: skip
-    return program, PeakBytes(peak, {**sizes, "all else": peak - sum(sizes.values())},
-                              torch.cuda.max_memory_reserved(device), total - free)  # fmt: skip
+    sizes = {
+        name: sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_cuda}.values())
+        for name, tensors in held.items()
+    }
+    return program, PeakBytes(
+        peak, {**sizes, "all else": peak - sum(sizes.values())}, torch.cuda.max_memory_reserved(device), total - free
+    )
 
 
 def one_step(program: Program, looks: _Looks | None = None) -> None:

@@ -106,10 +106,18 @@ class Trial:
         if self.measured is not None:
             measured = {**asdict(self.measured), "throughput": self.throughput}
         names = ("job", "outcome", "said", "digest", "device", "threads", "torch_version", "seconds")
-        return {**{name: getattr(self, name) for name in names}, "ways_out": list(self.ways_out),
-                "disturbed": list(self.disturbed), "sizes": dict(self.sizes), "forecast": self.forecast, "measured": measured,
-                "step_error": self.error, "inside": self.inside, "memory_error": self.memory_error,
-                "foreseen": self.foreseen}  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in names},
+            "ways_out": list(self.ways_out),
+            "disturbed": list(self.disturbed),
+            "sizes": dict(self.sizes),
+            "forecast": self.forecast,
+            "measured": measured,
+            "step_error": self.error,
+            "inside": self.inside,
+            "memory_error": self.memory_error,
+            "foreseen": self.foreseen,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,5 +162,9 @@ class Validation(Printed):
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise validate --json`."""
         names = ("machine", "chip", "taken", "seconds", "suite", "interrupted", "history", "method")
-        return {"trials": [trial.to_dict() for trial in self.trials], "summary": self.summary,
-                **{name: getattr(self, name) for name in names}, "notes": list(self.notes)}  # fmt: skip
+        return {
+            "trials": [trial.to_dict() for trial in self.trials],
+            "summary": self.summary,
+            **{name: getattr(self, name) for name in names},
+            "notes": list(self.notes),
+        }

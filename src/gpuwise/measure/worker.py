@@ -34,9 +34,16 @@ from gpuwise.strategy import Strategy
 
 Say = Callable[[str], None]
 PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[Row]]] = {
-    "launch": launch.rows, "memory": memory.rows, "peaks": peaks.rows, "kernels": kernels.rows, "copies": copies.rows,
-    "collectives": collectives.rows, "loader": loader.rows, "disk": disk.rows, "again": memory.rows,
-}  # fmt: skip
+    "launch": launch.rows,
+    "memory": memory.rows,
+    "peaks": peaks.rows,
+    "kernels": kernels.rows,
+    "copies": copies.rows,
+    "collectives": collectives.rows,
+    "loader": loader.rows,
+    "disk": disk.rows,
+    "again": memory.rows,
+}
 
 
 def survey() -> dict[str, Any]:
@@ -45,10 +52,20 @@ def survey() -> dict[str, Any]:
     chip = detect_machine(catalog, measured=False).chip
     half = "amp-bf16" if chip.peak_flops_per_s.get("bf16") else None
     device = "cuda" if torch.cuda.is_available() and chip.kind != "cpu" else "cpu"
-    left_out = [f"{found.gpu.name} ({found.device}) is not measured: gpuwise measures NVIDIA's GPUs and CPUs"
-                for found in accelerators(catalog) if found.gpu.vendor != "NVIDIA"]  # fmt: skip
-    return {"device": device, "left_out": left_out, "torch": torch.__version__, "networks": len(NETWORKS), "quick": QUICK,
-            "half": half, "threads": torch.get_num_threads()}  # fmt: skip
+    left_out = [
+        f"{found.gpu.name} ({found.device}) is not measured: gpuwise measures NVIDIA's GPUs and CPUs"
+        for found in accelerators(catalog)
+        if found.gpu.vendor != "NVIDIA"
+    ]
+    return {
+        "device": device,
+        "left_out": left_out,
+        "torch": torch.__version__,
+        "networks": len(NETWORKS),
+        "quick": QUICK,
+        "half": half,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def run_stage(stage: Stage, device: torch.device, child: Answering) -> None:
@@ -81,8 +98,12 @@ def fit(request: Mapping[str, Any]) -> dict[str, Any]:
     """Entries as tables of a calibration file. figures: of the chip, measured; {} keeps the catalog's."""
     torch.set_num_threads(1)  # vectors of a few hundred numbers
     found = calibrate([StepSamples.from_dict(data) for data in request["samples"]], measured_chip(request["figures"]))
-    return {"entries": {key: to_table(entry) for key, entry in found.entries.items()}, "scale": dict(found.scale),
-            "spreads": [asdict(spread) for spread in found.spreads], "errors": dict(found.errors)}  # fmt: skip
+    return {
+        "entries": {key: to_table(entry) for key, entry in found.entries.items()},
+        "scale": dict(found.scale),
+        "spreads": [asdict(spread) for spread in found.spreads],
+        "errors": dict(found.errors),
+    }
 
 
 def measured_chip(figures: Mapping[str, Any]) -> Chip:

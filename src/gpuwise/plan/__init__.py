@@ -13,11 +13,26 @@ if TYPE_CHECKING:
     from gpuwise.plan.fitted import FitResult, FitRow
     from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
 
-__getattr__ = lazily(__name__, {
-    "compare": ("CompareRow", "Comparison"),
-    "file": ("load_plan", "save_plan"),
-    "fitted": ("FitResult", "FitRow"),
-    "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request", "TraceSource"),
-})  # fmt: skip
-__all__ = ["CompareRow", "Comparison", "FitResult", "FitRow", "NothingInside", "Plan", "PlanResult", "Rejection",
-           "Request", "TraceSource", "load_plan", "save_plan"]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "compare": ("CompareRow", "Comparison"),
+        "file": ("load_plan", "save_plan"),
+        "fitted": ("FitResult", "FitRow"),
+        "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request", "TraceSource"),
+    },
+)
+__all__ = [
+    "CompareRow",
+    "Comparison",
+    "FitResult",
+    "FitRow",
+    "NothingInside",
+    "Plan",
+    "PlanResult",
+    "Rejection",
+    "Request",
+    "TraceSource",
+    "load_plan",
+    "save_plan",
+]

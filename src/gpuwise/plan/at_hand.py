@@ -12,8 +12,9 @@ OWN = "own"  # the provider of what --own names; this machine is "here"
 _RENTED = ("on-demand", "spot")
 
 
-def machines_at_hand(reasons: Mapping[Offer, str], plans: Sequence[Plan], ranked: Sequence[Plan],
-                     chips: Mapping[str, Chip]) -> tuple[AtHand, ...]:  # fmt: skip
+def machines_at_hand(
+    reasons: Mapping[Offer, str], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
+) -> tuple[AtHand, ...]:
     """Every machine at hand, in the ranking or not.
 
     Arguments:
@@ -24,13 +25,22 @@ def machines_at_hand(reasons: Mapping[Offer, str], plans: Sequence[Plan], ranked
     could = {plan.offer: plan for plan in plans if plan.offer.terms == "owned"}
     rental = _cheapest_rental(ranked) or _cheapest_rental(plans)
     machines = dict.fromkeys([*could, *reasons])
-    return tuple(_one(offer, could.get(offer), ranks.get(offer), reasons.get(offer, ""), rental, chips.get(offer.chip_id))
-                 for offer in machines)  # fmt: skip
+    return tuple(
+        _one(offer, could.get(offer), ranks.get(offer), reasons.get(offer, ""), rental, chips.get(offer.chip_id))
+        for offer in machines
+    )
 
 
 def _one(offer: Offer, plan: Plan | None, rank: int | None, reason: str, rental: Plan | None, chip: Chip | None) -> AtHand:
-    machine = AtHand(offer, offer.chip_id, offer.devices, rank, "" if rank is not None else reason,
-                     None if plan is None else plan.hours, None if plan is None else plan.usd.value)  # fmt: skip
+    machine = AtHand(
+        offer,
+        offer.chip_id,
+        offer.devices,
+        rank,
+        "" if rank is not None else reason,
+        None if plan is None else plan.hours,
+        None if plan is None else plan.usd.value,
+    )
     each_usd = None if chip is None else chip.street_price_usd or chip.msrp_usd
     if offer.provider != OWN or plan is None or rental is None or each_usd is None:
         return machine

@@ -116,10 +116,15 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     if share < 1:
         assumed.append(f"{share:g} of a {chip.id} is priced as that share of its memory and speed")
     terms, more = economics.rental(
-        offer.terms, offer.provider, offer.usd_per_hour, parameters=parameters,
-        network_bytes_per_s=offer.network_bytes_per_s, interruptions_per_day=request.interruptions_per_day,
-        max_session_hours=offer.max_session_hours, hours_per_week=offer.hours_per_week,
-    )  # fmt: skip
+        offer.terms,
+        offer.provider,
+        offer.usd_per_hour,
+        parameters=parameters,
+        network_bytes_per_s=offer.network_bytes_per_s,
+        interruptions_per_day=request.interruptions_per_day,
+        max_session_hours=offer.max_session_hours,
+        hours_per_week=offer.hours_per_week,
+    )
     link = link_inside(offer, count, catalog=catalog)
     return Candidate(offer, chip, Place(part, count, link, capacity), terms, tuple(assumed + more))
 
@@ -132,15 +137,26 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
     guess_w = economics.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else economics.DEFAULT_TDP_W
     rate = economics.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
     tdp = f"{chip.tdp_w:g} W" if chip.tdp_w else f"{guess_w:g} W (a guess)"
-    power = (f"electricity alone is counted: {tdp} a chip at {economics.UTILISATION:.0%}, {economics.HOST_W:g} W for "
-             f"the host, {format_usd(request.usd_per_kwh)}/kWh; --electricity changes it")  # fmt: skip
+    power = (
+        f"electricity alone is counted: {tdp} a chip at {economics.UTILISATION:.0%}, {economics.HOST_W:g} W for "
+        f"the host, {format_usd(request.usd_per_kwh)}/kWh; --electricity changes it"
+    )
     assumptions = [*assumed, power]
     bought = chip.street_price_usd or chip.msrp_usd
     if bought and provider == "own":
         assumptions.append(f"buying {count} × {chip.id} costs about {format_usd(bought * count)}; not counted, it is owned")
     name = machine.name or f"{provider} {chip.id}:{count}"
-    offer = Offer(provider, name, "here", chip.id, 0 if chip.kind == "cpu" and count == 1 else count, "owned", rate,
-                  host_memory_bytes=machine.host_memory_bytes, source=Source(power, ""))  # fmt: skip
+    offer = Offer(
+        provider,
+        name,
+        "here",
+        chip.id,
+        0 if chip.kind == "cpu" and count == 1 else count,
+        "owned",
+        rate,
+        host_memory_bytes=machine.host_memory_bytes,
+        source=Source(power, ""),
+    )
     capacity = machine.host_memory_bytes if chip.kind == "cpu" else chip.usable_memory_bytes
     terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)
     return Candidate(offer, chip, Place(chip, count, machine.link, capacity), terms, tuple(assumptions))

@@ -33,8 +33,12 @@ class CompareRow:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {"device": self.device, "forecast": None if self.forecast is None else self.forecast.to_dict(),
-                "speedup": self.speedup, "reason": self.reason}  # fmt: skip
+        return {
+            "device": self.device,
+            "forecast": None if self.forecast is None else self.forecast.to_dict(),
+            "speedup": self.speedup,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,13 +52,23 @@ class Comparison(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise compare --json`."""
-        return {"job": self.job, "baseline": self.baseline, "rows": [row.to_dict() for row in self.rows],
-                "assumptions": list(self.assumptions)}  # fmt: skip
+        return {
+            "job": self.job,
+            "baseline": self.baseline,
+            "rows": [row.to_dict() for row in self.rows],
+            "assumptions": list(self.assumptions),
+        }
 
 
-def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, asked: Strategy | None = None,
-            micro_batch: int | None = None, precision: str | None = None,
-            sizes: Mapping[str, int] | None = None) -> Comparison:  # fmt: skip
+def compare(
+    source: TraceSource,
+    devices: Sequence[DeviceSpec],
+    *,
+    asked: Strategy | None = None,
+    micro_batch: int | None = None,
+    precision: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Comparison:
     """Forecasts of a job on each device.
 
     Arguments:
@@ -74,15 +88,21 @@ def compare(source: TraceSource, devices: Sequence[DeviceSpec], *, asked: Strate
         others = [item.strategy.micro_batch for item in results.values() if isinstance(item, Forecast)]
         fallback = min(others, default=_UNKNOWN_MEMORY_MICRO_BATCH)
         try:
-            results[i] = _forecast(pricer, devices[i], wanted, precision=precision, micro_batch=micro_batch,
-                                   fallback=fallback, assumptions=assumptions)  # fmt: skip
+            results[i] = _forecast(
+                pricer,
+                devices[i],
+                wanted,
+                precision=precision,
+                micro_batch=micro_batch,
+                fallback=fallback,
+                assumptions=assumptions,
+            )
         except (UnsupportedError, MissingDependencyError) as error:
             results[i] = error
     return _side_by_side(devices, [results[i] for i in range(len(devices))], assumptions)
 
 
-def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | GpuwiseError],
-                  assumptions: list[str]) -> Comparison:  # fmt: skip
+def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | GpuwiseError], assumptions: list[str]) -> Comparison:
     forecasts = [item for item in priced if isinstance(item, Forecast)]
     if not forecasts:
         raise next(item for item in priced if isinstance(item, GpuwiseError))
@@ -115,8 +135,16 @@ def _assumed(forecasts: Sequence[Forecast]) -> list[str]:
     return [*every, *some]
 
 
-def _forecast(pricer: Pricer, device: DeviceSpec, wanted: Strategy, *, precision: str | None, micro_batch: int | None,
-              fallback: int, assumptions: list[str]) -> Forecast:  # fmt: skip
+def _forecast(
+    pricer: Pricer,
+    device: DeviceSpec,
+    wanted: Strategy,
+    *,
+    precision: str | None,
+    micro_batch: int | None,
+    fallback: int,
+    assumptions: list[str],
+) -> Forecast:
     chip, count = device.chip, device.count_per_machine
     if device.machines > 1:
         raise UnsupportedError(f"{chip.id} on {device.machines} machines is not compared yet.", ["ask for one machine"])

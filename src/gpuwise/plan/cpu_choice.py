@@ -42,8 +42,9 @@ class CpuChoice:
         return self.forecast.strategy
 
 
-def choose(price: Price, start: Strategy, chip: Chip, *, given: Collection[str] = (), steps: float | None = None,
-           compiler: bool = True) -> CpuChoice:  # fmt: skip
+def choose(
+    price: Price, start: Strategy, chip: Chip, *, given: Collection[str] = (), steps: float | None = None, compiler: bool = True
+) -> CpuChoice:
     """The fastest of full and mixed precision, plain and channels-last layout, eager and compiled steps.
 
     Arguments:
@@ -127,5 +128,7 @@ def _step_s(forecast: Forecast) -> float:
 
 def _because(name: str, before: Forecast, after: Forecast, why: str) -> str:
     layout = ", channels-last" if after.strategy.channels_last and name != "channels-last" else ""
-    return (f"{name}{layout}: {why}; {format_duration(_step_s(after))} a step instead of {format_duration(_step_s(before))} "
-            f"in {before.strategy.precision}")  # fmt: skip
+    return (
+        f"{name}{layout}: {why}; {format_duration(_step_s(after))} a step instead of {format_duration(_step_s(before))} "
+        f"in {before.strategy.precision}"
+    )

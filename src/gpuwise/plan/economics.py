@@ -141,8 +141,7 @@ def _spot(work_s: float, terms: Terms) -> Bill:
         return Bill(machine_s, machine_s, _usd(machine_s, terms))
     between_s = 24 * HOUR_S / terms.interruptions_per_day
     interval_s = daly_interval_s(terms.save_s, between_s)
-    total_s = interrupted_s(work_s, interval_s=interval_s, save_s=terms.save_s, restart_s=terms.restart_s,
-                            between_s=between_s)  # fmt: skip
+    total_s = interrupted_s(work_s, interval_s=interval_s, save_s=terms.save_s, restart_s=terms.restart_s, between_s=between_s)
     machine_s = total_s + terms.setup_s
     usd = _usd(machine_s, terms) if math.isfinite(machine_s) else math.inf
     return Bill(machine_s, machine_s, usd, interval_s, total_s / between_s)
@@ -172,8 +171,9 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
     """
     expected = bill(work_s.value, terms)
     low, high = bill(work_s.low, terms), bill(work_s.high, terms)
-    usd, calendar_s = (Interval(getattr(expected, name), getattr(low, name), getattr(high, name))
-                       for name in ("usd", "calendar_s"))  # fmt: skip
+    usd, calendar_s = (
+        Interval(getattr(expected, name), getattr(low, name), getattr(high, name)) for name in ("usd", "calendar_s")
+    )
     if not math.isfinite(expected.calendar_s):
         return Outcome(expected, usd, calendar_s, 0.0)
     probability = 1.0
@@ -208,9 +208,17 @@ def electricity_usd_per_hour(tdp_w: float, *, count: float, usd_per_kwh: float) 
     return (tdp_w * count * UTILISATION + HOST_W) / 1000 * usd_per_kwh
 
 
-def rental(offer_terms: str, provider: str, usd_per_hour: float, *, parameters: int,
-           network_bytes_per_s: float | None, interruptions_per_day: float | None,
-           max_session_hours: float | None, hours_per_week: float | None) -> tuple[Terms, list[str]]:  # fmt: skip
+def rental(
+    offer_terms: str,
+    provider: str,
+    usd_per_hour: float,
+    *,
+    parameters: int,
+    network_bytes_per_s: float | None,
+    interruptions_per_day: float | None,
+    max_session_hours: float | None,
+    hours_per_week: float | None,
+) -> tuple[Terms, list[str]]:
     """The terms of a rented machine, and what was assumed to write them down."""
     assumed = [f"assumed {format_duration(SETUP_S)} to set the machine up before the first step"]
     saved = checkpoint_bytes(parameters)
@@ -224,8 +232,10 @@ def rental(offer_terms: str, provider: str, usd_per_hour: float, *, parameters: 
             per_day = INTERRUPTIONS_PER_DAY.get(provider, DEFAULT_INTERRUPTIONS_PER_DAY)
             times = "an interruption" if per_day == 1 else f"{per_day:g} interruptions"
             assumed.append(f"assumed {times} a day of spot machines; --interruptions changes it")
-        assumed.append(f"assumed checkpoints of {format_bytes(saved)} saved at {rate / 1e9:.3g} GB/s and "
-                       f"{format_duration(RESTART_S)} until another spot machine trains")  # fmt: skip
+        assumed.append(
+            f"assumed checkpoints of {format_bytes(saved)} saved at {rate / 1e9:.3g} GB/s and "
+            f"{format_duration(RESTART_S)} until another spot machine trains"
+        )
         terms = replace(terms, interruptions_per_day=per_day)
     if offer_terms == "free":
         session_s = (max_session_hours or 12.0) * HOUR_S

@@ -30,8 +30,10 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         with written_whole(path) as file:
             file.write(text.encode(errors="replace"))  # a file's name may have bytes that are no text
     except OSError as error:
-        raise InputError(f"cannot write the plan to {path}: {error.strerror or error}.",
-                         ["name a file in a folder that exists and can be written"]) from None  # fmt: skip
+        raise InputError(
+            f"cannot write the plan to {path}: {error.strerror or error}.",
+            ["name a file in a folder that exists and can be written"],
+        ) from None
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -41,8 +43,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     except FileNotFoundError:
         raise FileFormatError(f"there is no plan file {path}.", ["make one: gpuwise plan JOB -o plan.toml"]) from None
     except (OSError, ValueError) as error:
-        raise FileFormatError(f"{path} is not a gpuwise plan, or is damaged ({reason_of(error)}).",
-                              ["plan again with -o", "check that the copy is complete"]) from None  # fmt: skip
+        raise FileFormatError(
+            f"{path} is not a gpuwise plan, or is damaged ({reason_of(error)}).",
+            ["plan again with -o", "check that the copy is complete"],
+        ) from None
     return from_plain(data, name=str(path))
 
 
@@ -53,11 +57,14 @@ def from_plain(data: dict[str, Any], *, name: str = "the plan") -> Plan:
         raise FileFormatError(f"{name} is not a gpuwise plan.", ["make one: gpuwise plan JOB -o plan.toml"])
     version = data.pop("version", None)
     if version != VERSION or isinstance(version, bool):
-        raise FileFormatError(f"{name} is a plan of version {version}; this gpuwise reads {VERSION}.",
-                              ["plan again with -o", "upgrade gpuwise"])  # fmt: skip
+        raise FileFormatError(
+            f"{name} is a plan of version {version}; this gpuwise reads {VERSION}.", ["plan again with -o", "upgrade gpuwise"]
+        )
     if data.pop("end", None) != _END:
-        raise FileFormatError(f"{name} is cut short: its last table, [end], is not there.",
-                              ["plan again with -o", "check that the copy is complete"])  # fmt: skip
+        raise FileFormatError(
+            f"{name} is cut short: its last table, [end], is not there.",
+            ["plan again with -o", "check that the copy is complete"],
+        )
     try:
         plan: Plan = _build(Plan, data, "")
     except (_Wrong, InputError) as error:

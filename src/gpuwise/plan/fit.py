@@ -30,10 +30,20 @@ if TYPE_CHECKING:
 _USUAL_SHARE = 0.9
 
 
-def fit(source: TraceSource, chip: Chip, *, catalog: Catalog, asked: Strategy, precision: str | None = None,
-        count: int = 1, link: Link | None = None, capacity_bytes: int | None = None, micro_batch: int | None = None,
-        sizes: Mapping[str, int] | None = None,
-        at_hand: Callable[[Strategy, Strategy], bool] | None = None) -> FitResult:  # fmt: skip
+def fit(
+    source: TraceSource,
+    chip: Chip,
+    *,
+    catalog: Catalog,
+    asked: Strategy,
+    precision: str | None = None,
+    count: int = 1,
+    link: Link | None = None,
+    capacity_bytes: int | None = None,
+    micro_batch: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    at_hand: Callable[[Strategy, Strategy], bool] | None = None,
+) -> FitResult:
     """What fits a device, and what each memory technique changes.
 
     Arguments:
@@ -67,8 +77,17 @@ def fit(source: TraceSource, chip: Chip, *, catalog: Catalog, asked: Strategy, p
     best = None
     if largest is not None:
         best = table.base if largest == equal or capacity is None else table.priced(asked.but(micro_batch=largest), place)
-    result = FitResult(header.job, chip.id, count, capacity, equal, tuple(rows), best, table.peak,
-                       assumptions=(*header.assumptions, *assumptions))  # fmt: skip
+    result = FitResult(
+        header.job,
+        chip.id,
+        count,
+        capacity,
+        equal,
+        tuple(rows),
+        best,
+        table.peak,
+        assumptions=(*header.assumptions, *assumptions),
+    )
     return result if largest is not None else _with_ways_out(result, table, catalog)
 
 
@@ -92,8 +111,16 @@ class _Table:
 
     def priced(self, strategy: Strategy, place: Place, *, exact: bool = True) -> Forecast:
         """A forecast with what offloading adds. exact: the allocator is replayed."""
-        return forecast_of(self.traces.trace, strategy, place.chip, catalog=self.catalog, count=place.count, link=place.link,
-                           capacity_bytes=place.capacity_bytes, replay=exact)  # fmt: skip
+        return forecast_of(
+            self.traces.trace,
+            strategy,
+            place.chip,
+            catalog=self.catalog,
+            count=place.count,
+            link=place.link,
+            capacity_bytes=place.capacity_bytes,
+            replay=exact,
+        )
 
     def first(self) -> FitRow:
         return FitRow("as asked", self.place.count, self.asked, self.largest, self.base.memory, 0, 1.0)
@@ -103,8 +130,14 @@ class _Table:
             strategy = technique.of(self.asked)
             if strategy is None:
                 continue
-            row = FitRow(technique.name, strategy.mesh.devices, strategy, kind=technique.kind, note=technique.note,
-                         changes_training=technique.changes_training)  # fmt: skip
+            row = FitRow(
+                technique.name,
+                strategy.mesh.devices,
+                strategy,
+                kind=technique.kind,
+                note=technique.note,
+                changes_training=technique.changes_training,
+            )
             if technique.kind == "allocator":
                 yield self._with_expandable_segments(row)
             else:
@@ -119,8 +152,13 @@ class _Table:
             return replace(row, unavailable=error.what)
         ratio = (self.base.throughput / self.base.count) / (forecast.throughput / forecast.count)
         freed = self._needed_bytes - needed_bytes(self.traces, row.strategy, place)
-        row = replace(row, largest_micro_batch=MOST_MICRO_BATCH if place.capacity_bytes is None else largest,
-                      memory=forecast.memory, freed_bytes=freed, step_time_ratio=ratio)  # fmt: skip
+        row = replace(
+            row,
+            largest_micro_batch=MOST_MICRO_BATCH if place.capacity_bytes is None else largest,
+            memory=forecast.memory,
+            freed_bytes=freed,
+            step_time_ratio=ratio,
+        )
         return row if row.frees else replace(row, note=self._why_nothing(row, freed))
 
     def _tensors_it_holds(self) -> int | None:

@@ -59,12 +59,19 @@ class FitRow:
         return (after, -self.freed_bytes) if lost <= LEAST_TIME else (after + 1, -self.freed_bytes / lost)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"technique": self.technique, "kind": self.kind, "changes_training": self.changes_training,
-                "devices": self.devices, "strategy": self.strategy.to_dict(),
-                "largest_micro_batch": self.largest_micro_batch,
-                "memory": None if self.memory is None else asdict(self.memory), "freed_bytes": self.freed_bytes,
-                "step_time_ratio": self.step_time_ratio, "note": self.note,
-                "unavailable": self.unavailable}  # fmt: skip
+        return {
+            "technique": self.technique,
+            "kind": self.kind,
+            "changes_training": self.changes_training,
+            "devices": self.devices,
+            "strategy": self.strategy.to_dict(),
+            "largest_micro_batch": self.largest_micro_batch,
+            "memory": None if self.memory is None else asdict(self.memory),
+            "freed_bytes": self.freed_bytes,
+            "step_time_ratio": self.step_time_ratio,
+            "note": self.note,
+            "unavailable": self.unavailable,
+        }
 
 
 @dataclass(frozen=True)
@@ -80,8 +87,11 @@ class Combination:
         return ", ".join(self.techniques) + (" (changes what is trained)" if self.changes_training else "")
 
     def to_dict(self) -> dict[str, Any]:
-        return {"techniques": list(self.techniques), "strategy": self.strategy.to_dict(),
-                "changes_training": self.changes_training}  # fmt: skip
+        return {
+            "techniques": list(self.techniques),
+            "strategy": self.strategy.to_dict(),
+            "changes_training": self.changes_training,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,12 +130,21 @@ class FitResult(Printed):
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise fit --json`."""
         combination = self.nearest_combination
-        return {"job": self.job, "device": self.device, "count": self.count, "capacity_bytes": self.capacity_bytes,
-                "fits": self.fits, "largest_micro_batch": self.largest_micro_batch, "micro_batch": self.micro_batch,
-                "peak": self.peak.to_dict(), "techniques": [row.to_dict() for row in self.rows],
-                "forecast": None if self.forecast is None else self.forecast.to_dict(),
-                "nearest_chips": list(self.nearest_chips), "nearest_techniques": list(self.nearest_techniques),
-                "nearest_combination": None if combination is None else combination.to_dict(),
-                "nearest_devices": self.nearest_devices,
-                "answer": self.answer.to_dict() if isinstance(self.answer, FittingChange) else None,
-                "assumptions": list(self.assumptions)}  # fmt: skip
+        return {
+            "job": self.job,
+            "device": self.device,
+            "count": self.count,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "largest_micro_batch": self.largest_micro_batch,
+            "micro_batch": self.micro_batch,
+            "peak": self.peak.to_dict(),
+            "techniques": [row.to_dict() for row in self.rows],
+            "forecast": None if self.forecast is None else self.forecast.to_dict(),
+            "nearest_chips": list(self.nearest_chips),
+            "nearest_techniques": list(self.nearest_techniques),
+            "nearest_combination": None if combination is None else combination.to_dict(),
+            "nearest_devices": self.nearest_devices,
+            "answer": self.answer.to_dict() if isinstance(self.answer, FittingChange) else None,
+            "assumptions": list(self.assumptions),
+        }

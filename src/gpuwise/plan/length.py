@@ -30,8 +30,10 @@ class RunLength:
 
     def __post_init__(self) -> None:
         if self.tokens is not None and (self.samples is not None or self.epochs is not None):
-            raise InputError("more than one of samples, epochs and tokens is given.",
-                             ["give one of them", "samples and epochs together are samples an epoch, and epochs"])  # fmt: skip
+            raise InputError(
+                "more than one of samples, epochs and tokens is given.",
+                ["give one of them", "samples and epochs together are samples an epoch, and epochs"],
+            )
         if self.epochs is not None and self.epochs > MOST_EPOCHS:
             raise InputError(f"epochs {self.epochs:,} is no sensible number: at most {MOST_EPOCHS:,}.")
         for name in ("samples", "epochs", "tokens", "samples_per_epoch"):
@@ -60,15 +62,16 @@ class RunLength:
             return math.ceil((self.epochs or 1) * self.samples), []
         if self.tokens is not None:
             if header.sample_unit != "token":
-                raise InputError(f"{header.job} counts {header.sample_unit}s, not tokens.",
-                                 ["give --samples or --epochs"])  # fmt: skip
+                raise InputError(f"{header.job} counts {header.sample_unit}s, not tokens.", ["give --samples or --epochs"])
             each = header.units_per_sample
             told = f"{format_count(self.tokens)} tokens in samples of {each:,}; --seq-len changes it"
             return math.ceil(self.tokens / each), [told]
         if self.samples_per_epoch is None:
             tokens = ", --tokens" if header.sample_unit == "token" else ""
-            raise InputError(f"how much to train {header.job} is not known: it has no data set of a known size.",
-                             [f"give --samples{tokens}, e.g. --samples 1M"])  # fmt: skip
+            raise InputError(
+                f"how much to train {header.job} is not known: it has no data set of a known size.",
+                [f"give --samples{tokens}, e.g. --samples 1M"],
+            )
         assumed = [] if self.epochs else ["assumed 1 epoch; --epochs changes it"]
         return math.ceil((self.epochs or 1) * self.samples_per_epoch), assumed
 

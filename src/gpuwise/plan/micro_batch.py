@@ -31,8 +31,14 @@ def needed_bytes(traces: Traces, strategy: Strategy, place: Place) -> int:
 def _counted(traces: Traces, strategy: Strategy, place: Place) -> tuple[int, int]:
     key = (strategy, place.chip.id, place.count)
     if key not in traces.counted:
-        memory = memory_forecast(traces.make(strategy)[0], place.chip, devices=place.count, capacity_bytes=None,
-                                 parameters=parameters(), replay=False)  # fmt: skip
+        memory = memory_forecast(
+            traces.make(strategy)[0],
+            place.chip,
+            devices=place.count,
+            capacity_bytes=None,
+            parameters=parameters(),
+            replay=False,
+        )
         traces.counted[key] = memory.peak_allocated_bytes, memory.device_bytes - memory.peak_reserved_bytes
     return traces.counted[key]
 
@@ -119,8 +125,9 @@ def largest_counted(traces: Traces, strategy: Strategy, place: Place, *, most: i
     return low
 
 
-def largest_micro_batch(traces: Traces, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH,
-                        expandable: bool = False) -> int | None:  # fmt: skip
+def largest_micro_batch(
+    traces: Traces, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH, expandable: bool = False
+) -> int | None:
     """The largest micro-batch that a place serves, at most `most`; None where it does not serve one sample."""
     high = largest_counted(traces, strategy, place, most=most)
     if high is None:

@@ -92,17 +92,27 @@ class Pricer:
         if place in self.replays:
             return self.replayed(strategy, place)
         trace, _ = self.traces.trace(strategy)
-        return memory_forecast(trace, place.chip, devices=place.count, capacity_bytes=place.capacity_bytes,
-                               parameters=parameters(), replay=self.replay)  # fmt: skip
+        return memory_forecast(
+            trace,
+            place.chip,
+            devices=place.count,
+            capacity_bytes=place.capacity_bytes,
+            parameters=parameters(),
+            replay=self.replay,
+        )
 
     def replayed(self, strategy: Strategy, place: Place) -> MemoryForecast:
         """Memory as the place's allocator serves the step; run once for a strategy on a place."""
         if (strategy, place) not in self._replayed:
             trace, _ = self.traces.trace(strategy)
             self._replayed[strategy, place] = memory_forecast(
-                trace, place.chip, devices=place.count, capacity_bytes=place.capacity_bytes, parameters=parameters(),
+                trace,
+                place.chip,
+                devices=place.count,
+                capacity_bytes=place.capacity_bytes,
+                parameters=parameters(),
                 expandable=False,
-            )  # fmt: skip
+            )
         return self._replayed[strategy, place]
 
     def largest_micro_batch(self, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH) -> int | None:
@@ -121,9 +131,17 @@ class Pricer:
     def forecast(self, strategy: Strategy, place: Place) -> Forecast:
         """One strategy priced on one place."""
         self.priced += 1
-        found = forecast_of(self.traces.trace, strategy, place.chip, catalog=self.catalog, count=place.count, link=place.link,
-                            capacity_bytes=place.capacity_bytes, loader_samples_per_s=self.loader_samples_per_s,
-                            replay=self.replay)  # fmt: skip
+        found = forecast_of(
+            self.traces.trace,
+            strategy,
+            place.chip,
+            catalog=self.catalog,
+            count=place.count,
+            link=place.link,
+            capacity_bytes=place.capacity_bytes,
+            loader_samples_per_s=self.loader_samples_per_s,
+            replay=self.replay,
+        )
         return replace(found, memory=self.replayed(strategy, place)) if place in self.replays else found
 
     def largest(self, strategies: Sequence[Strategy], place: Place) -> Forecast | None:
@@ -221,8 +239,10 @@ class Pricer:
         known = [m for m in micro_batches if family.covers({**self.sizes, "micro_batch": m})]
         if not known:
             sizes = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
-            raise UnsupportedError(f"{family.header.job} has no trace at {sizes or 'these micro-batches'}.",
-                                   ['install PyTorch to trace it: pip install "gpuwise[torch]"'])  # fmt: skip
+            raise UnsupportedError(
+                f"{family.header.job} has no trace at {sizes or 'these micro-batches'}.",
+                ['install PyTorch to trace it: pip install "gpuwise[torch]"'],
+            )
         if not family.header.own_step:
             return [whole.but(micro_batch=m, accumulation=each // m) for m in known]
         ladder = [whole.but(micro_batch=m) for m in known if m == each or not wish.exact]

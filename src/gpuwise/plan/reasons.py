@@ -31,8 +31,10 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
         each = " on each device" if strategy.mesh.devices > 1 else ""
         found.append(f"uses {used} of {there} of memory{each}{tight}")
     if strategy.mesh.dp_shard > 1:
-        found.append(f"parameters, gradients and optimizer state are sharded over {strategy.mesh.dp_shard} devices: "
-                     "a full copy does not fit each, or leaves too little for the batch")  # fmt: skip
+        found.append(
+            f"parameters, gradients and optimizer state are sharded over {strategy.mesh.dp_shard} devices: "
+            "a full copy does not fit each, or leaves too little for the batch"
+        )
     if strategy.recompute == "full":
         found.append("activations are computed again in backward, so that a larger micro-batch fits")
     if strategy.accumulation > 1:
@@ -48,8 +50,13 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[str]:
     return found
 
 
-_BOUND = {"compute": "arithmetic", "memory": "memory bandwidth", "launch": "the launching of kernels",
-          "communication": "the exchange between devices", "input": "waiting for the batch"}  # fmt: skip
+_BOUND = {
+    "compute": "arithmetic",
+    "memory": "memory bandwidth",
+    "launch": "the launching of kernels",
+    "communication": "the exchange between devices",
+    "input": "waiting for the batch",
+}
 
 
 def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Request, *, work_s: float) -> list[str]:
@@ -60,9 +67,11 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
     found += [f"price caveat: {caveat}" for caveat in offer.caveats.values()]
     if offer.terms == "spot" and bill.checkpoint_interval_s:
         twice = economics.bill(work_s, doubled_interruptions(candidate.terms))
-        found.append(f"spot: {bill.interruptions:.2g} interruptions expected, a checkpoint every "
-                     f"{format_duration(bill.checkpoint_interval_s)}; with twice as many interruptions "
-                     f"{format_duration(twice.calendar_s)} and {format_usd(twice.usd)}")  # fmt: skip
+        found.append(
+            f"spot: {bill.interruptions:.2g} interruptions expected, a checkpoint every "
+            f"{format_duration(bill.checkpoint_interval_s)}; with twice as many interruptions "
+            f"{format_duration(twice.calendar_s)} and {format_usd(twice.usd)}"
+        )
     several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None
     if offer.terms == "spot" or several_sessions:
         found.append(_MUST_SAVE if train_obstacle(candidate.chip, offer.devices) else _SAVES)
@@ -70,8 +79,10 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
         found.append(f"reserved: {format_usd(offer.usd_per_hour)}/h is paid for the whole term, used or not")
     if several_sessions:
         session = f"{offer.max_session_hours or 12:g} h"
-        found.append(f"free: {format_duration(bill.machine_s)} of work in sessions of at most {session} takes "
-                     f"{format_duration(bill.calendar_s)}; resumed from a checkpoint each time")  # fmt: skip
+        found.append(
+            f"free: {format_duration(bill.machine_s)} of work in sessions of at most {session} takes "
+            f"{format_duration(bill.calendar_s)}; resumed from a checkpoint each time"
+        )
     if offer.terms == "owned":
         found.append("a machine at hand: its electricity is all it costs")
     if candidate.terms.setup_s > work_s:
@@ -128,8 +139,10 @@ def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[str
         why = [f"the only offer{runs}{both}{ends.replace('finish', 'finishes')}"]
     if behind:
         least = min(behind, key=lambda plan: plan.usd.value)
-        why.append(f"{len(behind)} offers cost less, from {format_usd(least.usd.value)} on {least.count:g} × {least.device}, "
-                   f"but gpuwise train cannot run them; --xla ranks them by their price")  # fmt: skip
+        why.append(
+            f"{len(behind)} offers cost less, from {format_usd(least.usd.value)} on {least.count:g} × {least.device}, "
+            f"but gpuwise train cannot run them; --xla ranks them by their price"
+        )
     return why
 
 
@@ -147,8 +160,10 @@ def price_words(plan: Plan) -> str:
     assert plan.price_of_median
     each = plan.offer.usd_per_device_hour
     share = f"{100 * plan.price_of_median:.0f} %"
-    return (f"{format_usd(each)} a device-hour is {share} of the median of {plan.device} on demand, "
-            f"{format_usd(each / plan.price_of_median)}")  # fmt: skip
+    return (
+        f"{format_usd(each)} a device-hour is {share} of the median of {plan.device} on demand, "
+        f"{format_usd(each / plan.price_of_median)}"
+    )
 
 
 def _against(plan: Plan, first: Plan) -> str:

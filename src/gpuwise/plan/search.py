@@ -32,9 +32,16 @@ from gpuwise.trace.trace import Header
 _NO_MEMORY = "does not fit in memory"
 
 
-def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog: Catalog, *,
-         own: Price | None = None, compiler: bool = True,
-         with_seq_len: Callable[[int], TraceSource] | None = None) -> PlanResult:  # fmt: skip
+def plan(
+    source: TraceSource,
+    request: Request,
+    offers: Sequence[Offer],
+    catalog: Catalog,
+    *,
+    own: Price | None = None,
+    compiler: bool = True,
+    with_seq_len: Callable[[int], TraceSource] | None = None,
+) -> PlanResult:
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments:
@@ -46,8 +53,9 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
     """
-    pricer = Pricer(source, sizes=request.sizes, catalog=catalog, loader_samples_per_s=request.loader_samples_per_s,
-                    replay=False)  # fmt: skip
+    pricer = Pricer(
+        source, sizes=request.sizes, catalog=catalog, loader_samples_per_s=request.loader_samples_per_s, replay=False
+    )
     header = pricer.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"], request.techniques)
     samples, assumptions = request.length.total_samples(header)
     global_batch, exact = request.global_batch, True
@@ -71,8 +79,16 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     settled = set(choices)  # counted by traces of the very kernels
     while True:  # until the memory of all that would be shown is what the allocator makes of it
         rejected = Rejections()
-        found = _plans(considered, best, request, header, rejected, samples=samples,
-                       default_batch=None if exact else global_batch, choices=choices)  # fmt: skip
+        found = _plans(
+            considered,
+            best,
+            request,
+            header,
+            rejected,
+            samples=samples,
+            default_batch=None if exact else global_batch,
+            choices=choices,
+        )
         found = [replace(made, price_of_median=share_of_median(made.offer, medians)) for made in found]
         inside = plans_inside(found, request, rejected)
         chosen = choose_shown(inside, request.limit, rejected)
@@ -93,24 +109,47 @@ def plan(source: TraceSource, request: Request, offers: Sequence[Offer], catalog
     if not inside:
         current = [plan for plan in found if request.stale or not plan.offer.stale]
         if not current:
-            raise NoPlanError(f"{header.job}: every offer that would do has a price over a year old.",
-                              ["rank them all the same: --stale", "list what is offered: gpuwise offers"])  # fmt: skip
+            raise NoPlanError(
+                f"{header.job}: every offer that would do has a price over a year old.",
+                ["rank them all the same: --stale", "list what is offered: gpuwise offers"],
+            )
         raise NothingInside(request, current, rejected.result(), machines_at_hand(rejected.at_hand, found, (), chips))
     ranked = rank_reasons(chosen, chips, inside=inside, request=request)
     usual = best_at_usual_price(ranked, inside)
     total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
-    return PlanResult(tuple(ranked), rejected.result(), (*header.assumptions, *assumptions), total, pricer.priced,
-                      machines_at_hand(rejected.at_hand, found, ranked, chips), usual)  # fmt: skip
+    return PlanResult(
+        tuple(ranked),
+        rejected.result(),
+        (*header.assumptions, *assumptions),
+        total,
+        pricer.priced,
+        machines_at_hand(rejected.at_hand, found, ranked, chips),
+        usual,
+    )
 
 
 def _trained_on(header: Header, request: Request, samples: int) -> TrainedOn:
-    return TrainedOn(header.sample_unit == "token", header.units_per_sample, header.parameters, header.trainable_parameters,
-                     samples, request.samples_per_epoch)  # fmt: skip
+    return TrainedOn(
+        header.sample_unit == "token",
+        header.units_per_sample,
+        header.parameters,
+        header.trainable_parameters,
+        samples,
+        request.samples_per_epoch,
+    )
 
 
-def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Key, Forecast | NoStrategy], request: Request,
-           header: Header, rejected: Rejections, *, samples: int, default_batch: int | None,
-           choices: Mapping[Key, CpuChoice]) -> list[Plan]:  # fmt: skip
+def _plans(
+    considered: Sequence[Candidate | tuple[Offer, str]],
+    best: Mapping[Key, Forecast | NoStrategy],
+    request: Request,
+    header: Header,
+    rejected: Rejections,
+    *,
+    samples: int,
+    default_batch: int | None,
+    choices: Mapping[Key, CpuChoice],
+) -> list[Plan]:
     """A plan for each candidate that has a strategy and an end; the others are counted."""
     found = []
     for item in considered:
@@ -121,11 +160,13 @@ def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Ke
             continue
         forecast = best[item.key]
         if isinstance(forecast, NoStrategy):
-            rejected.add(forecast.reason, str(item), forecast.detail.rstrip("."), distance=forecast.shortfall_bytes,
-                         offer=item.offer)  # fmt: skip
+            rejected.add(
+                forecast.reason, str(item), forecast.detail.rstrip("."), distance=forecast.shortfall_bytes, offer=item.offer
+            )
             continue
-        made = _plan(item, forecast, request, header, samples=samples, default_batch=default_batch,
-                     choice=choices.get(item.key))  # fmt: skip
+        made = _plan(
+            item, forecast, request, header, samples=samples, default_batch=default_batch, choice=choices.get(item.key)
+        )
         if math.isfinite(made.hours) and math.isfinite(made.usd.high):
             found.append(made)
         else:
@@ -133,8 +174,9 @@ def _plans(considered: Sequence[Candidate | tuple[Offer, str]], best: Mapping[Ke
     return found
 
 
-def _settled(pricer: Pricer, item: Candidate, found: Forecast | NoStrategy,
-             search: Callable[[Candidate], Forecast | NoStrategy]) -> Forecast | NoStrategy:  # fmt: skip
+def _settled(
+    pricer: Pricer, item: Candidate, found: Forecast | NoStrategy, search: Callable[[Candidate], Forecast | NoStrategy]
+) -> Forecast | NoStrategy:
     """What was found on a place with its memory replayed; found again, by replays, where little or nothing is left."""
     assert isinstance(found, Forecast)  # it was to be shown
     memory = pricer.replayed(found.strategy, item.place)
@@ -146,14 +188,16 @@ def _settled(pricer: Pricer, item: Candidate, found: Forecast | NoStrategy,
 
 def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
     place = item.place
-    batch = space.batch_for(global_batch, devices=place.count, micro_batch=request.micro_batch,
-                            accumulate=request.accumulate, exact=exact)  # fmt: skip
+    batch = space.batch_for(
+        global_batch, devices=place.count, micro_batch=request.micro_batch, accumulate=request.accumulate, exact=exact
+    )
     if batch is None:
         what = f"{place.count} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
         what += f" × {request.accumulate} accumulated" if request.accumulate else ""
         return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
-    wish = Wish(batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques,
-                exact=exact)  # fmt: skip
+    wish = Wish(
+        batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques, exact=exact
+    )
     try:
         found = pricer.best(place, wish)
         # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
@@ -165,8 +209,16 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
         return NoStrategy("the step cannot be priced there", error.what)
 
 
-def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header, *, samples: int,
-          default_batch: int | None, choice: CpuChoice | None = None) -> Plan:  # fmt: skip
+def _plan(
+    item: Candidate,
+    forecast: Forecast,
+    request: Request,
+    header: Header,
+    *,
+    samples: int,
+    default_batch: int | None,
+    choice: CpuChoice | None = None,
+) -> Plan:
     batch = forecast.strategy.global_batch
     steps = -(-samples // batch)
     work = forecast.step_time_s.scaled(steps)
@@ -178,8 +230,11 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
         if header.own_step:
             why = "the largest micro-batch that serves: the job's own step takes one"
         assumptions.append(f"the assumed global batch is {batch:,} samples here, {why}")
-    reasons = [*offer_reasons(item, outcome, request, work_s=work.value), *forecast_reasons(forecast, item),
-               *(() if choice is None else choice.reasons)]  # fmt: skip
+    reasons = [
+        *offer_reasons(item, outcome, request, work_s=work.value),
+        *forecast_reasons(forecast, item),
+        *(() if choice is None else choice.reasons),
+    ]
     bill = outcome.bill
     return Plan(
         rank=1,
@@ -208,19 +263,37 @@ def _plan(item: Candidate, forecast: Forecast, request: Request, header: Header,
     )
 
 
-def _what_would_fit(source: TraceSource, request: Request, places: Mapping[Key, Candidate],
-                    best: Mapping[Key, Forecast | NoStrategy], catalog: Catalog,
-                    with_seq_len: Callable[[int], TraceSource] | None) -> tuple[Candidate, FittingChange] | None:  # fmt: skip
+def _what_would_fit(
+    source: TraceSource,
+    request: Request,
+    places: Mapping[Key, Candidate],
+    best: Mapping[Key, Forecast | NoStrategy],
+    catalog: Catalog,
+    with_seq_len: Callable[[int], TraceSource] | None,
+) -> tuple[Candidate, FittingChange] | None:
     """The smallest change that fits the candidate which lacks the least memory."""
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
     nearest = places[min(short, key=lambda key: (short[key].shortfall_bytes, str(places[key])))]
     place = nearest.place
     for precision in space.precisions_for(place.chip, request.precision):
-        asked = request.techniques.but(precision=precision, recompute=request.recompute or "none",
-                                       micro_batch=request.micro_batch or 1, accumulation=request.accumulate or 1,
-                                       mesh=Mesh(dp_replicate=place.count))  # fmt: skip
-        question = Question(source, asked, place, catalog, request.sizes, nearest.offer.host_memory_bytes, with_seq_len,
-                            request.job_argument, f"{place.chip.id}:{place.count}")  # fmt: skip
+        asked = request.techniques.but(
+            precision=precision,
+            recompute=request.recompute or "none",
+            micro_batch=request.micro_batch or 1,
+            accumulation=request.accumulate or 1,
+            mesh=Mesh(dp_replicate=place.count),
+        )
+        question = Question(
+            source,
+            asked,
+            place,
+            catalog,
+            request.sizes,
+            nearest.offer.host_memory_bytes,
+            with_seq_len,
+            request.job_argument,
+            f"{place.chip.id}:{place.count}",
+        )
         try:
             answer = what_fits(question)
         except GpuwiseError:
@@ -237,15 +310,21 @@ def _nothing(job: str, request: Request, rejected: Rejections, found: tuple[Cand
     if _NO_MEMORY in reasons:
         short = reasons[_NO_MEMORY]
         job_argument = job_word(request.job_argument)
-        ways = ["a smaller model, or shorter samples with --seq-len or --image-size",
-                f"see what would fit a device: gpuwise fit {job_argument} --on DEVICE"]  # fmt: skip
+        ways = [
+            "a smaller model, or shorter samples with --seq-len or --image-size",
+            f"see what would fit a device: gpuwise fit {job_argument} --on DEVICE",
+        ]
         if found is not None:
             nearest, answer = found
             ways[0] = f"{answer.words} fits {nearest}: add {answer.flags}"
             ways[1] = f"see its step: {answer.command}"
-        return DoesNotFitError(f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
-                               f"devices. The nearest is {short.examples[0]}.{others}", ways)  # fmt: skip
+        return DoesNotFitError(
+            f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
+            f"devices. The nearest is {short.examples[0]}.{others}",
+            ways,
+        )
     where = f" on {', '.join(request.on)}" if request.on else ""
-    return NoPlanError(f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
-                       ["name another device with --on, or one you have with --own",
-                        "list what is offered: gpuwise offers"])  # fmt: skip
+    return NoPlanError(
+        f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
+        ["name another device with --on, or one you have with --own", "list what is offered: gpuwise offers"],
+    )

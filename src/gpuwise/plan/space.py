@@ -61,8 +61,9 @@ def slice_of(chip: Chip, share: float) -> Chip:
     )
 
 
-def batch_for(global_batch: int, *, devices: int, micro_batch: int | None = None, accumulate: int | None = None,
-              exact: bool) -> int | None:  # fmt: skip
+def batch_for(
+    global_batch: int, *, devices: int, micro_batch: int | None = None, accumulate: int | None = None, exact: bool
+) -> int | None:
     """The global batch on this many devices; None where it does not divide and is exact (the user's own).
 
     A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors; it follows from

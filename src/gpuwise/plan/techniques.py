@@ -24,8 +24,11 @@ _OPTIMIZERS = {
     "sgd": ("SGD", "no optimizer state"),
 }
 _MANY = 16  # micro-batches of a step
-_KERNELS = {"for-loop": "one tensor at a time", "foreach": "many tensors a kernel, with copies of them",
-            "fused": "one kernel for the whole update"}  # fmt: skip
+_KERNELS = {
+    "for-loop": "one tensor at a time",
+    "foreach": "many tensors a kernel, with copies of them",
+    "fused": "one kernel for the whole update",
+}
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,14 @@ def techniques(asked: Strategy, chip: Chip) -> list[Technique]:
     if not asked.compile:
         found.append(Technique("compile", "compile", {"compile": True}, "chains of small operations become one kernel"))
     if family(chip) == "gpu" and chip.vendor == "NVIDIA":
-        found.append(Technique("expandable segments", "allocator", {},
-                               "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: what is reserved fits closer"))  # fmt: skip
+        found.append(
+            Technique(
+                "expandable segments",
+                "allocator",
+                {},
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: what is reserved fits closer",
+            )
+        )
     return [technique for technique in found if technique.of(asked) is not None]
 
 
@@ -93,20 +102,36 @@ def _accumulations(asked: Strategy) -> Iterator[Technique]:
     many = [n for n in parts if n <= _MANY]
     for count in dict.fromkeys([*parts[:1], *many[-1:]]):
         changes = {"micro_batch": samples // count, "accumulation": asked.accumulation * count}
-        yield Technique(f"accumulation of {count:,} x {samples // count:,}", "accumulation", changes,
-                        "the same samples an optimizer step, in more and smaller micro-batches")  # fmt: skip
+        yield Technique(
+            f"accumulation of {count:,} x {samples // count:,}",
+            "accumulation",
+            changes,
+            "the same samples an optimizer step, in more and smaller micro-batches",
+        )
 
 
 def _updates(asked: Strategy, chip: Chip) -> Iterator[Technique]:
     optimizer = asked.optimizer or "adamw"
-    able = kernels_for(optimizer, on_cpu=chip.kind == "cpu" or asked.offload != "none", in_16_bits=asked.precision == "bf16",
-                       scaled=asked.precision == "amp-fp16") if optimizer in OPTIMIZERS else ()  # fmt: skip
+    able = (
+        kernels_for(
+            optimizer,
+            on_cpu=chip.kind == "cpu" or asked.offload != "none",
+            in_16_bits=asked.precision == "bf16",
+            scaled=asked.precision == "amp-fp16",
+        )
+        if optimizer in OPTIMIZERS
+        else ()
+    )
     for name in able:
         if name != (asked.optimizer_kernels or able[0]):
             yield Technique(f"{name} optimizer kernels", "update", {"optimizer_kernels": name}, _KERNELS[name])
     if not asked.optimizer_in_backward and asked.precision != "amp-fp16" and asked.offload == "none":
-        yield Technique("optimizer in backward", "update", {"optimizer_in_backward": True, "optimizer_kernels": None},
-                        "each gradient is used and freed at once: no accumulation, no clipping by their norm")  # fmt: skip
+        yield Technique(
+            "optimizer in backward",
+            "update",
+            {"optimizer_in_backward": True, "optimizer_kernels": None},
+            "each gradient is used and freed at once: no accumulation, no clipping by their norm",
+        )
 
 
 def _optimizers(asked: Strategy) -> Iterator[Technique]:
@@ -121,8 +146,12 @@ def _placements(asked: Strategy, chip: Chip) -> Iterator[Technique]:
     if asked.offload == "none":
         yield Technique("offload of the optimizer", "offload", {"offload": "optimizer"}, "state and update in host memory")
     if asked.offload != "parameters":
-        yield Technique("offload of parameters", "offload", {"offload": "parameters"},
-                        "blocks visit the device; state and update in host memory")  # fmt: skip
+        yield Technique(
+            "offload of parameters",
+            "offload",
+            {"offload": "parameters"},
+            "blocks visit the device; state and update in host memory",
+        )
 
 
 def _adapters(asked: Strategy) -> Iterator[Technique]:
@@ -135,8 +164,12 @@ def _adapters(asked: Strategy) -> Iterator[Technique]:
 def _shards(asked: Strategy) -> Iterator[Technique]:
     for devices in SHARDS:
         if devices > asked.mesh.devices:
-            yield Technique(f"sharded over {devices} devices", "sharding", {"mesh": Mesh(dp_shard=devices)},
-                            "parameters, gradients and optimizer state are split")  # fmt: skip
+            yield Technique(
+                f"sharded over {devices} devices",
+                "sharding",
+                {"mesh": Mesh(dp_shard=devices)},
+                "parameters, gradients and optimizer state are split",
+            )
 
 
 def _combinations(asked: Strategy) -> Iterator[Technique]:
@@ -147,5 +180,9 @@ def _combinations(asked: Strategy) -> Iterator[Technique]:
         small = {"optimizer": "adamw-8bit", "optimizer_kernels": None}
         yield Technique("full recompute and 8-bit Adam", "combination", {**full, **small}, "both techniques together", True)
     if max(SHARDS) > asked.mesh.devices:
-        yield Technique(f"sharded over {max(SHARDS)} devices and full recompute", "sharding",
-                        {**full, "mesh": Mesh(dp_shard=max(SHARDS))}, "both techniques together")  # fmt: skip
+        yield Technique(
+            f"sharded over {max(SHARDS)} devices and full recompute",
+            "sharding",
+            {**full, "mesh": Mesh(dp_shard=max(SHARDS))},
+            "both techniques together",
+        )

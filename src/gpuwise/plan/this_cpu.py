@@ -13,8 +13,15 @@ from gpuwise.plan.pricing import NoStrategy
 from gpuwise.plan.types import Request
 
 
-def choices_here(places: Mapping[Key, Candidate], best: Mapping[Key, Forecast | NoStrategy], own: Price,
-                 request: Request, *, samples: int, compiler: bool) -> dict[Key, CpuChoice]:  # fmt: skip
+def choices_here(
+    places: Mapping[Key, Candidate],
+    best: Mapping[Key, Forecast | NoStrategy],
+    own: Price,
+    request: Request,
+    *,
+    samples: int,
+    compiler: bool,
+) -> dict[Key, CpuChoice]:
     """What is chosen for each place that is this machine's CPU; `best`: what recordings say of all places."""
     found = {}
     for key, item in places.items():
@@ -27,8 +34,9 @@ def choices_here(places: Mapping[Key, Candidate], best: Mapping[Key, Forecast | 
     return found
 
 
-def choose_here(item: Candidate, found: Forecast, own: Price, request: Request, *, samples: int,
-                compiler: bool) -> CpuChoice | None:  # fmt: skip
+def choose_here(
+    item: Candidate, found: Forecast, own: Price, request: Request, *, samples: int, compiler: bool
+) -> CpuChoice | None:
     """Precision, layout and compilation for this CPU, at the largest micro-batch up to that of `found` that fits.
 
     Arguments:
@@ -42,8 +50,9 @@ def choose_here(item: Candidate, found: Forecast, own: Price, request: Request, 
     for micro_batch in reversed(space.micro_batches(batch, request.micro_batch, request.accumulate)):
         if micro_batch > found.strategy.micro_batch:
             continue
-        start = found.strategy.but(precision=request.precision or "fp32", micro_batch=micro_batch,
-                                   accumulation=batch // micro_batch)  # fmt: skip
+        start = found.strategy.but(
+            precision=request.precision or "fp32", micro_batch=micro_batch, accumulation=batch // micro_batch
+        )
         try:
             choice = choose(own, start, item.chip, given=given, steps=-(-samples // batch), compiler=compiler)
         except (UnsupportedError, MissingDependencyError):

@@ -28,10 +28,19 @@ Raises UnsupportedError or MissingDependencyError where that variant cannot be h
 
 _CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
 # More than these is a slip of the hand. Interruptions: one a minute.
-_MOST = {"global_batch": 10_000_000, "micro_batch": 10_000_000, "accumulate": 10_000_000, "budget_usd": 10**15,
-         "usd_per_kwh": 1000, "interruptions_per_day": 1440}  # fmt: skip
-_NOT_NEGATIVE = {"budget_usd": "a budget in dollars", "usd_per_kwh": "the price of electricity in dollars a kWh",
-                 "interruptions_per_day": "interruptions a day"}  # fmt: skip
+_MOST = {
+    "global_batch": 10_000_000,
+    "micro_batch": 10_000_000,
+    "accumulate": 10_000_000,
+    "budget_usd": 10**15,
+    "usd_per_kwh": 1000,
+    "interruptions_per_day": 1440,
+}
+_NOT_NEGATIVE = {
+    "budget_usd": "a budget in dollars",
+    "usd_per_kwh": "the price of electricity in dollars a kWh",
+    "interruptions_per_day": "interruptions a day",
+}
 
 
 @dataclass(frozen=True)
@@ -145,26 +154,45 @@ class Plan(Printed):
         The fingerprint covers the job's name and the names, shapes and types of its parameters, nothing else.
         """
         if self.job_fingerprint != fingerprint:
-            raise JobError(f"this plan is for another job: it was made for {self.job} with fingerprint "
-                           f"{self.job_fingerprint[:12]}, this job has {fingerprint[:12]}.",
-                           [f"plan again: gpuwise plan {job_word(self.job_argument)}",
-                            f"run the job it was made for: {self.job_argument or self.job}"])  # fmt: skip
+            raise JobError(
+                f"this plan is for another job: it was made for {self.job} with fingerprint "
+                f"{self.job_fingerprint[:12]}, this job has {fingerprint[:12]}.",
+                [
+                    f"plan again: gpuwise plan {job_word(self.job_argument)}",
+                    f"run the job it was made for: {self.job_argument or self.job}",
+                ],
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise plan --json`, one entry of `plans`."""
         return {
-            "rank": self.rank, "job": self.job, "job_fingerprint": self.job_fingerprint,
-            "job_argument": self.job_argument, "offer": self.offer.to_dict(), "device": self.device,
-            "count": self.count, "strategy": self.strategy.to_dict(), "forecast": self.forecast.to_dict(),
-            "hours": self.hours, "hours_interval": _ends(self.hours_interval),
-            "machine_hours": self.machine_hours, "usd": self.usd.value,
-            "usd_interval": _ends(self.usd), "train_obstacle": self.train_obstacle or None,
-            "finish_probability": self.finish_probability, "reasons": list(self.reasons),
-            "assumptions": list(self.assumptions), "steps": self.steps, "samples": self.samples,
-            "sizes": dict(self.sizes), "checkpoint_interval_s": self.checkpoint_interval_s,
-            "price_as_of": self.price_as_of, "price_of_median": self.price_of_median, "price_outlier": self.price_outlier,
+            "rank": self.rank,
+            "job": self.job,
+            "job_fingerprint": self.job_fingerprint,
+            "job_argument": self.job_argument,
+            "offer": self.offer.to_dict(),
+            "device": self.device,
+            "count": self.count,
+            "strategy": self.strategy.to_dict(),
+            "forecast": self.forecast.to_dict(),
+            "hours": self.hours,
+            "hours_interval": _ends(self.hours_interval),
+            "machine_hours": self.machine_hours,
+            "usd": self.usd.value,
+            "usd_interval": _ends(self.usd),
+            "train_obstacle": self.train_obstacle or None,
+            "finish_probability": self.finish_probability,
+            "reasons": list(self.reasons),
+            "assumptions": list(self.assumptions),
+            "steps": self.steps,
+            "samples": self.samples,
+            "sizes": dict(self.sizes),
+            "checkpoint_interval_s": self.checkpoint_interval_s,
+            "price_as_of": self.price_as_of,
+            "price_of_median": self.price_of_median,
+            "price_outlier": self.price_outlier,
             "gpuwise_version": self.gpuwise_version,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -205,10 +233,19 @@ class AtHand:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise plan --json`, one entry of `at_hand`."""
-        return {"device": self.device, "count": self.count, "provider": self.offer.provider,
-                "instance": self.offer.instance, "rank": self.rank, "reason": self.reason or None, "hours": self.hours,
-                "usd": self.usd, "purchase_usd": self.purchase_usd, "break_even_months": self.break_even_months,
-                "rental": self.rental or None}  # fmt: skip
+        return {
+            "device": self.device,
+            "count": self.count,
+            "provider": self.offer.provider,
+            "instance": self.offer.instance,
+            "rank": self.rank,
+            "reason": self.reason or None,
+            "hours": self.hours,
+            "usd": self.usd,
+            "purchase_usd": self.purchase_usd,
+            "break_even_months": self.break_even_months,
+            "rental": self.rental or None,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,10 +272,12 @@ class PlanResult(Printed):
             "plans": [plan.to_dict() for plan in self.plans],
             "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
             "rejected_examples": {reason: list(rejection.examples) for reason, rejection in self.rejected.items()},
-            "assumptions": list(self.assumptions), "considered": self.considered, "priced": self.priced,
+            "assumptions": list(self.assumptions),
+            "considered": self.considered,
+            "priced": self.priced,
             "at_hand": [machine.to_dict() for machine in self.at_hand],
             "best_at_usual_price": None if self.best_at_usual_price is None else self.best_at_usual_price.to_dict(),
-        }  # fmt: skip
+        }
 
 
 class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
@@ -247,29 +286,36 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
     cheapest, fastest: of all plans outside. at_hand: the user's own machines.
     """
 
-    def __init__(self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection],
-                 at_hand: Sequence[AtHand] = ()):  # fmt: skip
+    def __init__(
+        self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection], at_hand: Sequence[AtHand] = ()
+    ):
         self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
         self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
         self.rejected, self.at_hand = rejected, tuple(at_hand)
         limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
         limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
-        super().__init__(f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
-                         f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
-                         f"{own_machines({machine.offer: machine.reason for machine in at_hand})}",
-                         [_way_inside(request, outside, self.fastest),
-                          "train on fewer samples, or add a machine with --own"])  # fmt: skip
+        super().__init__(
+            f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
+            f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
+            f"{own_machines({machine.offer: machine.reason for machine in at_hand})}",
+            [_way_inside(request, outside, self.fastest), "train on fewer samples, or add a machine with --own"],
+        )
 
     def to_dict(self) -> dict[str, object]:
-        return {**super().to_dict(), "cheapest": self.cheapest.to_dict(), "fastest": self.fastest.to_dict(),
-                "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
-                "at_hand": [machine.to_dict() for machine in self.at_hand]}  # fmt: skip
+        return {
+            **super().to_dict(),
+            "cheapest": self.cheapest.to_dict(),
+            "fastest": self.fastest.to_dict(),
+            "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
+            "at_hand": [machine.to_dict() for machine in self.at_hand],
+        }
 
 
 def own_machines(reasons: Mapping[Offer, str]) -> str:
     """' Your 2 × rtx-4090: past the deadline: 18 days.', for the end of an error; empty where none was named."""
-    return "".join(f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items()
-                   if offer.provider == "own")  # fmt: skip
+    return "".join(
+        f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items() if offer.provider == "own"
+    )
 
 
 def _ends(interval: Interval | None) -> dict[str, float] | None:
@@ -288,16 +334,20 @@ def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str
         return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
     if affordable and min(affordable) <= _CENTURY_H:
         return f"give it {format_duration(_above(min(affordable)) * 3600)}: --deadline"
-    return (f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
-            f"{format_duration(_above(fastest.hours) * 3600)}")  # fmt: skip
+    return (
+        f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
+        f"{format_duration(_above(fastest.hours) * 3600)}"
+    )
 
 
 def describe(plan: Plan) -> str:
     """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'; with what an outlier of a price is."""
     offer = plan.offer
     price = f" at {plan.price_of_median:.0%} of the chip's median price" if plan.price_outlier else ""
-    return (f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
-            f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}{price.replace('%', ' %')}")  # fmt: skip
+    return (
+        f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
+        f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}{price.replace('%', ' %')}"
+    )
 
 
 def _above(value: float) -> float:

@@ -99,12 +99,19 @@ class FittingChange:
         return f"{', '.join(self.techniques)} ({change})"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"techniques": list(self.techniques), "notes": list(self.notes), "changes_training": self.changes_training,
-                "sizes": dict(self.sizes), "strategy": self.forecast.strategy.to_dict(),
-                "step_time_s": asdict(self.forecast.step_time_s),
-                "throughput": {"value": self.forecast.throughput, "unit": self.forecast.throughput_unit},
-                "device_bytes": self.forecast.memory.device_bytes, "host_bytes": self.host_bytes,
-                "command": self.command, "run_command": self.run_command}  # fmt: skip
+        return {
+            "techniques": list(self.techniques),
+            "notes": list(self.notes),
+            "changes_training": self.changes_training,
+            "sizes": dict(self.sizes),
+            "strategy": self.forecast.strategy.to_dict(),
+            "step_time_s": asdict(self.forecast.step_time_s),
+            "throughput": {"value": self.forecast.throughput, "unit": self.forecast.throughput_unit},
+            "device_bytes": self.forecast.memory.device_bytes,
+            "host_bytes": self.host_bytes,
+            "command": self.command,
+            "run_command": self.run_command,
+        }
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,12 @@ def what_fits(question: Question) -> FittingChange | NoFittingChange:
         try:
             source = question.with_seq_len(length)
             shorter = replace(question, source=source, sizes={**question.sizes, "seq_len": length})
-            search = _Search(shorter, Traces(source, shorter.sizes, shorter.asked.optimizer, shorter.asked.mode),
-                             longest=search.longest, not_tried=search.not_tried)  # fmt: skip
+            search = _Search(
+                shorter,
+                Traces(source, shorter.sizes, shorter.asked.optimizer, shorter.asked.mode),
+                longest=search.longest,
+                not_tried=search.not_tried,
+            )
             found = search.first()
         except (JobError, *_NOT_HAD) as error:
             search.not_tried.setdefault(error.what, []).append("shorter samples")
@@ -139,8 +150,9 @@ def what_fits(question: Question) -> FittingChange | NoFittingChange:
 class _Search:
     """The search at one size of the samples. not_tried: the names of changes by why they could not be had."""
 
-    def __init__(self, question: Question, traces: Traces, *, longest: int | None = None,
-                 not_tried: dict[str, list[str]] | None = None):  # fmt: skip
+    def __init__(
+        self, question: Question, traces: Traces, *, longest: int | None = None, not_tried: dict[str, list[str]] | None = None
+    ):
         self.question, self.traces = question, traces
         self.not_tried = {} if not_tried is None else not_tried
         family = traces.family(question.asked)
@@ -244,8 +256,15 @@ class _Search:
         capacity = place.capacity_bytes
         if capacity is not None and needed_bytes(self.traces, strategy, place) > LARGEST_SHARE * capacity:
             return None
-        forecast = forecast_of(self.traces.trace, strategy, place.chip, catalog=question.catalog, count=place.count,
-                               link=place.link, capacity_bytes=capacity)  # fmt: skip
+        forecast = forecast_of(
+            self.traces.trace,
+            strategy,
+            place.chip,
+            catalog=question.catalog,
+            count=place.count,
+            link=place.link,
+            capacity_bytes=capacity,
+        )
         memory = forecast.memory
         if not memory.fits or (capacity is not None and memory.device_bytes > LARGEST_SHARE * capacity):
             return None
@@ -272,7 +291,14 @@ class _Search:
         mesh, mode = strategy.mesh, " --mode infer" if strategy.mode == "infer" else ""
         sharded = f" --mesh dp_shard={mesh.dp_shard}" if mesh.dp_shard > 1 else ""
         job = job_word(question.job)
-        return FittingChange(tuple(names), tuple(notes), changes, dict(question.sizes), forecast, host_bytes,
-                      techniques_alone + sizes,
-                      f"gpuwise forecast {job} --on {question.on} {flags}{sizes}{sharded}{mode}",
-                      "" if mode or mesh.devices > 1 else f"gpuwise train {job} {flags}{sizes}")  # fmt: skip
+        return FittingChange(
+            tuple(names),
+            tuple(notes),
+            changes,
+            dict(question.sizes),
+            forecast,
+            host_bytes,
+            techniques_alone + sizes,
+            f"gpuwise forecast {job} --on {question.on} {flags}{sizes}{sharded}{mode}",
+            "" if mode or mesh.devices > 1 else f"gpuwise train {job} {flags}{sizes}",
+        )

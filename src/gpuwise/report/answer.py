@@ -20,8 +20,10 @@ def answer_report(answer: Mapping[str, Any]) -> list[RenderableType]:
     time, throughput = answer["step_time_s"], answer["throughput"]
     interval = f"{format_duration(time['low'])} to {format_duration(time['high'])}"
     change = "changes what is trained" if answer["changes_training"] else "trains the same"
-    lines = [f"a step takes {format_duration(time['value'])} ({interval}), {rate(throughput['value'], throughput['unit'])}, "
-             f"in {format_bytes(answer['device_bytes'])}; {change}"]  # fmt: skip
+    lines = [
+        f"a step takes {format_duration(time['value'])} ({interval}), {rate(throughput['value'], throughput['unit'])}, "
+        f"in {format_bytes(answer['device_bytes'])}; {change}"
+    ]
     parts: list[RenderableType] = [*notes(f"fits with {', '.join(answer['techniques'])}", [*lines, *answer["notes"]])]
     commands = [command for command in (answer["command"], answer["run_command"]) if command]
     parts += [heading("the smallest change that fits; to see it, and to run it there"), *map(indented, commands)]

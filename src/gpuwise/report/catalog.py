@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from gpuwise.api.listings import UnpricedOffer
 
 _CHIP_COLUMNS = ("chip", "kind", "year", "memory", "GB/s", "fp32", "tf32", "fp16", "bf16", "fp8", "link GB/s", "W")
-_CHIP_NARROW = (("chip", "kind"), ("memory", "year"), ("GB/s", "link GB/s"), ("fp32", "tf32"), ("fp16", "bf16"),
-                ("fp8", "W"))  # fmt: skip
+_CHIP_NARROW = (("chip", "kind"), ("memory", "year"), ("GB/s", "link GB/s"), ("fp32", "tf32"), ("fp16", "bf16"), ("fp8", "W"))
 _OFFER_COLUMNS = ("offer", "region", "device", "terms", "$/h", "$/h a device", "limits", "price of")
 _OFFER_NARROW = (("offer", "region"), ("device", "terms"), ("$/h", "$/h a device"), ("price of", "limits"))
 _UNPRICED_COLUMNS = ("offer", "region", "device", "why there is no price", "source")
@@ -45,11 +44,15 @@ def offers_report(offers: Sequence[Offer], *, unpriced: int = 0) -> Group:
     if not offers:
         return Group(Text("no offer passes this filter; `gpuwise offers` lists all."), *map(Text, missing))
     caveats = list(dict.fromkeys(caveat for offer in offers for caveat in offer.caveats.values()))
-    table = columns(_OFFER_COLUMNS, [_offer_row(offer, caveats) for offer in offers], right=("$/h", "$/h a device"),
-                    narrow=_OFFER_NARROW)  # fmt: skip
+    table = columns(
+        _OFFER_COLUMNS, [_offer_row(offer, caveats) for offer in offers], right=("$/h", "$/h a device"), narrow=_OFFER_NARROW
+    )
     dates = sorted(offer.as_of for offer in offers if offer.as_of)
-    foot = [f"{len(offers)} offers, in US dollars; prices of {dates[0]} to {dates[-1]}." if dates
-            else f"{len(offers)} offers, in US dollars."]  # fmt: skip
+    foot = [
+        f"{len(offers)} offers, in US dollars; prices of {dates[0]} to {dates[-1]}."
+        if dates
+        else f"{len(offers)} offers, in US dollars."
+    ]
     if any(offer.stale for offer in offers):
         foot.append("stale: over a year older than the newest price here; check before you count on it.")
     if any(offer.unverified for offer in offers):
@@ -63,10 +66,13 @@ def unpriced_report(rows: Sequence[UnpricedOffer]) -> Group:
     """One row of a price list a line, with what it lacks."""
     if not rows:
         return Group(Text("every offer that passes this filter has a price."))
-    cells = [[f"{row.provider} {row.instance}", row.region, _device(row.chip_id or "?", row.count or 0), row.why,
-              str(row.source)] for row in rows]  # fmt: skip
-    table = columns(_UNPRICED_COLUMNS, cells, wide="source",
-                    narrow=(("offer", "region"), ("device",), ("why there is no price", "source")))  # fmt: skip
+    cells = [
+        [f"{row.provider} {row.instance}", row.region, _device(row.chip_id or "?", row.count or 0), row.why, str(row.source)]
+        for row in rows
+    ]
+    table = columns(
+        _UNPRICED_COLUMNS, cells, wide="source", narrow=(("offer", "region"), ("device",), ("why there is no price", "source"))
+    )
     return Group(table, *_footnotes([f"{len(rows)} rows that give no offer; `plan` counts them as rejected."]))
 
 
@@ -84,10 +90,15 @@ def _chip_row(chip: Chip) -> list[str]:
     peaks = [number(name, chip.peak_flops_per_s.get(name), 1e12) for name in ("fp32", "tf32", "fp16", "bf16", "fp8")]
     memory = None if chip.memory_bytes is None else format_bytes(chip.memory_bytes)
     return [
-        chip.id + (" !" if chip.caveats else ""), chip.kind, cell("year", str(chip.year) if chip.year else None),
-        cell("memory_bytes", memory), number("memory_bandwidth_bytes_per_s", chip.memory_bandwidth_bytes_per_s, 1e9),
-        *peaks, number("link_bandwidth_bytes_per_s", chip.link_bandwidth_bytes_per_s, 1e9), number("tdp_w", chip.tdp_w),
-    ]  # fmt: skip
+        chip.id + (" !" if chip.caveats else ""),
+        chip.kind,
+        cell("year", str(chip.year) if chip.year else None),
+        cell("memory_bytes", memory),
+        number("memory_bandwidth_bytes_per_s", chip.memory_bandwidth_bytes_per_s, 1e9),
+        *peaks,
+        number("link_bandwidth_bytes_per_s", chip.link_bandwidth_bytes_per_s, 1e9),
+        number("tdp_w", chip.tdp_w),
+    ]
 
 
 def _device(chip_id: str, count: float) -> str:
@@ -99,11 +110,15 @@ def _offer_row(offer: Offer, caveats: Sequence[str]) -> list[str]:
     mark = "" if offer.source_of("usd_per_hour").verified else "?"
     free = offer.terms == "free"
     return [
-        offer_words(offer), offer.region, _device(offer.chip_id, offer.count), offer.terms,
+        offer_words(offer),
+        offer.region,
+        _device(offer.chip_id, offer.count),
+        offer.terms,
         "free" if free else format_usd(offer.usd_per_hour) + mark,
         "free" if free else format_usd(offer.usd_per_device_hour) + mark,
-        _limits(offer), offer.as_of + (" stale" if offer.stale else "") + mind,
-    ]  # fmt: skip
+        _limits(offer),
+        offer.as_of + (" stale" if offer.stale else "") + mind,
+    ]
 
 
 def _limits(offer: Offer) -> str:

@@ -26,8 +26,11 @@ def joined_words(interconnect: Mapping[str, Any]) -> str:
     """'2 sockets, 4 NUMA nodes, NVLink (6 pairs of GPUs)': what is not as in every machine, else nothing."""
     sockets, nodes = interconnect.get("sockets") or 0, len(interconnect.get("numa_nodes") or ())
     paths = Counter(pair["path"] for pair in _many(interconnect.get("gpu_pairs")))
-    return _listed(_counted(sockets, "socket") if sockets > 1 else None, _counted(nodes, "NUMA node") if nodes > 1 else None,
-                   *(f"{path} ({_counted(pairs, 'pair')} of GPUs)" for path, pairs in paths.items()))  # fmt: skip
+    return _listed(
+        _counted(sockets, "socket") if sockets > 1 else None,
+        _counted(nodes, "NUMA node") if nodes > 1 else None,
+        *(f"{path} ({_counted(pairs, 'pair')} of GPUs)" for path, pairs in paths.items()),
+    )
 
 
 def _many(found: Any) -> Sequence[Mapping[str, Any]]:
@@ -38,14 +41,24 @@ def _processor(cpu: Mapping[str, Any]) -> str:
     """'AMD EPYC 9R14, 2 cores, 4 threads, avx512, L1 32 KiB, L2 1 MiB'"""
     clock = cpu.get("clock_hz")
     caches = [f"{level} {format_bytes(size)}" for level, size in sorted((cpu.get("cache_bytes") or {}).items())]
-    return _listed(cpu.get("name"), _counted(cpu.get("cores"), "core"), _counted(cpu.get("threads"), "thread"),
-                   clock and f"{clock / 1e9:.3g} GHz", *(cpu.get("flags") or ()), *caches)  # fmt: skip
+    return _listed(
+        cpu.get("name"),
+        _counted(cpu.get("cores"), "core"),
+        _counted(cpu.get("threads"), "thread"),
+        clock and f"{clock / 1e9:.3g} GHz",
+        *(cpu.get("flags") or ()),
+        *caches,
+    )
 
 
 def _memory(memory: Mapping[str, Any]) -> str:
     total, available = memory.get("total_bytes"), memory.get("available_bytes")
-    return _listed(total and format_bytes(total), available and f"{format_bytes(available)} of it available",
-                   memory.get("kind"), _counted(memory.get("channels"), "channel"))  # fmt: skip
+    return _listed(
+        total and format_bytes(total),
+        available and f"{format_bytes(available)} of it available",
+        memory.get("kind"),
+        _counted(memory.get("channels"), "channel"),
+    )
 
 
 def _container(container: Mapping[str, Any]) -> str:

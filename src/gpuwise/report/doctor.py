@@ -25,16 +25,18 @@ def doctor_report(installation: Installation) -> Group:
         heading("this machine"),
         grid([("here", found.machine), ("counts as", found.device), *_machine(found)]),
         heading("catalog"),
-        grid([
-            ("chips", f"{found.chips:,}, with {found.unverified:,} figures unverified"),
-            ("links", f"{found.links:,}"),
-            ("offers", f"{found.offers:,}, {found.stale_offers:,} of them stale"),
-            ("prices", f"of {found.prices_from} to {found.prices_to}"),
-            ("your files", ", ".join(found.config_files) or "none"),
-        ]),
+        grid(
+            [
+                ("chips", f"{found.chips:,}, with {found.unverified:,} figures unverified"),
+                ("links", f"{found.links:,}"),
+                ("offers", f"{found.offers:,}, {found.stale_offers:,} of them stale"),
+                ("prices", f"of {found.prices_from} to {found.prices_to}"),
+                ("your files", ", ".join(found.config_files) or "none"),
+            ]
+        ),
         heading("recorded presets"),
         grid([(name, f"PyTorch {version}" if version else "missing") for name, version in found.presets.items()]),
-    ]  # fmt: skip
+    ]
     parts += notes("to mend", found.problems)
     return Group(*parts)
 
@@ -61,8 +63,12 @@ def _busy(gpu: Mapping[str, Any]) -> str:
     """'busy 45 % of the time, 3.1 GiB in use by 2 processes, held back by power limit'"""
     busy, used, processes = gpu.get("busy"), gpu.get("memory_used_bytes"), len(gpu.get("processes") or ())
     by = f" by {processes} process{'es' * (processes > 1)}" if processes else ""
-    return ", ".join(words for words in (
-        "" if busy is None else f"busy {percent(busy)} of the time",
-        "" if used is None else f"{format_bytes(used)} in use{by}",
-        f"held back by {', '.join(gpu['held_back'])}" if gpu.get("held_back") else "",
-    ) if words)  # fmt: skip
+    return ", ".join(
+        words
+        for words in (
+            "" if busy is None else f"busy {percent(busy)} of the time",
+            "" if used is None else f"{format_bytes(used)} in use{by}",
+            f"held back by {', '.join(gpu['held_back'])}" if gpu.get("held_back") else "",
+        )
+        if words
+    )

@@ -26,23 +26,34 @@ def fit_report(result: FitResult) -> Group:
     parts: list[RenderableType] = [Text(_headline(result), style="bold")]
     if result.forecast is not None:
         forecast = result.forecast
-        parts.append(Text(f"there a step takes {format_duration(forecast.step_time_s.value)}, "
-                          f"{rate(forecast.throughput, forecast.throughput_unit)}"))  # fmt: skip
+        parts.append(
+            Text(
+                f"there a step takes {format_duration(forecast.step_time_s.value)}, "
+                f"{rate(forecast.throughput, forecast.throughput_unit)}"
+            )
+        )
     asked = result.rows[0].memory
     if asked is not None:
         held = "" if asked.counted_only else f", {format_bytes(asked.peak_reserved_bytes)} reserved"
-        parts += [heading(f"memory at micro-batch {result.micro_batch:,}: "
-                          f"{format_bytes(asked.peak_allocated_bytes)} allocated{held}"),
-                  bars(asked.by_category, format_bytes)]  # fmt: skip
+        parts += [
+            heading(
+                f"memory at micro-batch {result.micro_batch:,}: {format_bytes(asked.peak_allocated_bytes)} allocated{held}"
+            ),
+            bars(asked.by_category, format_bytes),
+        ]
     parts += notes("where it peaks", [text for text in (result.peak.sentence, result.peak.advice) if text])
     frees = [row for row in result.rows[1:] if row.frees]
     first = result.rows[0]
     rows = [_row(row, first, known=result.capacity_bytes is not None) for row in (first, *frees)]
-    parts += [heading("techniques, best trade first: what they free on each device, and the time they cost"),
-              columns(_COLUMNS, rows, right=_RIGHT, wide="remark", narrow=_NARROW)]  # fmt: skip
+    parts += [
+        heading("techniques, best trade first: what they free on each device, and the time they cost"),
+        columns(_COLUMNS, rows, right=_RIGHT, wide="remark", narrow=_NARROW),
+    ]
     parts += _legend(frees)
-    parts += notes("free nothing here", [f"{row.technique}: {row.note}" for row in result.rows[1:]
-                                         if row.unavailable is None and not row.frees])  # fmt: skip
+    parts += notes(
+        "free nothing here",
+        [f"{row.technique}: {row.note}" for row in result.rows[1:] if row.unavailable is None and not row.frees],
+    )
     parts += notes("not looked at", _not_looked_at(result.rows))
     parts += _ways_out(result)
     parts += notes("assumed", result.assumptions)

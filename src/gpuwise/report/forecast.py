@@ -31,9 +31,13 @@ def forecast_report(forecast: Forecast) -> Group:
     """Time, throughput, memory by category, what bounds it and why, what its figures rest on, and every guess."""
     memory = forecast.memory
     parts: list[RenderableType] = [title(forecast), Text(""), grid(figures(forecast))]
-    parts += [heading(f"memory at the peak: {format_bytes(memory.peak_allocated_bytes)} allocated, "
-                      f"{format_bytes(memory.peak_reserved_bytes)} reserved"),
-              bars(memory.by_category, format_bytes)]  # fmt: skip
+    parts += [
+        heading(
+            f"memory at the peak: {format_bytes(memory.peak_allocated_bytes)} allocated, "
+            f"{format_bytes(memory.peak_reserved_bytes)} reserved"
+        ),
+        bars(memory.by_category, format_bytes),
+    ]
     parts += [heading("the step is bound by"), shares(forecast.bound)]
     if forecast.why:
         parts.append(indented(forecast.why))
@@ -50,8 +54,10 @@ def forecast_report(forecast: Forecast) -> Group:
 
 def title(forecast: Forecast) -> Text:
     device = forecast.device + (f" x {forecast.count}" if forecast.count > 1 else "")
-    return Text.assemble((f"{forecast.job} on {device}", "bold"), f": {strategy_words(forecast.strategy)}, "
-                         f"{forecast.strategy.global_batch:,} samples a step")  # fmt: skip
+    return Text.assemble(
+        (f"{forecast.job} on {device}", "bold"),
+        f": {strategy_words(forecast.strategy)}, {forecast.strategy.global_batch:,} samples a step",
+    )
 
 
 def figures(forecast: Forecast) -> list[tuple[str, str, str]]:
@@ -60,17 +66,19 @@ def figures(forecast: Forecast) -> list[tuple[str, str, str]]:
     known = said.get("step_time_s", "") if forecast.measured is None else f"this very step, {said['step_time_s']}"
     energy = UNKNOWN if forecast.energy_j is None else f"{number(forecast.energy_j)} J a step"
     return [
-        ("step time", f"{format_duration(forecast.step_time_s.value)}  {span(forecast.step_time_s, format_duration)}",
-         known),
+        ("step time", f"{format_duration(forecast.step_time_s.value)}  {span(forecast.step_time_s, format_duration)}", known),
         ("throughput", rate(forecast.throughput, forecast.throughput_unit), ""),
-        ("memory", f"{memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes)}  {fits_words(forecast)}",
-         said.get("memory", "")),
+        (
+            "memory",
+            f"{memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes)}  {fits_words(forecast)}",
+            said.get("memory", ""),
+        ),
         ("arithmetic", format_flops(forecast.flops_per_step) + " a step", ""),
         ("mfu", UNKNOWN if forecast.mfu is None else percent(forecast.mfu), ""),
         ("energy", energy, said.get("energy_j", "")),
         ("price", price_words(forecast), ""),
         *([] if forecast.run is None else [("whole run", run_words(forecast.run), "")]),
-    ]  # fmt: skip
+    ]
 
 
 def run_words(run: WholeRun) -> str:

@@ -18,8 +18,10 @@ h1 { font-size: 1.6em; margin-bottom: .2em } h2 { font-size: 1.2em; margin-top: 
 
 def page(title: str, body: Sequence[str], *, style: str = "") -> str:
     """A whole document. title: plain text; body: HTML; style: CSS beyond STYLE."""
-    head = ('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n{style}\n</style>")  # fmt: skip
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n{style}\n</style>"
+    )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
 
 

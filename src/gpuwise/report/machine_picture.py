@@ -48,14 +48,26 @@ def draw(result: MachineMeasurement) -> Figure:
     figure = empty_figure(*_SIZE, FLAG)
     figure.text(_STRIP[0], 0.962, shortened(result.machine, 100), fontsize=14, fontweight="bold", va="center")
     early = "" if result.complete else ", ended early"
-    figure.text(_STRIP[0], 0.922, f"{'quick' if result.quick else 'full'} sweep of {result.taken}{early}", fontsize=10,
-                color="#555555", va="center")  # fmt: skip
+    figure.text(
+        _STRIP[0],
+        0.922,
+        f"{'quick' if result.quick else 'full'} sweep of {result.taken}{early}",
+        fontsize=10,
+        color="#555555",
+        va="center",
+    )
     _draw_bytes(figure.add_axes(_STRIP), result)
     explained = _legend(result)
     _draw_operations(figure.add_axes(_CHART), result, above=_LEGEND_LINE * max(map(len, explained)) + 0.03)
     for left, handles in zip((0.008, 0.12), explained, strict=True):
-        figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(_CHART[0] + _CHART[2] + left, _CHART[1] - 0.02),
-                      frameon=False, fontsize=9, labelspacing=0.4)  # fmt: skip
+        figure.legend(
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(_CHART[0] + _CHART[2] + left, _CHART[1] - 0.02),
+            frameon=False,
+            fontsize=9,
+            labelspacing=0.4,
+        )
     return figure
 
 
@@ -171,9 +183,18 @@ def _name_slants(chart: Axes, result: MachineMeasurement, scale: float) -> None:
         near = before is not None and abs(log(above / before)) * tall < 0.2  # inches
         along = along + 0.2 if near else 0.02
         x = max(low, bottom * scale / above) * (high / low) ** along
-        chart.annotate(f"{level.name} {_of(level.measured, level.datasheet, unit_bytes, unit)}", (x, x * above / scale),
-                       xytext=(-2, 4), textcoords="offset points", fontsize=8.5, color=ROOF, zorder=2,
-                       rotation=degrees(atan2(tall, wide)), rotation_mode="anchor", bbox=_BEHIND)  # fmt: skip
+        chart.annotate(
+            f"{level.name} {_of(level.measured, level.datasheet, unit_bytes, unit)}",
+            (x, x * above / scale),
+            xytext=(-2, 4),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=ROOF,
+            zorder=2,
+            rotation=degrees(atan2(tall, wide)),
+            rotation_mode="anchor",
+            bbox=_BEHIND,
+        )
         before = above
 
 
@@ -183,8 +204,15 @@ def _name_roofs(chart: Axes, result: MachineMeasurement, scale: float, unit: str
     wanted = [log(peak.measured / scale / bottom) / log(top / bottom) for peak in result.peaks]
     for peak, at, place in zip(result.peaks, wanted, apart(wanted, 0.045, above, 0.98), strict=True):
         _lead(chart, (1.0, at), (1.03, place))
-        chart.text(1.036, place, f"{peak.dtype}  {_of(peak.measured, peak.datasheet, scale, unit)}", transform=chart.transAxes,
-                   fontsize=9, va="center", color=ROOF)  # fmt: skip
+        chart.text(
+            1.036,
+            place,
+            f"{peak.dtype}  {_of(peak.measured, peak.datasheet, scale, unit)}",
+            transform=chart.transAxes,
+            fontsize=9,
+            va="center",
+            color=ROOF,
+        )
 
 
 def _name_ridges(chart: Axes, result: MachineMeasurement, scale: float) -> None:
@@ -196,8 +224,16 @@ def _name_ridges(chart: Axes, result: MachineMeasurement, scale: float) -> None:
         chart.plot([ridge, ridge], [bottom, peaks[dtype]], ":", color="#888888", linewidth=0.9, zorder=1)
         chart.plot([ridge], [peaks[dtype]], "D", color=ROOF, markersize=5, zorder=4)
         _lead(chart, (at, log(peaks[dtype] / bottom) / log(top / bottom)), (at, 1.0), (place, 1.03))
-        chart.text(place, 1.04, f"{dtype}: {number(ridge)} operations a byte", transform=chart.transAxes, fontsize=8.5,
-                   rotation=30, rotation_mode="anchor", color=ROOF)  # fmt: skip
+        chart.text(
+            place,
+            1.04,
+            f"{dtype}: {number(ridge)} operations a byte",
+            transform=chart.transAxes,
+            fontsize=8.5,
+            rotation=30,
+            rotation_mode="anchor",
+            color=ROOF,
+        )
 
 
 def _lead(chart: Axes, *points: tuple[float, float]) -> None:
@@ -213,8 +249,17 @@ def _of(measured: float, datasheet: float | None, scale: float, unit: str) -> st
 
 
 def _mark(chart: Axes, result: MachineMeasurement, row: Row, x: float, y: float) -> None:
-    chart.scatter([x], [y], s=34, color=_colour(row.group), marker=_marker(result, row.dtype), alpha=0.8, linewidth=0.5,
-                  edgecolor="white", zorder=3)  # fmt: skip
+    chart.scatter(
+        [x],
+        [y],
+        s=34,
+        color=_colour(row.group),
+        marker=_marker(result, row.dtype),
+        alpha=0.8,
+        linewidth=0.5,
+        edgecolor="white",
+        zorder=3,
+    )
 
 
 def _legend(result: MachineMeasurement) -> tuple[list[Line2D], list[Line2D]]:

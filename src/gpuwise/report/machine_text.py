@@ -15,8 +15,18 @@ if TYPE_CHECKING:
     from gpuwise.measure.result import MachineMeasurement, Row
 
 # By group; launches, copies and the rest are bound by something else than a roof of the device.
-LETTERS = {"memory": "m", "gemm": "g", "conv": "c", "attention": "a", "elementwise": "e", "reduction": "r", "norm": "n",
-           "optimizer": "o", "other": "x", "step": "s"}  # fmt: skip
+LETTERS = {
+    "memory": "m",
+    "gemm": "g",
+    "conv": "c",
+    "attention": "a",
+    "elementwise": "e",
+    "reduction": "r",
+    "norm": "n",
+    "optimizer": "o",
+    "other": "x",
+    "step": "s",
+}
 _DECADES = 5.5  # below the highest roof: what is slower is launch overhead and stands on the lower edge
 _MARGIN = 14  # characters of the axis and its labels
 _NAMES = 10  # and of the names of two roofs
@@ -38,8 +48,11 @@ def ranges(result: MachineMeasurement) -> tuple[tuple[float, float], tuple[float
     across = [*(row.flops / row.bytes for row in under), *result.ridges.values()] or [1.0, 100.0]
     low, high = min(min(across) / 2, max(across) / 300), 3 * max(across)
     slowest = result.memory[-1].measured * low if result.memory else None
-    up = [*(row.flops_per_s for row in under), *(peak.measured for peak in result.peaks),
-          *(peak.datasheet for peak in result.peaks if peak.datasheet)] or [1e9, 1e12]  # fmt: skip
+    up = [
+        *(row.flops_per_s for row in under),
+        *(peak.measured for peak in result.peaks),
+        *(peak.datasheet for peak in result.peaks if peak.datasheet),
+    ] or [1e9, 1e12]
     top = 1.6 * max(up)
     bottom = min([value for value in (*up, slowest) if value is not None]) / 1.6
     return (low, high), (max(bottom, top / 10**_DECADES), top)
@@ -85,10 +98,14 @@ def _along(grid: LogGrid, points: Iterable[tuple[float, float]], glyph: str) -> 
 
 def _roofs(result: MachineMeasurement) -> list[str]:
     """What the lines are."""
-    lines = [f"{peak.dtype}: {format_flops(peak.measured)}/s{_share(peak.measured, peak.datasheet)}; ridge point at "
-             f"{number(result.ridges[peak.dtype])} operations a byte" for peak in result.peaks]  # fmt: skip
-    return lines + [f"{level.name}: {bandwidth(level.measured)}{_share(level.measured, level.datasheet)}"
-                    for level in result.memory]  # fmt: skip
+    lines = [
+        f"{peak.dtype}: {format_flops(peak.measured)}/s{_share(peak.measured, peak.datasheet)}; ridge point at "
+        f"{number(result.ridges[peak.dtype])} operations a byte"
+        for peak in result.peaks
+    ]
+    return lines + [
+        f"{level.name}: {bandwidth(level.measured)}{_share(level.measured, level.datasheet)}" for level in result.memory
+    ]
 
 
 def _share(measured: float, datasheet: float | None) -> str:

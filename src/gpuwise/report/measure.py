@@ -18,11 +18,22 @@ if TYPE_CHECKING:
 
 # Of gpuwise.measure.result.GROUPS, in the order they are shown.
 GROUP_WORDS = {
-    "memory": "memory", "gemm": "matrix products", "conv": "convolutions", "attention": "attention",
-    "elementwise": "elementwise", "reduction": "reductions", "norm": "normalisation", "optimizer": "optimizer steps",
-    "other": "other operations", "step": "whole steps", "launch": "launches", "copy": "copies to and from the host",
-    "collective": "collectives", "loader": "data loading", "disk": "disk",
-}  # fmt: skip
+    "memory": "memory",
+    "gemm": "matrix products",
+    "conv": "convolutions",
+    "attention": "attention",
+    "elementwise": "elementwise",
+    "reduction": "reductions",
+    "norm": "normalisation",
+    "optimizer": "optimizer steps",
+    "other": "other operations",
+    "step": "whole steps",
+    "launch": "launches",
+    "copy": "copies to and from the host",
+    "collective": "collectives",
+    "loader": "data loading",
+    "disk": "disk",
+}
 _STREAMING = ("memory", "elementwise", "reduction", "norm", "optimizer")  # bound by bytes, whatever they compute
 _BEST_OF = ("copy", "collective", "loader", "disk")  # groups of which the best figure of each benchmark stands above the rows
 _UNTOLD = ("operations", "samples")  # how much a run repeats, which its time or rate does not depend on
@@ -88,8 +99,11 @@ def row_words(row: Row) -> str:
     """'product 1 x 4096 x 64', 'triad 64 KiB', 'images workers=2': name and sizes of a benchmark."""
     if list(row.sizes) == ["m", "k", "n"]:
         return f"{row.name} {' x '.join(map(str, row.sizes.values()))}"
-    sizes = (format_bytes(value) if name.endswith("bytes") else f"{name}={value}" for name, value in row.sizes.items()
-             if name not in _UNTOLD)  # fmt: skip
+    sizes = (
+        format_bytes(value) if name.endswith("bytes") else f"{name}={value}"
+        for name, value in row.sizes.items()
+        if name not in _UNTOLD
+    )
     return " ".join([row.name, *sizes])
 
 
@@ -105,25 +119,50 @@ def _machine(result: MachineMeasurement) -> list[tuple[str, str]]:
     by = f"method {result.method}" + (f", PyTorch {result.torch_version}" if result.torch_version else "")
     joined = joined_words(result.detected.get("interconnect") or {})
     return [
-        *detected_words(result.detected), *([("joined by", joined)] if joined else []),
-        ("counts as", f"{result.chip}, device {result.device} of PyTorch"), ("measured", f"{result.taken} by {by}"),
-    ]  # fmt: skip
+        *detected_words(result.detected),
+        *([("joined by", joined)] if joined else []),
+        ("counts as", f"{result.chip}, device {result.device} of PyTorch"),
+        ("measured", f"{result.taken} by {by}"),
+    ]
 
 
 def _peaks(result: MachineMeasurement) -> RenderableType:
-    rows = [(peak.dtype, UNKNOWN if peak.datasheet is None else f"{format_flops(peak.datasheet)}/s",
-             f"{format_flops(peak.measured)}/s", _share(peak.measured, peak.datasheet), _plus_minus(peak.spread),
-             peak.shape or UNKNOWN) for peak in result.peaks]  # fmt: skip
-    return columns(("dtype", "datasheet", "measured", "share", "spread", "reached by"), rows,
-                   right=("datasheet", "measured", "share", "spread"), wide="reached by")  # fmt: skip
+    rows = [
+        (
+            peak.dtype,
+            UNKNOWN if peak.datasheet is None else f"{format_flops(peak.datasheet)}/s",
+            f"{format_flops(peak.measured)}/s",
+            _share(peak.measured, peak.datasheet),
+            _plus_minus(peak.spread),
+            peak.shape or UNKNOWN,
+        )
+        for peak in result.peaks
+    ]
+    return columns(
+        ("dtype", "datasheet", "measured", "share", "spread", "reached by"),
+        rows,
+        right=("datasheet", "measured", "share", "spread"),
+        wide="reached by",
+    )
 
 
 def _memory(result: MachineMeasurement) -> RenderableType:
-    rows = [(level.name, UNKNOWN if level.size_bytes is None else format_bytes(level.size_bytes),
-             UNKNOWN if level.datasheet is None else bandwidth(level.datasheet), bandwidth(level.measured),
-             _share(level.measured, level.datasheet), _plus_minus(level.spread)) for level in result.memory]  # fmt: skip
-    return columns(("level", "size", "datasheet", "measured", "share", "spread"), rows,
-                   right=("size", "datasheet", "measured", "share", "spread"))  # fmt: skip
+    rows = [
+        (
+            level.name,
+            UNKNOWN if level.size_bytes is None else format_bytes(level.size_bytes),
+            UNKNOWN if level.datasheet is None else bandwidth(level.datasheet),
+            bandwidth(level.measured),
+            _share(level.measured, level.datasheet),
+            _plus_minus(level.spread),
+        )
+        for level in result.memory
+    ]
+    return columns(
+        ("level", "size", "datasheet", "measured", "share", "spread"),
+        rows,
+        right=("size", "datasheet", "measured", "share", "spread"),
+    )
 
 
 def _share(measured: float, datasheet: float | None) -> str:
@@ -171,9 +210,11 @@ def _below(rows: Sequence[Row]) -> str:
     """The spread of the whole, half the distance of the 10th and the 90th percentile; and how much was checked."""
     worst, unchecked = max(rows, key=lambda row: row.timing.spread), sum(not row.verified for row in rows)
     checked = "all" if not unchecked else f"{len(rows) - unchecked:,} of {len(rows):,}"
-    return (f"Spread: {_plus_minus(median(row.timing.spread for row in rows))} in the median benchmark, "
-            f"{_plus_minus(worst.timing.spread)} in the worst ({row_words(worst)}). Results checked against another "
-            f"computation: {checked}{'; those marked ? were not' if unchecked else ''}.")  # fmt: skip
+    return (
+        f"Spread: {_plus_minus(median(row.timing.spread for row in rows))} in the median benchmark, "
+        f"{_plus_minus(worst.timing.spread)} in the worst ({row_words(worst)}). Results checked against another "
+        f"computation: {checked}{'; those marked ? were not' if unchecked else ''}."
+    )
 
 
 def _forecasts(result: MachineMeasurement) -> str:

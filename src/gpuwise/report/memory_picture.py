@@ -89,15 +89,30 @@ def _draw_lines(chart: Axes, timeline: Timeline, unit_s: float) -> None:
         lines.append((memory.capacity_bytes / _GIB, "device", "#b00020", "-"))
     for height, name, colour, style in lines:
         chart.axhline(height, color=colour, linewidth=1.2, linestyle=style)
-        chart.annotate(f"{name} {format_bytes(height * _GIB)}", (right if early else 0, height), xytext=(-4 if early else 4, 3),
-                       xycoords=("axes fraction", "data"), textcoords="offset points", ha="right" if early else "left",
-                       va="bottom", fontsize=9, color=colour)  # fmt: skip
+        chart.annotate(
+            f"{name} {format_bytes(height * _GIB)}",
+            (right if early else 0, height),
+            xytext=(-4 if early else 4, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right" if early else "left",
+            va="bottom",
+            fontsize=9,
+            color=colour,
+        )
         top = max(top, height)
     chart.vlines(at, 0, peak, color="black", linewidth=1)
     chart.plot([at], [peak], marker="v", color="black", markersize=6, clip_on=False)
-    chart.annotate(f"peak {format_bytes(peak * _GIB)}", (at, peak), xytext=(6 if early else -6, 6),
-                   textcoords="offset points", ha="left" if early else "right", va="bottom", fontsize=10,
-                   fontweight="bold")  # fmt: skip
+    chart.annotate(
+        f"peak {format_bytes(peak * _GIB)}",
+        (at, peak),
+        xytext=(6 if early else -6, 6),
+        textcoords="offset points",
+        ha="left" if early else "right",
+        va="bottom",
+        fontsize=10,
+        fontweight="bold",
+    )
     chart.set_ylim(0, top * 1.18)
 
 
@@ -110,9 +125,18 @@ def _draw_phases(chart: Axes, timeline: Timeline, unit_s: float) -> None:
             chart.axvline(begin / unit_s, color="#00000055", linewidth=0.8, linestyle=":")
         narrow = end - begin < 0.09 * whole
         if end - begin > 0.015 * whole:
-            chart.annotate(phase, ((begin + end) / 2 / unit_s, 1), xycoords=("data", "axes fraction"), xytext=(0, -4),
-                           textcoords="offset points", ha="center", va="top", fontsize=9, color="#666666",
-                           rotation=90 if narrow else 0)  # fmt: skip
+            chart.annotate(
+                phase,
+                ((begin + end) / 2 / unit_s, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, -4),
+                textcoords="offset points",
+                ha="center",
+                va="top",
+                fontsize=9,
+                color="#666666",
+                rotation=90 if narrow else 0,
+            )
     for begin, end in timeline.recomputes:
         chart.axvspan(begin / unit_s, end / unit_s, ymax=0.012, color="white", linewidth=0)
 
@@ -156,8 +180,10 @@ def text_picture(timeline: Timeline, *, width: int = 72, height: int = 16) -> st
     names = _stacked(timeline)
     stack = np.cumsum([sampled[timeline.categories.index(name)] for name in names], axis=0)
     peak = int(total.argmax())
-    lines = [_shortened(f"{timeline.job} on {timeline.device}: {strategy_words(timeline.strategy)}", width),
-             " " * (_MARGIN + peak) + "v peak" if peak < chart - 6 else " " * (_MARGIN + peak - 5) + "peak v"]  # fmt: skip
+    lines = [
+        _shortened(f"{timeline.job} on {timeline.device}: {strategy_words(timeline.strategy)}", width),
+        " " * (_MARGIN + peak) + "v peak" if peak < chart - 6 else " " * (_MARGIN + peak - 5) + "peak v",
+    ]
     for row in range(height, 0, -1):
         middle = top * (row - 0.5) / height
         cells = [_glyph(names, stack[:, column], middle) for column in range(chart)]
@@ -169,8 +195,10 @@ def text_picture(timeline: Timeline, *, width: int = 72, height: int = 16) -> st
     at_peak = timeline.memory.by_category
     for name in reversed(names):
         if at_peak.get(name, 0):
-            lines.append(f"  {LOOK[name][1] * 2} {name.replace('_', ' '):<22}{format_bytes(at_peak[name]):>10}"
-                         f"{100 * at_peak[name] / top:>6.1f} %")  # fmt: skip
+            lines.append(
+                f"  {LOOK[name][1] * 2} {name.replace('_', ' '):<22}{format_bytes(at_peak[name]):>10}"
+                f"{100 * at_peak[name] / top:>6.1f} %"
+            )
     lines += ["", "the ten that hold most"]
     for tensors in timeline.peak.tensors:
         words = _shortened(tensors.words, width - 16)

@@ -79,15 +79,26 @@ class Columns:
             number = group[0] in self.right
             justify: JustifyMethod = "right" if number else "left"
             wraps = group[0] == wide if len(groups) == len(self.headers) and wide else not number
-            table.add_column("\n".join(group).rstrip(), justify=justify, no_wrap=not wraps, overflow="fold",
-                             min_width=_LEAST_WIDE if wraps and wide else None)  # fmt: skip
+            table.add_column(
+                "\n".join(group).rstrip(),
+                justify=justify,
+                no_wrap=not wraps,
+                overflow="fold",
+                min_width=_LEAST_WIDE if wraps and wide else None,
+            )
         for row in self.rows:
             table.add_row(*[_stacked([row[i] for i in group]) for group in places])
         return table
 
 
-def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), wide: str | None = None,
-            narrow: Sequence[Sequence[str]] = ()) -> Columns:  # fmt: skip
+def columns(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    wide: str | None = None,
+    narrow: Sequence[Sequence[str]] = (),
+) -> Columns:
     """The Columns of these rows; without a wide column all but numbers may wrap."""
     return Columns(headers, list(rows), right, wide, narrow)
 
@@ -189,19 +200,33 @@ def strategy_words(strategy: Strategy) -> str:
         batch += f" x {strategy.accumulation:,}"
     recompute = f"recompute {strategy.recompute}" if strategy.recompute != "none" else ""
     mode = "inference" if strategy.mode == "infer" else ""
-    parts = [strategy.precision, batch, recompute, mesh_words(strategy.mesh), strategy.optimizer or "",
-             *technique_words(strategy), mode]  # fmt: skip
+    parts = [
+        strategy.precision,
+        batch,
+        recompute,
+        mesh_words(strategy.mesh),
+        strategy.optimizer or "",
+        *technique_words(strategy),
+        mode,
+    ]
     return ", ".join(part for part in parts if part)
 
 
 def technique_words(strategy: Strategy) -> list[str]:
     """'foreach kernels', 'offload of the optimizer', 'qlora of rank 16': what is not as usual."""
-    return [words for words, said in (
-        (f"{strategy.optimizer_kernels} kernels", strategy.optimizer_kernels),
-        ("optimizer in backward", strategy.optimizer_in_backward),
-        ("gradients kept", strategy.keep_gradients),
-        (f"offload of {'the optimizer' if strategy.offload == 'optimizer' else strategy.offload}", strategy.offload != "none"),
-        (f"{strategy.adapter} of rank {strategy.adapter_rank}", strategy.adapter != "none"),
-        ("compiled", strategy.compile),
-        ("channels last", strategy.channels_last),
-    ) if said]  # fmt: skip
+    return [
+        words
+        for words, said in (
+            (f"{strategy.optimizer_kernels} kernels", strategy.optimizer_kernels),
+            ("optimizer in backward", strategy.optimizer_in_backward),
+            ("gradients kept", strategy.keep_gradients),
+            (
+                f"offload of {'the optimizer' if strategy.offload == 'optimizer' else strategy.offload}",
+                strategy.offload != "none",
+            ),
+            (f"{strategy.adapter} of rank {strategy.adapter_rank}", strategy.adapter != "none"),
+            ("compiled", strategy.compile),
+            ("channels last", strategy.channels_last),
+        )
+        if said
+    ]

@@ -26,8 +26,10 @@ def check_picture(path: str | os.PathLike[str], flag: str) -> Path:
     """Raises InputError for another ending than those of SUFFIXES. flag: of the command line, --memory-plot."""
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
-        raise InputError(f"a picture is a .png or .svg file, got {str(path)!r}.",
-                         [f"{flag} {target.stem or 'picture'}.svg", f"{flag} - prints it as text"])  # fmt: skip
+        raise InputError(
+            f"a picture is a .png or .svg file, got {str(path)!r}.",
+            [f"{flag} {target.stem or 'picture'}.svg", f"{flag} - prints it as text"],
+        )
     return target
 
 
@@ -43,8 +45,10 @@ def check_drawable(path: str | os.PathLike[str], flag: str) -> Path:
 
 
 def _no_matplotlib(flag: str) -> MissingDependencyError:
-    return MissingDependencyError("matplotlib is needed to draw pictures and is not installed.",
-                                  ['pip install "gpuwise[plot]"', f"{flag} - prints it as text"])  # fmt: skip
+    return MissingDependencyError(
+        "matplotlib is needed to draw pictures and is not installed.",
+        ['pip install "gpuwise[plot]"', f"{flag} - prints it as text"],
+    )
 
 
 def empty_figure(width: float, height: float, flag: str) -> Figure:
@@ -64,8 +68,9 @@ def save_figure(figure: Figure, target: Path) -> Path:
         with written_whole(target) as file:
             figure.savefig(file, format=target.suffix.lower()[1:], dpi=160)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}.",
-                         ["name a folder that exists and can be written to"]) from None  # fmt: skip
+        raise InputError(
+            f"cannot write {target}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
+        ) from None
     return target
 
 

@@ -25,14 +25,24 @@ _MIND = ("stale price", "price caveat", "reserved:")  # how reasons that warn be
 def plan_report(result: PlanResult) -> Group:
     best = result.best
     parts: list[RenderableType] = [
-        Text(f"{best.job}: {format_count(best.samples)} samples, {best.steps:,} steps of "
-             f"{best.strategy.global_batch:,}. {result.considered:,} offers considered, "
-             f"{result.priced:,} strategies priced.", style="bold"),
+        Text(
+            f"{best.job}: {format_count(best.samples)} samples, {best.steps:,} steps of "
+            f"{best.strategy.global_batch:,}. {result.considered:,} offers considered, "
+            f"{result.priced:,} strategies priced.",
+            style="bold",
+        ),
         Text(""),
-        columns(_COLUMNS, [*(_row(plan, result.best_at_usual_price) for plan in result.plans),
-                           *(_out_row(m) for m in result.at_hand if m.rank is None)],
-                right=_RIGHT, wide="strategy", narrow=_NARROW),
-    ]  # fmt: skip
+        columns(
+            _COLUMNS,
+            [
+                *(_row(plan, result.best_at_usual_price) for plan in result.plans),
+                *(_out_row(m) for m in result.at_hand if m.rank is None),
+            ],
+            right=_RIGHT,
+            wide="strategy",
+            narrow=_NARROW,
+        ),
+    ]
     parts += notes(f"why {CHOSEN}", best.reasons)
     parts += notes("the others", [f"{plan.rank}: {plan.reasons[0]}" for plan in result.plans[1:] if plan.reasons])
     parts += notes(f"{NOT_FOR_TRAIN} gpuwise train cannot run these", not_for_train(result.plans))
@@ -80,8 +90,10 @@ def bought(machine: AtHand) -> str:
     against = f"{machine.rental}; its electricity costs {format_usd(machine.usd)} a run"
     if machine.break_even_months is None:
         return f"{head} never pays for itself against {against}"
-    return (f"{head} pays for itself after {months(machine.break_even_months)} of such runs without a pause, "
-            f"resale not counted, against {against}")  # fmt: skip
+    return (
+        f"{head} pays for itself after {months(machine.break_even_months)} of such runs without a pause, "
+        f"resale not counted, against {against}"
+    )
 
 
 def months(value: float) -> str:
@@ -93,10 +105,20 @@ def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
     """Counts by reason, most frequent first, with the offers that came nearest."""
     if not reasons:
         return []
-    rows = [[f"{item.count:,}", reason, "; ".join(item.examples)]
-            for reason, item in sorted(reasons.items(), key=lambda pair: -pair[1].count)]  # fmt: skip
-    return [heading("rejected"), columns(("offers", "because", "nearest"), rows, right=("offers",), wide="nearest",
-                                       narrow=(("offers",), ("because", "nearest")))]  # fmt: skip
+    rows = [
+        [f"{item.count:,}", reason, "; ".join(item.examples)]
+        for reason, item in sorted(reasons.items(), key=lambda pair: -pair[1].count)
+    ]
+    return [
+        heading("rejected"),
+        columns(
+            ("offers", "because", "nearest"),
+            rows,
+            right=("offers",),
+            wide="nearest",
+            narrow=(("offers",), ("because", "nearest")),
+        ),
+    ]
 
 
 def _row(plan: Plan, best_at_usual_price: Plan | None) -> list[str]:
@@ -121,8 +143,17 @@ def _out_row(machine: AtHand) -> list[str]:
     """A machine at hand that is not in the ranking: why, and what the job would take on it."""
     time = UNKNOWN if machine.hours is None else format_duration(machine.hours * 3600)
     money = UNKNOWN if machine.usd is None else _money(machine.usd)
-    return ["", f"{machine.count:g} x {machine.device}", offer_words(machine.offer), machine.offer.terms,
-            f"not ranked: {machine.reason}", time, money, "", ""]  # fmt: skip
+    return [
+        "",
+        f"{machine.count:g} x {machine.device}",
+        offer_words(machine.offer),
+        machine.offer.terms,
+        f"not ranked: {machine.reason}",
+        time,
+        money,
+        "",
+        "",
+    ]
 
 
 def _money(usd: float) -> str:

@@ -15,8 +15,16 @@ from gpuwise.units import format_bytes, format_duration, format_usd
 
 WIDTH = 160  # columns where no terminal and no $COLUMNS says how many
 # By the name of a result's class: the module beside this one and its function. Loaded when it is printed.
-_REPORTS = {"Forecast": "forecast", "FitResult": "fit", "Comparison": "compare", "PlanResult": "plan", "TrainResult": "train",
-            "MachineMeasurement": "measure", "Validation": "validate", "Installation": "doctor"}  # fmt: skip
+_REPORTS = {
+    "Forecast": "forecast",
+    "FitResult": "fit",
+    "Comparison": "compare",
+    "PlanResult": "plan",
+    "TrainResult": "train",
+    "MachineMeasurement": "measure",
+    "Validation": "validate",
+    "Installation": "doctor",
+}
 
 
 def as_text(result: Any) -> str:
@@ -51,9 +59,11 @@ def _fits(fits: bool | None) -> str:
 def _forecast(forecast: Any) -> str:
     memory = forecast.memory
     of = "" if memory.capacity_bytes is None else f" of {format_bytes(memory.capacity_bytes)}"
-    return (f"{forecast.job} on {_devices(forecast.device, forecast.count)}: {strategy_words(forecast.strategy)}, "
-            f"{format_duration(forecast.step_time_s.value)} a step, {rate(forecast.throughput, forecast.throughput_unit)}, "
-            f"{format_bytes(memory.device_bytes)}{of}{_fits(memory.fits)}")  # fmt: skip
+    return (
+        f"{forecast.job} on {_devices(forecast.device, forecast.count)}: {strategy_words(forecast.strategy)}, "
+        f"{format_duration(forecast.step_time_s.value)} a step, {rate(forecast.throughput, forecast.throughput_unit)}, "
+        f"{format_bytes(memory.device_bytes)}{of}{_fits(memory.fits)}"
+    )
 
 
 def _fit(result: Any) -> str:
@@ -68,8 +78,10 @@ def _compare(result: Any) -> str:
 
 
 def _plan(plan: Any) -> str:
-    return (f"{plan.rank}: {plan.job} on {_devices(plan.device, plan.count)} of {plan.offer.provider}, {plan.offer.terms}: "
-            f"{strategy_words(plan.strategy)}, {format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}")  # fmt: skip
+    return (
+        f"{plan.rank}: {plan.job} on {_devices(plan.device, plan.count)} of {plan.offer.provider}, {plan.offer.terms}: "
+        f"{strategy_words(plan.strategy)}, {format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}"
+    )
 
 
 def _plans(result: Any) -> str:
@@ -77,8 +89,10 @@ def _plans(result: Any) -> str:
 
 
 def _train(result: Any) -> str:
-    return (f"{result.job} on {result.device}: {result.stopped} after {result.steps:,} steps, "
-            f"loss {result.first_loss:.4g} to {result.last_loss:.4g}, {result.samples_per_s:,.3g} samples/s")  # fmt: skip
+    return (
+        f"{result.job} on {result.device}: {result.stopped} after {result.steps:,} steps, "
+        f"loss {result.first_loss:.4g} to {result.last_loss:.4g}, {result.samples_per_s:,.3g} samples/s"
+    )
 
 
 def _measure(result: Any) -> str:

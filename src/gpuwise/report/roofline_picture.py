@@ -62,9 +62,16 @@ def _draw_bytes(chart: Axes, roofline: Roofline) -> None:
     memory = roofline.memory
     chart.axhline(memory.datasheet / 1e9, color=ROOF, linewidth=1.3)
     chart.axhline(memory.calibrated / 1e9, color=ROOF, linewidth=1.3, linestyle="--")
-    chart.annotate(f"{memory.datasheet / 1e9:,.0f} GB/s, {percent(memory.calibrated / memory.datasheet)} reached",
-                   (1, memory.datasheet / 1e9), xycoords=("axes fraction", "data"), xytext=(0, 4), textcoords="offset points",
-                   ha="right", fontsize=9, color=ROOF)  # fmt: skip
+    chart.annotate(
+        f"{memory.datasheet / 1e9:,.0f} GB/s, {percent(memory.calibrated / memory.datasheet)} reached",
+        (1, memory.datasheet / 1e9),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+        color=ROOF,
+    )
     only = [index for index, point in enumerate(drawn(roofline)) if point.intensity is None]
     for place, index in enumerate(only):
         _mark(chart, index, drawn(roofline)[index], place, drawn(roofline)[index].bytes_per_s / 1e9)
@@ -81,12 +88,16 @@ def _draw_operations(chart: Axes, roofline: Roofline) -> None:
     low, high = _range(roofline)
     x, memory = np.geomspace(low, high, 200), roofline.memory
     for roof in roofline.compute:
-        for peak, bandwidth, style in ((roof.datasheet, memory.datasheet, "-"), (roof.calibrated, memory.calibrated, "--"),
-                                       (roof.highest or roof.datasheet, memory.highest or memory.datasheet, ":")):  # fmt: skip
+        for peak, bandwidth, style in (
+            (roof.datasheet, memory.datasheet, "-"),
+            (roof.calibrated, memory.calibrated, "--"),
+            (roof.highest or roof.datasheet, memory.highest or memory.datasheet, ":"),
+        ):
             chart.plot(x, np.minimum(peak, x * bandwidth) / 1e12, style, color=ROOF, linewidth=1.3, zorder=1)
         said = f"{roof.name} {number(roof.datasheet / 1e12)} TFLOP/s, {percent(roof.calibrated / roof.datasheet)} reached"
-        chart.annotate(said, (high, roof.datasheet / 1e12), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9,
-                       color=ROOF)  # fmt: skip
+        chart.annotate(
+            said, (high, roof.datasheet / 1e12), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9, color=ROOF
+        )
     for index, point in enumerate(drawn(roofline)):
         if point.intensity is not None:
             _mark(chart, index, point, point.intensity, point.flops_per_s / 1e12)
@@ -99,8 +110,16 @@ def _draw_operations(chart: Axes, roofline: Roofline) -> None:
 
 
 def _mark(chart: Axes, index: int, point: Point, x: float, y: float) -> None:
-    chart.scatter([x], [y], s=40 + 2200 * point.share, color=COLOURS[index % len(COLOURS)], alpha=0.75, linewidth=0.6,
-                  edgecolor="white", zorder=3)  # fmt: skip
+    chart.scatter(
+        [x],
+        [y],
+        s=40 + 2200 * point.share,
+        color=COLOURS[index % len(COLOURS)],
+        alpha=0.75,
+        linewidth=0.6,
+        edgecolor="white",
+        zorder=3,
+    )
     chart.annotate(_LETTERS[index], (x, y), ha="center", va="center", fontsize=8, zorder=4)
 
 
@@ -165,8 +184,11 @@ def text_picture(roofline: Roofline, *, width: int = 72, height: int = 16) -> st
     for place, row in enumerate(grid.lines()):
         label = number(top if place == 0 else bottom) + " T" if place in (0, height - 1) else ""
         lines.append(f"{label:>{_MARGIN - 2}} |" + row)
-    lines += [f"{'FLOP/s':>{_MARGIN - 2}} +" + "-" * chart,
-              " " * _MARGIN + f"{'bytes only':<{chart - 20}}{number(high) + ' FLOP/byte':>20}", ""]  # fmt: skip
+    lines += [
+        f"{'FLOP/s':>{_MARGIN - 2}} +" + "-" * chart,
+        " " * _MARGIN + f"{'bytes only':<{chart - 20}}{number(high) + ' FLOP/byte':>20}",
+        "",
+    ]
     names = width - 36
     lines.append(f"  {'':2}{roofline.by:<{names}}{'time':>6}{'reached':>15}{'of roof':>9}")
     for letter, point, *_ in points:
@@ -174,8 +196,10 @@ def text_picture(roofline: Roofline, *, width: int = 72, height: int = 16) -> st
         lines.append(f"  {letter} {shortened(point.name, names - 1):<{names}}{share:>6}{speed:>15}{reached:>9}")
     for roof_ in (*roofline.compute, roofline.memory):
         unit, scale = ("GB/s", 1e9) if roof_ is roofline.memory else ("TFLOP/s", 1e12)
-        lines.append(f"  {roof_.name}: {number(roof_.datasheet / scale)} {unit} by the datasheet, "
-                     f"{percent(roof_.calibrated / roof_.datasheet)} reached")  # fmt: skip
+        lines.append(
+            f"  {roof_.name}: {number(roof_.datasheet / scale)} {unit} by the datasheet, "
+            f"{percent(roof_.calibrated / roof_.datasheet)} reached"
+        )
     return "\n".join([*lines, "", *_said(roofline, width, "roof: {reached}")])
 
 

@@ -38,16 +38,39 @@ def _charts(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) 
         memory = number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes")
     peak = max((point[1] for point in _points(steps, "memory_bytes")), default=1.0)
     found = [
-        _chart(steps, "loss", "loss", _short, logarithmic=True, width=_LOSS_WIDTH,
-               note="a thin line of all values, a thick one of their mean"),
-        _chart(steps, "step_time_s", "step time", format_duration, expected=step_time, clipped=True,
-               note="and its forecast, in the band it should lie in" if step_time else ""),
+        _chart(
+            steps,
+            "loss",
+            "loss",
+            _short,
+            logarithmic=True,
+            width=_LOSS_WIDTH,
+            note="a thin line of all values, a thick one of their mean",
+        ),
+        _chart(
+            steps,
+            "step_time_s",
+            "step time",
+            format_duration,
+            expected=step_time,
+            clipped=True,
+            note="and its forecast, in the band it should lie in" if step_time else "",
+        ),
         _chart(steps, "samples_per_s", "samples/s", digits, clipped=True, note="waiting for data counted"),
-        _chart(steps, "memory_bytes", "memory", format_bytes, unit=1024.0 ** _thousands(peak), smoothed=False, from_zero=True,
-               expected=Interval(memory, memory, memory) if memory else None, note="and its forecast" if memory else ""),
+        _chart(
+            steps,
+            "memory_bytes",
+            "memory",
+            format_bytes,
+            unit=1024.0 ** _thousands(peak),
+            smoothed=False,
+            from_zero=True,
+            expected=Interval(memory, memory, memory) if memory else None,
+            note="and its forecast" if memory else "",
+        ),
         _chart(steps, "learning_rate", "learning rate", _short, smoothed=False),
         _chart(steps, "grad_norm", "gradient norm", _short, logarithmic=True),
-    ]  # fmt: skip
+    ]
     evaluations = [{**record, **part(record, "metrics")} for record in lasting(records, "evaluation")]
     names = dict.fromkeys(name for record in evaluations for name in part(record, "metrics"))
     found += [_chart(evaluations, name, name, _short, smoothed=False, note="by the job's evaluate") for name in names]

@@ -18,11 +18,14 @@ from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 
 _MOST_EVENTS = 200  # the latest of them
-_STYLE = STYLE + """
+_STYLE = (
+    STYLE
+    + """
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9em, 1fr)); gap: .8em; margin: 1.2em 0 }
 .tiles div { background: var(--panel); border-radius: 8px; padding: .5em .9em } .tiles b { display: block; font-size: 1.25em }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26em, 100%), 1fr)); gap: .9em;
-           margin-top: .9em }"""  # fmt: skip
+           margin-top: .9em }"""
+)
 
 
 def run_page(records: Sequence[dict[str, Any]]) -> str:
@@ -33,15 +36,25 @@ def run_page(records: Sequence[dict[str, Any]]) -> str:
     """
     header, steps = latest(records, "header"), lasting(records, "step")
     job = str(header.get("job") or "the job")
-    body = [f"<h1>{escape(job)}</h1>", f'<p class="dim">{escape(_setting(header))}</p>',
-            f"<p>{escape(_stand(records, steps))}</p>", _tiles(records, steps)]  # fmt: skip
+    body = [
+        f"<h1>{escape(job)}</h1>",
+        f'<p class="dim">{escape(_setting(header))}</p>',
+        f"<p>{escape(_stand(records, steps))}</p>",
+        _tiles(records, steps),
+    ]
     if rows := _checked(records, steps):
-        body += ["<h2>Forecast and measured</h2>",
-                 table(("", "forecast", "measured", "error"), rows, right=("forecast", "measured", "error")),
-                 '<p class="dim">An error is of the forecast, as a share of what was measured.</p>']  # fmt: skip
+        body += [
+            "<h2>Forecast and measured</h2>",
+            table(("", "forecast", "measured", "error"), rows, right=("forecast", "measured", "error")),
+            '<p class="dim">An error is of the forecast, as a share of what was measured.</p>',
+        ]
     if figures := curves(records, steps):
-        body += ["<h2>Curves</h2>", '<p class="dim">Green ticks are checkpoints, dashed lines interruptions and resumes, '
-                 "triangles what needs a look; pointing at one tells more.</p>", figures]  # fmt: skip
+        body += [
+            "<h2>Curves</h2>",
+            '<p class="dim">Green ticks are checkpoints, dashed lines interruptions and resumes, '
+            "triangles what needs a look; pointing at one tells more.</p>",
+            figures,
+        ]
     if rows := _events(records):
         body += ["<h2>What happened</h2>", table(("time (UTC)", "step", ""), rows, right=("step",))]
     if lines := _notes(records):
@@ -53,9 +66,15 @@ def _setting(header: Mapping[str, Any]) -> str:
     """Job, device, strategy, seed and versions, as far as they are known."""
     parameters, threads, seed = (number(header, name) for name in ("parameters", "threads", "seed"))
     versions = " ".join(f"{name} {version}" for name, version in part(header, "versions").items())
-    found = [f"{format_count(parameters)} parameters" if parameters else "", str(header.get("device") or ""),
-             f"{threads:.0f} threads" if threads else "", _strategy(header), f"seed {seed:.0f}" if seed is not None else "",
-             versions, f"started {_time(header)} UTC" if _time(header) else ""]  # fmt: skip
+    found = [
+        f"{format_count(parameters)} parameters" if parameters else "",
+        str(header.get("device") or ""),
+        f"{threads:.0f} threads" if threads else "",
+        _strategy(header),
+        f"seed {seed:.0f}" if seed is not None else "",
+        versions,
+        f"started {_time(header)} UTC" if _time(header) else "",
+    ]
     return " · ".join(word for word in found if word)
 
 
@@ -95,11 +114,15 @@ def _tiles(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -
         share = waited_s / trained_s
     saved = [record for record in lasting(records, "checkpoint") if not failed(record)]
     metrics = part(summary, "metrics") or part(latest(records, "evaluation"), "metrics")
-    found = [("loss", f"{losses[-1]:.4g}" if losses else ""), ("training", format_duration(trained_s) if trained_s else ""),
-             ("samples/s", digits(pace) if pace else ""), ("MFU", percent(mfu) if mfu is not None else ""),
-             ("waiting for data", percent(share) if share is not None else ""),
-             ("checkpoints", f"{len(saved):,}" if saved else ""),
-             *((name, f"{value:.4g}") for name in metrics if (value := number(metrics, name)) is not None)]  # fmt: skip
+    found = [
+        ("loss", f"{losses[-1]:.4g}" if losses else ""),
+        ("training", format_duration(trained_s) if trained_s else ""),
+        ("samples/s", digits(pace) if pace else ""),
+        ("MFU", percent(mfu) if mfu is not None else ""),
+        ("waiting for data", percent(share) if share is not None else ""),
+        ("checkpoints", f"{len(saved):,}" if saved else ""),
+        *((name, f"{value:.4g}") for name in metrics if (value := number(metrics, name)) is not None),
+    ]
     tiles = "".join(f"<div>{escape(name)}<b>{escape(value)}</b></div>" for name, value in found if value)
     return f'<div class="tiles">{tiles}</div>'
 
@@ -117,8 +140,13 @@ def _checked(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]])
     if expected is not None and steps:
         times = [value for record in steps if (value := number(record, "step_time_s")) is not None]
         step_time_s = number(part(summary, "step_time"), "median_s") or (median(times) if times else None)
-        row("step time", expected.value, step_time_s, format_duration,
-            f" ({format_duration(expected.low)} to {format_duration(expected.high)})")  # fmt: skip
+        row(
+            "step time",
+            expected.value,
+            step_time_s,
+            format_duration,
+            f" ({format_duration(expected.low)} to {format_duration(expected.high)})",
+        )
     row("peak memory", number(memory, "forecast_bytes"), number(memory, "measured_bytes"), format_bytes)
     if expected is not None and steps:
         expected_s, (trained_s, _) = expected.value * sum(number(record, "steps") or 1 for record in steps), _time_of(steps)
@@ -134,8 +162,9 @@ def _events(records: Sequence[dict[str, Any]]) -> list[list[str]]:
     kinds, notes = ("event", "interrupted", "resumed", "error"), set(_notes(records))
     told = [record for record in records if record.get("record") in kinds and said(record) not in notes][-_MOST_EVENTS:]
     steps = [number(record, "step") for record in told]
-    return [[_time(record), "" if step is None else f"{step:,.0f}", said(record)]
-            for record, step in zip(told, steps, strict=True)]  # fmt: skip
+    return [
+        [_time(record), "" if step is None else f"{step:,.0f}", said(record)] for record, step in zip(told, steps, strict=True)
+    ]
 
 
 def _time_of(steps: Sequence[dict[str, Any]]) -> tuple[float, float]:

@@ -87,8 +87,10 @@ class Chart:
         note = f" <span>{escape(self.note)}</span>" if self.note else ""
         title, box = escape(self.title), f'viewBox="0 0 {self.width:.0f} {_HEIGHT:.0f}"'
         drawn = "\n".join(filter(None, parts))
-        return (f"<figure><figcaption>{title}{note}</figcaption>\n"
-                f'<svg {box} role="img" aria-label="{title} over steps">{drawn}</svg></figure>')  # fmt: skip
+        return (
+            f"<figure><figcaption>{title}{note}</figcaption>\n"
+            f'<svg {box} role="img" aria-label="{title} over steps">{drawn}</svg></figure>'
+        )
 
     def _range(self) -> tuple[float, float, bool]:
         """The ends of the vertical axis, and whether it is logarithmic."""
@@ -111,23 +113,33 @@ class Chart:
         low, high, log = up
         values = decades(low, high) if log else [self.unit * tick for tick in ticks(low / self.unit, high / self.unit, 5)]
         right, bottom = self.width - _RIGHT, _HEIGHT - _BOTTOM
-        lines = [f'<line class="grid" x1="{_LEFT:.0f}" x2="{right:.0f}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-                 f'<text x="{_LEFT - 8:.0f}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(self.show(value))}</text>'
-                 for value in values]  # fmt: skip
-        lines += [f'<text x="{x(step):.1f}" y="{bottom + 20:.0f}" text-anchor="middle">{step:,.0f}</text>'
-                  for step in ticks(*across, 6) if step == int(step)]  # fmt: skip
+        lines = [
+            f'<line class="grid" x1="{_LEFT:.0f}" x2="{right:.0f}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+            f'<text x="{_LEFT - 8:.0f}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(self.show(value))}</text>'
+            for value in values
+        ]
+        lines += [
+            f'<text x="{x(step):.1f}" y="{bottom + 20:.0f}" text-anchor="middle">{step:,.0f}</text>'
+            for step in ticks(*across, 6)
+            if step == int(step)
+        ]
         return "\n".join(lines)
 
     def _band(self, y: Place) -> str:
         if self.expected is None:
             return ""
         top, bottom, right = y(self.expected.high), y(self.expected.low), self.width - _RIGHT
-        said = (f"forecast {self.show(self.expected.value)} ({self.show(self.expected.low)} to {self.show(self.expected.high)})"
-                if self.expected.low < self.expected.high else f"forecast {self.show(self.expected.value)}")  # fmt: skip
+        said = (
+            f"forecast {self.show(self.expected.value)} ({self.show(self.expected.low)} to {self.show(self.expected.high)})"
+            if self.expected.low < self.expected.high
+            else f"forecast {self.show(self.expected.value)}"
+        )
         line = f'y1="{y(self.expected.value):.1f}" y2="{y(self.expected.value):.1f}"'
-        return (f'<g><title>{escape(said)}</title><rect class="band" x="{_LEFT:.0f}" y="{top:.1f}" '
-                f'width="{right - _LEFT:.0f}" height="{bottom - top:.1f}"/>'
-                f'<line class="expected" x1="{_LEFT:.0f}" x2="{right:.0f}" {line}/></g>')  # fmt: skip
+        return (
+            f'<g><title>{escape(said)}</title><rect class="band" x="{_LEFT:.0f}" y="{top:.1f}" '
+            f'width="{right - _LEFT:.0f}" height="{bottom - top:.1f}"/>'
+            f'<line class="expected" x1="{_LEFT:.0f}" x2="{right:.0f}" {line}/></g>'
+        )
 
 
 def envelope(points: Sequence[Point], buckets: int = _BUCKETS) -> list[Point]:

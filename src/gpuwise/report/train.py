@@ -23,11 +23,13 @@ def train_report(result: TrainResult) -> Group:
     """Where it stands: loss, pace, the forecast next to what was measured, what was saved, and how to go on."""
     how = _STOPPED.get(result.stopped, result.stopped)
     parts: list[RenderableType] = [
-        Text(f"{result.job} {how} on {result.device}: {strategy_words(result.strategy)}, {result.samples:,} samples",
-             style="bold"),
+        Text(
+            f"{result.job} {how} on {result.device}: {strategy_words(result.strategy)}, {result.samples:,} samples",
+            style="bold",
+        ),
         Text(""),
         grid([*_course(result), *_measured(result), *_kept(result)]),
-    ]  # fmt: skip
+    ]
     return Group(*parts, *notes("notes", result.notes))
 
 
@@ -53,18 +55,27 @@ def _measured(result: TrainResult) -> Iterator[tuple[str, str]]:
     step, check, memory = result.step_time, result.forecast, result.memory_check
     mfu = "" if result.mfu is None else f", MFU {percent(result.mfu)}"
     went_on = "" if result.resumed_from is None else f", resumed from step {result.resumed_from:,}"
-    yield "pace", (f"{rate(result.samples_per_s, 'samples')}{mfu}, {result.steps:,} steps in "
-                   f"{format_duration(result.wall_s)}{went_on}")  # fmt: skip
-    yield "step", (f"{format_duration(step.median_s)} measured "
-                   f"({format_duration(step.low_s)} to {format_duration(step.high_s)})")  # fmt: skip
+    yield (
+        "pace",
+        (f"{rate(result.samples_per_s, 'samples')}{mfu}, {result.steps:,} steps in {format_duration(result.wall_s)}{went_on}"),
+    )
+    yield (
+        "step",
+        (f"{format_duration(step.median_s)} measured ({format_duration(step.low_s)} to {format_duration(step.high_s)})"),
+    )
     if check is not None:
         verdict = f"{'inside' if check.inside else 'outside'} its interval"
         if check.available < 1:
             left = f"the {percent(check.available)} of the processors that others left it"
             slower = not check.inside and check.measured_s > check.forecast_s  # waiting for a core is no fault of the forecast
             verdict = f"not comparable: it had {left}" if slower else f"{verdict} for {left}"
-        yield "forecast", (f"{format_duration(check.forecast_s)} ({format_duration(check.low_s)} to "
-                           f"{format_duration(check.high_s)}): {check.error:+.0%}, {verdict}")  # fmt: skip
+        yield (
+            "forecast",
+            (
+                f"{format_duration(check.forecast_s)} ({format_duration(check.low_s)} to "
+                f"{format_duration(check.high_s)}): {check.error:+.0%}, {verdict}"
+            ),
+        )
     if result.peak_memory_bytes is not None:
         foretold = ""
         if memory is not None:
@@ -81,8 +92,10 @@ def _kept(result: TrainResult) -> Iterator[tuple[str, str]]:
     if saved is not None:
         words = f"{saved['count']:,} saved"
         if saved["count"]:
-            words += (f", the last of step {saved['last_step']:,} ({format_bytes(saved['bytes'])}); they held the run up for "
-                      f"{format_duration(saved['held_up_s'])}")  # fmt: skip
+            words += (
+                f", the last of step {saved['last_step']:,} ({format_bytes(saved['bytes'])}); they held the run up for "
+                f"{format_duration(saved['held_up_s'])}"
+            )
         if saved.get("problem"):
             words += f"; the latest could not be saved: {saved['problem']}"
         yield "checkpoints", words

@@ -15,11 +15,28 @@ from gpuwise.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from gpuwise.measure.trial_result import Trial, Validation
 
-HEADERS = ("job", "batch", "measured", "p10 to p90", "forecast", "interval", "error", "inside", "memory", "expected", "off by",
-           "rests on")  # fmt: skip
+HEADERS = (
+    "job",
+    "batch",
+    "measured",
+    "p10 to p90",
+    "forecast",
+    "interval",
+    "error",
+    "inside",
+    "memory",
+    "expected",
+    "off by",
+    "rests on",
+)
 RIGHT = ("batch", "measured", "forecast", "error", "memory", "expected", "off by")
-_FOLDED = (("job", "batch", "rests on"), ("measured", "p10 to p90"), ("forecast", "interval"), ("error", "inside"),
-           ("memory", "expected", "off by"))  # fmt: skip
+_FOLDED = (
+    ("job", "batch", "rests on"),
+    ("measured", "p10 to p90"),
+    ("forecast", "interval"),
+    ("error", "inside"),
+    ("memory", "expected", "off by"),
+)
 _REST = "activations and temporaries"
 
 
@@ -65,10 +82,11 @@ def row(trial: Trial) -> list[str]:
 def overall(result: Validation) -> list[tuple[str, str]]:
     """Errors over all jobs that were measured."""
     told = result.summary
-    rows = [("step time", f"{_share(told['median_error'])} median error, {_share(told['worst_error'])} at worst"),
-            ("intervals", f"{told['inside']} of {told['measured']} measured steps lie inside"),
-            ("memory", f"{_share(told['median_memory_error'], 2)} median error, "
-                       f"{_share(told['worst_memory_error'], 2)} at worst")]  # fmt: skip
+    rows = [
+        ("step time", f"{_share(told['median_error'])} median error, {_share(told['worst_error'])} at worst"),
+        ("intervals", f"{told['inside']} of {told['measured']} measured steps lie inside"),
+        ("memory", f"{_share(told['median_memory_error'], 2)} median error, {_share(told['worst_memory_error'], 2)} at worst"),
+    ]
     if told["out_of_memory"]:
         foreseen = sum(trial.foreseen is True for trial in result.trials)
         rows.append(("out of memory", f"{told['out_of_memory']}, {foreseen} of them forecast not to fit"))
@@ -105,8 +123,10 @@ def _details(trial: Trial, result: Validation) -> Group:
     if trial.expected is not None:
         parts.append(columns(("", "measured", "forecast", "error"), compared(trial), right=("measured", "forecast", "error")))
     if trial.forecast is not None and trial.measured is not None:
-        parts += [heading("memory at the peak"), columns(("", "measured", "forecast"), memory_rows(trial),
-                                                         right=("measured", "forecast"))]  # fmt: skip
+        parts += [
+            heading("memory at the peak"),
+            columns(("", "measured", "forecast"), memory_rows(trial), right=("measured", "forecast")),
+        ]
         if trial.measured.shares:
             parts += [heading("the measured step spends its time on"), shares(trial.measured.shares)]
         parts += [heading("the forecast is bound by"), shares(trial.forecast["bound"])]
@@ -126,8 +146,9 @@ def compared(trial: Trial) -> list[list[str]]:
     if measured is not None:
         inside = "inside" if trial.inside else "OUTSIDE"
         spread = f"{format_duration(measured.step.low_s)} to {format_duration(measured.step.high_s)}"
-        told.append([f"  spread of {measured.step.rounds:,} steps, 90 % interval", spread, span(expected, format_duration),
-                     inside])  # fmt: skip
+        told.append(
+            [f"  spread of {measured.step.rounds:,} steps, 90 % interval", spread, span(expected, format_duration), inside]
+        )
     done = UNKNOWN if trial.throughput is None else number(trial.throughput)
     told.append(["throughput", done, rate(forecast["throughput"]["value"], unit), ""])
     peak = UNKNOWN if measured is None or measured.memory_bytes is None else format_bytes(measured.memory_bytes)
@@ -137,8 +158,14 @@ def compared(trial: Trial) -> list[list[str]]:
         if value is not None:
             predicted = memory["peak_reserved_bytes" if name == "reserved_bytes" else name]
             told.append([words, format_bytes(value), format_bytes(predicted), signed(predicted / value - 1)])
-    told.append(["fits", {True: "no", False: ""}[trial.outcome == "out of memory"] or yes_no(measured is not None),
-                 yes_no(memory["fits"]), ""])  # fmt: skip
+    told.append(
+        [
+            "fits",
+            {True: "no", False: ""}[trial.outcome == "out of memory"] or yes_no(measured is not None),
+            yes_no(memory["fits"]),
+            "",
+        ]
+    )
     return [*told, ["time rests on", "", forecast["provenance"]["step_time_s"], ""]]
 
 

@@ -25,8 +25,10 @@ def check_page(path: str | os.PathLike[str]) -> Path:
     """Raises InputError for another ending than those of SUFFIXES, and for a folder that is not there."""
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
-        raise InputError(f"a report is a .md or .html file, got {str(path)!r}.",
-                         [f"--report {target.stem or 'report'}.md", f"--report {target.stem or 'report'}.html"])  # fmt: skip
+        raise InputError(
+            f"a report is a .md or .html file, got {str(path)!r}.",
+            [f"--report {target.stem or 'report'}.md", f"--report {target.stem or 'report'}.html"],
+        )
     if not target.parent.is_dir():
         raise InputError(f"there is no folder {target.parent} to write {target.name} to.", ["make it first"])
     return target
@@ -40,8 +42,9 @@ def save_page(result: Validation, path: str | os.PathLike[str]) -> Path:
         with written_whole(target) as file:
             file.write(text.encode())
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}.",
-                         ["name a folder that exists and can be written to"]) from None  # fmt: skip
+        raise InputError(
+            f"cannot write {target}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
+        ) from None
     return target
 
 
@@ -60,9 +63,12 @@ def markdown(result: Validation) -> str:
 
 def html(result: Validation) -> str:
     """The same, as one file."""
-    body = [f"<h1>{_TITLE}</h1>", *[f"<p>{escape(line)}</p>" for line in _opening(result)],
-            table(HEADERS, [row(trial) for trial in result.trials], right=RIGHT),
-            table(("over all", ""), overall(result))]  # fmt: skip
+    body = [
+        f"<h1>{_TITLE}</h1>",
+        *[f"<p>{escape(line)}</p>" for line in _opening(result)],
+        table(HEADERS, [row(trial) for trial in result.trials], right=RIGHT),
+        table(("over all", ""), overall(result)),
+    ]
     for trial in result.trials:
         body += [f"<h2>{escape(trial.job)}</h2>", bullets(_facts(trial))]
         if rows := _memory(trial):
@@ -78,8 +84,10 @@ _MEMORY = ("memory at the peak", "measured", "forecast")
 
 def _opening(result: Validation) -> list[str]:
     versions = sorted({f"PyTorch {t.torch_version}, threads: {t.threads}" for t in result.trials if t.torch_version})
-    return [f"{result.machine} ({result.chip}), {result.taken}. {'; '.join(versions)}. Written by gpuwise validate in "
-            f"{result.seconds:.0f} s. An error is of the forecast, as a share of what was measured."]  # fmt: skip
+    return [
+        f"{result.machine} ({result.chip}), {result.taken}. {'; '.join(versions)}. Written by gpuwise validate in "
+        f"{result.seconds:.0f} s. An error is of the forecast, as a share of what was measured."
+    ]
 
 
 def _facts(trial: Trial) -> list[str]:
@@ -92,8 +100,10 @@ def _facts(trial: Trial) -> list[str]:
     told.append(f"{strategy.precision}, micro-batch {strategy.micro_batch:,}, accumulation {strategy.accumulation:,}{sizes}")
     if trial.measured is not None and trial.throughput is not None:
         foretold = trial.forecast["throughput"]
-        told.append(f"throughput {rate(trial.throughput, foretold['unit'])} measured over {trial.measured.step.rounds:,} "
-                    f"steps, {number(foretold['value'])} forecast")  # fmt: skip
+        told.append(
+            f"throughput {rate(trial.throughput, foretold['unit'])} measured over {trial.measured.step.rounds:,} "
+            f"steps, {number(foretold['value'])} forecast"
+        )
         told.append(f"the measured step spends its time on {_shares(trial.measured.shares)}")
     told.append(f"the forecast is bound by {_shares(trial.forecast['bound'])}")
     return [*told, *trial.forecast["assumptions"], *trial.forecast["warnings"]]

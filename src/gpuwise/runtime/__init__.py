@@ -5,5 +5,14 @@ from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, StepTime, Tra
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.training import TrainedStep, Training
 
-__all__ = ["ForecastCheck", "MemoryCheck", "Program", "StepTime", "TrainResult", "TrainSettings", "TrainedStep", "Training",
-           "build"]  # fmt: skip
+__all__ = [
+    "ForecastCheck",
+    "MemoryCheck",
+    "Program",
+    "StepTime",
+    "TrainResult",
+    "TrainSettings",
+    "TrainedStep",
+    "Training",
+    "build",
+]

@@ -37,22 +37,29 @@ def adapted(model: nn.Module, strategy: Strategy) -> nn.Module:
     if strategy.adapter == "none":
         return model
     if strategy.adapter == "qlora" and strategy.precision == "fp8":
-        raise InputError("weights held in 4 bits are multiplied in 16 bits, not in fp8.",
-                         ["--precision amp-bf16", "--adapter lora"])  # fmt: skip
+        raise InputError(
+            "weights held in 4 bits are multiplied in 16 bits, not in fp8.", ["--precision amp-bf16", "--adapter lora"]
+        )
     make_importable()  # peft imports transformers, which imports torchvision where it is installed
     peft = _package("peft", purpose="train adapters")
     names = inner_linears(model)
     if not names:
-        raise UnsupportedError(f"{type(model).__name__} has no linear layer beside its output that could have an adapter.",
-                               ["leave out --adapter"])  # fmt: skip
+        raise UnsupportedError(
+            f"{type(model).__name__} has no linear layer beside its output that could have an adapter.", ["leave out --adapter"]
+        )
     if strategy.adapter == "qlora":
         in_4_bits(model, names, _COMPUTE.get(strategy.precision, torch.float32), double_quantized=True)
     four_bits_recorded = any(isinstance(model.get_submodule(name), Linear4Bit) for name in names)
     if peft is None or four_bits_recorded:
         return _trained_in_fp32(with_low_rank(model, names, strategy.adapter_rank, float(ALPHA_PER_RANK)))
     exactly = "|".join(re.escape(name) for name in names)
-    config = peft.LoraConfig(r=strategy.adapter_rank, lora_alpha=ALPHA_PER_RANK * strategy.adapter_rank,
-                             target_modules=exactly, lora_dropout=0.0, bias="none")  # fmt: skip
+    config = peft.LoraConfig(
+        r=strategy.adapter_rank,
+        lora_alpha=ALPHA_PER_RANK * strategy.adapter_rank,
+        target_modules=exactly,
+        lora_dropout=0.0,
+        bias="none",
+    )
     return _trained_in_fp32(peft.inject_adapter_in_model(config, model))
 
 
@@ -89,9 +96,14 @@ def in_4_bits(model: nn.Module, names: list[str], compute: torch.dtype, *, doubl
             setattr(model.get_submodule(parent), child, Linear4Bit(old, compute, double_quantized=double_quantized))
             continue
         new = bitsandbytes.nn.Linear4bit(
-            old.in_features, old.out_features, bias=old.bias is not None, compute_dtype=compute,
-            compress_statistics=double_quantized, quant_type="nf4", device="meta",
-        )  # fmt: skip
+            old.in_features,
+            old.out_features,
+            bias=old.bias is not None,
+            compute_dtype=compute,
+            compress_statistics=double_quantized,
+            quant_type="nf4",
+            device="meta",
+        )
         new.weight = bitsandbytes.nn.Params4bit(
             old.weight.detach().to(compute), compress_statistics=double_quantized, quant_type="nf4", module=new
         )

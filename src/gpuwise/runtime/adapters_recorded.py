@@ -126,8 +126,9 @@ def scales_of(state: Any, *, in_place: bool) -> Tensor:
     scales: Tensor = state.absmax
     if not state.nested:
         return scales
-    scales = torch.ops.bitsandbytes.dequantize_blockwise(scales, state.state2.absmax, state.state2.code, BLOCKS_A_SCALE,
-                                                         torch.float32)  # fmt: skip
+    scales = torch.ops.bitsandbytes.dequantize_blockwise(
+        scales, state.state2.absmax, state.state2.code, BLOCKS_A_SCALE, torch.float32
+    )
     return scales.add_(state.offset) if in_place else scales + state.offset
 
 
@@ -145,8 +146,15 @@ def pack(weight: Any, device: torch.device) -> nn.Parameter:
         return torch.empty(size, dtype=dtype, device=device)
 
     nested = bool(weight.compress_statistics)
-    state = SimpleNamespace(shape=weight.shape, dtype=weight.dtype, code=made(16), nested=nested, offset=None, state2=None,
-                            absmax=made(blocks, dtype=torch.uint8 if nested else torch.float32))  # fmt: skip
+    state = SimpleNamespace(
+        shape=weight.shape,
+        dtype=weight.dtype,
+        code=made(16),
+        nested=nested,
+        offset=None,
+        state2=None,
+        absmax=made(blocks, dtype=torch.uint8 if nested else torch.float32),
+    )
     if nested:
         state.offset = torch.empty((), device=device)
         state.state2 = SimpleNamespace(absmax=made(-(-blocks // BLOCKS_A_SCALE)), code=made(256))
@@ -161,9 +169,13 @@ def define_operators() -> None:
         return
     library = torch.library.Library("bitsandbytes", "FRAGMENT")
     library.define("dequantize_blockwise(Tensor A, Tensor absmax, Tensor code, int blocksize, ScalarType dtype) -> Tensor")
-    library.define("dequantize_4bit(Tensor A, Tensor absmax, int blocksize, str quant_type, int[] shape, ScalarType dtype) "
-                   "-> Tensor")  # fmt: skip
+    library.define(
+        "dequantize_4bit(Tensor A, Tensor absmax, int blocksize, str quant_type, int[] shape, ScalarType dtype) -> Tensor"
+    )
     library.impl("dequantize_blockwise", lambda A, absmax, code, blocksize, dtype: torch.empty_like(A, dtype=dtype), "Meta")
-    library.impl("dequantize_4bit", lambda A, absmax, blocksize, quant_type, shape, dtype:
-                 torch.empty(shape, dtype=dtype, device=A.device), "Meta")  # fmt: skip
+    library.impl(
+        "dequantize_4bit",
+        lambda A, absmax, blocksize, quant_type, shape, dtype: torch.empty(shape, dtype=dtype, device=A.device),
+        "Meta",
+    )
     _libraries.append(library)

@@ -80,10 +80,15 @@ def sound_buffers(model: nn.Module, among: Collection[str] | None = None) -> lis
 
     -inf is sound: masks are filled with it.
     """
-    named = {f"{path}.{name}" if path else name: buffer for path, module in model.named_modules()
-             for name, buffer in module._buffers.items()
-             if buffer is not None and name not in module._non_persistent_buffers_set and buffer.is_floating_point()
-             and buffer.numel()}  # fmt: skip
+    named = {
+        f"{path}.{name}" if path else name: buffer
+        for path, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+        and name not in module._non_persistent_buffers_set
+        and buffer.is_floating_point()
+        and buffer.numel()
+    }
     if among is not None:
         named = {name: buffer for name, buffer in named.items() if name in among}
     if not named:

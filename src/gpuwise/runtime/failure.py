@@ -15,8 +15,9 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def job_failure(error: BaseException, job: Job, *, doing: str, part: object,
-                memory: Callable[[], MemoryView] | None = None) -> GpuwiseError:  # fmt: skip
+def job_failure(
+    error: BaseException, job: Job, *, doing: str, part: object, memory: Callable[[], MemoryView] | None = None
+) -> GpuwiseError:
     """The error to raise when the job's code raised `error`; says which line of the job it came from.
 
     doing: what the job was asked for, e.g. "step 1"; part: the job's function that was asked, to be pointed at when
@@ -33,8 +34,10 @@ def job_failure(error: BaseException, job: Job, *, doing: str, part: object,
     if is_out_of_memory(error):
         return explain(error, memory and memory(), where=f"{job.name or 'the job'} in {doing}{at}")
     if isinstance(error, SystemExit):
-        return JobError(f"{where}: it ended the program with sys.exit({message_of(error) or 0}).",
-                        ["raise an error where something is wrong", "--steps or --time-limit end a run early"])  # fmt: skip
+        return JobError(
+            f"{where}: it ended the program with sys.exit({message_of(error) or 0}).",
+            ["raise an error where something is wrong", "--steps or --time-limit end a run early"],
+        )
     text = message_of(error)
     return JobError(f"{where}: {type(error).__name__}: {text[:400]}." if text else f"{where}: {type(error).__name__}.")
 

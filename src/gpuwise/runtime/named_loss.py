@@ -26,11 +26,15 @@ def separated(result: Any, *, what: str = "loss") -> tuple[Tensor, Parts]:
         _check_number(result, f"the {what}")
         return result, {}
     if not isinstance(result, Mapping):
-        raise JobError(f"the {what} must be a tensor with one number, or a dict of them, got {type(result).__name__}.",
-                       ['return the mean of the losses, or {"loss": total, "name": part}'])  # fmt: skip
+        raise JobError(
+            f"the {what} must be a tensor with one number, or a dict of them, got {type(result).__name__}.",
+            ['return the mean of the losses, or {"loss": total, "name": part}'],
+        )
     if TOTAL not in result:
-        raise JobError(f'the {what} returned {", ".join(map(repr, result)) or "nothing"}, and none of it is "{TOTAL}".',
-                       [f'name the number to minimise, or to watch: {{"{TOTAL}": total, ...}}'])  # fmt: skip
+        raise JobError(
+            f'the {what} returned {", ".join(map(repr, result)) or "nothing"}, and none of it is "{TOTAL}".',
+            [f'name the number to minimise, or to watch: {{"{TOTAL}": total, ...}}'],
+        )
     total = result[TOTAL]
     if not isinstance(total, Tensor):
         raise JobError(f'"{TOTAL}" of what the {what} returned is a {type(total).__name__}, not a tensor.')
@@ -42,8 +46,10 @@ def separated(result: Any, *, what: str = "loss") -> tuple[Tensor, Parts]:
 def check_trains(loss: Tensor) -> None:
     """Raises JobError for a loss that no parameter gets a gradient from."""
     if not loss.requires_grad:
-        raise JobError("the loss does not depend on any parameter that requires a gradient.",
-                       ["do not detach it or compute it under no_grad"])  # fmt: skip
+        raise JobError(
+            "the loss does not depend on any parameter that requires a gradient.",
+            ["do not detach it or compute it under no_grad"],
+        )
 
 
 def mean_parts(of_micro_batches: Sequence[Parts]) -> Parts:

@@ -58,8 +58,10 @@ class VisitingBlocks:
     def __init__(self, model: nn.Module, copies: HostCopies):
         blocks = repeated_blocks(model)
         if not blocks:
-            raise UnsupportedError(f"{type(model).__name__} has no repeated blocks whose parameters could visit the device.",
-                                   ["--offload optimizer", "group the layers in a torch.nn.ModuleList"])  # fmt: skip
+            raise UnsupportedError(
+                f"{type(model).__name__} has no repeated blocks whose parameters could visit the device.",
+                ["--offload optimizer", "group the layers in a torch.nn.ModuleList"],
+            )
         holders: dict[Parameter, int] = {}
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
@@ -120,8 +122,9 @@ class HostOptimizer(Together):
         visiting: the blocks whose parameters are fetched when they are needed; all others are sent back after the step.
     """
 
-    def __init__(self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer],
-                 visiting: VisitingBlocks | None = None):  # fmt: skip
+    def __init__(
+        self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer], visiting: VisitingBlocks | None = None
+    ):
         self._all_copies = copies
         self.copies = {p: copy for p, copy in copies.items() if p.requires_grad}
         self._visiting = visiting

@@ -20,9 +20,15 @@ from gpuwise.strategy import fused_sgd_fault, kernels_of
 OptimizerChoice = str | Callable[[Iterable[Parameter]], Optimizer]
 
 
-def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], learning_rate: float, *,
-                   kernels: str | None = None, hidden: Collection[Parameter] = (),
-                   scaled: bool = False) -> Optimizer:  # fmt: skip
+def make_optimizer(
+    choice: OptimizerChoice,
+    parameters: Iterable[Parameter],
+    learning_rate: float,
+    *,
+    kernels: str | None = None,
+    hidden: Collection[Parameter] = (),
+    scaled: bool = False,
+) -> Optimizer:
     """The optimizer named, or made by the job's own function.
 
     Arguments:
@@ -35,8 +41,10 @@ def make_optimizer(choice: OptimizerChoice, parameters: Iterable[Parameter], lea
     """
     if callable(choice):
         if kernels is not None:
-            raise InputError("the job makes its own optimizer, so its kernels cannot be chosen here.",
-                             ["choose them in the job's own function", "name the optimizer: --optimizer adamw"])  # fmt: skip
+            raise InputError(
+                "the job makes its own optimizer, so its kernels cannot be chosen here.",
+                ["choose them in the job's own function", "name the optimizer: --optimizer adamw"],
+            )
         made = choice(parameters)
         check_fused_sgd(made, scaled=scaled)
         return made
@@ -60,11 +68,14 @@ def check_fused_sgd(optimizer: Optimizer, *, scaled: bool) -> None:
     """Raises JobError for an optimizer of the job's own that is a fused SGD where PyTorch's is wrong."""
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         parameters = group["params"]
-        fault = fused_sgd_fault(on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters),
-                                scaled=scaled and group["momentum"] != 0)  # fmt: skip
+        fault = fused_sgd_fault(
+            on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters), scaled=scaled and group["momentum"] != 0
+        )
         if group["fused"] and fault:
-            raise JobError(f"the job makes torch.optim.SGD(fused=True). {fault}.",
-                           ["leave out fused=True in the job", "--precision amp-bf16 or fp32"])  # fmt: skip
+            raise JobError(
+                f"the job makes torch.optim.SGD(fused=True). {fault}.",
+                ["leave out fused=True in the job", "--precision amp-bf16 or fp32"],
+            )
 
 
 def _on_cpu(parameters: Iterable[Parameter]) -> bool:
@@ -83,8 +94,10 @@ def hidden_matrices(model: nn.Module) -> list[Parameter]:
     """
     found = {p: None for block in repeated_blocks(model) for p in block.parameters() if p.dim() == 2 and p.requires_grad}
     if not found:
-        raise UnsupportedError(f"{type(model).__name__} has no matrices in repeated blocks for muon to update.",
-                               ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"])  # fmt: skip
+        raise UnsupportedError(
+            f"{type(model).__name__} has no matrices in repeated blocks for muon to update.",
+            ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"],
+        )
     return list(found)
 
 

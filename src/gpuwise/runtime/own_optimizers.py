@@ -49,10 +49,14 @@ def named_optimizers(named: Mapping[str, Callable[[nn.Module], Optimizer]], mode
         except GpuwiseError:
             raise
         except Exception as error:  # the user's own code may raise anything
-            raise JobError(f"the job's optimizer {name!r} cannot be made: {type(error).__name__}: {error}.",
-                           ["a function of the model: lambda model: Adam(model.part.parameters())"]) from error  # fmt: skip
+            raise JobError(
+                f"the job's optimizer {name!r} cannot be made: {type(error).__name__}: {error}.",
+                ["a function of the model: lambda model: Adam(model.part.parameters())"],
+            ) from error
         if not isinstance(optimizer, Optimizer):
-            raise JobError(f"the job's optimizer {name!r} is a {type(optimizer).__name__}, not a torch.optim.Optimizer.",
-                           ["lambda model: torch.optim.Adam(model.part.parameters())"])  # fmt: skip
+            raise JobError(
+                f"the job's optimizer {name!r} is a {type(optimizer).__name__}, not a torch.optim.Optimizer.",
+                ["lambda model: torch.optim.Adam(model.part.parameters())"],
+            )
         parts[name] = optimizer
     return NamedOptimizers(parts)

@@ -33,8 +33,16 @@ class StepContext:
     Gradients are those of PyTorch: they add up until `zero_grad`, and all of them are freed when the step is over.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Mapping[str, Optimizer], *, precision: str, device: torch.device,
-                 scaler: torch.amp.GradScaler, clip: Clip | None):  # fmt: skip
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Mapping[str, Optimizer],
+        *,
+        precision: str,
+        device: torch.device,
+        scaler: torch.amp.GradScaler,
+        clip: Clip | None,
+    ):
         self.model, self.optimizers, self.device = model, dict(optimizers), device
         self._precision, self._scaler, self._clip = precision, scaler, clip
         self.norms: list[Tensor] = []  # of the gradients of each update of the step, before they were clipped
@@ -74,8 +82,10 @@ class StepContext:
             self.updated |= {id(p) for p in held if p.grad is not None}
         with self._outside_autocast():
             if self._scaler.is_enabled() and name in self._stepped:
-                raise JobError(f"the step updates {name!r} twice, and fp16's gradient scale holds for one update of each.",
-                               ["--precision amp-bf16", "one update of each optimizer a step"])  # fmt: skip
+                raise JobError(
+                    f"the step updates {name!r} twice, and fp16's gradient scale holds for one update of each.",
+                    ["--precision amp-bf16", "one update of each optimizer a step"],
+                )
             self._stepped.add(name)
             if self._clip is not None:
                 self._scaler.unscale_(optimizer)
@@ -96,9 +106,10 @@ class StepContext:
 
     def _update_by_closure(self, name: str, optimizer: Optimizer, closure: Callable[[], Tensor] | None) -> Tensor | None:
         if closure is None:
-            raise JobError(f"{type(optimizer).__name__} evaluates the loss itself: its update needs a closure.",
-                           [f"context.update({name!r}, closure); closure() does zero_grad and backward, and returns the loss"],
-                           )  # fmt: skip
+            raise JobError(
+                f"{type(optimizer).__name__} evaluates the loss itself: its update needs a closure.",
+                [f"context.update({name!r}, closure); closure() does zero_grad and backward, and returns the loss"],
+            )
         if self._scaler.is_enabled() or self._clip is not None:
             what = "fp16 gradients cannot be scaled" if self._scaler.is_enabled() else "gradients cannot be clipped"
             raise UnsupportedError(f"{what} inside the evaluations of {type(optimizer).__name__}'s closure.", _CLOSURE_WAYS)
@@ -118,8 +129,10 @@ class StepContext:
         if name is None and len(self.optimizers) == 1:
             return next(iter(self.optimizers))
         if name not in self.optimizers:
-            raise JobError(f"the step names the optimizer {name!r}; the job has {', '.join(map(repr, self.optimizers))}.",
-                           [f"context.update({next(iter(self.optimizers))!r})"])  # fmt: skip
+            raise JobError(
+                f"the step names the optimizer {name!r}; the job has {', '.join(map(repr, self.optimizers))}.",
+                [f"context.update({next(iter(self.optimizers))!r})"],
+            )
         return name
 
     def _named(self, name: str) -> Optimizer:
@@ -200,16 +213,21 @@ def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: b
     else:
         what, why = f"{name} has a step of its own", "where that says"
     refused: list[tuple[bool, str, list[str]]] = [
-        (strategy.accumulation > 1, f"it updates {why}, so gpuwise cannot accumulate gradients before",
-         ["--accumulate 1, with a larger --micro-batch"]),
+        (
+            strategy.accumulation > 1,
+            f"it updates {why}, so gpuwise cannot accumulate gradients before",
+            ["--accumulate 1, with a larger --micro-batch"],
+        ),
         (strategy.optimizer_in_backward, f"it updates {why}, not inside backward", ["leave out --optimizer-in-backward"]),
         (strategy.keep_gradients, "it clears gradients itself", ["leave out --keep-gradients"]),
         (strategy.offload != "none", "its updates are not moved to the host", ["--offload none"]),
         (closure and job.clip_norm is not None, "gradients cannot be clipped inside a closure", _CLOSURE_WAYS[1:]),
-        (not closure and strategy.compile and compiled_parts(model) == [model],
-         "it may call parts of the model, so the model is not compiled as a whole",
-         ["leave out --compile", "torch.compile parts in the Job's model function"]),
-    ]  # fmt: skip
+        (
+            not closure and strategy.compile and compiled_parts(model) == [model],
+            "it may call parts of the model, so the model is not compiled as a whole",
+            ["leave out --compile", "torch.compile parts in the Job's model function"],
+        ),
+    ]
     for asked, reason, ways in refused:
         if asked:
             raise UnsupportedError(f"{what}: {reason}.", ways)
@@ -217,5 +235,7 @@ def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: b
         raise PrecisionError(f"{what}: fp16 gradients cannot be scaled inside a closure.", _CLOSURE_WAYS[:1])
     if isinstance(job.optimizer, Mapping) and (strategy.optimizer or strategy.optimizer_kernels):
         flag = "optimizer" if strategy.optimizer else "optimizer-kernels"
-        raise InputError(f"{name} makes its own optimizers ({', '.join(job.optimizer)}); none of them is --{flag}'s.",
-                         [f"leave out --{flag}", "choose it in the job's own functions"])  # fmt: skip
+        raise InputError(
+            f"{name} makes its own optimizers ({', '.join(job.optimizer)}); none of them is --{flag}'s.",
+            [f"leave out --{flag}", "choose it in the job's own functions"],
+        )

@@ -59,8 +59,9 @@ def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None
     return tensor.to(device, wanted)
 
 
-def _replace_tensors(model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor], *,
-                     plain: bool = True) -> None:  # fmt: skip
+def _replace_tensors(
+    model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor], *, plain: bool = True
+) -> None:
     """Replaces parameters, buffers and (plain) other tensors that are attributes; what was shared stays shared.
 
     `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.

@@ -54,8 +54,11 @@ def with_fp8_products(model: nn.Module, device: torch.device) -> nn.Module:
     float8 = import_module("torchao.float8")
     names = {name for name in inner_linears(model) if "lora_" not in name and _divisible(model.get_submodule(name))}
     if not names:
-        raise UnsupportedError(f"{type(model).__name__} has no linear layer for fp8: beside its output, none has sides that "
-                               f"{_FP8_MULTIPLE} divides.", ["--precision amp-bf16"])  # fmt: skip
+        raise UnsupportedError(
+            f"{type(model).__name__} has no linear layer for fp8: beside its output, none has sides that "
+            f"{_FP8_MULTIPLE} divides.",
+            ["--precision amp-bf16"],
+        )
     config = float8.Float8LinearConfig(emulate=device.type == "cpu")
     converted: nn.Module = float8.convert_to_float8_training(
         model, module_filter_fn=lambda module, name: name in names, config=config

@@ -46,11 +46,15 @@ class Program:
         self.trains = strategy.mode == "train"
         trainable = [p for p in model.parameters() if p.requires_grad]
         if self.trains and not trainable:
-            raise JobError(f"{job.name or 'the model'} has no parameter that requires a gradient.",
-                           ["set requires_grad on what should be trained", "use --mode infer"])  # fmt: skip
+            raise JobError(
+                f"{job.name or 'the model'} has no parameter that requires a gradient.",
+                ["set requires_grad on what should be trained", "use --mode infer"],
+            )
         if not self.trains and job.loss is None:
-            raise UnsupportedError(f"{job.name or 'the job'} has its own step and no loss, so a forward pass is not known.",
-                                   ["loss=lambda model, batch: ... in the Job, beside its step"])  # fmt: skip
+            raise UnsupportedError(
+                f"{job.name or 'the job'} has its own step and no loss, so a forward pass is not known.",
+                ["loss=lambda model, batch: ... in the Job, beside its step"],
+            )
         _check_techniques(strategy, device)
         _check_update(job, strategy)
         copies = None if strategy.offload == "none" else HostCopies(model.parameters())
@@ -199,8 +203,9 @@ class Program:
             hook.remove()
         return answer[0] if answer else None
 
-    def _make_optimizer(self, trainable: list[nn.Parameter], copies: HostCopies | None,
-                        visiting: VisitingBlocks | None) -> torch.optim.Optimizer | NamedOptimizers:  # fmt: skip
+    def _make_optimizer(
+        self, trainable: list[nn.Parameter], copies: HostCopies | None, visiting: VisitingBlocks | None
+    ) -> torch.optim.Optimizer | NamedOptimizers:
         """The optimizer of the trainable parameters, or of their copies in host memory; or the job's own, by name."""
         if isinstance(self.job.optimizer, Mapping):
             check_own_step(self.job, self.strategy, self.model, closure=False)  # before anything is made
@@ -212,9 +217,14 @@ class Program:
         hidden = hidden_matrices(self.model) if choice == "muon" else []
         if copies is not None:
             hidden = [copies[p] for p in hidden]
-        make = partial(make_optimizer, choice, learning_rate=self.job.learning_rate,
-                       kernels=self.strategy.optimizer_kernels, hidden=hidden,
-                       scaled=self.strategy.precision == "amp-fp16")  # fmt: skip
+        make = partial(
+            make_optimizer,
+            choice,
+            learning_rate=self.job.learning_rate,
+            kernels=self.strategy.optimizer_kernels,
+            hidden=hidden,
+            scaled=self.strategy.precision == "amp-fp16",
+        )
         if copies is not None:
             return HostOptimizer(copies, make, visiting)
         return InBackward(trainable, make) if self.strategy.optimizer_in_backward else make(trainable)
@@ -237,8 +247,9 @@ class Program:
         named = self.optimizer.parts if isinstance(self.optimizer, NamedOptimizers) else {ONLY: self.optimizer}
         norm = self.job.clip_norm
         clip = None if norm is None else lambda parameters: self.clip_gradients(norm, parameters)
-        return StepContext(self.model, named, precision=self.strategy.precision, device=self.device, scaler=self.scaler,
-                           clip=clip)  # fmt: skip
+        return StepContext(
+            self.model, named, precision=self.strategy.precision, device=self.device, scaler=self.scaler, clip=clip
+        )
 
     def _on_device(self, batch: Any) -> Any:
         return batch if self._batch_is_ready else mapped(batch, self._to_device)
@@ -255,12 +266,17 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
     """
     device = torch.device(device)
     if world != 1 or rank != 0:
-        raise UnsupportedError("this version runs one process; it cannot build a rank of several.",
-                               ["use a mesh of one device"])  # fmt: skip
+        raise UnsupportedError(
+            "this version runs one process; it cannot build a rank of several.", ["use a mesh of one device"]
+        )
     set_matmul_precision(strategy.precision)
     try:
-        model = make_model(lambda: adapted(job.model(), strategy), device, parameter_dtype(strategy.precision),
-                           on_host=strategy.adapter == "qlora")  # fmt: skip
+        model = make_model(
+            lambda: adapted(job.model(), strategy),
+            device,
+            parameter_dtype(strategy.precision),
+            on_host=strategy.adapter == "qlora",
+        )
         if strategy.precision == "fp8":
             model = with_fp8_products(model, device)
         if strategy.channels_last:
@@ -268,8 +284,9 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
     except GpuwiseError:
         raise
     except Exception as error:  # the user's own code may raise anything
-        raise JobError(f"the model of {job.name or 'the job'} cannot be built: "
-                       f"{type(error).__name__}: {message_of(error)}.") from error
+        raise JobError(
+            f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {message_of(error)}."
+        ) from error
     apply_recompute(model, strategy.recompute)
     program = Program(job, strategy, device, model)
     if strategy.compile:
@@ -285,21 +302,29 @@ def _check_techniques(strategy: Strategy, device: torch.device) -> None:
         return
     frees = strategy.optimizer_in_backward or strategy.offload != "none"
     if strategy.optimizer_in_backward and strategy.precision == "amp-fp16":
-        raise InputError("an optimizer in backward cannot scale fp16 gradients: whether to skip a step is known only once "
-                         "all of them are there.", ["--precision amp-bf16", "leave out --optimizer-in-backward"])  # fmt: skip
+        raise InputError(
+            "an optimizer in backward cannot scale fp16 gradients: whether to skip a step is known only once "
+            "all of them are there.",
+            ["--precision amp-bf16", "leave out --optimizer-in-backward"],
+        )
     if strategy.optimizer_in_backward and strategy.offload != "none":
-        raise InputError("offload frees each gradient as soon as it is there, so an optimizer in backward adds nothing.",
-                         ["leave out --optimizer-in-backward", "--offload none"])  # fmt: skip
+        raise InputError(
+            "offload frees each gradient as soon as it is there, so an optimizer in backward adds nothing.",
+            ["leave out --optimizer-in-backward", "--offload none"],
+        )
     if strategy.keep_gradients and frees:
-        raise InputError("gradients cannot be kept where each is freed as soon as it was used.",
-                         ["leave out --keep-gradients"])  # fmt: skip
+        raise InputError("gradients cannot be kept where each is freed as soon as it was used.", ["leave out --keep-gradients"])
 
 
 def _check_update(job: Job, strategy: Strategy) -> None:
     """Raises InputError where the job asks something of the update that the strategy's way to update cannot do."""
     if job.clip_norm is not None and strategy.optimizer_in_backward:
-        raise InputError("gradients cannot be clipped together where each is used and freed as it comes.",
-                         ["leave out --optimizer-in-backward", "a Job without clip_norm"])  # fmt: skip
+        raise InputError(
+            "gradients cannot be clipped together where each is used and freed as it comes.",
+            ["leave out --optimizer-in-backward", "a Job without clip_norm"],
+        )
     if job.ema_decay is not None and strategy.offload == "parameters":
-        raise InputError("the average of the parameters stays on the device, which offloaded parameters are to leave.",
-                         ["--offload optimizer", "a Job without ema_decay"])  # fmt: skip
+        raise InputError(
+            "the average of the parameters stays on the device, which offloaded parameters are to leave.",
+            ["--offload optimizer", "a Job without ema_decay"],
+        )

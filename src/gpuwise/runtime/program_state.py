@@ -56,8 +56,10 @@ def _parts(optimizer: Optimizer | NamedOptimizers, saved: Any) -> list[tuple[Opt
     if not isinstance(optimizer, NamedOptimizers):
         return [(optimizer, saved)]
     if set(saved) != set(optimizer.parts):
-        raise InputError(f"the checkpoint has the optimizers {', '.join(saved)}; the job has {', '.join(optimizer.parts)}.",
-                         ["the Job as it was", "another run folder"])  # fmt: skip
+        raise InputError(
+            f"the checkpoint has the optimizers {', '.join(saved)}; the job has {', '.join(optimizer.parts)}.",
+            ["the Job as it was", "another run folder"],
+        )
     return [(part, saved[name]) for name, part in optimizer.parts.items()]
 
 

@@ -14,11 +14,16 @@ from gpuwise.job.blocks import repeated_blocks
 
 # What selective recompute keeps: attention and every second product (torchtitan's choice, which gives back more memory
 # than keeping them all); everything between them is run again.
-_PRODUCTS = {getattr(torch.ops.aten, name).default for name in (
-    "mm", "addmm", "bmm", "baddbmm", "convolution")}  # fmt: skip
-_ATTENTION = {getattr(torch.ops.aten, name).default for name in (
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")}  # fmt: skip
+_PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
+_ATTENTION = {
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    )
+}
 
 
 def apply_recompute(model: nn.Module, recompute: str) -> None:
@@ -31,8 +36,10 @@ def apply_recompute(model: nn.Module, recompute: str) -> None:
         return
     blocks = repeated_blocks(model)
     if not blocks:
-        raise UnsupportedError(f"{type(model).__name__} has no repeated blocks for recompute={recompute!r} to act on.",
-                               ["use --recompute none", "group the layers in a torch.nn.ModuleList or Sequential"])  # fmt: skip
+        raise UnsupportedError(
+            f"{type(model).__name__} has no repeated blocks for recompute={recompute!r} to act on.",
+            ["use --recompute none", "group the layers in a torch.nn.ModuleList or Sequential"],
+        )
     options: dict[str, Any] = {"use_reentrant": False}
     if recompute == "selective":
         options["context_fn"] = _keep_some

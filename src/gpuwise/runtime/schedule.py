@@ -88,8 +88,10 @@ def _checked(own: Shape) -> Shape:
     def shape(step: int, steps: int) -> float:
         factor = own(step, steps)
         if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
-            raise JobError(f"the job's schedule gave {factor!r} at step {step}; a factor from 0 on was expected.",
-                           ["return a number such as 1.0 or 0.5"])  # fmt: skip
+            raise JobError(
+                f"the job's schedule gave {factor!r} at step {step}; a factor from 0 on was expected.",
+                ["return a number such as 1.0 or 0.5"],
+            )
         return float(factor)
 
     return shape

@@ -39,8 +39,10 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
         if strategy.optimizer is not None:  # a single optimizer can be another; the job refuses it where it has several
             return find(strategy)
         changed = next(name for name in _UPDATE if getattr(strategy, name) != PLAIN_UPDATE[name]).replace("_", "-")
-        raise UnsupportedError(f"{base.header.job} updates inside a step of its own: --{changed} has no place there.",
-                               [f"leave out --{changed}", "change the optimizers in the Job"])  # fmt: skip
+        raise UnsupportedError(
+            f"{base.header.job} updates inside a step of its own: --{changed} has no place there.",
+            [f"leave out --{changed}", "change the optimizers in the Job"],
+        )
     own = base.header.strategy.optimizer
     optimizer = strategy.optimizer or own
     if optimizer is None:
@@ -50,9 +52,15 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
         from gpuwise.trace.optimizers import with_optimizer
 
         try:
-            base = with_optimizer(base, optimizer, strategy.optimizer_kernels,
-                                  in_backward=strategy.optimizer_in_backward, offload=strategy.offload,
-                                  keep_gradients=strategy.keep_gradients, on_cpu=on_cpu or None)  # fmt: skip
+            base = with_optimizer(
+                base,
+                optimizer,
+                strategy.optimizer_kernels,
+                in_backward=strategy.optimizer_in_backward,
+                offload=strategy.offload,
+                keep_gradients=strategy.keep_gradients,
+                on_cpu=on_cpu or None,
+            )
         except UnsupportedError:
             return find(strategy)
     told = tuple(line for line in base.header.assumptions if not (strategy.optimizer and "--optimizer " in line))

@@ -23,12 +23,22 @@ def digest(trace: Trace, strategy: Strategy) -> str:
     Arguments:
         strategy: that runs, of one device.
     """
-    seen = sha256(json.dumps([FORM, trace.header.substrate, sorted(trace.header.sizes.items()),
-                              [getattr(strategy, name) for name in _OF_STRATEGY]]).encode())  # fmt: skip
+    seen = sha256(
+        json.dumps(
+            [
+                FORM,
+                trace.header.substrate,
+                sorted(trace.header.sizes.items()),
+                [getattr(strategy, name) for name in _OF_STRATEGY],
+            ]
+        ).encode()
+    )
     ops, sequence, storages = trace.operations, trace.sequence, trace.storages
     values = np.ascontiguousarray(ops.values, dtype="<i8")
-    rows = [f"{name} {dtype} {kind} ".encode() + row.tobytes()
-            for name, dtype, kind, row in zip(ops.name, ops.dtype, ops.kind.tolist(), values, strict=True)]  # fmt: skip
+    rows = [
+        f"{name} {dtype} {kind} ".encode() + row.tobytes()
+        for name, dtype, kind, row in zip(ops.name, ops.dtype, ops.kind.tolist(), values, strict=True)
+    ]
     used = sorted({rows[index] for index in np.unique(sequence.operation).tolist()})
     place = {row: index for index, row in enumerate(used)}
     numbers = np.array([place.get(row, -1) for row in rows], dtype="<i8")

@@ -43,8 +43,10 @@ class Edit(Generic[Recorded]):
 
     def __init__(self, trace: Recorded):
         if trace.header.averages:
-            raise UnsupportedError("an average of the parameters is kept in this step: its update must be recorded, it cannot "
-                                   "be composed.", ["a Job without ema_decay"])  # fmt: skip
+            raise UnsupportedError(
+                "an average of the parameters is kept in this step: its update must be recorded, it cannot be composed.",
+                ["a Job without ema_decay"],
+            )
         self._trace: Recorded = trace
         sequence, storages = trace.sequence, trace.storages
         mine = sequence.phase == PHASES.index("optimizer")
@@ -65,8 +67,9 @@ class Edit(Generic[Recorded]):
         self._added: list[tuple[int, int, int, int, int]] = []  # size, category, module, born, died
         self._used: dict[int, int] = {}
 
-    def insert(self, place: int, rows: SequenceOf[Row], temporaries: Iterable[Temporary], *, phase: str,
-               micro_step: int) -> int:  # fmt: skip
+    def insert(
+        self, place: int, rows: SequenceOf[Row], temporaries: Iterable[Temporary], *, phase: str, micro_step: int
+    ) -> int:
         """Adds rows behind a place, and the memory they take and free. Returns the place of the last of them."""
         place = (self._length - 1) * _ROOM if place == END else place * _ROOM
         first = place + self._used.get(place, 0) + 1
@@ -104,8 +107,9 @@ class Edit(Generic[Recorded]):
         The second micro-batch does what the first did, and adds a gradient where the first keeps it.
         """
         sequence, storages = self._trace.sequence, self._trace.storages
-        is_add, is_new = (np.array([n == name for n in self._trace.operations.name])[sequence.operation].tolist()
-                          for name in (_ADD, _NEW))  # fmt: skip
+        is_add, is_new = (
+            np.array([n == name for n in self._trace.operations.name])[sequence.operation].tolist() for name in (_ADD, _NEW)
+        )
         first, second = (np.flatnonzero(self._stays & (sequence.micro_step == step)).tolist() for step in (0, 1))
         born, size = storages.born.tolist(), self._size.tolist()
         waiting: dict[tuple[int, int], list[int]] = {}
@@ -172,7 +176,8 @@ class Edit(Generic[Recorded]):
             sequence=Sequence(
                 column(sequence.operation, np.array([index[row] for row in self._rows], dtype=np.int64)),
                 column(sequence.module, np.zeros(len(places), dtype=np.int64)),
-                column(sequence.phase, places[:, 1]), column(sequence.micro_step, places[:, 2]),
+                column(sequence.phase, places[:, 1]),
+                column(sequence.micro_step, places[:, 2]),
             ),
             storages=Storages(
                 size_bytes=np.concatenate([storages.size_bytes[kept], size_bytes]),
@@ -181,7 +186,7 @@ class Edit(Generic[Recorded]):
                 born=position(np.concatenate([self._born[kept], added[:, 3]])),
                 died=position(np.concatenate([self._died[kept], added[:, 4]])),
             ),
-        )  # fmt: skip
+        )
 
 
 def _constant(values: np.ndarray, terms: int) -> np.ndarray:

@@ -62,17 +62,20 @@ class TraceFamily:
         """Whether `at` can answer for these sizes."""
         axes = {axis.name: axis for axis in self.axes}
         return all(
-            (axes[name].exact_every and value % axes[name].exact_every == 0) if name in axes
+            (axes[name].exact_every and value % axes[name].exact_every == 0)
+            if name in axes
             else value == self.header.sizes.get(name)
             for name, value in sizes.items()
-        )  # fmt: skip
+        )
 
     def at(self, *, accumulation: int = 1, **sizes: int) -> Trace:
         """The Trace at these sizes; a size not given keeps its recorded default. Raises InputError outside the family,
         UnsupportedError for an accumulation that a step of the job's own has not."""
         if not self.covers(sizes):
-            raise InputError(f"{self.header.job} is recorded for {_describe(self)}, not for {sizes}.",
-                             ['install PyTorch to trace it at any size: pip install "gpuwise[torch]"'])  # fmt: skip
+            raise InputError(
+                f"{self.header.job} is recorded for {_describe(self)}, not for {sizes}.",
+                ['install PyTorch to trace it at any size: pip install "gpuwise[torch]"'],
+            )
         self.header.check_accumulation(accumulation)
         sizes = {**self.header.sizes, **sizes}
         weights = np.ones(1)
@@ -87,17 +90,24 @@ class TraceFamily:
             units = sizes["seq_len"]
         strategy = self.header.strategy.but(micro_batch=sizes["micro_batch"], accumulation=accumulation)
         header = replace(self.header, sizes=sizes, units_per_sample=units, strategy=strategy)
-        return Trace(header, replace(self.operations, values=values), self.sequence,
-                     replace(self.storages, size_bytes=exact_bytes.astype(np.int64)), self.modules)  # fmt: skip
+        return Trace(
+            header,
+            replace(self.operations, values=values),
+            self.sequence,
+            replace(self.storages, size_bytes=exact_bytes.astype(np.int64)),
+            self.modules,
+        )
 
     def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray, *, accumulation: int) -> None:
         """Raises InputError where a total of the step would pass int64, which NumPy wraps around without a word."""
         runs = np.bincount(self.sequence.operation, minlength=len(self.operations)) * float(accumulation)
         most = max((runs @ np.abs(values)).max(initial=0), size_bytes.sum())
         if most >= MOST_COUNTED:
-            raise InputError(f"a step of {self.header.job} at these sizes counts {most:.1e} bytes or operations; "
-                             f"gpuwise counts to {MOST_COUNTED:.1e}.",
-                             ["a smaller --micro-batch, or smaller layers"])  # fmt: skip
+            raise InputError(
+                f"a step of {self.header.job} at these sizes counts {most:.1e} bytes or operations; "
+                f"gpuwise counts to {MOST_COUNTED:.1e}.",
+                ["a smaller --micro-batch, or smaller layers"],
+            )
 
 
 def build_family(
@@ -129,8 +139,14 @@ def build_family(
     )
     sizes = _differences(size_bytes.reshape(len(first.storages), *shape), len(shape)).reshape(len(first.storages), -1)
     header = replace(first.header, sizes={**first.header.sizes, **default})
-    return TraceFamily(header, axes, operations, replace(first.sequence, operation=operation.ravel().astype(np.int32)),
-                       replace(first.storages, size_bytes=sizes), first.modules)  # fmt: skip
+    return TraceFamily(
+        header,
+        axes,
+        operations,
+        replace(first.sequence, operation=operation.ravel().astype(np.int32)),
+        replace(first.storages, size_bytes=sizes),
+        first.modules,
+    )
 
 
 def family_of_one(trace: Trace) -> TraceFamily:

@@ -21,19 +21,35 @@ from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages,
 FORMAT = "gpuwise-trace"
 VERSION = 1
 LIMIT_BYTES = 2**30  # unpacked; the largest model's trace is a thousandth of this
-_SMALL = {"kind": np.int8, "operation": np.int32, "module": np.int32, "phase": np.int8, "micro_step": np.int8,
-          "category": np.int8, "born": np.int32, "died": np.int32}  # fmt: skip
+_SMALL = {
+    "kind": np.int8,
+    "operation": np.int32,
+    "module": np.int32,
+    "phase": np.int8,
+    "micro_step": np.int8,
+    "category": np.int8,
+    "born": np.int32,
+    "died": np.int32,
+}
 
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     """Writes aside and renames, so that the file is complete or absent. Raises FileFormatError where it cannot write."""
     header: dict[str, Any] = {
-        "format": FORMAT, "version": VERSION, "columns": COLUMNS, **trace.header.to_dict(),
-        "modules": trace.modules, "names": trace.operations.name, "dtypes": trace.operations.dtype,
+        "format": FORMAT,
+        "version": VERSION,
+        "columns": COLUMNS,
+        **trace.header.to_dict(),
+        "modules": trace.modules,
+        "names": trace.operations.name,
+        "dtypes": trace.operations.dtype,
         "axes": [asdict(axis) for axis in trace.axes] if isinstance(trace, TraceFamily) else None,
-    }  # fmt: skip
-    arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), "values": trace.operations.values,
-              "kind": trace.operations.kind}  # fmt: skip
+    }
+    arrays = {
+        "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+        "values": trace.operations.values,
+        "kind": trace.operations.kind,
+    }
     arrays |= {name: getattr(trace.sequence, name) for name in ("operation", "phase", "micro_step")}
     arrays |= {name: getattr(trace.storages, name) for name in ("size_bytes", "category", "born", "died")}
     arrays |= {"module": trace.sequence.module, "storage_module": trace.storages.module}
@@ -42,8 +58,9 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
         with written_whole(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
-        raise FileFormatError(f"cannot write {path}: {error.strerror or error}.",
-                              ["name a folder that exists and can be written to"]) from None  # fmt: skip
+        raise FileFormatError(
+            f"cannot write {path}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
+        ) from None
 
 
 def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
@@ -54,13 +71,17 @@ def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
     except FileNotFoundError:
         raise FileFormatError(f"there is no trace file {path}.") from None
     except Exception as error:  # whatever damage makes fail: the archive, its compression, an array's head, the JSON
-        raise FileFormatError(f"{path} is not a gpuwise trace, or is damaged ({reason_of(error)}).",
-                              ["record it again", "check that the copy is complete"]) from None  # fmt: skip
+        raise FileFormatError(
+            f"{path} is not a gpuwise trace, or is damaged ({reason_of(error)}).",
+            ["record it again", "check that the copy is complete"],
+        ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FileFormatError(f"{path} is not a gpuwise trace.")
     if header.get("version") != VERSION:
-        raise FileFormatError(f"{path} is a trace of version {header.get('version')}; this gpuwise reads {VERSION}.",
-                              ["record it again", "upgrade gpuwise"])  # fmt: skip
+        raise FileFormatError(
+            f"{path} is a trace of version {header.get('version')}; this gpuwise reads {VERSION}.",
+            ["record it again", "upgrade gpuwise"],
+        )
     try:
         return _from_parts(header, arrays)
     except FileFormatError as error:

@@ -23,8 +23,16 @@ ADD = "aten.add_.Tensor"
 Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
 
 
-def with_optimizer(trace: Recorded, optimizer: str, kernels: str | None = None, *, in_backward: bool = False,
-                   offload: str = "none", keep_gradients: bool = False, on_cpu: bool | None = None) -> Recorded:  # fmt: skip
+def with_optimizer(
+    trace: Recorded,
+    optimizer: str,
+    kernels: str | None = None,
+    *,
+    in_backward: bool = False,
+    offload: str = "none",
+    keep_gradients: bool = False,
+    on_cpu: bool | None = None,
+) -> Recorded:
     """The same step under another optimizer, its kernels, and where gradients and state live.
 
     Arguments:
@@ -36,22 +44,37 @@ def with_optimizer(trace: Recorded, optimizer: str, kernels: str | None = None, 
     must be recorded: offloaded parameters, and optimizers that need shapes a file of an older version does not have.
     """
     recorded = trace.header.strategy
-    asked = recorded.but(optimizer=optimizer, optimizer_kernels=kernels, optimizer_in_backward=in_backward, offload=offload,
-                         keep_gradients=keep_gradients)  # fmt: skip
+    asked = recorded.but(
+        optimizer=optimizer,
+        optimizer_kernels=kernels,
+        optimizer_in_backward=in_backward,
+        offload=offload,
+        keep_gradients=keep_gradients,
+    )
     _check(recorded, asked, substrate=trace.header.substrate)
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
     on_host = trace.header.substrate == "cpu"
-    kernels = kernels_of(optimizer, kernels, on_cpu=(on_host if on_cpu is None else on_cpu) or offload != "none",
-                         in_16_bits=any(p.element_bytes == 2 for p in parameters),
-                         scaled=recorded.precision == "amp-fp16")  # fmt: skip
+    kernels = kernels_of(
+        optimizer,
+        kernels,
+        on_cpu=(on_host if on_cpu is None else on_cpu) or offload != "none",
+        in_16_bits=any(p.element_bytes == 2 for p in parameters),
+        scaled=recorded.precision == "amp-fp16",
+    )
     if offload == "optimizer":
         _offload(edit, parameters)
     elif in_backward:
         _in_backward(edit, parameters, optimizer, kernels, on_host=on_host)
     else:
-        update = whole_update(optimizer, kernels, parameters, scaled=recorded.precision == "amp-fp16",
-                              keep_gradients=keep_gradients, on_host=on_host)  # fmt: skip
+        update = whole_update(
+            optimizer,
+            kernels,
+            parameters,
+            scaled=recorded.precision == "amp-fp16",
+            keep_gradients=keep_gradients,
+            on_host=on_host,
+        )
         if keep_gradients:
             _keep_gradients(edit, parameters)
         edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
@@ -66,11 +89,15 @@ def with_optimizer(trace: Recorded, optimizer: str, kernels: str | None = None, 
 def _check(recorded: Strategy, asked: Strategy, *, substrate: str) -> None:
     plain = recorded.mode == "train" and recorded.offload == "none" and recorded.mesh.devices == 1
     if not plain or recorded.optimizer_in_backward or recorded.keep_gradients:
-        raise InputError("an optimizer can be exchanged only in a plain training step of one device.",
-                         ["start from a recording without offload, updates in backward or kept gradients"])  # fmt: skip
+        raise InputError(
+            "an optimizer can be exchanged only in a plain training step of one device.",
+            ["start from a recording without offload, updates in backward or kept gradients"],
+        )
     if asked.offload == "parameters":
-        raise UnsupportedError("parameters that visit the device must be recorded; they cannot be composed.",
-                               ['record them with PyTorch: pip install "gpuwise[torch]"'])  # fmt: skip
+        raise UnsupportedError(
+            "parameters that visit the device must be recorded; they cannot be composed.",
+            ['record them with PyTorch: pip install "gpuwise[torch]"'],
+        )
     if asked.offload != "none" and substrate == "cpu":
         raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
     if asked.optimizer_in_backward and asked.precision == "amp-fp16":
@@ -90,8 +117,10 @@ def parameters_of(trace: Recorded, edit: Edit[Recorded], *, needs_shapes: bool =
         shapes = [(size // element_bytes,) for size in sizes]
     blocks = tuple(f"{path}." for path in header.blocks)
     paths = [f"{trace.modules[module]}." for module in edit.modules_of_gradients]
-    return [Parameter(shape, size // prod(shape), hidden=len(shape) == 2 and path.startswith(blocks))
-            for shape, size, path in zip(shapes, sizes, paths, strict=True)]  # fmt: skip
+    return [
+        Parameter(shape, size // prod(shape), hidden=len(shape) == 2 and path.startswith(blocks))
+        for shape, size, path in zip(shapes, sizes, paths, strict=True)
+    ]
 
 
 def _in_backward(edit: Edit[Recorded], parameters: list[Parameter], optimizer: str, kernels: str, *, on_host: bool) -> None:
@@ -135,8 +164,9 @@ def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
         edit.add(parameter.size_bytes, "gradient", module, BEFORE, END)
 
 
-def whole_update(optimizer: str, kernels: str, parameters: list[Parameter], *, scaled: bool, keep_gradients: bool,
-                 on_host: bool = False) -> Update:  # fmt: skip
+def whole_update(
+    optimizer: str, kernels: str, parameters: list[Parameter], *, scaled: bool, keep_gradients: bool, on_host: bool = False
+) -> Update:
     """The update of all parameters after backward.
 
     Arguments:

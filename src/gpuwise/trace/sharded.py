@@ -70,8 +70,9 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
         return _called(trace, strategy), Communication()
     _check_techniques(strategy)
     if trace.header.own_step:
-        raise UnsupportedError(f"{trace.header.job} has a step of its own, which is forecast on one device so far.",
-                               ["one device: --on CHIP:1"])  # fmt: skip
+        raise UnsupportedError(
+            f"{trace.header.job} has a step of its own, which is forecast on one device so far.", ["one device: --on CHIP:1"]
+        )
     if mesh.dp_shard == 1:
         trace = _called(trace, strategy)
         return _replicated(_with_assumption(trace, _WHOLE_GRAPH) if strategy.compile else trace)
@@ -93,13 +94,21 @@ def _check_techniques(strategy: Strategy) -> None:
     alone = ["one device: --on CHIP:1"]
     refused = [
         (strategy.offload != "none", "offloading", "on one device", ["--offload none", *alone]),
-        (strategy.optimizer_in_backward, "an optimizer in backward", "on one device: several exchange gradients before "
-         "they are used", ["leave out --optimizer-in-backward", *alone]),
-        (sharded and strategy.compile, "a compiled step", "with whole parameters: sharding cuts its graph at every block",
-         ["leave out --compile", *replicas]),
+        (
+            strategy.optimizer_in_backward,
+            "an optimizer in backward",
+            "on one device: several exchange gradients before they are used",
+            ["leave out --optimizer-in-backward", *alone],
+        ),
+        (
+            sharded and strategy.compile,
+            "a compiled step",
+            "with whole parameters: sharding cuts its graph at every block",
+            ["leave out --compile", *replicas],
+        ),
         (sharded and strategy.adapter == "qlora", "QLoRA", "with whole parameters", ["--adapter lora", *replicas]),
         (sharded and strategy.precision == "fp8", "fp8", "with whole parameters", ["--precision amp-bf16", *replicas]),
-    ]  # fmt: skip
+    ]
     for asked, what, where, ways in refused:
         if asked:
             raise UnsupportedError(f"{what} is so far forecast only {where}.", ways)
@@ -111,8 +120,9 @@ def _replicated(trace: Trace) -> tuple[Trace, Communication]:
     """DDP with gradients as views of its buckets: the buckets stay, and are reduced once a step."""
     storages = trace.storages
     gradient = storages.category == _GRADIENT
-    kept = replace(storages, born=np.where(gradient, BEFORE, storages.born),
-                   died=np.where(gradient, len(trace.sequence), storages.died))  # fmt: skip
+    kept = replace(
+        storages, born=np.where(gradient, BEFORE, storages.born), died=np.where(gradient, len(trace.sequence), storages.died)
+    )
     reduced = int(storages.size_bytes[gradient].sum())
     bucket = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
     return replace(trace, storages=kept), Communication(all_reduce_bytes=reduced, calls=max(1, -(-reduced // bucket)))
@@ -136,8 +146,10 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     size = storages.size_bytes.astype(np.float64)
     size[parameter] *= widened / ranks
     blocks = range(block_of.max() + 1)
-    unit_bytes, trained = (np.bincount(block_of[storages.module[kind]] + 1, weights=storages.size_bytes[kind],
-                                       minlength=len(blocks) + 1) for kind in (parameter, gradient))  # fmt: skip
+    unit_bytes, trained = (
+        np.bincount(block_of[storages.module[kind]] + 1, weights=storages.size_bytes[kind], minlength=len(blocks) + 1)
+        for kind in (parameter, gradient)
+    )
     reduced_bytes = trained / recorded * REDUCE_BYTES
     extra: list[tuple[float, int, int, int]] = []  # bytes, category, born, died
     died, reduced_at = storages.died.copy(), storages.died.copy()
@@ -193,8 +205,11 @@ def _sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     )
     if strategy.mesh.dp_replicate > 1:  # hybrid: after every micro-batch shards are reduced between the replicas, too
         more = int(np.count_nonzero(reduced_bytes)) * trace.accumulation
-        communication = replace(communication, all_reduce_bytes=int(reduced_bytes.sum() / ranks) * trace.accumulation,
-                                calls=communication.calls + more)  # fmt: skip
+        communication = replace(
+            communication,
+            all_reduce_bytes=int(reduced_bytes.sum() / ranks) * trace.accumulation,
+            calls=communication.calls + more,
+        )
     shard = Storages(
         size_bytes=np.concatenate([np.ceil(size), np.ceil(added[:, 0])]).astype(np.int64),
         category=np.concatenate([storages.category, added[:, 1].astype(np.int8)]),

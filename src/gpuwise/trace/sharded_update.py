@@ -26,15 +26,18 @@ def check_update(optimizer: str, kernels: str | None) -> str:
     of a norm that Adafactor takes need another placement than they have.
     """
     if optimizer == "adafactor":
-        raise UnsupportedError("adafactor does not run on sharded parameters: PyTorch has no rule for its norms there.",
-                               ["--mesh dp=N", "--optimizer adamw-8bit"])  # fmt: skip
+        raise UnsupportedError(
+            "adafactor does not run on sharded parameters: PyTorch has no rule for its norms there.",
+            ["--mesh dp=N", "--optimizer adamw-8bit"],
+        )
     if optimizer == "muon":
-        raise UnsupportedError("muon multiplies whole matrices, which sharding takes apart: not forecast so far.",
-                               ["--mesh dp=N", "--optimizer adamw"])  # fmt: skip
+        raise UnsupportedError(
+            "muon multiplies whole matrices, which sharding takes apart: not forecast so far.",
+            ["--mesh dp=N", "--optimizer adamw"],
+        )
     if optimizer in ("sgd", "momentum"):
         if kernels == "fused":
-            raise UnsupportedError(f"{optimizer} has no fused kernels for sharded parameters.",
-                                   ["--optimizer-kernels foreach"])  # fmt: skip
+            raise UnsupportedError(f"{optimizer} has no fused kernels for sharded parameters.", ["--optimizer-kernels foreach"])
         return kernels or "foreach"
     return kernels_of(optimizer, kernels)
 
@@ -51,8 +54,15 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, wid
     """
     kernels = check_update(optimizer, strategy.optimizer_kernels)
     edit = Edit(trace)
-    update, states = _update(tuple(parameters_of(trace, edit)), strategy.mesh.dp_shard, widened, optimizer, kernels,
-                             scaled=strategy.precision == "amp-fp16", keep_gradients=strategy.keep_gradients)  # fmt: skip
+    update, states = _update(
+        tuple(parameters_of(trace, edit)),
+        strategy.mesh.dp_shard,
+        widened,
+        optimizer,
+        kernels,
+        scaled=strategy.precision == "amp-fp16",
+        keep_gradients=strategy.keep_gradients,
+    )
     edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
     for sizes, module in zip(states, edit.modules_of_gradients, strict=True):
         for size in sizes:
@@ -61,11 +71,21 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, wid
 
 
 @lru_cache(maxsize=64)  # the same at every micro-batch
-def _update(parameters: tuple[Parameter, ...], ranks: int, widened: float, optimizer: str, kernels: str, *, scaled: bool,
-            keep_gradients: bool) -> tuple[Update, list[list[int]]]:  # fmt: skip
+def _update(
+    parameters: tuple[Parameter, ...],
+    ranks: int,
+    widened: float,
+    optimizer: str,
+    kernels: str,
+    *,
+    scaled: bool,
+    keep_gradients: bool,
+) -> tuple[Update, list[list[int]]]:
     """The update of rank 0's shards, and the sizes of the state of each."""
-    shards = [Parameter((-(-p.shape[0] // ranks), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
-              for p in parameters]  # fmt: skip
+    shards = [
+        Parameter((-(-p.shape[0] // ranks), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
+        for p in parameters
+    ]
     update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients)
     return update, [state_bytes(optimizer, kernels, shard) for shard in shards]
 
@@ -85,11 +105,12 @@ def with_scaled_update(trace: Trace, scale: float) -> Trace:
     return replace(
         trace,
         operations=replace(
-            operations, name=(*operations.name, *(operations.name[row] for row in rows)),
+            operations,
+            name=(*operations.name, *(operations.name[row] for row in rows)),
             kind=np.concatenate([operations.kind, operations.kind[rows]]),
             dtype=(*operations.dtype, *(operations.dtype[row] for row in rows)),
             values=np.concatenate([operations.values, values]),
         ),
         sequence=replace(sequence, operation=operation),
         storages=replace(storages, size_bytes=size),
-    )  # fmt: skip
+    )

@@ -14,8 +14,17 @@ import numpy as np
 from gpuwise.trace.trace import COLUMNS
 
 _INDEX_BYTES = 8  # int64
-_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
-               "int64": 8, "int32": 4, "int16": 2, "int8": 1, "bool": 1}  # fmt: skip
+_ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "bool": 1,
+}
 _SHAPE = [COLUMNS.index(name) for name in ("batch", "m", "n", "k")]
 
 

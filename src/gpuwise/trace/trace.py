@@ -18,8 +18,26 @@ import numpy as np
 from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.strategy import Strategy
 
-KINDS = ("gemm", "conv", "attention", "norm", "softmax", "loss", "elementwise", "reduction", "embedding", "scatter",
-         "pool", "copy", "random", "optimizer", "rnn", "sort", "collective", "other")  # fmt: skip
+KINDS = (
+    "gemm",
+    "conv",
+    "attention",
+    "norm",
+    "softmax",
+    "loss",
+    "elementwise",
+    "reduction",
+    "embedding",
+    "scatter",
+    "pool",
+    "copy",
+    "random",
+    "optimizer",
+    "rnn",
+    "sort",
+    "collective",
+    "other",
+)
 PHASES = ("forward", "backward", "recompute", "optimizer")
 CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "temporary", "input", "communication_buffer")
 # Numbers of a distinct operation. batch, m, n, k describe contractions: a (batched) matrix product, a convolution as
@@ -65,20 +83,27 @@ class Header:
     def check_accumulation(self, accumulation: int) -> None:
         """Raises UnsupportedError where the step has no such number of micro-batches."""
         if self.own_step and accumulation != 1:
-            raise UnsupportedError(f"{self.job} updates inside a step of its own, so nothing is accumulated before.",
-                                   ["--accumulate 1, with a larger --micro-batch"])  # fmt: skip
+            raise UnsupportedError(
+                f"{self.job} updates inside a step of its own, so nothing is accumulated before.",
+                ["--accumulate 1, with a larger --micro-batch"],
+            )
 
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks),
-                "assumptions": list(self.assumptions)}  # fmt: skip
+        return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": list(self.assumptions)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Header:
         strategy = Strategy.from_dict(data["strategy"])
-        return cls(**{**data, "strategy": strategy, "blocks": tuple(data["blocks"]),
-                      "assumptions": tuple(data["assumptions"]),
-                      "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ())))})  # fmt: skip
+        return cls(
+            **{
+                **data,
+                "strategy": strategy,
+                "blocks": tuple(data["blocks"]),
+                "assumptions": tuple(data["assumptions"]),
+                "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ()))),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -233,9 +258,17 @@ class Trace:
             raise FileFormatError("the trace is damaged: columns of the operations differ in length.")
         if len({len(sto.size_bytes), len(sto.category), len(sto.module), len(sto.born), len(sto.died)}) != 1:
             raise FileFormatError("the trace is damaged: columns of the storages differ in length.")
-        bounds = [(ops.kind, 0, len(KINDS)), (seq.operation, 0, len(ops)), (seq.module, 0, len(self.modules)),
-                  (seq.phase, 0, len(PHASES)), (seq.micro_step, 0, 3), (sto.category, 0, len(CATEGORIES)),
-                  (sto.module, 0, len(self.modules)), (sto.born, BEFORE, length), (sto.died, 0, length + 1)]  # fmt: skip
+        bounds = [
+            (ops.kind, 0, len(KINDS)),
+            (seq.operation, 0, len(ops)),
+            (seq.module, 0, len(self.modules)),
+            (seq.phase, 0, len(PHASES)),
+            (seq.micro_step, 0, 3),
+            (sto.category, 0, len(CATEGORIES)),
+            (sto.module, 0, len(self.modules)),
+            (sto.born, BEFORE, length),
+            (sto.died, 0, length + 1),
+        ]
         for column, low, high in bounds:
             if len(column) and (column.min() < low or column.max() >= high):
                 raise FileFormatError("the trace is damaged: an index points outside its table.")

@@ -65,8 +65,18 @@ class Update:
         self.temporaries: list[Temporary] = []
         self._held: dict[str, list[Temporary]] = {}
 
-    def run(self, name: str, dtype: str, read: float, written: float, *, kind: str = "elementwise", kernels: int = 1,
-            dims: tuple[int, int, int, int] | None = None, new: Iterable[int] = ()) -> list[Temporary]:  # fmt: skip
+    def run(
+        self,
+        name: str,
+        dtype: str,
+        read: float,
+        written: float,
+        *,
+        kind: str = "elementwise",
+        kernels: int = 1,
+        dims: tuple[int, int, int, int] | None = None,
+        new: Iterable[int] = (),
+    ) -> list[Temporary]:
         """One operation; what it allocates. dims: batch, m, n, k of a product."""
         values = dict.fromkeys(COLUMNS, 0) | {"bytes_read": int(read), "bytes_written": int(written), "kernels": kernels}
         if dims is not None:
@@ -77,13 +87,21 @@ class Update:
         self.temporaries += made
         return made
 
-    def many(self, name: str, parameters: Sequence[Parameter], read: int, written: int = 1, *, new: bool = False,
-             more_read: int = 0) -> list[Temporary]:  # fmt: skip
+    def many(
+        self, name: str, parameters: Sequence[Parameter], read: int, written: int = 1, *, new: bool = False, more_read: int = 0
+    ) -> list[Temporary]:
         """One foreach or fused kernel over all tensors; read and written in sizes of the parameters, more_read in bytes."""
         size = sum(p.size_bytes for p in parameters)
         launches = launches_of_many([p.elements for p in parameters] * written)
-        return self.run(name, parameters[0].dtype, read * size + more_read, written * size, kind="optimizer", kernels=launches,
-                        new=[p.size_bytes for p in parameters] if new else ())  # fmt: skip
+        return self.run(
+            name,
+            parameters[0].dtype,
+            read * size + more_read,
+            written * size,
+            kind="optimizer",
+            kernels=launches,
+            new=[p.size_bytes for p in parameters] if new else (),
+        )
 
     def hold(self, name: str, value: list[Temporary]) -> None:
         before, self._held[name] = self._held.get(name, []), value

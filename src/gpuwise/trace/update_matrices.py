@@ -57,8 +57,9 @@ def factors(p: Parameter) -> tuple[int, int]:
 def _outer(update: Update, p: Parameter) -> list[Temporary]:
     """The variance estimated from both factors, as large as the parameter."""
     name = "aten.mm.default" if len(p.shape) == 2 else "aten.bmm.default"
-    return update.run(name, p.dtype, sum(factors(p)), p.size_bytes, dims=(prod(p.shape[:-2]), p.shape[-2], p.shape[-1], 1),
-                      new=[p.size_bytes])  # fmt: skip
+    return update.run(
+        name, p.dtype, sum(factors(p)), p.size_bytes, dims=(prod(p.shape[:-2]), p.shape[-2], p.shape[-1], 1), new=[p.size_bytes]
+    )
 
 
 def adafactor_foreach(update: Update, parameters: Sequence[Parameter]) -> None:
@@ -72,8 +73,14 @@ def _adafactor_group(update: Update, group: Sequence[Parameter]) -> None:
 
     def all_of(name: str, sizes: Sequence[int], *, read: int = 1, more_read: int = 0) -> None:
         element = group[0].element_bytes
-        update.run(name, dtype, read * sum(sizes) + more_read, sum(sizes), kind="optimizer",
-                   kernels=launches_of_many([size // element for size in sizes]))  # fmt: skip
+        update.run(
+            name,
+            dtype,
+            read * sum(sizes) + more_read,
+            sum(sizes),
+            kind="optimizer",
+            kernels=launches_of_many([size // element for size in sizes]),
+        )
 
     def each(name: str, sizes: Sequence[int], read: Sequence[int], kind: str = "reduction") -> list[Temporary]:
         return [t for n, r in zip(sizes, read, strict=True) for t in update.run(name, dtype, r, n, kind=kind, new=[n])]

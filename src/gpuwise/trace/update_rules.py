@@ -56,7 +56,12 @@ def write_update(update: Update, optimizer: str, kernels: str, parameters: Seque
         _low_bit(update, optimizer, parameters)
     elif kernels == "for-loop":
         loop: dict[str, Callable[[Update, Parameter], None]] = {
-            "sgd": _sgd, "momentum": _momentum, "adam": _adam, "adamw": _adamw, "adafactor": adafactor}  # fmt: skip
+            "sgd": _sgd,
+            "momentum": _momentum,
+            "adam": _adam,
+            "adamw": _adamw,
+            "adafactor": adafactor,
+        }
         for parameter in parameters:
             loop[optimizer](update, parameter)
     else:
@@ -119,8 +124,14 @@ def _low_bit(update: Update, optimizer: str, parameters: Sequence[Parameter]) ->
             for size in (4 * p.elements, codes[1]) * 2 if codes else ():
                 kept += update.run("aten.empty_like.default", "float32", 0, 0, kind="copy", kernels=0, new=[size])
         counts = [p.elements, *([round(codes[0]), codes[1] // 4, codes[2] // 4] if codes else [p.elements]) * 2]
-        update.run("gpuwise._fused_low_bit_adamw_.default", p.dtype, 2 * p.size_bytes + sum(state),
-                   p.size_bytes + sum(state), kind="optimizer", kernels=launches_of_many(counts))  # fmt: skip
+        update.run(
+            "gpuwise._fused_low_bit_adamw_.default",
+            p.dtype,
+            2 * p.size_bytes + sum(state),
+            p.size_bytes + sum(state),
+            kind="optimizer",
+            kernels=launches_of_many(counts),
+        )
         update.drop(kept)
 
 
@@ -145,8 +156,14 @@ def _foreach_momentum(update: Update, parameters: Sequence[Parameter]) -> None:
 def _fused_adam(name: str) -> Callable[[Update, Sequence[Parameter]], None]:
     def write(update: Update, parameters: Sequence[Parameter]) -> None:
         counters = 4 * len(parameters)
-        update.run("aten._foreach_add_.Scalar", "float32", counters, counters, kind="optimizer",
-                   kernels=launches_of_many([1] * len(parameters)))  # fmt: skip
+        update.run(
+            "aten._foreach_add_.Scalar",
+            "float32",
+            counters,
+            counters,
+            kind="optimizer",
+            kernels=launches_of_many([1] * len(parameters)),
+        )
         update.many(f"aten.{name}.default", parameters, 4, 4, more_read=counters)
 
     return write
@@ -170,9 +187,13 @@ def _foreach_adam(decoupled: bool) -> Callable[[Update, Sequence[Parameter]], No
 
 
 _MANY: dict[tuple[str, str], Callable[[Update, Sequence[Parameter]], None]] = {
-    ("sgd", "fused"): _fused_sgd, ("sgd", "foreach"): _foreach_sgd,
-    ("momentum", "fused"): _fused_momentum, ("momentum", "foreach"): _foreach_momentum,
-    ("adam", "fused"): _fused_adam("_fused_adam_"), ("adam", "foreach"): _foreach_adam(decoupled=False),
-    ("adamw", "fused"): _fused_adam("_fused_adamw_"), ("adamw", "foreach"): _foreach_adam(decoupled=True),
+    ("sgd", "fused"): _fused_sgd,
+    ("sgd", "foreach"): _foreach_sgd,
+    ("momentum", "fused"): _fused_momentum,
+    ("momentum", "foreach"): _foreach_momentum,
+    ("adam", "fused"): _fused_adam("_fused_adam_"),
+    ("adam", "foreach"): _foreach_adam(decoupled=False),
+    ("adamw", "fused"): _fused_adam("_fused_adamw_"),
+    ("adamw", "foreach"): _foreach_adam(decoupled=True),
     ("adafactor", "foreach"): adafactor_foreach,
-}  # fmt: skip
+}

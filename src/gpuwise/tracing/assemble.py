@@ -14,8 +14,7 @@ from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
 
 
-def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *,
-             substrate: str, identity: str) -> Trace:  # fmt: skip
+def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *, substrate: str, identity: str) -> Trace:
     """The step recorded last. identity: the job's fingerprint."""
     length = len(recorder.rows)
     operation, module, phase, micro_step = np.array(recorder.rows, dtype=np.int32).reshape(-1, 4).T
@@ -27,20 +26,27 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
     said = temporaries.notes(key[0] for key in names) if substrate != "cpu" else ()
     header = Header(
-        job=job.name, fingerprint=identity, sizes=sizes,
+        job=job.name,
+        fingerprint=identity,
+        sizes=sizes,
         strategy=strategy.but(accumulation=1, optimizer=_optimizer_name(job, strategy)),
         parameters=sum(parameter_count(p) for p in parameters),
         trainable_parameters=sum(parameter_count(p) for p in parameters if p.requires_grad),
-        sample_unit=job.sample_unit, units_per_sample=job.tokens_per_sample or 1,
-        substrate=substrate, torch_version=torch.__version__.split("+")[0],
-        blocks=_block_paths(program), assumptions=(*job.assumptions, *recorder.answers.given, *said),
+        sample_unit=job.sample_unit,
+        units_per_sample=job.tokens_per_sample or 1,
+        substrate=substrate,
+        torch_version=torch.__version__.split("+")[0],
+        blocks=_block_paths(program),
+        assumptions=(*job.assumptions, *recorder.answers.given, *said),
         gradient_shapes=tuple(row["shape"] for row, name in zip(rows, categories, strict=True) if name == "gradient"),
-        averages=program.average is not None, own_step=program.own is not None,
-    )  # fmt: skip
+        averages=program.average is not None,
+        own_step=program.own is not None,
+    )
     return Trace(
         header=header,
         operations=Operations(
-            name=tuple(key[0] for key in names), kind=np.array([key[1] for key in names], dtype=np.int8),
+            name=tuple(key[0] for key in names),
+            kind=np.array([key[1] for key in names], dtype=np.int8),
             dtype=tuple(key[2] for key in names),
             values=np.array([key[3] for key in names], dtype=np.int64).reshape(-1, len(COLUMNS)),
         ),
@@ -53,7 +59,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
             died=np.array([length if row["died"] is None else row["died"] for row in rows], dtype=np.int32),
         ),
         modules=tuple(recorder.modules),
-    ).check()  # fmt: skip
+    ).check()
 
 
 def _order_of_gradients(row: StorageRow) -> int:

@@ -41,8 +41,9 @@ def size_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor],
-             fresh: list[torch.Tensor]) -> tuple[Kind, str, Numbers]:  # fmt: skip
+def describe(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor], fresh: list[torch.Tensor]
+) -> tuple[Kind, str, Numbers]:
     """Kind, compute dtype and numbers of one call.
 
     Arguments:
@@ -51,8 +52,12 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
     """
     inputs = tensors_in([*args, *kwargs.values()])
     kind = kind_of(func)
-    mutated = [t for argument, value in zip(func._schema.arguments, args, strict=False)
-               if argument.alias_info is not None and argument.alias_info.is_write for t in tensors_in([value])]  # fmt: skip
+    mutated = [
+        t
+        for argument, value in zip(func._schema.arguments, args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for t in tensors_in([value])
+    ]
     written = sum(size_bytes(t) for t in fresh) + sum(size_bytes(t) for t in mutated)
     read = sum({(t.untyped_storage()._cdata, t.storage_offset()): size_bytes(t) for t in inputs}.values())
     flops, batch, m, n, k, causal, kernels = 0, 0, 0, 0, 0, 0, 1
@@ -130,8 +135,14 @@ def _convolution_dims(func: Any, args: tuple[Any, ...], outputs: list[torch.Tens
 
 
 # Where the operators of a pool have its window among their arguments.
-_WINDOWS = {aten.max_pool2d_with_indices: 1, aten.avg_pool2d: 1, aten.max_pool3d_with_indices: 1, aten.avg_pool3d: 1,
-            aten.max_pool2d_with_indices_backward: 2, aten.avg_pool2d_backward: 2}  # fmt: skip
+_WINDOWS = {
+    aten.max_pool2d_with_indices: 1,
+    aten.avg_pool2d: 1,
+    aten.max_pool3d_with_indices: 1,
+    aten.avg_pool3d: 1,
+    aten.max_pool2d_with_indices_backward: 2,
+    aten.avg_pool2d_backward: 2,
+}
 
 
 def _window(func: Any, args: tuple[Any, ...]) -> int:
@@ -182,5 +193,8 @@ def _recurrent_on_cpu(func: Any, args: tuple[Any, ...]) -> tuple[int, tuple[int,
     x, weight, recurrent = args[:3]
     passes = 2 if func._overloadpacket is aten.mkldnn_rnn_layer_backward else 1
     steps, rows = x.shape[:2]
-    return (2 * passes * steps * rows * (weight.numel() + recurrent.numel()),
-            (steps, rows, weight.shape[0], weight.shape[1] + recurrent.shape[1]), passes)  # fmt: skip
+    return (
+        2 * passes * steps * rows * (weight.numel() + recurrent.numel()),
+        (steps, rows, weight.shape[0], weight.shape[1] + recurrent.shape[1]),
+        passes,
+    )

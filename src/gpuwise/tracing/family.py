@@ -50,8 +50,13 @@ def trace_family(job: Job, strategy: Strategy, *, substrate: str = "accelerator"
     return family_of_one(at(default))
 
 
-def record_family(at: Callable[[Mapping[str, int]], Trace], axes: tuple[Axis, ...], default: Mapping[str, int],
-                  check_at: Mapping[str, int], tolerance: float = TOLERANCE) -> TraceFamily | None:  # fmt: skip
+def record_family(
+    at: Callable[[Mapping[str, int]], Trace],
+    axes: tuple[Axis, ...],
+    default: Mapping[str, int],
+    check_at: Mapping[str, int],
+    tolerance: float = TOLERANCE,
+) -> TraceFamily | None:
     """Records the grid of the axes and joins it; None where no polynomial holds.
 
     Arguments:

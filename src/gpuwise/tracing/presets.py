@@ -85,15 +85,22 @@ def record_preset(info: PresetInfo, strategy: Strategy) -> TraceFamily:
     return family
 
 
-def record_presets(names: Iterable[str] | None = None, *, folder: Path | None = None,
-                   on_recorded: Callable[[Path], None] = lambda path: None) -> None:  # fmt: skip
+def record_presets(
+    names: Iterable[str] | None = None, *, folder: Path | None = None, on_recorded: Callable[[Path], None] = lambda path: None
+) -> None:
     """Records and writes every variant of the presets named (None: all)."""
     for info in PRESETS.values():
         if names is not None and info.name not in names:
             continue
         for strategy in variants(info):
-            path = preset_path(info.name, precision=strategy.precision, recompute=strategy.recompute,
-                               mode=strategy.mode, adapter=strategy.adapter, folder=folder)  # fmt: skip
+            path = preset_path(
+                info.name,
+                precision=strategy.precision,
+                recompute=strategy.recompute,
+                mode=strategy.mode,
+                adapter=strategy.adapter,
+                folder=folder,
+            )
             path.parent.mkdir(parents=True, exist_ok=True)
             save(record_preset(info, strategy), path)
             on_recorded(path)

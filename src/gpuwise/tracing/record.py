@@ -49,8 +49,9 @@ def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> T
     return record_many(job, strategy, [strategy.micro_batch], substrate=substrate)[0]
 
 
-def record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str = "accelerator",
-                once: Collection[int] = ()) -> list[Trace]:  # fmt: skip
+def record_many(
+    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str = "accelerator", once: Collection[int] = ()
+) -> list[Trace]:
     """`record` at each of these micro-batches, with the program built and its optimizer state created once.
 
     Arguments:
@@ -67,8 +68,9 @@ def record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, s
             raise
         name = job.name or "the job"
         why = error.what.removeprefix(f"a step of {name} fails: ")
-        raise PrecisionError(f"{name} does not run in {strategy.precision}: {why}",
-                             ["--precision fp32", *error.ways_out]) from error  # fmt: skip
+        raise PrecisionError(
+            f"{name} does not run in {strategy.precision}: {why}", ["--precision fp32", *error.ways_out]
+        ) from error
 
 
 def _records(job: Job, strategy: Strategy, *, substrate: str) -> bool:
@@ -79,8 +81,9 @@ def _records(job: Job, strategy: Strategy, *, substrate: str) -> bool:
     return True
 
 
-def _record_many(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str,
-                 once: Collection[int] = ()) -> list[Trace]:  # fmt: skip
+def _record_many(
+    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str, once: Collection[int] = ()
+) -> list[Trace]:
     if job.step is None and _needs_no_first_step(strategy):
         traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=False)
         if traces is not None:
@@ -95,8 +98,9 @@ def _needs_no_first_step(strategy: Strategy) -> bool:
     return strategy.mode == "train" and strategy.precision != "amp-fp16" and not any(special)
 
 
-def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str, once: Collection[int],
-              first_step: bool) -> list[Trace] | None:  # fmt: skip
+def _recorded(
+    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str, once: Collection[int], first_step: bool
+) -> list[Trace] | None:
     """The traces, or None where steps leave another state behind than they found: of several micro-batches those after
     the first are then wrong, and without a real first step the only one is."""
     problem = accelerator.problem()  # asked for a CPU, too: shape rules that PyTorch lacks come with the device
@@ -126,8 +130,10 @@ def _recorded(job: Job, strategy: Strategy, micro_batches: Sequence[int], *, sub
         recorder = stack.enter_context(Recorder(device))
         stack.enter_context(noticing_updates(recorder))
         if broken is not None:
-            recorder.answers.given[f"recorded with the CPU's kernels: the virtual accelerator does not work with PyTorch "
-                                   f"{torch.__version__} ({broken})"] = 1  # fmt: skip
+            recorder.answers.given[
+                f"recorded with the CPU's kernels: the virtual accelerator does not work with PyTorch "
+                f"{torch.__version__} ({broken})"
+            ] = 1
         try:
             stack.enter_context(steady_lbfgs(recorder.answers))
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way

@@ -117,8 +117,10 @@ class Recorder(TorchDispatchMode):
 
         setattr(torch.UntypedStorage, "resize_", resize_)  # noqa: B010 (typed as read-only)
         setattr(nn.Module, "__call__", call)  # noqa: B010
-        self._undo = [lambda: setattr(torch.UntypedStorage, "resize_", original_resize),
-                      lambda: setattr(nn.Module, "__call__", original_call)]  # fmt: skip
+        self._undo = [
+            lambda: setattr(torch.UntypedStorage, "resize_", original_resize),
+            lambda: setattr(nn.Module, "__call__", original_call),
+        ]
         return super().__enter__()
 
     def __exit__(self, *args: Any) -> Any:
@@ -177,8 +179,9 @@ class Recorder(TorchDispatchMode):
         numbers = (0, size, size, 0, 1, 0, 0, 0, 0, 0)
         self.record_kernel("aten.clone.default", "copy", str(tensor.dtype).removeprefix("torch."), numbers, list)
 
-    def record_kernel(self, name: str, kind: str, dtype: str, numbers: Numbers,
-                      make: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:  # fmt: skip
+    def record_kernel(
+        self, name: str, kind: str, dtype: str, numbers: Numbers, make: Callable[[], list[torch.Tensor]]
+    ) -> list[torch.Tensor]:
         """One kernel that no operator stands for: it is a row, and what `make` returns are its results."""
         paused, self.paused = self.paused, True
         try:
@@ -209,13 +212,20 @@ class Recorder(TorchDispatchMode):
         # Backward runs without gradients; only a recomputed forward turns them on.
         return (RECOMPUTE if torch.is_grad_enabled() else BACKWARD), module
 
-    def _born(self, storage: torch.UntypedStorage, module: int, phase: int, *, from_host: bool,
-              position: int | None = None) -> None:  # fmt: skip
+    def _born(
+        self, storage: torch.UntypedStorage, module: int, phase: int, *, from_host: bool, position: int | None = None
+    ) -> None:
         """A storage that is new at this position (None: at the operation recorded last)."""
         if storage._cdata in self.live:
             return
-        row: StorageRow = {"size_bytes": storage.nbytes(), "module": module, "phase": phase, "from_host": from_host,
-                           "born": max(len(self.rows) - 1, 0) if position is None else position, "died": None}  # fmt: skip
+        row: StorageRow = {
+            "size_bytes": storage.nbytes(),
+            "module": module,
+            "phase": phase,
+            "from_host": from_host,
+            "born": max(len(self.rows) - 1, 0) if position is None else position,
+            "died": None,
+        }
         self.live[storage._cdata] = row
         self.storages.append(row)
         weakref.finalize(storage, self._died, storage._cdata)

@@ -49,37 +49,52 @@ def no_shape_rule(operator: str) -> JobError:
 
 
 def asks_for_cuda() -> JobError:
-    return JobError("the job asks for a CUDA device itself, but a forecast runs on a virtual device.",
-                    ["make tensors where an input is: x.new_zeros(...), device=x.device; constants: register_buffer",
-                     'leave .cuda() and device="cuda" out of model, batch and loss: gpuwise moves them'])  # fmt: skip
+    return JobError(
+        "the job asks for a CUDA device itself, but a forecast runs on a virtual device.",
+        [
+            "make tensors where an input is: x.new_zeros(...), device=x.device; constants: register_buffer",
+            'leave .cuda() and device="cuda" out of model, batch and loss: gpuwise moves them',
+        ],
+    )
 
 
 def _foreign_kernel(kind: str) -> JobError:
-    return JobError(f"the job calls {kind}, which needs real memory; a forecast has none.",
-                    ['wrap the call: @torch.library.custom_op("mylib::my_op", mutates_args=()), then '
-                     "@my_op.register_fake on a function that returns an empty tensor of the same shape",
-                     "forecast with a PyTorch implementation of the same operation"])  # fmt: skip
+    return JobError(
+        f"the job calls {kind}, which needs real memory; a forecast has none.",
+        [
+            'wrap the call: @torch.library.custom_op("mylib::my_op", mutates_args=()), then '
+            "@my_op.register_fake on a function that returns an empty tensor of the same shape",
+            "forecast with a PyTorch implementation of the same operation",
+        ],
+    )
 
 
 def _numpy() -> JobError:
-    return JobError("the job turns a tensor into a NumPy array, whose values a forecast does not have.",
-                    ["write it with PyTorch's operations", "do it outside of model and loss, where data are made"])  # fmt: skip
+    return JobError(
+        "the job turns a tensor into a NumPy array, whose values a forecast does not have.",
+        ["write it with PyTorch's operations", "do it outside of model and loss, where data are made"],
+    )
 
 
 def _mixed_devices() -> JobError:
-    return JobError("a tensor on the CPU meets one on the device, which fails on a GPU too.",
-                    ["make it where an input is: x.new_zeros(...), device=x.device; constants: register_buffer"])  # fmt: skip
+    return JobError(
+        "a tensor on the CPU meets one on the device, which fails on a GPU too.",
+        ["make it where an input is: x.new_zeros(...), device=x.device; constants: register_buffer"],
+    )
 
 
 def _needs_values() -> JobError:
-    return JobError("the model reads values of tensors while it is built; a forecast builds it without any.",
-                    ['make those tensors on the CPU: torch.linspace(..., device="cpu")',
-                     "compute such numbers with Python or NumPy"])  # fmt: skip
+    return JobError(
+        "the model reads values of tensors while it is built; a forecast builds it without any.",
+        ['make those tensors on the CPU: torch.linspace(..., device="cpu")', "compute such numbers with Python or NumPy"],
+    )
 
 
 def _too_large() -> JobError:
-    return JobError("a step of the job counts more bytes or operations than 64 bits hold.",
-                    ["check the sizes of its layers and of its example batch"])  # fmt: skip
+    return JobError(
+        "a step of the job counts more bytes or operations than 64 bits hold.",
+        ["check the sizes of its layers and of its example batch"],
+    )
 
 
 # What PyTorch and extensions say, first match counts; a group is the operator's name.
@@ -88,18 +103,26 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
     (r"Could not run '([\w.]+::\w+)", no_shape_rule),
     (r"NYI: ([\w.]+)", no_shape_rule),
     (r"cannot be called on meta tensors|Cannot copy out of meta tensor", _needs_values),
-    (r"Cannot access data pointer|__cuda_array_interface__|active drivers",
-     lambda: _foreign_kernel("a kernel from outside PyTorch (a compiled extension, Triton)")),
-    (r"(?i)(?:must be|expected|is not|not) an? (?:cuda|gpu) tensor|must be on (?:cuda|a gpu)",
-     lambda: _foreign_kernel("a kernel of a CUDA extension")),
-    (r"not compiled with CUDA|not linked with support for cuda|requires CUDA|NVIDIA driver|torch\.cuda\.\w+ not available",
-     asks_for_cuda),
-    (r"Python int too large to convert to C|Storage size calculation overflowed|numel: integer multiplication overflow",
-     _too_large),
+    (
+        r"Cannot access data pointer|__cuda_array_interface__|active drivers",
+        lambda: _foreign_kernel("a kernel from outside PyTorch (a compiled extension, Triton)"),
+    ),
+    (
+        r"(?i)(?:must be|expected|is not|not) an? (?:cuda|gpu) tensor|must be on (?:cuda|a gpu)",
+        lambda: _foreign_kernel("a kernel of a CUDA extension"),
+    ),
+    (
+        r"not compiled with CUDA|not linked with support for cuda|requires CUDA|NVIDIA driver|torch\.cuda\.\w+ not available",
+        asks_for_cuda,
+    ),
+    (
+        r"Python int too large to convert to C|Storage size calculation overflowed|numel: integer multiplication overflow",
+        _too_large,
+    ),
     (r"(?:at least two|two different) devices.* cuda", asks_for_cuda),
     (r"(?:at least two|two different) devices.* cpu", _mixed_devices),
     (r"\.numpy\(\) is not supported|device type tensor to numpy", _numpy),
-]  # fmt: skip
+]
 
 
 def explained(error: Exception, name: str) -> GpuwiseError:
@@ -116,8 +139,10 @@ def explained(error: Exception, name: str) -> GpuwiseError:
     if not isinstance(cause, GpuwiseError):
         found = _known(cause) or found
     if found is None:
-        found = JobError(f"a step of {name or 'the job'} fails: {type(error).__name__}: {_first_line(error)}.",
-                         ["run the loss on one example batch yourself to see the full trace"])  # fmt: skip
+        found = JobError(
+            f"a step of {name or 'the job'} fails: {type(error).__name__}: {_first_line(error)}.",
+            ["run the loss on one example batch yourself to see the full trace"],
+        )
     where = place_of(cause.__traceback__)
     if where:
         return JobError(f"{found.what.removesuffix('.')} (at {where}).", found.ways_out)

@@ -123,8 +123,13 @@ def entry_from(name: str, data: Mapping[str, Any], where: str) -> Entry:
         or not spread[0] <= 1 <= spread[1]
     ):
         raise wrong("needs a spread of two numbers with 1 between them")
-    return Entry({key: _term(value, wrong) for key, value in terms.items()}, sharpness, floor_s, (spread[0], spread[1]),
-                 data.get("evidence"))  # fmt: skip
+    return Entry(
+        {key: _term(value, wrong) for key, value in terms.items()},
+        sharpness,
+        floor_s,
+        (spread[0], spread[1]),
+        data.get("evidence"),
+    )
 
 
 def _term(data: Any, wrong: Any) -> Term:

@@ -13,8 +13,15 @@ from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 
 # Where a class has no entry of its own: what it runs like, tried in order.
-ALIASES = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp64": ("fp32",), "int8": ("fp8", "bf16", "fp16"),
-           "fp8": ("int8", "bf16", "fp16"), "fp4": ("fp8", "bf16", "fp16")}  # fmt: skip
+ALIASES = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "tf32": ("fp16", "bf16"),
+    "fp64": ("fp32",),
+    "int8": ("fp8", "bf16", "fp16"),
+    "fp8": ("int8", "bf16", "fp16"),
+    "fp4": ("fp8", "bf16", "fp16"),
+}
 # Architectures that are one generation: most of what runs on them is the same. Others are one by themselves.
 _GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
 

@@ -50,8 +50,10 @@ def machine_file(path: str) -> MachineFile | None:
         return _read(path, Path(path).stat().st_mtime_ns)
     except (OSError, UnicodeDecodeError, FileFormatError) as error:
         reason = error.what if isinstance(error, FileFormatError) else f"{path}: {reason_of(error)}"
-        warnings.warn(f"what was measured on this machine is left out: {reason.rstrip('.')}; `gpuwise measure` writes it anew",
-                      stacklevel=2)  # fmt: skip
+        warnings.warn(
+            f"what was measured on this machine is left out: {reason.rstrip('.')}; `gpuwise measure` writes it anew",
+            stacklevel=2,
+        )
         return None
 
 

@@ -73,8 +73,9 @@ def shipped_steps() -> tuple[StepSpread, ...]:
     return parse_steps(files("gpuwise.cost").joinpath("data/calibration", FILE).read_text(encoding="utf-8"))
 
 
-def step_spread(level: str, *, family: str, mode: str, compiled: bool = False,
-                spreads: Sequence[StepSpread] | None = None) -> StepSpread:  # fmt: skip
+def step_spread(
+    level: str, *, family: str, mode: str, compiled: bool = False, spreads: Sequence[StepSpread] | None = None
+) -> StepSpread:
     """The spread of steps that rest on a level; what is not known takes that of a wider level, or of eager steps.
 
     Arguments:
@@ -90,9 +91,12 @@ def step_spread(level: str, *, family: str, mode: str, compiled: bool = False,
     raise AssertionError("parse_steps sees to a spread at the widest level")
 
 
-def joined_spread(shares: Mapping[str, float], *, family: str, mode: str, compiled: bool = False,
-                  spreads: Sequence[StepSpread] | None = None) -> tuple[float, float]:  # fmt: skip
+def joined_spread(
+    shares: Mapping[str, float], *, family: str, mode: str, compiled: bool = False, spreads: Sequence[StepSpread] | None = None
+) -> tuple[float, float]:
     """low and high of a step of which `shares` (by level, summing to 1) rest on several levels: their geometric mean."""
     found = {level: step_spread(level, family=family, mode=mode, compiled=compiled, spreads=spreads) for level in shares}
-    return (exp(sum(share * log(found[level].low) for level, share in shares.items())),
-            exp(sum(share * log(found[level].high) for level, share in shares.items())))  # fmt: skip
+    return (
+        exp(sum(share * log(found[level].low) for level, share in shares.items())),
+        exp(sum(share * log(found[level].high) for level, share in shares.items())),
+    )

@@ -77,15 +77,31 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     for row, members in zip(first.tolist(), rows_of, strict=True):
         kind = KINDS[operations.kind[row]]
-        key = class_of(kind, operations.name[row], batched=bool(batched[row]), depthwise=bool(alone[row]),
-                       infer=strategy.mode == "infer", channels_last=channels_last, decode=bool(decode[row]),
-                       odd=bool(odd[row]) and trace.header.substrate != "cpu")  # fmt: skip
+        key = class_of(
+            kind,
+            operations.name[row],
+            batched=bool(batched[row]),
+            depthwise=bool(alone[row]),
+            infer=strategy.mode == "infer",
+            channels_last=channels_last,
+            decode=bool(decode[row]),
+            odd=bool(odd[row]) and trace.header.substrate != "cpu",
+        )
         found.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
     return {key: np.sort(np.concatenate(parts)) for key, parts in found.items()}
 
 
-def class_of(kind: str, name: str = "", *, batched: bool = False, depthwise: bool = False, infer: bool = False,
-             channels_last: bool = False, decode: bool = False, odd: bool = False) -> str:  # fmt: skip
+def class_of(
+    kind: str,
+    name: str = "",
+    *,
+    batched: bool = False,
+    depthwise: bool = False,
+    infer: bool = False,
+    channels_last: bool = False,
+    decode: bool = False,
+    odd: bool = False,
+) -> str:
     """The class of an operation (classes()). batched: several products, or groups of a convolution; depthwise: of one output
     each; decode: attention of few queries; odd: a product of matrices with odd rows (alignment.unaligned)."""
     key = kind
@@ -144,8 +160,10 @@ def groups(trace: Trace) -> tuple[Group, ...]:
 def _groups(trace: Trace) -> tuple[Group, ...]:
     model_flops = trace.operations.model_flops
     images = trace.header.sizes.get("micro_batch", 1)
-    return tuple(Group(kernel_class, dtype, rows, Shapes.of(trace.operations, rows, images=images), model_flops[rows])
-                 for (kernel_class, dtype), rows in classes(trace).items())  # fmt: skip
+    return tuple(
+        Group(kernel_class, dtype, rows, Shapes.of(trace.operations, rows, images=images), model_flops[rows])
+        for (kernel_class, dtype), rows in classes(trace).items()
+    )
 
 
 def _norm(name: str, *, infer: bool) -> str:

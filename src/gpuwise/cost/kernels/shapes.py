@@ -44,9 +44,21 @@ class Shapes:
 
 
 ELEMENT_BYTES = {
-    "float64": 8.0, "int64": 8.0, "float32": 4.0, "int32": 4.0, "complex64": 8.0, "bfloat16": 2.0, "float16": 2.0, "int16": 2.0,
-    "float8_e4m3fn": 1.0, "float8_e5m2": 1.0, "int8": 1.0, "uint8": 1.0, "bool": 1.0, "float4_e2m1fn_x2": 0.5,
-}  # fmt: skip
+    "float64": 8.0,
+    "int64": 8.0,
+    "float32": 4.0,
+    "int32": 4.0,
+    "complex64": 8.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "int16": 2.0,
+    "float8_e4m3fn": 1.0,
+    "float8_e5m2": 1.0,
+    "int8": 1.0,
+    "uint8": 1.0,
+    "bool": 1.0,
+    "float4_e2m1fn_x2": 0.5,
+}
 
 USUAL_CLOCK_HZ = 1.8e9  # of GPUs whose boost clock the catalog does not have
 

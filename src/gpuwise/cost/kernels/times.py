@@ -72,8 +72,15 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters, calibration: 
     kernel_class = np.zeros(len(trace.operations), dtype=np.int32)
     priced = []
     for number, group in enumerate(groups(trace)):
-        times = class_times(group.kernel_class, group.dtype, group.shapes, chip, precision=precision,
-                            parameters=parameters, calibration=calibration)  # fmt: skip
+        times = class_times(
+            group.kernel_class,
+            group.dtype,
+            group.shapes,
+            chip,
+            precision=precision,
+            parameters=parameters,
+            calibration=calibration,
+        )
         rows = group.rows
         device[rows], compute[rows], memory[rows], floor[rows] = times.device_s, times.compute_s, times.memory_s, times.floor_s
         kernel_class[rows] = number
@@ -82,16 +89,30 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters, calibration: 
         priced.append(times)
     units = [times.units for times in priced if times.units]
     return KernelTimes(
-        device, compute, memory, floor, ideal, kernel_class,
+        device,
+        compute,
+        memory,
+        floor,
+        ideal,
+        kernel_class,
         names=tuple(times.name for times in priced),
         found=tuple(times.found for times in priced),
         notes=tuple(dict.fromkeys(unit.note for unit in units if unit.note)),
         peaks=tuple(dict.fromkeys(unit.figure for unit in units)),
-    )  # fmt: skip
+    )
 
 
-def class_times(kernel_class: str, dtype: str, shapes: Shapes, chip: Chip, *, precision: str, parameters: Parameters,
-                calibration: Calibration, for_minutes: bool = True) -> ClassTimes:  # fmt: skip
+def class_times(
+    kernel_class: str,
+    dtype: str,
+    shapes: Shapes,
+    chip: Chip,
+    *,
+    precision: str,
+    parameters: Parameters,
+    calibration: Calibration,
+    for_minutes: bool = True,
+) -> ClassTimes:
     """Prices operations of one class (classes.classes).
 
     dtype: computed in, "" where only bytes matter. for_minutes: as part of a training, under the limit of the board's power.

@@ -27,8 +27,11 @@ class Container:
 def detect_container(root: Path = ROOT) -> Container:
     """The limits of cpu.max and memory.max, or of cpu.cfs_quota_us and memory.limit_in_bytes, of all groups around us."""
     shares = [share for version, group in _groups(root, "cpu") if (share := _cpus(version, group)) is not None]
-    limits = [(limit, version, group) for version, group in _groups(root, "memory")
-              if (limit := number(group / _MEMORY[version][0])) is not None and limit < _NO_LIMIT]  # fmt: skip
+    limits = [
+        (limit, version, group)
+        for version, group in _groups(root, "memory")
+        if (limit := number(group / _MEMORY[version][0])) is not None and limit < _NO_LIMIT
+    ]
     if not limits:
         return Container(min(shares, default=None))
     limit, version, group = min(limits, key=lambda found: found[0])
@@ -47,8 +50,10 @@ def throttled_s(root: Path = ROOT) -> float | None:
 
 
 # By version: the limit, what is used of it, and what of that is file cache that can go.
-_MEMORY = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-           2: ("memory.max", "memory.current", "inactive_file")}  # fmt: skip
+_MEMORY = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[int, Path]]:

@@ -15,10 +15,23 @@ from gpuwise.hardware.detect.files import ROOT, folders, listed, number, read, r
 from gpuwise.hardware.detect.memory import detect_memory
 
 # Flags of /proc/cpuinfo (x86, then Arm) and what they are called here.
-_FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_vnni": "avx512-vnni", "avx512_bf16": "avx512-bf16",
-          "avx512_fp16": "avx512-fp16", "amx_tile": "amx", "amx_bf16": "amx-bf16", "amx_int8": "amx-int8",
-          "amx_fp16": "amx-fp16",
-          "asimd": "neon", "sve": "sve", "sve2": "sve2", "bf16": "bf16", "i8mm": "i8mm", "sme": "sme"}  # fmt: skip
+_FLAGS = {
+    "avx2": "avx2",
+    "avx512f": "avx512",
+    "avx512_vnni": "avx512-vnni",
+    "avx512_bf16": "avx512-bf16",
+    "avx512_fp16": "avx512-fp16",
+    "amx_tile": "amx",
+    "amx_bf16": "amx-bf16",
+    "amx_int8": "amx-int8",
+    "amx_fp16": "amx-fp16",
+    "asimd": "neon",
+    "sve": "sve",
+    "sve2": "sve2",
+    "bf16": "bf16",
+    "i8mm": "i8mm",
+    "sme": "sme",
+}
 # Arm leaves the name out: "CPU part" of implementer 0x41, as lscpu has them (util-linux, lscpu-arm.c).
 _ARM = {"0xd0c": "Arm Neoverse-N1", "0xd40": "Arm Neoverse-V1", "0xd49": "Arm Neoverse-N2", "0xd4f": "Arm Neoverse-V2"}
 

@@ -46,8 +46,9 @@ def detect_disk(use: str, folder: Path, root: Path = ROOT) -> Disk:
     model = read(block / "device/model") or None
     turning = number(block / "queue/rotational")
     virtual = _VIRTUAL_NAME.match(block.name) or _VIRTUAL_MODEL.search(model or "")
-    return Disk(use, str(folder), file_system, free, total, block.name, model,
-                None if turning is None or virtual else bool(turning))  # fmt: skip
+    return Disk(
+        use, str(folder), file_system, free, total, block.name, model, None if turning is None or virtual else bool(turning)
+    )
 
 
 def _space(folder: Path) -> tuple[int | None, int | None]:

@@ -41,8 +41,7 @@ def listed(text: str) -> tuple[int, ...]:
 def folders(path: Path, name: str) -> list[Path]:
     """The folders called name0, name1, ... by number."""
     try:
-        found = [(int(entry.name[len(name):]), entry) for entry in path.iterdir()
-                 if re.fullmatch(rf"{name}\d+", entry.name)]  # fmt: skip
+        found = [(int(entry.name[len(name) :]), entry) for entry in path.iterdir() if re.fullmatch(rf"{name}\d+", entry.name)]
     except OSError:
         return []
     return [entry for _, entry in sorted(found)]

@@ -110,9 +110,23 @@ def visible(ids: Sequence[str]) -> list[int]:
 
 
 # Of nvidia-smi, which refuses a whole question for one word it does not know (--help-query-gpu lists them).
-_ASKED = ("name", "memory.total", "uuid", "driver_version", "compute_cap", "power.limit", "power.default_limit",
-          "clocks.max.sm", "clocks.max.memory", "pcie.link.gen.max", "pcie.link.width.max", "utilization.gpu", "memory.used",
-          "clocks.sm", "temperature.gpu")  # fmt: skip
+_ASKED = (
+    "name",
+    "memory.total",
+    "uuid",
+    "driver_version",
+    "compute_cap",
+    "power.limit",
+    "power.default_limit",
+    "clocks.max.sm",
+    "clocks.max.memory",
+    "pcie.link.gen.max",
+    "pcie.link.width.max",
+    "utilization.gpu",
+    "memory.used",
+    "clocks.sm",
+    "temperature.gpu",
+)
 _MIB, _MHZ = 2**20, 1e6
 
 

@@ -115,8 +115,15 @@ def machine_of(cpu: Cpu, gpus: tuple[Gpu, ...], catalog: Catalog) -> Machine:
         return Machine(chip, 1, None, None, cpu.cores, cpu.memory_bytes, f"{cpu.name}, {cpu.cores} cores{memory}")
     same = [gpu for gpu in gpus if gpu.name == gpus[0].name]
     chip = match_gpu(gpus[0], catalog.chips) or unknown_gpu(gpus[0])
-    return Machine(chip, len(same), link_inside(chip, len(same), catalog=catalog), None, cpu.cores, cpu.memory_bytes,
-                   f"{len(same)} × {gpus[0].name} with {cpu.name}{memory}")  # fmt: skip
+    return Machine(
+        chip,
+        len(same),
+        link_inside(chip, len(same), catalog=catalog),
+        None,
+        cpu.cores,
+        cpu.memory_bytes,
+        f"{len(same)} × {gpus[0].name} with {cpu.name}{memory}",
+    )
 
 
 def machine_key(detected: Detected) -> str:
@@ -162,8 +169,11 @@ def _system(root: Path) -> System:
     info, firmware = read(root / "proc/cpuinfo"), root / "sys/class/dmi/id"
     flags = told(info, "flags").split()
     maker, product = read(firmware / "sys_vendor"), read(firmware / "product_name")
-    return System(f"{platform.system()} {platform.release()}", ("hypervisor" in flags) if flags else None,
-                  product if product.startswith(maker) else f"{maker} {product}".strip())  # fmt: skip
+    return System(
+        f"{platform.system()} {platform.release()}",
+        ("hypervisor" in flags) if flags else None,
+        product if product.startswith(maker) else f"{maker} {product}".strip(),
+    )
 
 
 def _pci_gpus(root: Path) -> tuple[str, ...]:

@@ -52,9 +52,18 @@ def _of_size(chip: Chip, memory_bytes: int) -> Chip | None:
 def unknown_gpu(gpu: Gpu, told_by: str = "the driver of this machine") -> Chip:
     """A local entry for a GPU the catalog does not have: its memory, and no rates."""
     source = Source(told_by, date.today().isoformat())
-    return Chip("here-gpu", gpu.vendor, gpu.name, "gpu-consumer", memory_bytes=gpu.memory_bytes, source=source,
-                compute_capability=gpu.compute_capability, boost_clock_hz=gpu.clock_hz, pcie_generation=gpu.pcie_generation,
-                notes="not in the catalog: rates unknown; add it in a file of your own")  # fmt: skip
+    return Chip(
+        "here-gpu",
+        gpu.vendor,
+        gpu.name,
+        "gpu-consumer",
+        memory_bytes=gpu.memory_bytes,
+        source=source,
+        compute_capability=gpu.compute_capability,
+        boost_clock_hz=gpu.clock_hz,
+        pcie_generation=gpu.pcie_generation,
+        notes="not in the catalog: rates unknown; add it in a file of your own",
+    )
 
 
 def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
@@ -66,11 +75,17 @@ def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
             return known
         share = cpu.cores / known.sm_count
         bandwidth = known.memory_bandwidth_bytes_per_s
-        return replace(known, id="here-cpu", name=f"{cpu.name} ({cpu.cores} cores)", sm_count=cpu.cores,
-                       peak_flops_per_s={k: v * share for k, v in known.peak_flops_per_s.items()},
-                       memory_bandwidth_bytes_per_s=bandwidth and bandwidth * min(1.0, share), tdp_w=None,
-                       source=Source(f"{known.id} scaled to {cpu.cores} cores", today, verified=False),
-                       sources={})  # fmt: skip
+        return replace(
+            known,
+            id="here-cpu",
+            name=f"{cpu.name} ({cpu.cores} cores)",
+            sm_count=cpu.cores,
+            peak_flops_per_s={k: v * share for k, v in known.peak_flops_per_s.items()},
+            memory_bandwidth_bytes_per_s=bandwidth and bandwidth * min(1.0, share),
+            tdp_w=None,
+            source=Source(f"{known.id} scaled to {cpu.cores} cores", today, verified=False),
+            sources={},
+        )
     width = _flop_per_clock(cpu.flags)
     clock = cpu.clock_hz or 2.5e9  # when the system does not tell: a common base clock of servers
     peaks = {"fp32": cpu.cores * clock * width, "fp64": cpu.cores * clock * width / 2}
@@ -83,10 +98,19 @@ def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
     # Zen 4 or later: by the name of the generation that calibration has figures for.
     architecture = "AMD AVX-512" if cpu.vendor == "AMD" and "avx512-bf16" in cpu.flags else None
     text = f"estimate: {cpu.cores} cores × {clock / 1e9:.2f} GHz × {width} FLOP a clock; memory 10 GB/s a core up to 41"
-    return Chip("here-cpu", cpu.vendor, f"{cpu.name} ({cpu.cores} cores)", "cpu", architecture=architecture,
-                sm_count=cpu.cores, l2_bytes=cpu.cache_bytes.get("L3") or cpu.cache_bytes.get("L2"),
-                boost_clock_hz=cpu.clock_hz, memory_bandwidth_bytes_per_s=bandwidth, peak_flops_per_s=peaks,
-                source=Source(text, today, verified=False))  # fmt: skip
+    return Chip(
+        "here-cpu",
+        cpu.vendor,
+        f"{cpu.name} ({cpu.cores} cores)",
+        "cpu",
+        architecture=architecture,
+        sm_count=cpu.cores,
+        l2_bytes=cpu.cache_bytes.get("L3") or cpu.cache_bytes.get("L2"),
+        boost_clock_hz=cpu.clock_hz,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        peak_flops_per_s=peaks,
+        source=Source(text, today, verified=False),
+    )
 
 
 def match_cpu(cpu: Cpu, chips: Mapping[str, Chip]) -> Chip | None:

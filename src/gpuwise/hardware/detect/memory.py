@@ -67,8 +67,11 @@ def _by_firmware(memory: Memory, root: Path) -> Memory:
         table = (root / "sys/firmware/dmi/tables/DMI").read_bytes()
     except OSError:
         return memory
-    devices = [(fields, strings) for kind, fields, strings in _structures(table)
-               if kind == _MEMORY_DEVICE and len(fields) > 0x16 and _word(fields, 0x0C)]  # fmt: skip
+    devices = [
+        (fields, strings)
+        for kind, fields, strings in _structures(table)
+        if kind == _MEMORY_DEVICE and len(fields) > 0x16 and _word(fields, 0x0C)
+    ]
     if not devices:
         return memory
     places = []

@@ -23,11 +23,25 @@ _PEER_READ, _PEER_NVLINK, _PEER_OK = 0, 2, 0  # nvmlGpuP2PCapsIndex_t, nvmlGpuP2
 _MOST_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS; devices have 18 at most so far
 _HELD_BACK = {"power": 0, "heat": 1}  # nvmlPerfPolicyType_t
 # nvmlClocksEventReasons; the lowest bit, nothing to do, is left out.
-_REASONS = {0x2: "its clocks are set by hand", 0x4: "power limit", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "heat",
-            0x40: "heat (hardware)", 0x80: "power brake", 0x100: "display clocks"}  # fmt: skip
+_REASONS = {
+    0x2: "its clocks are set by hand",
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
 # nvmlGpuTopologyLevel_t
-_PATHS = {0: "one board", 10: "one PCIe switch", 20: "several PCIe switches", 30: "one PCIe host bridge", 40: "one NUMA node",
-          50: "PCIe across NUMA nodes"}  # fmt: skip
+_PATHS = {
+    0: "one board",
+    10: "one PCIe switch",
+    20: "several PCIe switches",
+    30: "one PCIe host bridge",
+    40: "one NUMA node",
+    50: "PCIe across NUMA nodes",
+}
 
 
 def read_nvml(root: Path = ROOT, library: Any = None) -> GpuSurvey | None:
@@ -174,8 +188,10 @@ def _load(nvml: _Nvml, handle: Any) -> GpuLoad:
 def _pairs(nvml: _Nvml, handles: list[Any]) -> Iterator[GpuPair]:
     """NVLink where it joins two, directly or through a switch; else where their PCIe paths meet."""
     there = [nvml.bus_id(handle) for handle in handles]
-    peers = [[_as_in_sys(getattr(nvml.ask("NvLinkRemotePciInfo", handle, link), "busId", "")) for link in nvml.nvlinks(handle)]
-             for handle in handles]  # fmt: skip
+    peers = [
+        [_as_in_sys(getattr(nvml.ask("NvLinkRemotePciInfo", handle, link), "busId", "")) for link in nvml.nvlinks(handle)]
+        for handle in handles
+    ]
     for (i, one), (j, other) in combinations(enumerate(handles), 2):
         links = peers[i].count(there[j]) if there[j] else 0
         joined = links > 0 or nvml.ask("P2PStatus", one, other, _PEER_NVLINK) == _PEER_OK

@@ -23,18 +23,31 @@ class AlexNet(nn.Module):
         self.config = config = config or AlexNetConfig()
         a, b, c, d, e = config.channels
         self.features = nn.Sequential(
-            nn.Conv2d(3, a, 11, stride=4, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-            nn.Conv2d(a, b, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-            nn.Conv2d(b, c, 3, padding=1), nn.ReLU(inplace=True),
-            nn.Conv2d(c, d, 3, padding=1), nn.ReLU(inplace=True),
-            nn.Conv2d(d, e, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-            nn.AdaptiveAvgPool2d(6), nn.Flatten(),
-        )  # fmt: skip
+            nn.Conv2d(3, a, 11, stride=4, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(a, b, 5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(b, c, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(c, d, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(d, e, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.AdaptiveAvgPool2d(6),
+            nn.Flatten(),
+        )
         self.classifier = nn.Sequential(
-            nn.Dropout(config.dropout), nn.Linear(e * 36, config.hidden), nn.ReLU(inplace=True),
-            nn.Dropout(config.dropout), nn.Linear(config.hidden, config.hidden), nn.ReLU(inplace=True),
+            nn.Dropout(config.dropout),
+            nn.Linear(e * 36, config.hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden, config.hidden),
+            nn.ReLU(inplace=True),
             nn.Linear(config.hidden, config.classes),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))

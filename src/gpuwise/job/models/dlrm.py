@@ -10,8 +10,34 @@ from torch import Tensor, nn
 
 # Distinct values of the 26 categorical columns of the Criteo Kaggle Display Advertising data set, as the DLRM
 # repository lists them (facebookresearch/dlrm, Kaggle run); five columns are hashed down to a million rows here.
-CRITEO_ROWS = (1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27, 14_992,
-               5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572)  # fmt: skip
+CRITEO_ROWS = (
+    1460,
+    583,
+    10_131_227,
+    2_202_608,
+    305,
+    24,
+    12_517,
+    633,
+    3,
+    93_145,
+    5683,
+    8_351_593,
+    3194,
+    27,
+    14_992,
+    5_461_306,
+    10,
+    5652,
+    2173,
+    4,
+    7_046_547,
+    18,
+    15,
+    286_181,
+    105,
+    142_572,
+)
 MAX_ROWS = 1_000_000
 
 

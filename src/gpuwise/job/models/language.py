@@ -28,8 +28,7 @@ def masked_word_batch(n: int, *, vocabulary: int, seq_len: int) -> Batch:
 def translation_batch(n: int, *, vocabulary: int, seq_len: int) -> Batch:
     """Random source tokens, target tokens and labels, each (n, seq_len) int64; targets are the labels moved by one."""
     labels = torch.randint(1, vocabulary, (n, seq_len))
-    return {"tokens": torch.randint(1, vocabulary, (n, seq_len)), "targets": F.pad(labels[:, :-1], (1, 0)),
-            "labels": labels}  # fmt: skip
+    return {"tokens": torch.randint(1, vocabulary, (n, seq_len)), "targets": F.pad(labels[:, :-1], (1, 0)), "labels": labels}
 
 
 def token_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -28,12 +28,13 @@ class LlamaConfig:
 # From the released params.json / config.json of each model.
 LLAMA_SIZES = {
     "llama2-7b": LlamaConfig(vocabulary=32_000, kv_heads=32, hidden=11_008, rope_theta=10_000.0),
-    "llama2-13b": LlamaConfig(vocabulary=32_000, width=5120, layers=40, heads=40, kv_heads=40, hidden=13_824,
-                              rope_theta=10_000.0),
+    "llama2-13b": LlamaConfig(
+        vocabulary=32_000, width=5120, layers=40, heads=40, kv_heads=40, hidden=13_824, rope_theta=10_000.0
+    ),
     "llama3-8b": LlamaConfig(),
     "llama3-70b": LlamaConfig(width=8192, layers=80, heads=64, hidden=28_672),
     "llama3-405b": LlamaConfig(width=16_384, layers=126, heads=128, hidden=53_248),
-}  # fmt: skip
+}
 
 
 def rotary_table(seq_len: int, head_dim: int, *, theta: float, device: torch.device) -> Tensor:
@@ -120,8 +121,7 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         config = self.config
-        rotary = rotary_table(tokens.shape[1], config.width // config.heads, theta=config.rope_theta,
-                              device=tokens.device)  # fmt: skip
+        rotary = rotary_table(tokens.shape[1], config.width // config.heads, theta=config.rope_theta, device=tokens.device)
         x = self.words(tokens)
         for block in self.layers:
             x = block(x, rotary)

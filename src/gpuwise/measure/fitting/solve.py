@@ -152,9 +152,17 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def solve(blocks: Mapping[str, Block], designs: Mapping[str, Design], priors: Mapping[str, Entry], measured: Measured, *,
-          pull: float = 1e-3, smooth: float = 1e-2, iterations: int = 300,
-          least_compute: float = 0.0) -> tuple[dict[str, Entry], np.ndarray]:  # fmt: skip
+def solve(
+    blocks: Mapping[str, Block],
+    designs: Mapping[str, Design],
+    priors: Mapping[str, Entry],
+    measured: Measured,
+    *,
+    pull: float = 1e-3,
+    smooth: float = 1e-2,
+    iterations: int = 300,
+    least_compute: float = 0.0,
+) -> tuple[dict[str, Entry], np.ndarray]:
     """Entries by key, and log(measured / forecast) of every measurement.
 
     Arguments:

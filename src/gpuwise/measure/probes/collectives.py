@@ -54,9 +54,15 @@ def _rows_of(workers: _Workers, say: Callable[[str], None]) -> Iterator[Row]:
             if "said" in answer:
                 say(answer["said"])
             else:
-                yield Row("collective", answer["name"], Timing(**answer["timing"]), "fp32",
-                          {"bytes": answer["bytes"], "processes": workers.world}, bytes=answer["bytes"],
-                          verified=answer["verified"])  # fmt: skip
+                yield Row(
+                    "collective",
+                    answer["name"],
+                    Timing(**answer["timing"]),
+                    "fp32",
+                    {"bytes": answer["bytes"], "processes": workers.world},
+                    bytes=answer["bytes"],
+                    verified=answer["verified"],
+                )
     except _WorkerError as error:
         say(f"collectives ended early: {error}")
     finally:
@@ -82,10 +88,20 @@ class _Workers:
         request = {"world": world, "kind": kind, "meeting": str(folder / "meeting"), "budget_s": budget_s}
         try:
             for rank in range(world):
-                self._processes.append(subprocess.Popen(
-                    [sys.executable, "-m", "gpuwise.measure.probes.collectives_worker", json.dumps({**request, "rank": rank})],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                    stderr=self._errors[rank], env=environment))  # fmt: skip
+                self._processes.append(
+                    subprocess.Popen(
+                        [
+                            sys.executable,
+                            "-m",
+                            "gpuwise.measure.probes.collectives_worker",
+                            json.dumps({**request, "rank": rank}),
+                        ],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                        stderr=self._errors[rank],
+                        env=environment,
+                    )
+                )
         except BaseException:
             self.end()
             raise

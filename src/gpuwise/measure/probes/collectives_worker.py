@@ -61,14 +61,17 @@ def collectives(size_bytes: int, rank: int, world: int, device: torch.device) ->
     expected = torch.cat([part(held(by), by) for by in range(world)])
     return {
         # It sums its own results over again within a round, up to infinity: checked apart, from fresh inputs.
-        "all_reduce": _Collective(lambda: dist.all_reduce(all_reduced), lambda: torch.equal(all_reduced, total),
-                                  lambda: all_reduced.copy_(whole)),
+        "all_reduce": _Collective(
+            lambda: dist.all_reduce(all_reduced), lambda: torch.equal(all_reduced, total), lambda: all_reduced.copy_(whole)
+        ),
         "all_gather": _Collective(lambda: gather(gathered, own), lambda: torch.equal(gathered, expected), gathered.zero_),
-        "reduce_scatter": _Collective(lambda: scatter(scattered, whole), lambda: torch.equal(scattered, part(total, rank)),
-                                      scattered.zero_),
-        "broadcast": _Collective(lambda: dist.broadcast(sent, 0), lambda: torch.equal(sent, held(0)),
-                                 lambda: sent.copy_(whole)),
-    }  # fmt: skip
+        "reduce_scatter": _Collective(
+            lambda: scatter(scattered, whole), lambda: torch.equal(scattered, part(total, rank)), scattered.zero_
+        ),
+        "broadcast": _Collective(
+            lambda: dist.broadcast(sent, 0), lambda: torch.equal(sent, held(0)), lambda: sent.copy_(whole)
+        ),
+    }
 
 
 def timed_together(collective: _Collective, budget_s: float, device: torch.device) -> Timing:
@@ -156,8 +159,13 @@ def main() -> None:
     device = torch.device("cuda", rank) if request["kind"] == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", init_method=Path(request["meeting"]).as_uri(),
-                            rank=rank, world_size=world, timeout=timedelta(seconds=TIMEOUT_S))  # fmt: skip
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=Path(request["meeting"]).as_uri(),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is no answer
 

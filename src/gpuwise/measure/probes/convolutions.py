@@ -14,17 +14,35 @@ from gpuwise.measure.probes.cases import Case, Kernel, Noise, agree, backward_of
 # in_channels, out_channels, side of the image, kernel_size, stride, groups, the most telling first: the layers of ResNet-50
 # (He et al., arXiv:1512.03385, table 1) and depthwise ones of MobileNetV2 (Sandler et al., arXiv:1801.04381, table 2).
 _LAYERS = {
-    "3×3 at 28": (128, 128, 28, 3, 1, 1), "1×1 at 56": (256, 64, 56, 1, 1, 1), "depthwise at 56": (144, 144, 56, 3, 1, 144),
-    "stem": (3, 64, 224, 7, 2, 1), "3×3 at 56": (64, 64, 56, 3, 1, 1), "3×3 at 14": (256, 256, 14, 3, 1, 1),
-    "3×3 at 7": (512, 512, 7, 3, 1, 1), "1×1 at 14": (1024, 256, 14, 1, 1, 1), "depthwise at 14": (576, 576, 14, 3, 1, 576),
-}  # fmt: skip
+    "3×3 at 28": (128, 128, 28, 3, 1, 1),
+    "1×1 at 56": (256, 64, 56, 1, 1, 1),
+    "depthwise at 56": (144, 144, 56, 3, 1, 144),
+    "stem": (3, 64, 224, 7, 2, 1),
+    "3×3 at 56": (64, 64, 56, 3, 1, 1),
+    "3×3 at 14": (256, 256, 14, 3, 1, 1),
+    "3×3 at 7": (512, 512, 7, 3, 1, 1),
+    "1×1 at 14": (1024, 256, 14, 1, 1, 1),
+    "depthwise at 14": (576, 576, 14, 3, 1, 576),
+}
 _FORWARD, _BACKWARD, _LAST = "convolution", "convolution, backward", "convolution, channels last"
 _CASES = (
-    (_FORWARD, "3×3 at 28"), (_BACKWARD, "3×3 at 28"), (_FORWARD, "1×1 at 56"), (_FORWARD, "stem"),
-    (_FORWARD, "depthwise at 56"), (_LAST, "3×3 at 28"), (_FORWARD, "3×3 at 56"), (_FORWARD, "3×3 at 14"),
-    (_FORWARD, "3×3 at 7"), (_BACKWARD, "1×1 at 56"), (_BACKWARD, "3×3 at 56"), (_BACKWARD, "3×3 at 14"),
-    (_BACKWARD, "depthwise at 56"), (_FORWARD, "1×1 at 14"), (_BACKWARD, "3×3 at 7"), (_FORWARD, "depthwise at 14"),
-)  # fmt: skip
+    (_FORWARD, "3×3 at 28"),
+    (_BACKWARD, "3×3 at 28"),
+    (_FORWARD, "1×1 at 56"),
+    (_FORWARD, "stem"),
+    (_FORWARD, "depthwise at 56"),
+    (_LAST, "3×3 at 28"),
+    (_FORWARD, "3×3 at 56"),
+    (_FORWARD, "3×3 at 14"),
+    (_FORWARD, "3×3 at 7"),
+    (_BACKWARD, "1×1 at 56"),
+    (_BACKWARD, "3×3 at 56"),
+    (_BACKWARD, "3×3 at 14"),
+    (_BACKWARD, "depthwise at 56"),
+    (_FORWARD, "1×1 at 14"),
+    (_BACKWARD, "3×3 at 7"),
+    (_FORWARD, "depthwise at 14"),
+)
 _BATCH = 4
 
 
@@ -32,8 +50,16 @@ def convolutions(dtypes: Sequence[str]) -> Iterator[Case]:
     """Cases of group "conv". The backward pass gives the gradients of image and weight."""
     for name, layer in _CASES:
         inside, outside, side, kernel, stride, groups = _LAYERS[layer]
-        sizes = {"batch": _BATCH, "in_channels": inside, "out_channels": outside, "height": side, "width": side,
-                 "kernel_size": kernel, "stride": stride, "groups": groups}  # fmt: skip
+        sizes = {
+            "batch": _BATCH,
+            "in_channels": inside,
+            "out_channels": outside,
+            "height": side,
+            "width": side,
+            "kernel_size": kernel,
+            "stride": stride,
+            "groups": groups,
+        }
         kind = "conv_backward" if name == _BACKWARD else "conv"
         for dtype in dtypes:
             yield Case("conv", name, dtype, sizes, "batch", work_of(kind, dtype), partial(_convolution, dtype, name))

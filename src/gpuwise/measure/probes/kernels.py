@@ -69,8 +69,15 @@ def all_cases(dtypes: Sequence[str]) -> list[Case]:
     """Of each group in turn, so that whatever time there is covers all of them."""
     wide = [dtype for dtype in dtypes if dtype != "tf32"]  # products and convolutions alone have it
     widths = wide[:2]  # fp32 and one of 16 bits, as only their widths matter
-    groups = (gemms(dtypes), convolutions(dtypes), attentions(wide), elementwise(widths), reductions(widths), norms(widths),
-              optimizers())  # fmt: skip
+    groups = (
+        gemms(dtypes),
+        convolutions(dtypes),
+        attentions(wide),
+        elementwise(widths),
+        reductions(widths),
+        norms(widths),
+        optimizers(),
+    )
     return [case for case in chain.from_iterable(zip_longest(*groups)) if case is not None]
 
 

@@ -68,17 +68,28 @@ def _runs(device: torch.device) -> dict[str, tuple[Callable[[], object], int, Ca
         # Past 2^24 a float no longer counts by ones: then all that can be said is that it got there.
         "add_ on one element": (chain, CHAIN, lambda: number.item() == min(counted, 2**24)),
         f"matrix product {WIDTH} × {WIDTH}": (
-            lambda: torch.mm(a, b, out=out), 1, lambda: torch.allclose(out.double(), a.double() @ b.double(), rtol=1e-5)),
+            lambda: torch.mm(a, b, out=out),
+            1,
+            lambda: torch.allclose(out.double(), a.double() @ b.double(), rtol=1e-5),
+        ),
         f"linear layer {WIDTH} → {WIDTH}, forward": (
-            lambda: frozen(a), 1, lambda: torch.allclose(frozen(a), a @ frozen.weight.t() + frozen.bias, rtol=1e-5, atol=1e-6)),
+            lambda: frozen(a),
+            1,
+            lambda: torch.allclose(frozen(a), a @ frozen.weight.t() + frozen.bias, rtol=1e-5, atol=1e-6),
+        ),
         f"linear layer {WIDTH} → {WIDTH}, forward and backward": (backward, 1, graded),
         "AdamW step of two tensors": (optimizer.step, 1, lambda: not torch.equal(before, trained.weight.detach())),
-    }  # fmt: skip
+    }
 
 
 def _each(timing: Timing, operations: int) -> Timing:
-    return Timing(timing.median_s / operations, timing.low_s / operations, timing.high_s / operations,
-                  timing.least_s / operations, timing.rounds)  # fmt: skip
+    return Timing(
+        timing.median_s / operations,
+        timing.low_s / operations,
+        timing.high_s / operations,
+        timing.least_s / operations,
+        timing.rounds,
+    )
 
 
 def _issued(budget_s: float, device: torch.device) -> Row:

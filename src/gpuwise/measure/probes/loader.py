@@ -102,8 +102,15 @@ def _row(images: Images, workers: int, budget_s: float) -> Row:
     assert first is not None
     samples, indices = first
     right = all(torch.equal(sample, images[int(index)][0]) for sample, index in zip(samples[:4], indices[:4], strict=True))
-    return Row("loader", images.what, summary(seconds), "fp32", {"workers": workers, "samples": BATCH},
-               bytes=samples.nbytes, verified=right)  # fmt: skip
+    return Row(
+        "loader",
+        images.what,
+        summary(seconds),
+        "fp32",
+        {"workers": workers, "samples": BATCH},
+        bytes=samples.nbytes,
+        verified=right,
+    )
 
 
 def _pillow() -> Any:

@@ -11,23 +11,49 @@ import torch
 from gpuwise.measure.result import Peak, Row, Timing
 from gpuwise.measure.timing import timed
 
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64,
-          "int8": torch.int8, "fp8": torch.float8_e4m3fn}  # fmt: skip
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp64": torch.float64,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
 KEPT = {"int8": torch.int32, "fp8": torch.bfloat16}  # the product's dtype, where it is not that of the factors
 # m, k, n, the quickest first: cubes, and products with the long side inside or outside.
 SHAPES = {
-    "cpu": ((512, 512, 512), (1024, 1024, 1024), (1024, 4096, 1024), (2048, 2048, 2048), (4096, 1024, 4096),
-            (4096, 4096, 4096)),
-    "cuda": ((2048, 2048, 2048), (4096, 4096, 4096), (4096, 8192, 4096), (8192, 4096, 8192), (8192, 8192, 8192),
-             (16384, 8192, 16384)),
-}  # fmt: skip
+    "cpu": (
+        (512, 512, 512),
+        (1024, 1024, 1024),
+        (1024, 4096, 1024),
+        (2048, 2048, 2048),
+        (4096, 1024, 4096),
+        (4096, 4096, 4096),
+    ),
+    "cuda": (
+        (2048, 2048, 2048),
+        (4096, 4096, 4096),
+        (4096, 8192, 4096),
+        (8192, 4096, 8192),
+        (8192, 8192, 8192),
+        (16384, 8192, 16384),
+    ),
+}
 TRIAL = {"cpu": (256, 256, 256), "cuda": (1024, 1024, 1024)}
 HOPELESS = 20  # times slower than fp32: computed without units of its own, number by number
 FEWEST_RUNS = 12  # timed() makes at least 7 with two sets of inputs, the check 2; the rest is for making these
 SETS = 2
 # Half the distance of two numbers next to 1 in what the product is kept in; tf32 rounds the factors, fp8 may the sums.
-ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8, "int8": 0.0,
-            "fp8": 2.0**-7}  # fmt: skip
+ROUNDING = {
+    "fp64": 2.0**-53,
+    "fp32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "int8": 0.0,
+    "fp8": 2.0**-7,
+}
 _PLACES = 8
 
 Product = Callable[[], torch.Tensor]
@@ -64,8 +90,9 @@ def peaks(rows: Sequence[Row]) -> list[Peak]:
     for row in rows:
         if row.group == "gemm" and row.verified:
             best[row.dtype] = max(best.get(row.dtype, row), row, key=lambda row: row.flops_per_s)
-    found = [Peak(dtype, row.flops / row.timing.low_s, shape=_shape(row), spread=row.timing.spread)
-             for dtype, row in best.items()]  # fmt: skip
+    found = [
+        Peak(dtype, row.flops / row.timing.low_s, shape=_shape(row), spread=row.timing.spread) for dtype, row in best.items()
+    ]
     return sorted(found, key=lambda peak: -peak.measured)
 
 
@@ -113,8 +140,9 @@ def _operands(name: str, shape: tuple[int, int, int], device: torch.device, seed
     m, k, n = shape
     generator = torch.Generator(device).manual_seed(seed)
     if name == "int8":
-        return tuple(torch.randint(-128, 128, size, generator=generator, device=device, dtype=torch.int8)
-                     for size in ((m, k), (k, n)))  # type: ignore[return-value]  # fmt: skip
+        return tuple(
+            torch.randint(-128, 128, size, generator=generator, device=device, dtype=torch.int8) for size in ((m, k), (k, n))
+        )  # type: ignore[return-value]
     wide = torch.float64 if name == "fp64" else torch.float32
     a, b = (torch.randn(*size, generator=generator, device=device, dtype=wide).to(DTYPES[name]) for size in ((m, k), (n, k)))
     return (a, b.t()) if name == "fp8" else (a, b.t().contiguous())  # _scaled_mm wants the second by columns

@@ -51,8 +51,13 @@ def gemms(dtypes: Sequence[str]) -> Iterator[Case]:
 def attentions(dtypes: Sequence[str]) -> Iterator[Case]:
     """Cases of group "attention": scaled_dot_product_attention, causal and not, forward and backward."""
     first = [(512, 64, 1, False), (512, 64, 1, True), (2048, 128, 0, False), (128, 64, 0, False)]
-    others = [(tokens, size, causal, backward) for tokens in (512, 2048, 128) for size in (64, 128) for causal in (1, 0)
-              for backward in (False, True)]  # fmt: skip
+    others = [
+        (tokens, size, causal, backward)
+        for tokens in (512, 2048, 128)
+        for size in (64, 128)
+        for causal in (1, 0)
+        for backward in (False, True)
+    ]
     for tokens, size, causal, backward in dict.fromkeys((*first, *others)):
         sizes = {"batch": _TOKENS // tokens, "heads": _HEADS, "queries": tokens, "head_size": size, "causal": causal}
         name, kind = ("attention, backward", "attention_backward") if backward else ("attention", "attention")

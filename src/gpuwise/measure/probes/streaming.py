@@ -66,16 +66,34 @@ _SOFTMAX = _Function(partial(torch.softmax, dim=-1), lambda x: x.exp() / x.exp()
 _CROSS_ENTROPY = _Function(  # a number a row, not their mean, so that each can be checked by itself
     partial(F.cross_entropy, reduction="none"),
     lambda x, label: x.exp().sum(-1).log() - x.gather(1, label[:, None])[:, 0],
-    _WORDS, (4, 3), _labels, over=0, narrow=True,
-)  # fmt: skip
-_LAYER_NORM = _Function(lambda x, w, b: F.layer_norm(x, w.shape, w, b, eps=_EPS_NORM),
-                        lambda x, w, b: _normalised(x, (-1,)) * w + b, _HIDDEN, (7, 13), _weights(2))  # fmt: skip
-_RMS_NORM = _Function(lambda x, w: F.rms_norm(x, w.shape, w, eps=_EPS_NORM),
-                      lambda x, w: x / (x.square().mean(-1, keepdim=True) + _EPS_NORM).sqrt() * w,
-                      _HIDDEN, (4, 10), _weights(1))  # fmt: skip
-_BATCH_NORM = _Function(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True, eps=_EPS_NORM),
-                        lambda x, w, b: _normalised(x, (0, 2, 3)) * w[:, None, None] + b[:, None, None],
-                        _IMAGES, (7, 13), _weights(2), along=1)  # fmt: skip
+    _WORDS,
+    (4, 3),
+    _labels,
+    over=0,
+    narrow=True,
+)
+_LAYER_NORM = _Function(
+    lambda x, w, b: F.layer_norm(x, w.shape, w, b, eps=_EPS_NORM),
+    lambda x, w, b: _normalised(x, (-1,)) * w + b,
+    _HIDDEN,
+    (7, 13),
+    _weights(2),
+)
+_RMS_NORM = _Function(
+    lambda x, w: F.rms_norm(x, w.shape, w, eps=_EPS_NORM),
+    lambda x, w: x / (x.square().mean(-1, keepdim=True) + _EPS_NORM).sqrt() * w,
+    _HIDDEN,
+    (4, 10),
+    _weights(1),
+)
+_BATCH_NORM = _Function(
+    lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True, eps=_EPS_NORM),
+    lambda x, w, b: _normalised(x, (0, 2, 3)) * w[:, None, None] + b[:, None, None],
+    _IMAGES,
+    (7, 13),
+    _weights(2),
+    along=1,
+)
 
 
 def elementwise(dtypes: Sequence[str]) -> Iterator[Case]:
@@ -112,8 +130,15 @@ def optimizers() -> Iterator[Case]:
     """Cases of group "optimizer": a step reads parameter, gradient and both moments, and writes all but the gradient."""
     sizes = {"parameters": _PARAMETERS, "tensors": _TENSORS}
     for name, fused in (("AdamW, fused", True), ("AdamW, tensor by tensor", False)):
-        yield Case("optimizer", name, "fp32", sizes, "parameters", lambda s: (14 * s["parameters"], 28 * s["parameters"]),
-                   partial(_adamw, fused))  # fmt: skip
+        yield Case(
+            "optimizer",
+            name,
+            "fp32",
+            sizes,
+            "parameters",
+            lambda s: (14 * s["parameters"], 28 * s["parameters"]),
+            partial(_adamw, fused),
+        )
 
 
 def _case(group: str, name: str, dtype: str, sizes: Mapping[str, int], flops: int, moved: int, make: Make) -> Case:
@@ -130,8 +155,15 @@ def _both(group: str, name: str, function: _Function, dtype: str) -> Iterator[Ca
     """Forward: input and result; backward: input, gradient of the result and that of the input. Vectors hardly count."""
     width, wide = DTYPES[dtype].itemsize, 0 if function.narrow else 1
     for backward, tensors in ((False, 1 + wide), (True, 2 + wide)):
-        yield _case(group, f"{name}, backward" if backward else name, dtype, function.sizes, function.flops[backward],
-                    tensors * width, partial(_applied, function, backward, dtype))  # fmt: skip
+        yield _case(
+            group,
+            f"{name}, backward" if backward else name,
+            dtype,
+            function.sizes,
+            function.flops[backward],
+            tensors * width,
+            partial(_applied, function, backward, dtype),
+        )
 
 
 def _applied(function: _Function, backward: bool, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
@@ -205,7 +237,10 @@ def _adamw(fused: bool, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
         step = exact_m / (1 - _BETAS[0] ** t) / ((exact_v / (1 - _BETAS[1] ** t)).sqrt() + _EPS)
         found_p, found_m, found_v = looked_at()
         # A parameter loses digits that its change would show: its rounding is 1e-4 of that.
-        return (agree(found_m, exact_m, "fp32") and agree(found_v, exact_v, "fp32")
-                and agree(found_p - p, -_LR * (_DECAY * p + step), "tf32"))  # fmt: skip
+        return (
+            agree(found_m, exact_m, "fp32")
+            and agree(found_v, exact_v, "fp32")
+            and agree(found_p - p, -_LR * (_DECAY * p + step), "tf32")
+        )
 
     return Kernel(optimizer.step, correct)

@@ -10,6 +10,24 @@ from gpuwise.runtime.checkpoint.saver import Failed, Outcome, Saved, Saver
 from gpuwise.runtime.checkpoint.state import Packed, pack, unpack
 from gpuwise.runtime.checkpoint.store import CheckpointStore
 
-__all__ = ["FIRST_S", "Checkpoint", "CheckpointStore", "Failed", "Files", "Outcome", "Packed", "RunLock", "SaveInterval",
-           "Saved", "Saver", "choose_interval", "export_weights", "pack", "plain_name", "plain_weights", "restore_optimizer",
-           "restore_weights", "unpack"]  # fmt: skip
+__all__ = [
+    "FIRST_S",
+    "Checkpoint",
+    "CheckpointStore",
+    "Failed",
+    "Files",
+    "Outcome",
+    "Packed",
+    "RunLock",
+    "SaveInterval",
+    "Saved",
+    "Saver",
+    "choose_interval",
+    "export_weights",
+    "pack",
+    "plain_name",
+    "plain_weights",
+    "restore_optimizer",
+    "restore_weights",
+    "unpack",
+]

@@ -78,8 +78,11 @@ class Checkpoint:
             if not self._verified:
                 self.verify()
             structure = load_json(read_ordinary(self.path / STATE, max_bytes=MAX_STATE_BYTES), name=STATE)
-            tensors = {name.removesuffix(_SUFFIX): read_tensors(self.path / name)
-                       for name in self.manifest.files if name.endswith(_SUFFIX)}  # fmt: skip
+            tensors = {
+                name.removesuffix(_SUFFIX): read_tensors(self.path / name)
+                for name in self.manifest.files
+                if name.endswith(_SUFFIX)
+            }
             return unpack(structure, tensors)
         except FileFormatError as error:
             what = error.what.rstrip(".")
@@ -92,8 +95,9 @@ def write_checkpoint(files: Files, folder: Path, packed: Packed, *, step: int, m
     Raises OSError, leaving what was written, and InputError for a meta that is not JSON or plain values that are too large.
     """
     files.make_folder(folder)
-    digests = {part + _SUFFIX: write_tensors(files, folder / (part + _SUFFIX), tensors)
-               for part, tensors in packed.tensors.items()}  # fmt: skip
+    digests = {
+        part + _SUFFIX: write_tensors(files, folder / (part + _SUFFIX), tensors) for part, tensors in packed.tensors.items()
+    }
     digests[STATE] = write_bytes(files, folder / STATE, state_json(packed.structure))
     manifest = Manifest(step, digests, best, meta)
     write_bytes(files, folder / MANIFEST, manifest.to_json())

@@ -26,8 +26,12 @@ class SaveInterval:
 
 
 def choose_interval(
-    *, save_s: float, held_up_s: float, cpu_s: float = 0.0, interruptions_per_day: float = DEFAULT_INTERRUPTIONS_PER_DAY,
-) -> SaveInterval:  # fmt: skip
+    *,
+    save_s: float,
+    held_up_s: float,
+    cpu_s: float = 0.0,
+    interruptions_per_day: float = DEFAULT_INTERRUPTIONS_PER_DAY,
+) -> SaveInterval:
     """The interval that loses least (Daly, see plan.economics), between ten seconds and an hour.
 
     Arguments:

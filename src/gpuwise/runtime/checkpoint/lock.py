@@ -43,8 +43,10 @@ class RunLock:
 
     def acquire(self) -> RunLock:
         if fcntl is None:
-            raise UnsupportedError("a run is kept in a folder on Linux and macOS alone: this system has no such locks (flock).",
-                                   ["train without a folder: --no-run", "the Linux subsystem of Windows (WSL)"])  # fmt: skip
+            raise UnsupportedError(
+                "a run is kept in a folder on Linux and macOS alone: this system has no such locks (flock).",
+                ["train without a folder: --no-run", "the Linux subsystem of Windows (WSL)"],
+            )
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             _held.add(self)
@@ -54,8 +56,9 @@ class RunLock:
             os.pwrite(self._fd, _about_this_process(), 0)
         except OSError as error:
             self._close()  # what the file says of its holder stays
-            raise InputError(f"the run folder {self.path.parent} cannot be locked: {error.strerror}.",
-                             ["a folder that can be written to"]) from error  # fmt: skip
+            raise InputError(
+                f"the run folder {self.path.parent} cannot be locked: {error.strerror}.", ["a folder that can be written to"]
+            ) from error
         except BaseException:
             self._close()
             raise

@@ -61,8 +61,10 @@ class Manifest:
             if outer["checksum"] != _checksum(content) or content["format"] != FORMAT or data != dump_json(outer):
                 raise FileFormatError(f"the checksum of {MANIFEST} is wrong")
             if content["version"] > VERSION:
-                raise NewerFormatError(f"it was written by gpuwise {content['gpuwise']} in version {content['version']} of the "
-                                       f"format, and this one reads up to version {VERSION}")  # fmt: skip
+                raise NewerFormatError(
+                    f"it was written by gpuwise {content['gpuwise']} in version {content['version']} of the "
+                    f"format, and this one reads up to version {VERSION}"
+                )
             files = {_name(name): _digest(digest) for name, digest in content["files"].items()}
             return cls(content["step"], files, content["best"] is True, dict(content["meta"]), str(content["gpuwise"]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -81,8 +83,10 @@ def state_json(structure: Mapping[str, Any]) -> bytes:
     except ValueError as error:
         raise InputError(f"the plain values of the state cannot be saved: {error}.") from error
     if len(found) > MAX_STATE_BYTES:
-        raise InputError(f"the plain values of the state take {len(found):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
-                         ["keep large lists as tensors or arrays"])  # fmt: skip
+        raise InputError(
+            f"the plain values of the state take {len(found):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
+            ["keep large lists as tensors or arrays"],
+        )
     return found
 
 

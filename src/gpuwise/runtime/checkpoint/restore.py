@@ -27,8 +27,10 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in live.items():
         found, expected = _kind(weights[name]), _kind(tensor)
         if found != expected:
-            raise InputError(f"the checkpoint is of another model: {name} is {found}, here {expected}.",
-                             ["train the job that was saved", "another run folder"])  # fmt: skip
+            raise InputError(
+                f"the checkpoint is of another model: {name} is {found}, here {expected}.",
+                ["train the job that was saved", "another run folder"],
+            )
     for name, tensor in live.items():
         if isinstance(tensor, Tensor):
             tensor.copy_(weights[name])
@@ -42,8 +44,9 @@ def restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     try:
         optimizer.load_state_dict(dict(saved))
     except (KeyError, ValueError) as error:
-        raise InputError(f"the checkpoint is of another optimizer: {error}.",
-                         ["the optimizer that was saved", "another run folder"]) from error  # fmt: skip
+        raise InputError(
+            f"the checkpoint is of another optimizer: {error}.", ["the optimizer that was saved", "another run folder"]
+        ) from error
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
@@ -58,8 +61,10 @@ def _same(what: str, live: set[str], saved: set[str]) -> None:
         missing, extra = sorted(live - saved), sorted(saved - live)
         differences = [f"it lacks {missing[0]}" + _more(missing)] if missing else []
         differences += [f"its {extra[0]}{_more(extra)} is not here"] if extra else []
-        raise InputError(f"the checkpoint is of another model: {' and '.join(differences)}.",
-                         ["train the job that was saved", "another run folder"])  # fmt: skip
+        raise InputError(
+            f"the checkpoint is of another model: {' and '.join(differences)}.",
+            ["train the job that was saved", "another run folder"],
+        )
 
 
 def _more(names: list[str]) -> str:

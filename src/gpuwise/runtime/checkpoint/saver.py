@@ -79,12 +79,14 @@ class Saver:
         packed = self._snapshot.take(packed)
         held_up_s = time.perf_counter() - start_s
         # A process that is told to end at once does not wait for the thread: what it leaves aside is no checkpoint.
-        self._thread = threading.Thread(target=self._write_copy, args=(packed, step, meta, best, held_up_s),
-                                        name="checkpoint", daemon=True)  # fmt: skip
+        self._thread = threading.Thread(
+            target=self._write_copy, args=(packed, step, meta, best, held_up_s), name="checkpoint", daemon=True
+        )
         self._thread.start()
 
-    def save_now(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None,
-                 best: bool = False) -> Outcome:  # fmt: skip
+    def save_now(
+        self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None, best: bool = False
+    ) -> Outcome:
         """Writes the run's last checkpoint and returns when it is there, or is not. What was still being written is waited for.
 
         Raises InputError or UnsupportedError for a state that cannot be saved.

@@ -103,8 +103,10 @@ class _Packer:
         if isinstance(value, list | tuple):
             items = [self.value(item, (*path, str(i))) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
-        raise InputError(f"{self._place(path)} is a {type(value).__name__}, which cannot be saved.",
-                         ["keep numbers, text, tensors, lists and dicts in the state"])  # fmt: skip
+        raise InputError(
+            f"{self._place(path)} is a {type(value).__name__}, which cannot be saved.",
+            ["keep numbers, text, tensors, lists and dicts in the state"],
+        )
 
     def _dict(self, value: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
         for key in value:
@@ -118,8 +120,13 @@ class _Packer:
     def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> Any:
         if is_wrapped(tensor):
             kind, inner, attributes = unwrapped(tensor, self._place(path))
-            return {"$wrapped": [kind, {name: self._tensor(part, (*path, name)) for name, part in inner.items()},
-                                 self.value(attributes, path)]}  # fmt: skip
+            return {
+                "$wrapped": [
+                    kind,
+                    {name: self._tensor(part, (*path, name)) for name, part in inner.items()},
+                    self.value(attributes, path),
+                ]
+            }
         flat, how = pack_tensor(tensor, self._place(path))
         place = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride(), repr(how))
         if place in self._kept:

@@ -157,8 +157,9 @@ class CheckpointStore:
             try:
                 checkpoint.verify()
             except NewerFormatError as error:
-                raise FileFormatError(f"the checkpoint {checkpoint.path} cannot be read: {error.what}.",
-                                      ["update gpuwise", "another run folder"]) from error  # fmt: skip
+                raise FileFormatError(
+                    f"the checkpoint {checkpoint.path} cannot be read: {error.what}.", ["update gpuwise", "another run folder"]
+                ) from error
             except FileFormatError as error:
                 damaged.append(f"{checkpoint.path.name} ({error.what})")
                 continue
@@ -166,8 +167,10 @@ class CheckpointStore:
                 self._note(f"damaged, and passed over for the checkpoint of step {checkpoint.step}: {'; '.join(damaged)}.")
             return checkpoint
         if damaged:
-            raise FileFormatError(f"all checkpoints in {self.folder} are damaged: {'; '.join(damaged)}.",
-                                  ["copy them back from elsewhere", "remove them to start anew"])  # fmt: skip
+            raise FileFormatError(
+                f"all checkpoints in {self.folder} are damaged: {'; '.join(damaged)}.",
+                ["copy them back from elsewhere", "remove them to start anew"],
+            )
         return None
 
     def _note(self, text: str) -> None:

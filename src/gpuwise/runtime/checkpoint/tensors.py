@@ -14,14 +14,28 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.job.dependencies import require
 
 # The dtypes every version of safetensors has; what is of another is written as its bytes.
-NATIVE = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-          torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}  # fmt: skip
+NATIVE = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
 
 # The tensors made of several that are known: the state of torchao's 8- and 4-bit optimizers. A file names one of these
 # and nothing else: what it says is never imported.
-_WRAPPED = {"OptimState8bit": "torchao.optim.subclass_8bit", "OptimState4bit": "torchao.optim.subclass_4bit",
-            "OptimStateFp8": "torchao.optim.subclass_fp8"}  # fmt: skip
+_WRAPPED = {
+    "OptimState8bit": "torchao.optim.subclass_8bit",
+    "OptimState4bit": "torchao.optim.subclass_4bit",
+    "OptimStateFp8": "torchao.optim.subclass_fp8",
+}
 
 __all__ = ["NATIVE", "bytes_of", "dense_order", "from_file", "is_wrapped", "pack_tensor", "unwrapped", "wrapped"]
 
@@ -80,8 +94,10 @@ def unwrapped(tensor: Tensor, place: str) -> tuple[str, dict[str, Tensor], Any]:
     """
     kind, source = type(tensor).__name__, type(tensor).__module__
     if _WRAPPED.get(kind) != source:
-        raise UnsupportedError(f"{place} is a {source}.{kind}, a kind of tensor that a checkpoint cannot hold.",
-                               ["--optimizer adamw", "leave it out of the state"])  # fmt: skip
+        raise UnsupportedError(
+            f"{place} is a {source}.{kind}, a kind of tensor that a checkpoint cannot hold.",
+            ["--optimizer adamw", "leave it out of the state"],
+        )
     names, attributes = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     return kind, {name: getattr(tensor, name) for name in names}, attributes
 

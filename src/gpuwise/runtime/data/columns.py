@@ -45,8 +45,7 @@ class Columns:
         """From a position on, without end; `split` makes micro-batches of a chunk."""
         row_bytes = sum(t[:1].numel() * t.element_size() for t in self.tensors)
         per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes * micro_batch))
-        for chunk in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk,
-                            seed=seed, epoch=epoch, offset=offset):  # fmt: skip
+        for chunk in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk, seed=seed, epoch=epoch, offset=offset):
             yield chunk._replace(batch=self.gather(chunk.batch))
 
     def split(self, gathered: tuple[torch.Tensor, ...], *, micro_batch: int) -> list[Any]:
@@ -75,10 +74,15 @@ def columns_of(data: Any) -> Columns | None:
         odd = next((name for name in names if not _is_column(data[name])), None)
         if odd is not None and any(isinstance(name, str) for name in names):
             kind = type(data[odd]).__name__
-            raise JobError(f"the job's data is a {type(data).__name__} whose {odd!r} is a {kind}, not a column of numbers.",
-                           ["a dict of tensors or arrays, one row a sample", f"one entry of it: data[{odd!r}]"])  # fmt: skip
-        return None if odd is not None or not names else _of_equal_length(
-            dict(data), lambda parts: dict(zip(names, parts, strict=True)))  # fmt: skip
+            raise JobError(
+                f"the job's data is a {type(data).__name__} whose {odd!r} is a {kind}, not a column of numbers.",
+                ["a dict of tensors or arrays, one row a sample", f"one entry of it: data[{odd!r}]"],
+            )
+        return (
+            None
+            if odd is not None or not names
+            else _of_equal_length(dict(data), lambda parts: dict(zip(names, parts, strict=True)))
+        )
     if isinstance(data, tuple) and data and all(_is_column(column) for column in data):
         return _of_equal_length(dict(enumerate(data)), lambda parts: parts)
     return None

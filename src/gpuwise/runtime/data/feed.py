@@ -72,8 +72,15 @@ class Feed:
     def state(self) -> dict[str, Any]:
         """The position after the latest step handed out by `steps`, and what data it is a position in."""
         epoch, offset = self._position
-        state = {"kind": _kind(self._source), "seed": self.seed, "epoch": epoch, "offset": offset,
-                 "samples": _length(self._source), "micro_batch": self.size, "accumulation": self.accumulation}  # fmt: skip
+        state = {
+            "kind": _kind(self._source),
+            "seed": self.seed,
+            "epoch": epoch,
+            "offset": offset,
+            "samples": _length(self._source),
+            "micro_batch": self.size,
+            "accumulation": self.accumulation,
+        }
         if isinstance(self._source, Stream):
             if not self._places:  # nothing was read since the position was loaded
                 return {**state, **self._saved}
@@ -90,15 +97,20 @@ class Feed:
         _check_position(state)
         _check_same_data(state, self._source)
         if state["micro_batch"] * state["accumulation"] != self.size * self.accumulation:
-            raise JobError(f"the run began with {state['micro_batch']} × {state['accumulation']} samples a step, "
-                           f"now it is {self.size} × {self.accumulation}.",
-                           [f"--micro-batch {state['micro_batch']} --accumulate {state['accumulation']}",
-                            "a new run in another folder"])  # fmt: skip
+            raise JobError(
+                f"the run began with {state['micro_batch']} × {state['accumulation']} samples a step, "
+                f"now it is {self.size} × {self.accumulation}.",
+                [f"--micro-batch {state['micro_batch']} --accumulate {state['accumulation']}", "a new run in another folder"],
+            )
         self._source.close()
         self.seed, self._position, self._places = state["seed"], (state["epoch"], state["offset"]), []
         if isinstance(self._source, Stream):
-            self._saved = {"mark": state.get("mark"), "first_sample": state.get("first_sample"),
-                           "micro_batch": state["micro_batch"], "accumulation": state["accumulation"]}  # fmt: skip
+            self._saved = {
+                "mark": state.get("mark"),
+                "first_sample": state.get("first_sample"),
+                "micro_batch": state["micro_batch"],
+                "accumulation": state["accumulation"],
+            }
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -142,8 +154,11 @@ class Feed:
         saved = self.state()
         at = {"micro_batch": self.size, "seed": self.seed, "epoch": saved["epoch"], "offset": saved["offset"]}
         if isinstance(self._source, Stream):
-            chunks = self._looked_at(self._source.read(**at, mark=saved["mark"], first_sample=saved["first_sample"],
-                                                       saved_micro_batch=saved["micro_batch"]))  # fmt: skip
+            chunks = self._looked_at(
+                self._source.read(
+                    **at, mark=saved["mark"], first_sample=saved["first_sample"], saved_micro_batch=saved["micro_batch"]
+                )
+            )
         else:
             chunks = self._source.read(**at)
         if self.device.type == "cuda":
@@ -181,8 +196,10 @@ def _check_same_data(saved: Mapping[str, Any], source: Source) -> None:
     if then == now:
         then, now = (f"{count} samples" for count in (saved["samples"], _length(source)))
     if then != now:
-        raise JobError(f"the job's data is not what the run began with: then it was {then}, now it is {now}.",
-                       ["the data the run began with", "a new run in another folder"])  # fmt: skip
+        raise JobError(
+            f"the job's data is not what the run began with: then it was {then}, now it is {now}.",
+            ["the data the run began with", "a new run in another folder"],
+        )
 
 
 def _check_position(state: Mapping[str, Any]) -> None:

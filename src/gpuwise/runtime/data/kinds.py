@@ -33,8 +33,10 @@ def is_stream(data: Any) -> bool:
         return False
     if hasattr(data, "__iter__"):
         return True
-    raise JobError(f"the job's data is a {type(data).__name__}: neither a dataset nor an iterable of samples.",
-                   ["give a map-style Dataset, or a dict of tensors of equal length"])  # fmt: skip
+    raise JobError(
+        f"the job's data is a {type(data).__name__}: neither a dataset nor an iterable of samples.",
+        ["give a map-style Dataset, or a dict of tensors of equal length"],
+    )
 
 
 def loader_notes(loader: DataLoader[Any]) -> list[str]:
@@ -56,16 +58,20 @@ def differences(job: Job, batch: Any) -> list[str]:
     """
     example, data = _example(job), _shapes(batch)
     if not data:
-        raise JobError(f"the job's data gives no tensors: a batch of it is a {type(batch).__name__}.",
-                       ['samples such as {"x": tensor}', OWN_COLLATE])  # fmt: skip
+        raise JobError(
+            f"the job's data gives no tensors: a batch of it is a {type(batch).__name__}.",
+            ['samples such as {"x": tensor}', OWN_COLLATE],
+        )
     if job.samples_in is not None:  # sizes differ from batch to batch: what is left are the parts and their kinds
         example, data = _without_sizes(example), _without_sizes(data)
     if example == data:
         return []
     name = next((n for n in {**example, **data} if example.get(n) != data.get(n)), "")
     said, found = (_described(side.get(name)) for side in (example, data))
-    return [f"the data differs from the example batch: {name} is {found} in the data, {said} in the example; "
-            "a forecast is about the example."]  # fmt: skip
+    return [
+        f"the data differs from the example batch: {name} is {found} in the data, {said} in the example; "
+        "a forecast is about the example."
+    ]
 
 
 def refuse_batches(job: Job, sample: Any) -> None:
@@ -74,12 +80,17 @@ def refuse_batches(job: Job, sample: Any) -> None:
         return
     example = {name: shape for name, (shape, _) in _example(job).items()}
     shapes = {name: tuple(leaf.shape) for name, leaf in leaves(sample, "batch") if hasattr(leaf, "shape")}
-    if shapes and example.keys() == shapes.keys() and all(len(shape) == 1 + len(example[name]) and shape[1:] == example[name]
-                                                          for name, shape in shapes.items()):  # fmt: skip
+    if (
+        shapes
+        and example.keys() == shapes.keys()
+        and all(len(shape) == 1 + len(example[name]) and shape[1:] == example[name] for name, shape in shapes.items())
+    ):
         name, shape = next(iter(shapes.items()))
-        raise JobError(f"the job's data gives batches, not samples: {name} is {list(shape)} a sample, "
-                       f"{list(shape[1:])} in the example batch. gpuwise puts samples together itself.",
-                       ["leave out .batched() or batch_size in data()", "unbatch it: yield from each batch"])  # fmt: skip
+        raise JobError(
+            f"the job's data gives batches, not samples: {name} is {list(shape)} a sample, "
+            f"{list(shape[1:])} in the example batch. gpuwise puts samples together itself.",
+            ["leave out .batched() or batch_size in data()", "unbatch it: yield from each batch"],
+        )
 
 
 def _example(job: Job) -> Shapes:

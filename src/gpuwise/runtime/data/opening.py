@@ -90,8 +90,16 @@ class Opener:
             data, _, loader = unwrapped(self._data(seed, epoch=epoch))
             return data, loader
 
-        return Stream(opened, collate, workers=workers, ahead=self._ahead_of_each(workers, loader), marks=self.ahead > 0,
-                      notes=self.notes, look=partial(refuse_batches, self.job), ended=self.epoch_ended)  # fmt: skip
+        return Stream(
+            opened,
+            collate,
+            workers=workers,
+            ahead=self._ahead_of_each(workers, loader),
+            marks=self.ahead > 0,
+            notes=self.notes,
+            look=partial(refuse_batches, self.job),
+            ended=self.epoch_ended,
+        )
 
     def _data(self, seed: int, *, epoch: int) -> Any:
         assert self.job.data is not None
@@ -127,6 +135,8 @@ def check_length(count: int, strategy: Strategy) -> None:
         smaller = f"a smaller global batch, e.g. --micro-batch {max(1, count // accumulation)}"
         if count < accumulation:
             smaller += " --accumulate 1"
-        raise JobError(f"the job's data has {count:,} samples, one optimizer step takes {micro_batch * accumulation:,} "
-                       f"({micro_batch} a micro-batch × {accumulation}).",
-                       [smaller, "more data"] if count else ["data with samples in it"])  # fmt: skip
+        raise JobError(
+            f"the job's data has {count:,} samples, one optimizer step takes {micro_batch * accumulation:,} "
+            f"({micro_batch} a micro-batch × {accumulation}).",
+            [smaller, "more data"] if count else ["data with samples in it"],
+        )

@@ -45,9 +45,10 @@ class Reader:
             try:
                 samples.append(self.data[row])
             except IndexError as error:
-                raise JobError(f"the job's data says it has {len(self.data):,} samples; reading sample {row} raised "
-                               f"IndexError: {error}.",
-                               ["correct its __len__", "samples for every index below it"]) from error  # fmt: skip
+                raise JobError(
+                    f"the job's data says it has {len(self.data):,} samples; reading sample {row} raised IndexError: {error}.",
+                    ["correct its __len__", "samples for every index below it"],
+                ) from error
         return samples
 
 
@@ -105,19 +106,26 @@ def _why_not(samples: list[Any]) -> JobError | None:
     first = dict(leaves(samples[0]))
     for name, leaf in first.items():
         if not isinstance(leaf, _LEAVES):
-            return JobError(f"{name} of the job's data is a {type(leaf).__name__}, which is no tensor.",
-                            ["make tensors or numbers of it in the data set", OWN_COLLATE])  # fmt: skip
+            return JobError(
+                f"{name} of the job's data is a {type(leaf).__name__}, which is no tensor.",
+                ["make tensors or numbers of it in the data set", OWN_COLLATE],
+            )
     for other in samples[1:]:
         parts = dict(leaves(other))
         odd = next((name for name in {**first, **parts} if (name in first) != (name in parts)), None)
         if odd is not None:
-            return JobError(f"samples of the job's data differ: {odd} is in some of them only, so they make no batch.",
-                            ["samples with the same parts", OWN_COLLATE])  # fmt: skip
+            return JobError(
+                f"samples of the job's data differ: {odd} is in some of them only, so they make no batch.",
+                ["samples with the same parts", OWN_COLLATE],
+            )
         for name, leaf in first.items():
             one, two = (tuple(getattr(side, "shape", ())) for side in (leaf, parts[name]))
             if one != two:
-                return JobError(f"samples of the job's data differ in shape: {name} is {list(one)} in one and {list(two)} in "
-                                "another, so they make no batch.", ["pad or crop them to one shape", OWN_COLLATE])  # fmt: skip
+                return JobError(
+                    f"samples of the job's data differ in shape: {name} is {list(one)} in one and {list(two)} in "
+                    "another, so they make no batch.",
+                    ["pad or crop them to one shape", OWN_COLLATE],
+                )
     return None
 
 

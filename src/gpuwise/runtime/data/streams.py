@@ -40,11 +40,19 @@ class Stream:
     epoch, with its number and how many samples it had.
     """
 
-    def __init__(self, opened: Callable[[int, int], tuple[Any, DataLoader[Any] | None]], collate: Collate, *, workers: int = 0,
-                 ahead: int = 2, marks: bool = False, notes: list[str] | None = None,
-                 look: Callable[[Any], None] = lambda sample: None,
-                 ended: Callable[[int, int], None] = lambda epoch, samples: None,
-                 clock: Callable[[], float] = time.monotonic):  # fmt: skip
+    def __init__(
+        self,
+        opened: Callable[[int, int], tuple[Any, DataLoader[Any] | None]],
+        collate: Collate,
+        *,
+        workers: int = 0,
+        ahead: int = 2,
+        marks: bool = False,
+        notes: list[str] | None = None,
+        look: Callable[[Any], None] = lambda sample: None,
+        ended: Callable[[int, int], None] = lambda epoch, samples: None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.collate, self.workers, self.ahead, self.marks = collate, workers, ahead, marks
         self.notes = [] if notes is None else notes
         self.look, self.ended = look, ended
@@ -53,8 +61,17 @@ class Stream:
         self.epoch = self._offset = 0
         self._source: _Here | _InWorkers | None = None
 
-    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int, mark: Mapping[str, Any] | None = None,
-             saved_micro_batch: int | None = None, first_sample: int | None = None) -> Iterator[Chunk]:  # fmt: skip
+    def read(
+        self,
+        *,
+        micro_batch: int,
+        seed: int,
+        epoch: int,
+        offset: int,
+        mark: Mapping[str, Any] | None = None,
+        saved_micro_batch: int | None = None,
+        first_sample: int | None = None,
+    ) -> Iterator[Chunk]:
         """From a position on, without end. What was saved with it: a mark, the micro-batch, the first sample's checksum.
 
         Raises JobError when the iterable has no samples, or fewer than this position.
@@ -122,16 +139,22 @@ class Stream:
         self.look(sample)
         self.first_sample = _checksum(sample)
         if expected not in (None, self.first_sample):
-            self.notes.append("the iterable gives other samples than before the resume: this epoch continues in another order. "
-                              "Give it a fixed seed for an exact resume.")  # fmt: skip
+            self.notes.append(
+                "the iterable gives other samples than before the resume: this epoch continues in another order. "
+                "Give it a fixed seed for an exact resume."
+            )
 
     def _ended(self, samples: int, offset: int) -> JobError:
         if samples:
-            return JobError(f"the job's iterable ended after {samples:,} samples; the run had used {offset:,} of this epoch.",
-                            ["the data the run began with", "a new run in another folder"])  # fmt: skip
+            return JobError(
+                f"the job's iterable ended after {samples:,} samples; the run had used {offset:,} of this epoch.",
+                ["the data the run began with", "a new run in another folder"],
+            )
         if self.epoch:
-            return JobError(f"the job's iterable has no samples in epoch {self.epoch + 1}: data() gave one that was used up.",
-                            ["make a new iterable in data() each time it is called", "train for one epoch"])  # fmt: skip
+            return JobError(
+                f"the job's iterable has no samples in epoch {self.epoch + 1}: data() gave one that was used up.",
+                ["make a new iterable in data() each time it is called", "train for one epoch"],
+            )
         return JobError("the job's data has 0 samples.", ["data with samples in it"])
 
 
@@ -174,9 +197,15 @@ class _InWorkers:
         self.micro_batch = micro_batch
         self.first: Any = None
         kind: Any = type(loader) if hasattr(loader, "load_state_dict") else DataLoader
-        self._loader = kind(loader.dataset, batch_size=micro_batch, drop_last=True, collate_fn=stream.collate,
-                            prefetch_factor=stream.ahead, generator=torch.Generator().manual_seed(seed),
-                            **settings(loader, stream.workers))  # fmt: skip
+        self._loader = kind(
+            loader.dataset,
+            batch_size=micro_batch,
+            drop_last=True,
+            collate_fn=stream.collate,
+            prefetch_factor=stream.ahead,
+            generator=torch.Generator().manual_seed(seed),
+            **settings(loader, stream.workers),
+        )
         if state is not None:
             self._loader.load_state_dict(state)
         self.batches = Workers(self._loader)
@@ -184,8 +213,11 @@ class _InWorkers:
     def read(self, offset: int, size: int, *, keep: bool) -> tuple[Any, int]:
         """See `_Here`; here the size is fixed."""
         if size != self.micro_batch:
-            raise JobError(f"the run began this epoch with worker processes that read micro-batches of {size}; it cannot go on "
-                           "there with others.", [f"--micro-batch {size}", "a new run in another folder"])  # fmt: skip
+            raise JobError(
+                f"the run began this epoch with worker processes that read micro-batches of {size}; it cannot go on "
+                "there with others.",
+                [f"--micro-batch {size}", "a new run in another folder"],
+            )
         batch = next(self.batches, None)
         if offset == 0:
             self.first = mapped(batch, lambda tensor: tensor[0])

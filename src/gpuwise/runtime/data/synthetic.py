@@ -32,9 +32,11 @@ class Synthetic:
         shapes = [{name: tuple(tensor.shape) for name, tensor in named_tensors(batch)} for batch in batches if fixed]
         for other in shapes[1:]:
             if name := next((n for n in {**shapes[0], **other} if shapes[0].get(n) != other.get(n)), None):
-                raise JobError(f"the job's batch function changes its shapes: batch({micro_batch}) gave {name} of "
-                               f"{shapes[0].get(name, 'absent')}, then of {other.get(name, 'absent')}.",
-                               ["one shape for one number of samples", "data=..., whose batches may differ"])  # fmt: skip
+                raise JobError(
+                    f"the job's batch function changes its shapes: batch({micro_batch}) gave {name} of "
+                    f"{shapes[0].get(name, 'absent')}, then of {other.get(name, 'absent')}.",
+                    ["one shape for one number of samples", "data=..., whose batches may differ"],
+                )
         changes = [_changes(batch) for batch in batches]
         for index in itertools.count(offset // micro_batch):
             number = index % SYNTHETIC_BATCHES

@@ -48,9 +48,17 @@ class Workers:
         cls, reader: Any, indices: Iterable[Any], *, workers: int, ahead: int, loader: DataLoader[Any] | None = None
     ) -> Workers:
         """Processes that read `reader[index]` for each index, `ahead` of them each; the rest as the job's loader says."""
-        return cls(DataLoader(Guarded(reader), batch_size=None, sampler=indices, collate_fn=_as_it_is,
-                              prefetch_factor=ahead, generator=torch.Generator().manual_seed(0),
-                              **settings(loader, workers)))  # fmt: skip
+        return cls(
+            DataLoader(
+                Guarded(reader),
+                batch_size=None,
+                sampler=indices,
+                collate_fn=_as_it_is,
+                prefetch_factor=ahead,
+                generator=torch.Generator().manual_seed(0),
+                **settings(loader, workers),
+            )
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -102,8 +110,12 @@ def settings(loader: DataLoader[Any] | None, workers: int) -> dict[str, Any]:
     context = getattr(loader, "multiprocessing_context", None)
     if context is None and sys.platform == "linux":
         context = "fork"
-    return {"num_workers": workers, "multiprocessing_context": context, "timeout": getattr(loader, "timeout", 0),
-            "worker_init_fn": Shield(getattr(loader, "worker_init_fn", None))}  # fmt: skip
+    return {
+        "num_workers": workers,
+        "multiprocessing_context": context,
+        "timeout": getattr(loader, "timeout", 0),
+        "worker_init_fn": Shield(getattr(loader, "worker_init_fn", None)),
+    }
 
 
 class Shield:
@@ -152,8 +164,10 @@ def _failed(error: BaseException) -> Failed:
         return Failed(error.what, error.ways_out)
     text = message_of(error)[:400]
     if "CUDA" in text and "fork" in text:
-        return Failed(f"the job's data uses the GPU in a worker process{at}, which a forked process cannot.",
-                      ("leave the GPU to the training: give tensors of the CPU", _NO_WORKERS))  # fmt: skip
+        return Failed(
+            f"the job's data uses the GPU in a worker process{at}, which a forked process cannot.",
+            ("leave the GPU to the training: give tensors of the CPU", _NO_WORKERS),
+        )
     return Failed(f"reading the data failed in a worker process{at}: {type(error).__name__}: {text}.")
 
 
@@ -169,8 +183,10 @@ def _started(loader: DataLoader[Any]) -> Any:
     except (PicklingError, AttributeError, TypeError) as error:
         if "pickle" not in str(error).lower():
             raise
-        raise JobError(f"the job's data cannot be sent to worker processes: {error}.",
-                       ["define its class and functions at the top of a module", _NO_WORKERS]) from error  # fmt: skip
+        raise JobError(
+            f"the job's data cannot be sent to worker processes: {error}.",
+            ["define its class and functions at the top of a module", _NO_WORKERS],
+        ) from error
     finally:
         # PyTorch's handler raises wherever the training happens to be when a worker dies: in the middle of an update,
         # say. Here it is noticed when the next batch is asked for.
@@ -209,13 +225,19 @@ def _kill(processes: list[Any]) -> None:
 
 def _died(number: int, pid: int | None, code: int) -> JobError:
     if code > 0:
-        return JobError(f"the worker process {number} that reads the data (pid {pid}) ended with exit code {code}.",
-                        ["see what it wrote to stderr", _NO_WORKERS])  # fmt: skip
+        return JobError(
+            f"the worker process {number} that reads the data (pid {pid}) ended with exit code {code}.",
+            ["see what it wrote to stderr", _NO_WORKERS],
+        )
     name = signal.Signals(-code).name
-    why = {"SIGKILL": "; the system does that when memory runs out",
-           "SIGBUS": "; that happens when shared memory (/dev/shm) runs out"}.get(name, "")  # fmt: skip
-    return JobError(f"the worker process {number} that reads the data (pid {pid}) was killed by {name}{why}.",
-                    ["fewer workers: --loader-workers 1", _NO_WORKERS])  # fmt: skip
+    why = {
+        "SIGKILL": "; the system does that when memory runs out",
+        "SIGBUS": "; that happens when shared memory (/dev/shm) runs out",
+    }.get(name, "")
+    return JobError(
+        f"the worker process {number} that reads the data (pid {pid}) was killed by {name}{why}.",
+        ["fewer workers: --loader-workers 1", _NO_WORKERS],
+    )
 
 
 def _as_it_is(batch: Any) -> Any:

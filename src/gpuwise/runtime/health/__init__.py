@@ -8,5 +8,16 @@ from gpuwise.runtime.health.losses import LossEvent, LossWatch
 from gpuwise.runtime.health.out_of_memory import MemoryView, explain, is_out_of_memory
 from gpuwise.runtime.health.stall import Stall, StallWatch
 
-__all__ = ["DiskWatch", "FirstUpdate", "LossEvent", "LossWatch", "MemoryView", "Stall", "StallWatch", "bad_input", "explain",
-           "is_out_of_memory", "write_bad_batch"]  # fmt: skip
+__all__ = [
+    "DiskWatch",
+    "FirstUpdate",
+    "LossEvent",
+    "LossWatch",
+    "MemoryView",
+    "Stall",
+    "StallWatch",
+    "bad_input",
+    "explain",
+    "is_out_of_memory",
+    "write_bad_batch",
+]

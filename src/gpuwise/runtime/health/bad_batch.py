@@ -24,8 +24,13 @@ def write_bad_batch(folder: str | os.PathLike[str], where: Mapping[str, Any], lo
     Raises OSError where the folder cannot be written to.
     """
     path = Path(folder) / NAME
-    record = {"step": step, "loss": str(loss), "seed": seed, "time": datetime.now(UTC).isoformat(timespec="seconds"),
-              "where": where}  # fmt: skip
+    record = {
+        "step": step,
+        "loss": str(loss),
+        "seed": seed,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "where": where,
+    }
     with written_whole(path) as file:
         file.write(json.dumps(record, default=_plain, indent=1).encode() + b"\n")
     return path

@@ -22,8 +22,9 @@ class DiskWatch:
         folder: need not exist yet. every_s: between two looks. free_bytes: of a folder's disk; for tests.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, every_s: float = EVERY_S,
-                 free_bytes: Callable[[Path], int] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, folder: str | os.PathLike[str], *, every_s: float = EVERY_S, free_bytes: Callable[[Path], int] | None = None
+    ) -> None:
         self.full = False
         self._folder, self._every_s, self._free_bytes = Path(folder), every_s, free_bytes or _free_bytes
         self._due_s = float("-inf")
@@ -45,8 +46,10 @@ class DiskWatch:
         full, before = free_bytes < wanted_bytes, self.full
         self.full = full
         if full and not before:
-            return (f"the disk of {self._folder} is nearly full: {format_bytes(free_bytes)} free, the next checkpoint needs "
-                    f"{format_bytes(wanted_bytes)}; until there is room, the last one stands.")  # fmt: skip
+            return (
+                f"the disk of {self._folder} is nearly full: {format_bytes(free_bytes)} free, the next checkpoint needs "
+                f"{format_bytes(wanted_bytes)}; until there is room, the last one stands."
+            )
         if before and not full:
             return f"the disk of {self._folder} has room again: {format_bytes(free_bytes)} free."
         return None

@@ -66,8 +66,11 @@ class FirstUpdate:
         self._depth: dict[int, int] = {}  # of its step: one that calls its parent's runs the hooks twice
         self._moved: list[_Moved] = []
         self.updated = False  # an update was made
-        self._hooks = [hook for one in _leaves(optimizer) for hook in (one.register_step_pre_hook(self._before),
-                                                                       one.register_step_post_hook(self._after))]  # fmt: skip
+        self._hooks = [
+            hook
+            for one in _leaves(optimizer)
+            for hook in (one.register_step_pre_hook(self._before), one.register_step_post_hook(self._after))
+        ]
 
     def notes(self) -> list[str] | None:
         """What did not move, in sentences; None while no update was made. To be called after each step until then."""
@@ -88,10 +91,15 @@ class FirstUpdate:
             return
         scale = getattr(optimizer, "grad_scale", None)
         sgd = isinstance(optimizer, torch.optim.SGD)
-        samples = [_sample(parameter, float(group["lr"]), None if sgd else group.get("eps", ()),
-                           1.0 if scale is None else float(scale))
-                   for group in optimizer.param_groups if float(group["lr"]) != 0
-                   for parameter in group["params"] if parameter.grad is not None and not parameter.grad.is_sparse]  # fmt: skip
+        samples = [
+            _sample(
+                parameter, float(group["lr"]), None if sgd else group.get("eps", ()), 1.0 if scale is None else float(scale)
+            )
+            for group in optimizer.param_groups
+            if float(group["lr"]) != 0
+            for parameter in group["params"]
+            if parameter.grad is not None and not parameter.grad.is_sparse
+        ]
         self._samples[id(optimizer)] = samples
         self.updated |= bool(samples) or len(args) > 1 or "closure" in kwargs  # with a closure gradients come later
 
@@ -104,13 +112,27 @@ class FirstUpdate:
             parameter = sample.parameter
             now = _spread(parameter.detach(), sample.stride)
             moved = now != sample.values
-            state = [_spread(value, sample.stride) for value in optimizer.state.get(parameter, {}).values()
-                     if type(value) is Tensor and value.is_floating_point() and value.device == parameter.device]  # fmt: skip
+            state = [
+                _spread(value, sample.stride)
+                for value in optimizer.state.get(parameter, {}).values()
+                if type(value) is Tensor and value.is_floating_point() and value.device == parameter.device
+            ]
             broken = [values.isfinite().logical_not().sum() for values in (now, *state)]
-            counts = [sample.has_gradient.sum(), (moved & sample.has_gradient).sum(), (sample.lost & sample.has_gradient).sum(),
-                      torch.stack(broken).sum()]  # fmt: skip
-            self._moved.append(_Moved(self._names.get(id(parameter), "a parameter"), parameter.dtype, sample.learning_rate,
-                                      type(optimizer).__name__, torch.stack(counts)))  # fmt: skip
+            counts = [
+                sample.has_gradient.sum(),
+                (moved & sample.has_gradient).sum(),
+                (sample.lost & sample.has_gradient).sum(),
+                torch.stack(broken).sum(),
+            ]
+            self._moved.append(
+                _Moved(
+                    self._names.get(id(parameter), "a parameter"),
+                    parameter.dtype,
+                    sample.learning_rate,
+                    type(optimizer).__name__,
+                    torch.stack(counts),
+                )
+            )
 
 
 def _leaves(optimizer: Any) -> Iterator[Optimizer]:
@@ -150,24 +172,32 @@ def _sentences(found: Iterable[_Moved]) -> list[str]:
     nothing = len(still) == sum(row.with_gradient > 0 for row in rows)
     said = []
     if broken := [row for row in rows if row.broken]:
-        said.append(f"{_listed(broken)}: values or optimizer state that are not finite after the first update. "
-                    "Try --optimizer-kernels for-loop or --precision fp32, and a lower learning rate.")  # fmt: skip
+        said.append(
+            f"{_listed(broken)}: values or optimizer state that are not finite after the first update. "
+            "Try --optimizer-kernels for-loop or --precision fp32, and a lower learning rate."
+        )
     # In 32 bits a gradient that has all but vanished moves nothing either: that is news where it is so of everything.
     small = [row for row in still if row.lost == row.with_gradient and (row.dtype.itemsize == 2 or nothing)]
     if small:
         row, dtype = small[0], str(small[0].dtype).removeprefix("torch.")
         keep = "--precision amp-bf16, which keeps parameters in fp32, or " if row.dtype.itemsize == 2 else ""
-        said.append(f"{_listed(small)}: nothing moved in the first update, because its steps are below the resolution of "
-                    f"{dtype} at a learning rate of {row.learning_rate:.3g}. Try {keep}a larger learning rate.")  # fmt: skip
+        said.append(
+            f"{_listed(small)}: nothing moved in the first update, because its steps are below the resolution of "
+            f"{dtype} at a learning rate of {row.learning_rate:.3g}. Try {keep}a larger learning rate."
+        )
     if stuck := [row for row in still if row.lost < row.with_gradient]:
-        said.append(f"{_listed(stuck)}: nothing moved in the first update, though there were gradients: {stuck[0].kind} does "
-                    "not train them. Try --optimizer-kernels for-loop, or another optimizer.")  # fmt: skip
+        said.append(
+            f"{_listed(stuck)}: nothing moved in the first update, though there were gradients: {stuck[0].kind} does "
+            "not train them. Try --optimizer-kernels for-loop, or another optimizer."
+        )
     half = [row for row in rows if row.dtype.itemsize == 2 and row.moved]
     moved, of = sum(row.moved for row in half), sum(row.with_gradient for row in half)
     if moved < FEW * of:
-        said.append(f"{moved / of:.0%} of the 16-bit numbers with a gradient moved in the first update; the steps of the "
-                    "others are below their resolution. Try --precision amp-bf16, which keeps parameters in fp32, or a larger "
-                    "learning rate.")  # fmt: skip
+        said.append(
+            f"{moved / of:.0%} of the 16-bit numbers with a gradient moved in the first update; the steps of the "
+            "others are below their resolution. Try --precision amp-bf16, which keeps parameters in fp32, or a larger "
+            "learning rate."
+        )
     return said
 
 

@@ -50,8 +50,9 @@ class LossWatch:
 
     def __init__(self, *, on_nonfinite: str = "stop") -> None:
         if on_nonfinite not in ON_NONFINITE:
-            raise InputError(f"unknown way to treat a loss that is not finite {on_nonfinite!r}.",
-                             [f"one of: {', '.join(ON_NONFINITE)}"])  # fmt: skip
+            raise InputError(
+                f"unknown way to treat a loss that is not finite {on_nonfinite!r}.", [f"one of: {', '.join(ON_NONFINITE)}"]
+            )
         self.nonfinite = self.spikes = self.in_a_row = 0
         self._allowed_in_a_row = 0 if on_nonfinite == "stop" else MOST_IN_A_ROW - 1
         self._window: deque[float] = deque(maxlen=WINDOW)
@@ -61,8 +62,15 @@ class LossWatch:
 
     def state(self) -> dict[str, Any]:
         """All that what is said of later losses depends on, in plain values."""
-        return {"nonfinite": self.nonfinite, "spikes": self.spikes, "in_a_row": self.in_a_row, "window": list(self._window),
-                "spike_above": self._spike_above, "until_look": self._until_look, "spiky_step": self._spiky_step}  # fmt: skip
+        return {
+            "nonfinite": self.nonfinite,
+            "spikes": self.spikes,
+            "in_a_row": self.in_a_row,
+            "window": list(self._window),
+            "spike_above": self._spike_above,
+            "until_look": self._until_look,
+            "spiky_step": self._spiky_step,
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.nonfinite, self.spikes, self.in_a_row = state["nonfinite"], state["spikes"], state["in_a_row"]

@@ -16,11 +16,16 @@ from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
 
 # What PyTorch's CUDA and CPU allocators, NumPy, the operating system and cuBLAS say.
-_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "unable to allocate",
-          "cublas_status_alloc_failed")  # fmt: skip
+_SIGNS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "unable to allocate",
+    "cublas_status_alloc_failed",
+)
 _TRIED = re.compile(r"(?:tried to|unable to) allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTPE]iB)", re.IGNORECASE)
-_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
-          "eib": 2**60}  # fmt: skip
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50, "eib": 2**60}
 _NAMED = 2  # categories, and tensors, that the sentence names
 LEAST_SHARE = 0.1  # of the capacity, from which fragments or other processes are worth a word
 GREW = 1.05  # times the example's, from which a batch counts as larger
@@ -63,8 +68,11 @@ def explain(error: BaseException, view: MemoryView | None = None, *, where: str 
     least_bytes = LEAST_SHARE * (capacity_bytes or 0)
 
     asked_bytes = _asked_bytes(_source(error) or error)
-    sentences = [f"{where} ran out of memory" + (f" asking for {format_bytes(asked_bytes)} more" if asked_bytes else "")
-                 + (f"; {_device(view)} has {format_bytes(capacity_bytes)}." if capacity_bytes else ".")]  # fmt: skip
+    sentences = [
+        f"{where} ran out of memory"
+        + (f" asking for {format_bytes(asked_bytes)} more" if asked_bytes else "")
+        + (f"; {_device(view)} has {format_bytes(capacity_bytes)}." if capacity_bytes else ".")
+    ]
     if view.forecast:
         sentences.append(_expected(view.forecast))
     if view.measured_peak_bytes:

@@ -51,9 +51,15 @@ class StallWatch:
         clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None, *, tell: Callable[[Stall], None],
-                 waits_for: Callable[[], str | None] = lambda: None, clock: Callable[[], float] = time.monotonic,
-                 wait: Callable[[float], bool] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        *,
+        tell: Callable[[Stall], None],
+        waits_for: Callable[[], str | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
         self.step_s = 0.0
         self.phase = "step"
         self._beaten = True

@@ -8,5 +8,16 @@ from gpuwise.runtime.interruption.signals import AT_ONCE, StopSignals
 from gpuwise.runtime.interruption.stop import Stop, StopRequest
 from gpuwise.runtime.interruption.watcher import Watcher
 
-__all__ = ["AT_ONCE", "Deadline", "Notice", "NoticeSource", "ReadGivenUp", "ReadWatch", "Stop", "StopRequest", "StopSignals",
-           "Watcher", "source_for"]  # fmt: skip
+__all__ = [
+    "AT_ONCE",
+    "Deadline",
+    "Notice",
+    "NoticeSource",
+    "ReadGivenUp",
+    "ReadWatch",
+    "Stop",
+    "StopRequest",
+    "StopSignals",
+    "Watcher",
+    "source_for",
+]

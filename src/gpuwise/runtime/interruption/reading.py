@@ -54,8 +54,14 @@ class ReadWatch:
         clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
     """
 
-    def __init__(self, reads: Reads, wanted: Callable[[], StopRequest | None], *,
-                 clock: Callable[[], float] = time.monotonic, wait: Callable[[float], bool] | None = None):  # fmt: skip
+    def __init__(
+        self,
+        reads: Reads,
+        wanted: Callable[[], StopRequest | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ):
         self._reads, self._wanted, self._clock = reads, wanted, clock
         self._number, self._since_s = -1, 0.0
         self._request: StopRequest | None = None

@@ -53,9 +53,15 @@ class Stop:
     Raises InputError for a time limit that makes no sense.
     """
 
-    def __init__(self, *, time_limit_s: float | None = None, source: NoticeSource | None = None,
-                 environment: Mapping[str, str] | None = None, clock: Callable[[], float] = time.perf_counter,
-                 unix_clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *,
+        time_limit_s: float | None = None,
+        source: NoticeSource | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        unix_clock: Callable[[], float] = time.time,
+    ) -> None:
         if time_limit_s is not None and not 0 < time_limit_s < math.inf:  # also refuses NaN
             raise InputError(f"a time limit must be above zero, got {time_limit_s!r}.", ["write it like 90min or 12h"])
         self.pending = False
@@ -131,8 +137,10 @@ class Stop:
         short = min((end.at_s - now_s for end in self._ends if not end.save_fits(now_s, save_s)), default=None)
         if short is None:
             return StopRequest(kind, text)
-        note = (f"the last save was not begun: it takes {format_duration(save_s)} and {format_duration(short)} were left; "
-                "the checkpoint before it stands.")  # fmt: skip
+        note = (
+            f"the last save was not begun: it takes {format_duration(save_s)} and {format_duration(short)} were left; "
+            "the checkpoint before it stands."
+        )
         return StopRequest(kind, text, save=False, note=note)
 
     def _wake(self) -> None:

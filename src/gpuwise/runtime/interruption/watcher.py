@@ -26,8 +26,15 @@ class Watcher:
         clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
     """
 
-    def __init__(self, source: NoticeSource, *, every_s: float = POLL_S, on_change: Callable[[], None] | None = None,
-                 clock: Callable[[], float] = time.monotonic, wait: Callable[[float], bool] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        source: NoticeSource,
+        *,
+        every_s: float = POLL_S,
+        on_change: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
         self.latest: Notice | None = None
         self.problem: str | None = None
         self._source, self._every_s, self._on_change, self._clock = source, every_s, on_change, clock
@@ -52,8 +59,10 @@ class Watcher:
             silent_s = self._clock() - self._answered_s
             if self.problem is None and silent_s >= FAILING_S:
                 why = " ".join(str(error).split())[:300] or type(error).__name__
-                self.problem = (f"interruption notices of {self._source.name} could not be read for "
-                                f"{format_duration(silent_s)} ({why}); signals and checkpoints remain.")  # fmt: skip
+                self.problem = (
+                    f"interruption notices of {self._source.name} could not be read for "
+                    f"{format_duration(silent_s)} ({why}); signals and checkpoints remain."
+                )
                 self._changed()
             return
         self._answered_s = self._clock()

@@ -24,23 +24,38 @@ def update(its: Equipment, loss: float) -> Update:
     meter, keeper, forecast = its.meter, its.keeper, its.forecast
     last = keeper.last if keeper is not None else None
     return Update(
-        step=meter.step, steps=its.steps, samples=meter.samples, loss=loss, step_time_s=meter.recent_step_time_s,
-        samples_per_s=meter.steps_per_s * its.strategy.global_batch, remaining_s=meter.remaining_s,
-        learning_rate=its.rate.value, mfu=mfu(its, meter.recent_step_time_s), memory_bytes=its.memory_bytes,
-        memory_capacity_bytes=forecast.memory.capacity_bytes if forecast else None, data_share=meter.data_share,
-        usd_spent=usd(its, its.spent_s), usd_left=usd(its, meter.remaining_s),
+        step=meter.step,
+        steps=its.steps,
+        samples=meter.samples,
+        loss=loss,
+        step_time_s=meter.recent_step_time_s,
+        samples_per_s=meter.steps_per_s * its.strategy.global_batch,
+        remaining_s=meter.remaining_s,
+        learning_rate=its.rate.value,
+        mfu=mfu(its, meter.recent_step_time_s),
+        memory_bytes=its.memory_bytes,
+        memory_capacity_bytes=forecast.memory.capacity_bytes if forecast else None,
+        data_share=meter.data_share,
+        usd_spent=usd(its, its.spent_s),
+        usd_left=usd(its, meter.remaining_s),
         forecast=forecast.step_time_s if forecast else None,
         checkpoint=None if last is None else LastCheckpoint(last[0], meter.now_s - last[1]),
-        checkpoint_problem=keeper.problem if keeper is not None else None, metrics=its.evaluations.metrics,
-    )  # fmt: skip
+        checkpoint_problem=keeper.problem if keeper is not None else None,
+        metrics=its.evaluations.metrics,
+    )
 
 
 def scalars(its: Equipment, parts: Mapping[str, float]) -> dict[str, float]:
     """What curves are drawn of besides the log. parts: named numbers that the loss came with."""
     meter = its.meter
-    found = {"loss": its.good_loss, "learning_rate": its.rate.value, "step_time_s": meter.step_time_s,
-             "samples_per_s": meter.steps_per_s * its.strategy.global_batch, "memory_bytes": its.memory_bytes,
-             "mfu": mfu(its, meter.step_time_s)}  # fmt: skip
+    found = {
+        "loss": its.good_loss,
+        "learning_rate": its.rate.value,
+        "step_time_s": meter.step_time_s,
+        "samples_per_s": meter.steps_per_s * its.strategy.global_batch,
+        "memory_bytes": its.memory_bytes,
+        "mfu": mfu(its, meter.step_time_s),
+    }
     found |= {f"loss/{name}": value for name, value in parts.items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -63,9 +78,14 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
     meter, forecast, strategy = its.meter, its.forecast, its.strategy
     if meter.data_share > SLOW_DATA_SHARE:
         delivered = meter.steps_per_s * strategy.global_batch / meter.data_share
-        its.notes.append(_said(its, f"{meter.data_share:.0%} of the time went into waiting for data, which came at "
-                                    f"{delivered:.3g} samples a second; a forecast leaves that out unless "
-                                    "--loader-samples-per-s says so."))  # fmt: skip
+        its.notes.append(
+            _said(
+                its,
+                f"{meter.data_share:.0%} of the time went into waiting for data, which came at "
+                f"{delivered:.3g} samples a second; a forecast leaves that out unless "
+                "--loader-samples-per-s says so.",
+            )
+        )
     if its.request is not None and its.request.note:
         its.notes.append(_said(its, its.request.note))
     if its.log.problem:
@@ -74,22 +94,48 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
     its.program.model.eval()
     step_time, peak_bytes = meter.step_time, its.peak_memory_bytes()
     result = TrainResult(
-        job=its.job.name, device=str(its.program.device), strategy=strategy, steps=meter.step, samples=meter.samples,
-        first_loss=its.first_loss, last_loss=loss, loss_parts=dict(parts), step_time=step_time,
-        samples_per_s=meter.steps_per_s * strategy.global_batch, data_share=meter.data_share, wall_s=its.spent_s,
-        peak_memory_bytes=peak_bytes, metrics=dict(its.evaluations.metrics), stopped=_kind(its), stop_reason=its.stopped,
-        synthetic=its.feed.synthetic, notes=tuple(its.notes),
-        forecast=None if forecast is None or not step_time.steps else
-        ForecastCheck(forecast.step_time_s.value, forecast.step_time_s.low, forecast.step_time_s.high, step_time.median_s,
-                      available=1.0 if its.neighbours is None else its.neighbours.available()),
+        job=its.job.name,
+        device=str(its.program.device),
+        strategy=strategy,
+        steps=meter.step,
+        samples=meter.samples,
+        first_loss=its.first_loss,
+        last_loss=loss,
+        loss_parts=dict(parts),
+        step_time=step_time,
+        samples_per_s=meter.steps_per_s * strategy.global_batch,
+        data_share=meter.data_share,
+        wall_s=its.spent_s,
+        peak_memory_bytes=peak_bytes,
+        metrics=dict(its.evaluations.metrics),
+        stopped=_kind(its),
+        stop_reason=its.stopped,
+        synthetic=its.feed.synthetic,
+        notes=tuple(its.notes),
+        forecast=None
+        if forecast is None or not step_time.steps
+        else ForecastCheck(
+            forecast.step_time_s.value,
+            forecast.step_time_s.low,
+            forecast.step_time_s.high,
+            step_time.median_s,
+            available=1.0 if its.neighbours is None else its.neighbours.available(),
+        ),
         memory_check=_memory_check(its, peak_bytes),
         log_path=None if its.log.path is None or not its.begun else str(its.log.path),
-        run_folder=None if its.folder is None or not its.begun else str(its.folder.path), resumed_from=its.start or None,
-        checkpoints=None if its.keeper is None else its.keeper.told(), best=its.evaluations.best,
-        usd=usd(its, its.spent_s), skipped_steps=its.watch.nonfinite, spikes=its.watch.spikes,
-        mfu=mfu(its, step_time.median_s), learning_rate=its.rate.value, model=its.program.model,
-        unsaved=unsaved, job_argument=its.settings.job_argument,
-    )  # fmt: skip
+        run_folder=None if its.folder is None or not its.begun else str(its.folder.path),
+        resumed_from=its.start or None,
+        checkpoints=None if its.keeper is None else its.keeper.told(),
+        best=its.evaluations.best,
+        usd=usd(its, its.spent_s),
+        skipped_steps=its.watch.nonfinite,
+        spikes=its.watch.spikes,
+        mfu=mfu(its, step_time.median_s),
+        learning_rate=its.rate.value,
+        model=its.program.model,
+        unsaved=unsaved,
+        job_argument=its.settings.job_argument,
+    )
     its.log.write("summary", result.to_dict())
     problem = _write_report(its)
     if problem is None:

@@ -53,9 +53,18 @@ class Equipment:
     step; None while nothing has.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device, *,
-                 forecast: Forecast | None, plan: Mapping[str, Any] | None, notes: Sequence[str],
-                 stack: ExitStack):  # fmt: skip
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        settings: TrainSettings,
+        device: torch.device,
+        *,
+        forecast: Forecast | None,
+        plan: Mapping[str, Any] | None,
+        notes: Sequence[str],
+        stack: ExitStack,
+    ):
         _check_strategy(strategy, settings)
         self.job, self.strategy, self.settings, self.forecast = job, strategy, settings, forecast
         self.notes = list(notes)
@@ -90,8 +99,10 @@ class Equipment:
         self.program = self._blaming("building its model", job.model, lambda: build(job, strategy, device))
         assert self.program.optimizer is not None
         if self.program.own is not None and settings.on_nonfinite == "skip":
-            raise UnsupportedError(f"{job.name or 'the job'} updates inside its own step, before the loss is known: none can be"
-                                   " skipped.", ["--on-nonfinite stop", "skip the update in the job's own step"])  # fmt: skip
+            raise UnsupportedError(
+                f"{job.name or 'the job'} updates inside its own step, before the loss is known: none can be skipped.",
+                ["--on-nonfinite stop", "skip the update in the job's own step"],
+            )
         self._sound_buffers = sound_buffers(self.program.model)
         self.rate = LearningRate(self.program.optimizer, factor_of(job, self.steps))
         self.evaluations = Evaluations(job, strategy, settings, self.feed.micro_batches_per_epoch)
@@ -103,8 +114,13 @@ class Equipment:
         self.identity: dict[str, Any] = {}  # of a run that has a folder
         if self.folder is not None:
             self.identity = identity_of(job, strategy, seed=settings.seed, steps=self.steps, plan=plan)
-            self.keeper = Keeper(self.folder.checkpoints, device, keep=settings.keep, save_every_s=settings.save_every_s,
-                                 interruptions_per_day=settings.interruptions_per_day)  # fmt: skip
+            self.keeper = Keeper(
+                self.folder.checkpoints,
+                device,
+                keep=settings.keep,
+                save_every_s=settings.save_every_s,
+                interruptions_per_day=settings.interruptions_per_day,
+            )
             stack.callback(self._close_keeper)
             checkpoint, told = to_continue(self.folder, self.keeper, self.identity, resume=settings.resume, steps=self.steps)
             self.notes += told
@@ -120,8 +136,9 @@ class Equipment:
             check_saveable(self._state(), self._meta())  # before anything is trained
         self.stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
         self._stalls: deque[Stall] = deque()
-        self.stall = stack.enter_context(StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled,
-                                                    waits_for=self.feed.waits_for))  # fmt: skip
+        self.stall = stack.enter_context(
+            StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled, waits_for=self.feed.waits_for)
+        )
         stack.enter_context(ReadWatch(self.feed, self._ends_now))
         self.memory_bytes: int | None = None
         self.neighbours = Neighbours(torch.get_num_threads()) if device.type == "cpu" else None
@@ -149,8 +166,10 @@ class Equipment:
             try:
                 self.folder.write_identity(self.identity)
             except OSError as error:
-                raise InputError(f"cannot write to the run folder {self.folder.path}: {error.strerror or error}.",
-                                 ["another --run FOLDER", "--no-run keeps nothing"]) from error  # fmt: skip
+                raise InputError(
+                    f"cannot write to the run folder {self.folder.path}: {error.strerror or error}.",
+                    ["another --run FOLDER", "--no-run keeps nothing"],
+                ) from error
         header = self._header()
         self.log.open(header)
         if self.start:
@@ -181,8 +200,14 @@ class Equipment:
 
     def memory_view(self, batch: Any) -> MemoryView:
         """What is known of the run's memory, for when it has run out."""
-        return MemoryView(forecast=self.forecast.memory if self.forecast else None, measured_peak_bytes=self._memory.bytes(),
-                          example=self._example(), batch=batch, strategy=self.strategy, device=self.program.device)  # fmt: skip
+        return MemoryView(
+            forecast=self.forecast.memory if self.forecast else None,
+            measured_peak_bytes=self._memory.bytes(),
+            example=self._example(),
+            batch=batch,
+            strategy=self.strategy,
+            device=self.program.device,
+        )
 
     def peak_memory_bytes(self) -> int | None:
         return self._memory.bytes()
@@ -249,10 +274,19 @@ class Equipment:
     def _header(self) -> dict[str, Any]:
         """What the log begins with: what runs, where and how."""
         versions = {"gpuwise": gpuwise.__version__, "torch": torch.__version__, "python": platform.python_version()}
-        return {"job": self.job.name, "parameters": sum(p.numel() for p in self.program.model.parameters()),
-                "strategy": self.strategy.to_dict(), "device": str(self.program.device), "threads": torch.get_num_threads(),
-                "seed": self.settings.seed, "steps": self.steps, "versions": versions, "settings": self.settings.to_dict(),
-                "forecast": self.forecast and self.forecast.to_dict(), "resumed_from": self.start or None}  # fmt: skip
+        return {
+            "job": self.job.name,
+            "parameters": sum(p.numel() for p in self.program.model.parameters()),
+            "strategy": self.strategy.to_dict(),
+            "device": str(self.program.device),
+            "threads": torch.get_num_threads(),
+            "seed": self.settings.seed,
+            "steps": self.steps,
+            "versions": versions,
+            "settings": self.settings.to_dict(),
+            "forecast": self.forecast and self.forecast.to_dict(),
+            "resumed_from": self.start or None,
+        }
 
     def _meta(self) -> dict[str, Any]:
         """What a checkpoint says of the run, for whoever looks at it."""
@@ -300,13 +334,19 @@ def _check_strategy(strategy: Strategy, settings: TrainSettings) -> None:
     if strategy.mode != "train":
         raise InputError("a strategy of mode infer cannot be trained.", ["--mode train"])
     if strategy.optimizer_in_backward and settings.on_nonfinite == "skip":
-        raise InputError("an optimizer in backward has updated parameters before the loss is known: no step can be skipped.",
-                         ["leave out --optimizer-in-backward", "--on-nonfinite stop"])  # fmt: skip
+        raise InputError(
+            "an optimizer in backward has updated parameters before the loss is known: no step can be skipped.",
+            ["leave out --optimizer-in-backward", "--on-nonfinite stop"],
+        )
     if strategy.mesh.devices != 1:
         accumulation = strategy.accumulation * strategy.mesh.data_parallel
-        raise UnsupportedError(f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",
-                               [f"the same global batch on one device: --accumulate {accumulation}",
-                                f"plan for this machine: gpuwise plan {job_word(settings.job_argument)} --on here"])
+        raise UnsupportedError(
+            f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",
+            [
+                f"the same global batch on one device: --accumulate {accumulation}",
+                f"plan for this machine: gpuwise plan {job_word(settings.job_argument)} --on here",
+            ],
+        )
 
 
 def _patience_of_scaler(scaler: torch.amp.GradScaler, on_nonfinite: str) -> str:

@@ -78,8 +78,10 @@ class Evaluations:
             return False
         metric, larger = self._monitored
         if metric not in metrics:
-            raise InputError(f"the job's evaluate gives no {metric!r}; it gives {', '.join(metrics)}.",
-                             [f"--monitor {'max' if larger else 'min'}:{next(iter(metrics))}"])  # fmt: skip
+            raise InputError(
+                f"the job's evaluate gives no {metric!r}; it gives {', '.join(metrics)}.",
+                [f"--monitor {'max' if larger else 'min'}:{next(iter(metrics))}"],
+            )
         value = metrics[metric]
         better = not math.isnan(value) and (
             self.best is None or (value > self.best["value"] if larger else value < self.best["value"])
@@ -110,8 +112,9 @@ def _interval(job: Job, strategy: Strategy, settings: TrainSettings, micro_batch
     """Steps between evaluations; None for a single one at the end."""
     if job.evaluate is None:
         if settings.monitor or settings.evaluate_every:
-            raise InputError(f"{job.name or 'the job'} has no metrics to evaluate.",
-                             ["evaluate=lambda model: {...} in the Job"])  # fmt: skip
+            raise InputError(
+                f"{job.name or 'the job'} has no metrics to evaluate.", ["evaluate=lambda model: {...} in the Job"]
+            )
         return None
     if settings.evaluate_every is not None or settings.monitor is None:
         return settings.evaluate_every

@@ -58,8 +58,10 @@ class RunFolder:
         try:
             _make(self.path)
         except OSError as error:
-            raise InputError(f"cannot make the run folder {self.path}: {error.strerror}.",
-                             ["--run FOLDER that can be written to", "--no-run keeps nothing"]) from error  # fmt: skip
+            raise InputError(
+                f"cannot make the run folder {self.path}: {error.strerror}.",
+                ["--run FOLDER that can be written to", "--no-run keeps nothing"],
+            ) from error
         try:
             with RunLock(self.path):
                 self._remove_leftovers()
@@ -75,8 +77,10 @@ class RunFolder:
         """A sentence where everybody on this machine can write to the folder."""
         if not self.path.stat().st_mode & stat.S_IWOTH:
             return []
-        return [f"everybody on this machine can write to the run folder {self.path}, and so replace or remove its checkpoints: "
-                f"chmod o-w {self.path}."]  # fmt: skip
+        return [
+            f"everybody on this machine can write to the run folder {self.path}, and so replace or remove its checkpoints: "
+            f"chmod o-w {self.path}."
+        ]
 
     def _remove_leftovers(self) -> None:
         """What a process that was killed left half written. For the one that holds the lock."""
@@ -99,8 +103,10 @@ class RunFolder:
         if found["version"] <= VERSION and not _makes_sense(found):
             raise FileFormatError(f"{path} is damaged.", ["train in another folder: --run FOLDER"])
         if found["version"] > VERSION:
-            raise FileFormatError(f"{path} is of gpuwise {found.get('gpuwise_version', '')}, newer than this one.",
-                                  ["update gpuwise", "train in another folder: --run FOLDER"])  # fmt: skip
+            raise FileFormatError(
+                f"{path} is of gpuwise {found.get('gpuwise_version', '')}, newer than this one.",
+                ["update gpuwise", "train in another folder: --run FOLDER"],
+            )
         return found
 
     def write_identity(self, identity: dict[str, Any]) -> None:
@@ -124,13 +130,23 @@ def _make(folder: Path) -> None:
     folder.mkdir(mode=0o770 if shared else 0o700, exist_ok=True)
 
 
-def identity_of(job: Job, strategy: Strategy, *, seed: int, steps: int,
-                plan: Mapping[str, Any] | None = None) -> dict[str, Any]:  # fmt: skip
+def identity_of(
+    job: Job, strategy: Strategy, *, seed: int, steps: int, plan: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What tells one run from another, and the plan it carries out."""
-    identity = {"format": FORMAT, "version": VERSION, "job": job.name, "fingerprint": fingerprint(job),
-                "strategy": strategy.to_dict(), "global_batch": strategy.global_batch, "seed": seed, "steps": steps,
-                "recipe": {name: _plain(getattr(job, name)) for name in _RECIPE},
-                "gpuwise_version": gpuwise.__version__, "begun": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+    identity = {
+        "format": FORMAT,
+        "version": VERSION,
+        "job": job.name,
+        "fingerprint": fingerprint(job),
+        "strategy": strategy.to_dict(),
+        "global_batch": strategy.global_batch,
+        "seed": seed,
+        "steps": steps,
+        "recipe": {name: _plain(getattr(job, name)) for name in _RECIPE},
+        "gpuwise_version": gpuwise.__version__,
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     return identity if plan is None else {**identity, "plan": dict(plan)}
 
 
@@ -156,23 +172,32 @@ def check_continues(found: dict[str, Any], wanted: dict[str, Any], folder: Path)
     """
     elsewhere = "train in another folder: --run FOLDER"
     if found.get("fingerprint") != wanted["fingerprint"]:
-        raise JobError(f"{folder} holds a run of another job: {found.get('job')!r}, fingerprint {found.get('fingerprint')}; "
-                       f"this is {wanted['job']!r}, {wanted['fingerprint']}.", [elsewhere])  # fmt: skip
+        raise JobError(
+            f"{folder} holds a run of another job: {found.get('job')!r}, fingerprint {found.get('fingerprint')}; "
+            f"this is {wanted['job']!r}, {wanted['fingerprint']}.",
+            [elsewhere],
+        )
     before, now = found.get("strategy", {}), wanted["strategy"]
     batch = f"as before: --micro-batch {before.get('micro_batch')} --accumulate {before.get('accumulation')}"
-    for name, said, way in (("global_batch", "samples a step", batch),
-                            ("seed", "as its seed", f"as before: --seed {found.get('seed')}")):  # fmt: skip
+    for name, said, way in (
+        ("global_batch", "samples a step", batch),
+        ("seed", "as its seed", f"as before: --seed {found.get('seed')}"),
+    ):
         if found.get(name) != wanted[name]:
-            raise InputError(f"the run in {folder} has {found.get(name)} {said}, not {wanted[name]}; continued so it would "
-                             "be another run.", [way, elsewhere])  # fmt: skip
+            raise InputError(
+                f"the run in {folder} has {found.get(name)} {said}, not {wanted[name]}; continued so it would be another run.",
+                [way, elsewhere],
+            )
     notes = []
     if told := _changes(before, now):
         notes.append(f"the run continues with other settings ({told}): its numbers will differ in their last bits.")
     if told := _changes(found.get("recipe", {}), wanted["recipe"]):
         notes.append(f"the job has changed ({told}): from here on it trains otherwise than it began.")
     if found.get("steps") != wanted["steps"]:
-        notes.append(f"the run was to take {found.get('steps'):,} steps, now it takes {wanted['steps']:,}; its schedule is "
-                     "that of the new length from here on.")  # fmt: skip
+        notes.append(
+            f"the run was to take {found.get('steps'):,} steps, now it takes {wanted['steps']:,}; its schedule is "
+            "that of the new length from here on."
+        )
     return notes
 
 
@@ -195,8 +220,10 @@ def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettin
         found = folder.identity()
         if found is None:
             if settings.resume == "must":
-                raise InputError(f"there is no run of {job.name or 'this job'} to continue in {root}.",
-                                 ["leave out --resume to begin one", "--run FOLDER of the run to continue"])  # fmt: skip
+                raise InputError(
+                    f"there is no run of {job.name or 'this job'} to continue in {root}.",
+                    ["leave out --resume to begin one", "--run FOLDER of the run to continue"],
+                )
             return folder.path
         ended = found.get("ended") in ("finished", "early stop")
         if settings.resume != "never" and not ended and all(found.get(key) == wanted[key] for key in same):

@@ -63,8 +63,10 @@ class Judge:
             return loss, _of_data(loss, micro_batches)
         if self._scales:
             return loss, None
-        return math.nan, Cause(f"the gradients are not finite, though the loss is {loss:.6g},",
-                               (_ANOMALY, "a lower learning rate in the Job" if self._skips else _OF_DATA[1]))  # fmt: skip
+        return math.nan, Cause(
+            f"the gradients are not finite, though the loss is {loss:.6g},",
+            (_ANOMALY, "a lower learning rate in the Job" if self._skips else _OF_DATA[1]),
+        )
 
     def update_unseen(self, loss: Tensor) -> Tensor:
         """The same without waiting for the loss: the update is made, whatever it is. Returns the loss, NaN where the norm of

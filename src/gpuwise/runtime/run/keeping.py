@@ -38,8 +38,9 @@ class Keeper:
     latest save failed. save_s: what a save takes from its beginning to the disk, as last measured.
     """
 
-    def __init__(self, folder: Path, device: torch.device, *, keep: int, save_every_s: float | None,
-                 interruptions_per_day: float | None):  # fmt: skip
+    def __init__(
+        self, folder: Path, device: torch.device, *, keep: int, save_every_s: float | None, interruptions_per_day: float | None
+    ):
         self._store = CheckpointStore(folder, keep=keep)
         self._saver = Saver(self._store)
         self._disk = DiskWatch(folder)
@@ -89,9 +90,16 @@ class Keeper:
 
     def told(self) -> dict[str, Any]:
         """For the account of the run."""
-        return {"count": self._count, "last_step": None if self.last is None else self.last[0], "bytes": self._nbytes,
-                "held_up_s": self._held_up_s, "save_s": self.save_s, "interval_s": self._interval_s(),
-                "sentence": self._sentence() if self._count > 1 else "", "problem": self.problem}  # fmt: skip
+        return {
+            "count": self._count,
+            "last_step": None if self.last is None else self.last[0],
+            "bytes": self._nbytes,
+            "held_up_s": self._held_up_s,
+            "save_s": self.save_s,
+            "interval_s": self._interval_s(),
+            "sentence": self._sentence() if self._count > 1 else "",
+            "problem": self.problem,
+        }
 
     def _account(self, outcome: Outcome, *, now_s: float) -> Event:
         self._held_up_s += outcome.held_up_s
@@ -104,11 +112,18 @@ class Keeper:
         self._count, self._nbytes = self._count + 1, outcome.nbytes
         if self._every_s is None:
             cpu_s = outcome.cpu_s if self._device.type == "cpu" else 0.0  # of a GPU's run the processor has time for it
-            self._interval = choose_interval(save_s=outcome.write_s, held_up_s=outcome.held_up_s, cpu_s=cpu_s,
-                                             interruptions_per_day=self._interruptions)  # fmt: skip
+            self._interval = choose_interval(
+                save_s=outcome.write_s, held_up_s=outcome.held_up_s, cpu_s=cpu_s, interruptions_per_day=self._interruptions
+            )
         self.due_s = self._begun_s + self._interval_s()
-        record = {"step": outcome.step, "path": str(outcome.path), "bytes": outcome.nbytes, "held_up_s": outcome.held_up_s,
-                  "write_s": outcome.write_s, "interval_s": self._interval_s()}  # fmt: skip
+        record = {
+            "step": outcome.step,
+            "path": str(outcome.path),
+            "bytes": outcome.nbytes,
+            "held_up_s": outcome.held_up_s,
+            "write_s": outcome.write_s,
+            "interval_s": self._interval_s(),
+        }
         said = [*([f"{self._sentence()}."] if news else []), *outcome.notes]
         return record, " ".join(said)
 

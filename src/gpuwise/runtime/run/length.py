@@ -22,8 +22,10 @@ def count_steps(job: Job, feed: Feed, strategy: Strategy, settings: TrainSetting
         return math.ceil(settings.samples / strategy.global_batch), []
     if settings.tokens is not None:
         if job.tokens_per_sample is None:
-            raise InputError(f"{job.name or 'the job'} counts {job.sample_unit}s, not tokens.",
-                             ["--samples or --epochs", "tokens_per_sample=... in the Job"])  # fmt: skip
+            raise InputError(
+                f"{job.name or 'the job'} counts {job.sample_unit}s, not tokens.",
+                ["--samples or --epochs", "tokens_per_sample=... in the Job"],
+            )
         return math.ceil(settings.tokens / (job.tokens_per_sample * strategy.global_batch)), []
     micro_batches = feed.micro_batches_per_epoch
     if micro_batches is None:

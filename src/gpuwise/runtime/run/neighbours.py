@@ -54,8 +54,14 @@ class Neighbours:
         room = max(1, round(_left(found) * processors))
         taken = f"other programs use {100 * (found.others + found.stolen):.0f} % of this machine's processors"
         fewer = f"; --threads {room} takes what they leave" if room < self._threads else ""
-        spins = "" if chosen() else (f"; PyTorch's threads keep their cores while they wait, because it was loaded before "
-                                     f"gpuwise: set {SETTING} before Python starts")  # fmt: skip
+        spins = (
+            ""
+            if chosen()
+            else (
+                f"; PyTorch's threads keep their cores while they wait, because it was loaded before "
+                f"gpuwise: set {SETTING} before Python starts"
+            )
+        )
         return f"{taken}, so steps take longer than on a free one{fewer}{spins}."
 
 

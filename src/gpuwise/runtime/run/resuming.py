@@ -42,8 +42,9 @@ class Parts:
         return run
 
 
-def to_continue(folder: RunFolder, keeper: Keeper, identity: dict[str, Any], *, resume: str,
-                steps: int) -> tuple[Checkpoint | None, list[str]]:  # fmt: skip
+def to_continue(
+    folder: RunFolder, keeper: Keeper, identity: dict[str, Any], *, resume: str, steps: int
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint of the run in the folder, None where the run is to begin; and what to say of it.
 
     Arguments:
@@ -62,18 +63,27 @@ def to_continue(folder: RunFolder, keeper: Keeper, identity: dict[str, Any], *, 
     checkpoint, told = keeper.latest()
     if checkpoint is None:
         if resume == "must":
-            raise InputError(f"there is nothing to continue in {folder.path}: it has no checkpoint.",
-                             ["leave out --resume to begin", "--run FOLDER of the run to continue"])  # fmt: skip
+            raise InputError(
+                f"there is nothing to continue in {folder.path}: it has no checkpoint.",
+                ["leave out --resume to begin", "--run FOLDER of the run to continue"],
+            )
         return None, notes + told
     if found is None:
-        raise FileFormatError(f"{folder.path} has checkpoints, but no run.json that says of what run.",
-                              ["copy it back", "train in another folder: --run FOLDER"])  # fmt: skip
+        raise FileFormatError(
+            f"{folder.path} has checkpoints, but no run.json that says of what run.",
+            ["copy it back", "train in another folder: --run FOLDER"],
+        )
     if checkpoint.of_run != identity["fingerprint"]:
-        raise JobError(f"the checkpoint {checkpoint.path} is of another job than the run.",
-                       ["remove it", "train in another folder: --run FOLDER"])  # fmt: skip
+        raise JobError(
+            f"the checkpoint {checkpoint.path} is of another job than the run.",
+            ["remove it", "train in another folder: --run FOLDER"],
+        )
     if checkpoint.step >= steps and found.get("ended"):  # else it was killed before its account was written
-        raise RunEndedError(f"the run in {folder.path} has taken all of its {checkpoint.step:,} steps; its weights are in "
-                            f"{checkpoint.path / 'model.safetensors'}.",
-                            ["more of them, --steps N, continues it", "--export FILE writes its weights"],
-                            folder=str(folder.path), step=checkpoint.step)  # fmt: skip
+        raise RunEndedError(
+            f"the run in {folder.path} has taken all of its {checkpoint.step:,} steps; its weights are in "
+            f"{checkpoint.path / 'model.safetensors'}.",
+            ["more of them, --steps N, continues it", "--export FILE writes its weights"],
+            folder=str(folder.path),
+            step=checkpoint.step,
+        )
     return checkpoint, [*notes, *told, f"continues the run in {folder.path} after step {checkpoint.step:,}."]

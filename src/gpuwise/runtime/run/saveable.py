@@ -48,5 +48,6 @@ def rehearse_optimizer(job: Job, strategy: Strategy) -> None:
     try:
         pack({"optimizer": state})
     except InputError as error:
-        raise InputError(f"the state of the job's optimizer cannot be saved: {error.what}",
-                         [*error.ways_out, "--no-run keeps nothing"]) from error  # fmt: skip
+        raise InputError(
+            f"the state of the job's optimizer cannot be saved: {error.what}", [*error.ways_out, "--no-run keeps nothing"]
+        ) from error

@@ -92,11 +92,14 @@ class TrainSettings:
             raise InputError(f"at least two checkpoints are kept, in case one is damaged; got {self.keep}.", ["--keep 2"])
         for name, allowed in (("resume", RESUMES), ("on_nonfinite", ON_NONFINITE), ("preemption", PREEMPTIONS)):
             if getattr(self, name) not in allowed:
-                raise InputError(f"unknown {name.replace('_', '-')} {getattr(self, name)!r}.",
-                                 [f"one of: {', '.join(allowed)}"])  # fmt: skip
+                raise InputError(
+                    f"unknown {name.replace('_', '-')} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"]
+                )
         if self.patience is not None and self.monitor is None:
-            raise InputError("patience counts evaluations without a better metric, and none is monitored.",
-                             ["--monitor max:accuracy, with a metric of the job's evaluate"])  # fmt: skip
+            raise InputError(
+                "patience counts evaluations without a better metric, and none is monitored.",
+                ["--monitor max:accuracy, with a metric of the job's evaluate"],
+            )
         self.monitored  # noqa: B018 - raises where it cannot be read
 
     @property

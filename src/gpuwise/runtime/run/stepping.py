@@ -60,8 +60,9 @@ class Stepper:
             if its.keeper is not None and its.begun:  # what was trained up to here is sound
                 self.settle()
                 its.save_last(step - 1)
-            raise job_failure(error, self.job, doing=f"reading the data of step {step}",
-                              part=self.job.data or self.job.batch) from error  # fmt: skip
+            raise job_failure(
+                error, self.job, doing=f"reading the data of step {step}", part=self.job.data or self.job.batch
+            ) from error
         its.stall.beat("step")
         meter.begin()
         try:
@@ -80,13 +81,27 @@ class Stepper:
         except AT_ONCE:
             raise
         except BaseException as error:  # the user's own code may raise anything
-            raise job_failure(error, self.job, doing=f"step {step}", part=self.job.step or self.job.loss,
-                              memory=lambda: its.memory_view(micro_batches)) from error  # fmt: skip
+            raise job_failure(
+                error,
+                self.job,
+                doing=f"step {step}",
+                part=self.job.step or self.job.loss,
+                memory=lambda: its.memory_view(micro_batches),
+            ) from error
         meter.end()
         parts = program.parts
         norm = program.gradient_norm.item() if self._judges and program.gradient_norm is not None else math.nan
-        row = _Row(meter.now_s, step, its.rate.value, meter.step_time_s, meter.data_s, norm if math.isfinite(norm) else None,
-                   its.feed.places, tuple(parts), cause)  # fmt: skip
+        row = _Row(
+            meter.now_s,
+            step,
+            its.rate.value,
+            meter.step_time_s,
+            meter.data_s,
+            norm if math.isfinite(norm) else None,
+            its.feed.places,
+            tuple(parts),
+            cause,
+        )
         if self._first is not None:
             self._look_at_first_update()
         if self._judges:
@@ -103,11 +118,15 @@ class Stepper:
         """A sentence each when parameters are trained that the loss does not depend on, or that have no optimizer."""
         notes = []
         if names := self.program.without_gradient():
-            notes.append(f"no gradient reaches {_listed(names)}: the loss does not depend on them, so they stay as they are; "
-                         "use them in the model's forward, or set requires_grad to False.")  # fmt: skip
+            notes.append(
+                f"no gradient reaches {_listed(names)}: the loss does not depend on them, so they stay as they are; "
+                "use them in the model's forward, or set requires_grad to False."
+            )
         if names := self.program.left_out_of_optimizer():
-            notes.append(f"{_listed(names)} have gradients, but the job's optimizer was not given them, so they stay as they "
-                         "are; give it model.parameters(), or set requires_grad to False.")  # fmt: skip
+            notes.append(
+                f"{_listed(names)} have gradients, but the job's optimizer was not given them, so they stay as they "
+                "are; give it model.parameters(), or set requires_grad to False."
+            )
         return notes
 
     def _look_at_first_update(self) -> None:
@@ -146,8 +165,19 @@ class Stepper:
         if row.parts:
             self.parts = dict(zip(row.parts, values[1:], strict=True))
         samples = row.step * its.strategy.global_batch
-        its.log.step(row.now_s, row.step, samples, its.epoch(samples), loss, row.learning_rate, row.step_time_s, row.data_s,
-                     row.gradient_norm, its.memory_bytes, self.parts if row.parts else None)  # fmt: skip
+        its.log.step(
+            row.now_s,
+            row.step,
+            samples,
+            its.epoch(samples),
+            loss,
+            row.learning_rate,
+            row.step_time_s,
+            row.data_s,
+            row.gradient_norm,
+            its.memory_bytes,
+            self.parts if row.parts else None,
+        )
         if event is not None:
             self._about(event, row)
 
@@ -161,16 +191,19 @@ class Stepper:
         saved = ""
         if its.folder is not None and its.begun:
             with suppress(OSError):  # a full disk must not hide what is wrong
-                path = write_bad_batch(its.folder.path, its.feed.where(row.places), loss=event.loss, step=event.step,
-                                       seed=its.settings.seed)  # fmt: skip
+                path = write_bad_batch(
+                    its.folder.path, its.feed.where(row.places), loss=event.loss, step=event.step, seed=its.settings.seed
+                )
                 saved = f" Its data is named in {path}."
         # fp16 finds its scale by trying, but no scale helps against NaN in the data.
         if event.ends or (row.cause is not None and row.cause.of_data and not self._skips):
             name, half = self.job.name or "the job", its.strategy.precision in ("amp-fp16", "bf16")
             before = "the first step" if math.isnan(its.good_loss) else f"the last good one was {its.good_loss:.6g}"
             what = f"the loss of {name} is {event.loss}" if row.cause is None else f"{name}: {row.cause.text}"
-            ways = ["a lower learning rate in the Job",
-                    "--precision amp-bf16 or fp32" if half else "--on-nonfinite skip leaves it out"]  # fmt: skip
+            ways = [
+                "a lower learning rate in the Job",
+                "--precision amp-bf16 or fp32" if half else "--on-nonfinite skip leaves it out",
+            ]
             raise JobError(f"{what} at step {event.step}; {before}.{saved}", row.cause.ways_out if row.cause else ways)
 
     def settle(self) -> None:

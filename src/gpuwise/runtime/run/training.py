@@ -70,9 +70,17 @@ class Training:
     InputError for settings that make no sense, or a folder that is another run's; UnsupportedError for several devices.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings | None = None, *,
-                 device: str | torch.device = "cpu", forecast: Forecast | None = None,
-                 plan: Mapping[str, Any] | None = None, notes: Sequence[str] = ()):  # fmt: skip
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        settings: TrainSettings | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        forecast: Forecast | None = None,
+        plan: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+    ):
         self.job, self.strategy, self.settings = job, strategy, settings or TrainSettings()
         self.device, self.forecast, self._plan, self._notes = torch.device(device), forecast, plan, notes
         self.step = self.steps = 0
@@ -104,9 +112,10 @@ class Training:
             return export_checkpoint(self.job, self.settings.folder, path)
         model, average = self.model, self._with.program.average
         if problem := self._with.not_finite():
-            raise JobError(f"the weights of {self.job.name or 'the job'} are not exported: {problem}.",
-                           ["a checkpoint from before, if the run has a folder",
-                            "a lower learning rate in the Job"])  # fmt: skip
+            raise JobError(
+                f"the weights of {self.job.name or 'the job'} are not exported: {problem}.",
+                ["a checkpoint from before, if the run has a folder", "a lower learning rate in the Job"],
+            )
         with average.in_place() if average is not None else nullcontext():
             return export_weights(model, path)
 
@@ -119,8 +128,16 @@ class Training:
         self._model = None
         with ExitStack() as stack:
             stack.push(self._failed)  # left last: the log has its end by then
-            self._with = Equipment(self.job, self.strategy, self.settings, self.device, forecast=self.forecast,
-                                   plan=self._plan, notes=self._notes, stack=stack)  # fmt: skip
+            self._with = Equipment(
+                self.job,
+                self.strategy,
+                self.settings,
+                self.device,
+                forecast=self.forecast,
+                plan=self._plan,
+                notes=self._notes,
+                stack=stack,
+            )
             self._model = self._with.program.model
             self._stepper = Stepper(self._with)
             self.step, self.steps = self._with.start, self._with.steps
@@ -196,8 +213,11 @@ class Training:
         self.step -= 1
         for note in its.stop.take_notes():
             its.tell(note, "notice")
-        text = (f"the data of step {self.step + 1} had not come for {format_duration(given_up.silent_s)}"
-                + (f" from {waits}" if waits else "") + "; the run ends without it.")  # fmt: skip
+        text = (
+            f"the data of step {self.step + 1} had not come for {format_duration(given_up.silent_s)}"
+            + (f" from {waits}" if waits else "")
+            + "; the run ends without it."
+        )
         its.notes.append(text)
         its.tell(text, "data")
         self._end_by(given_up.request)

@@ -7,5 +7,18 @@ from gpuwise.runtime.show.log_stream import LogStream, is_stream
 from gpuwise.runtime.show.update import LastCheckpoint, Update
 from gpuwise.runtime.show.writers import Fanout, Writer, writer
 
-__all__ = ["Display", "Fanout", "LastCheckpoint", "Lines", "LogStream", "RunLog", "Silent", "Update", "Writer", "display",
-           "is_stream", "read_log", "writer"]  # fmt: skip
+__all__ = [
+    "Display",
+    "Fanout",
+    "LastCheckpoint",
+    "Lines",
+    "LogStream",
+    "RunLog",
+    "Silent",
+    "Update",
+    "Writer",
+    "display",
+    "is_stream",
+    "read_log",
+    "writer",
+]

@@ -63,10 +63,21 @@ class Lines(Display):
     def show(self, update: Update) -> None:
         metrics, before = update.metric_words(), self._metrics
         self._metrics = metrics
-        self._print(" · ".join([
-            update.far(), "loss " + " · ".join(update.loss_words()), *(metrics if metrics != before else ()),
-            *update.pace_words(), *update.time_words(), beside(update.step_time_s, update.forecast), *update.memory_words(),
-            *update.money_words(), *update.checkpoint_words()]))  # fmt: skip
+        self._print(
+            " · ".join(
+                [
+                    update.far(),
+                    "loss " + " · ".join(update.loss_words()),
+                    *(metrics if metrics != before else ()),
+                    *update.pace_words(),
+                    *update.time_words(),
+                    beside(update.step_time_s, update.forecast),
+                    *update.memory_words(),
+                    *update.money_words(),
+                    *update.checkpoint_words(),
+                ]
+            )
+        )
 
     def note(self, text: str) -> None:
         self._print(f"note: {text}")

@@ -76,9 +76,20 @@ class RunLog:
         self._copies = self.copy is not None
         self.write("header", header)
 
-    def step(self, now_s: float, step: int, samples: int, epoch: float | None, loss: float, learning_rate: float,
-             step_time_s: float, data_s: float, grad_norm: float | None = None,
-             memory_bytes: int | None = None, parts: Mapping[str, float] | None = None) -> None:  # fmt: skip
+    def step(
+        self,
+        now_s: float,
+        step: int,
+        samples: int,
+        epoch: float | None,
+        loss: float,
+        learning_rate: float,
+        step_time_s: float,
+        data_s: float,
+        grad_norm: float | None = None,
+        memory_bytes: int | None = None,
+        parts: Mapping[str, float] | None = None,
+    ) -> None:
         """An optimizer step that ended at now_s, of a clock that never goes back; called for each of them.
 
         samples and epoch: so far. step_time_s without, data_s only the wait for data. parts: named numbers that the loss came
@@ -86,8 +97,9 @@ class RunLog:
         """
         if self._file is None and not self._copies:
             return
-        self._rows.append((now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes,
-                           parts))  # fmt: skip
+        self._rows.append(
+            (now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes, parts)
+        )
         if now_s + step_time_s >= self._due_s:  # the next step may end too late
             self.flush()
 
@@ -106,8 +118,12 @@ class RunLog:
             self._began_s = rows[0][0]
         apart_s = min(max(LEAST_APART_S, (now_s - self._began_s) / _FULL_RATE), MOST_APART_S)
         self._due_s = now_s + max(WRITE_EVERY_S, apart_s)
-        self._append([_line("step", now - timedelta(seconds=now_s - group[-1][0]), _step_fields(group))
-                      for group in _grouped(rows, apart_s)])  # fmt: skip
+        self._append(
+            [
+                _line("step", now - timedelta(seconds=now_s - group[-1][0]), _step_fields(group))
+                for group in _grouped(rows, apart_s)
+            ]
+        )
 
     def __enter__(self) -> RunLog:
         return self
@@ -168,9 +184,17 @@ def _step_fields(group: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     losses = [row[4] for row in group if math.isfinite(row[4])]
     step_time_s, data_s = fmean([row[6] for row in group]), fmean([row[7] for row in group])
     norms = [row[8] for row in group if row[8] is not None]
-    fields = {"step": step, "samples": samples, "epoch": epoch, "loss": fmean(losses) if losses else None,
-              "learning_rate": learning_rate, "step_time_s": _short(step_time_s), "data_s": _short(data_s),
-              "samples_per_s": _short(samples / step / max(step_time_s + data_s, 1e-9)), "steps": len(group)}  # fmt: skip
+    fields = {
+        "step": step,
+        "samples": samples,
+        "epoch": epoch,
+        "loss": fmean(losses) if losses else None,
+        "learning_rate": learning_rate,
+        "step_time_s": _short(step_time_s),
+        "data_s": _short(data_s),
+        "samples_per_s": _short(samples / step / max(step_time_s + data_s, 1e-9)),
+        "steps": len(group),
+    }
     if norms:
         fields["grad_norm"] = _short(fmean(norms))
     if parts:

@@ -32,8 +32,9 @@ class LogStream:
             self._fd: int | None = _opened(path)
         except OSError as error:
             why = "nobody reads it" if error.errno == errno.ENXIO else error.strerror
-            raise InputError(f"cannot write the log to {path}: {why}.",
-                             ["begin to read it first", "choose another --log"]) from error  # fmt: skip
+            raise InputError(
+                f"cannot write the log to {path}: {why}.", ["begin to read it first", "choose another --log"]
+            ) from error
 
     def write(self, data: bytes) -> None:
         """All of it, unless the reader has gone or does not read."""

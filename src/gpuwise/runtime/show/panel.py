@@ -57,8 +57,9 @@ class Panel(Display):
         self._console = Console(file=cast(TextIO, self.stream), highlight=False, emoji=False, markup=False)
         # No refresh thread: it would compete with training for a core. What the job prints to the same terminal goes above.
         ours = stream is sys.stderr
-        self._live = Live(console=self._console, auto_refresh=False, redirect_stderr=ours,
-                          redirect_stdout=ours and sys.stdout.isatty())  # fmt: skip
+        self._live = Live(
+            console=self._console, auto_refresh=False, redirect_stderr=ours, redirect_stdout=ours and sys.stdout.isatty()
+        )
 
     def show(self, update: Update) -> None:
         began_s = self._clock()
@@ -88,8 +89,14 @@ class Panel(Display):
         lines = [Text.assemble((label, "dim"), (line, style)) for label, line, style in self._rows(update, room)]
         words = (self._title, update.far(), percent(update.step / update.steps))
         far = self.stream.spoken(" · ".join(word for word in words if word))
-        return RichPanel(Text("\n", no_wrap=True).join(lines), title=Text(shortened(far, room - 4), "bold"), title_align="left",
-                         width=width, box=box.ROUNDED if self.stream.unicode else box.ASCII, border_style="dim")  # fmt: skip
+        return RichPanel(
+            Text("\n", no_wrap=True).join(lines),
+            title=Text(shortened(far, room - 4), "bold"),
+            title_align="left",
+            width=width,
+            box=box.ROUNDED if self.stream.unicode else box.ASCII,
+            border_style="dim",
+        )
 
     def _rows(self, update: Update, room: int) -> Iterator[tuple[str, str, str]]:
         """Label, line and style of each, together no longer than `room`."""

@@ -91,6 +91,8 @@ def beside(step_time_s: float, forecast: Interval | None) -> str:
     if forecast is None:
         return f"step {format_duration(step_time_s)}"
     scale, unit = next(((s, u) for s, u in ((60, "min"), (1, "s"), (1e-3, "ms")) if step_time_s >= s), (1e-6, "µs"))
-    number = [f"{v / scale:.3g}" if v < 1000 * scale else f"{v / scale:,.0f}"
-              for v in (step_time_s, forecast.value, forecast.low, forecast.high)]  # fmt: skip
+    number = [
+        f"{v / scale:.3g}" if v < 1000 * scale else f"{v / scale:,.0f}"
+        for v in (step_time_s, forecast.value, forecast.low, forecast.high)
+    ]
     return f"step {number[0]} {unit}; forecast {number[1]} {unit} ({number[2]} to {number[3]})"

@@ -69,8 +69,14 @@ class WeightsAndBiases:
             mode = "online" if self._wandb.login(prompt=False, verify=False) else "offline"
         # console "off": it would wrap stdout and stderr, where the run shows itself.
         self._run = self._wandb.init(
-            project=self.project, dir=str(self.folder), config=dict(header), mode=mode, id=self._id(), resume="allow",
-            settings=self._wandb.Settings(console="off", silent=True))  # fmt: skip
+            project=self.project,
+            dir=str(self.folder),
+            config=dict(header),
+            mode=mode,
+            id=self._id(),
+            resume="allow",
+            settings=self._wandb.Settings(console="off", silent=True),
+        )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

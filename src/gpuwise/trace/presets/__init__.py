@@ -13,8 +13,9 @@ from gpuwise.trace.files import load
 DATA = Path(__file__).parent / "data"
 
 
-def preset_path(name: str, *, precision: str, recompute: str, mode: str, adapter: str = "none",
-                folder: Path | None = None) -> Path:  # fmt: skip
+def preset_path(
+    name: str, *, precision: str, recompute: str, mode: str, adapter: str = "none", folder: Path | None = None
+) -> Path:
     """Where one variant is stored. tf32 runs the operations of fp32 and shares its file."""
     recorded = "fp32" if precision == "tf32" else precision
     adapted = "" if adapter == "none" else f"-{adapter}"
@@ -22,8 +23,9 @@ def preset_path(name: str, *, precision: str, recompute: str, mode: str, adapter
 
 
 @cache
-def load_preset(name: str, *, precision: str, recompute: str = "none", mode: str = "train",
-                adapter: str = "none") -> TraceFamily | None:  # fmt: skip
+def load_preset(
+    name: str, *, precision: str, recompute: str = "none", mode: str = "train", adapter: str = "none"
+) -> TraceFamily | None:
     """The recorded family of a preset's variant; None where it is not shipped. Raises FileFormatError when damaged."""
     path = preset_path(name, precision=precision, recompute=recompute, mode=mode, adapter=adapter)
     if not path.exists() and precision == "amp-fp16":
@@ -40,6 +42,7 @@ def load_preset(name: str, *, precision: str, recompute: str = "none", mode: str
 def _in_fp16(family: TraceFamily) -> TraceFamily:
     """A bf16 autocast recording as one in fp16: the same sizes; the loss scaler's pass over the gradients is left out."""
     said = "amp-fp16 taken from the recording in amp-bf16, without the loss scaler's pass over the gradients"
-    header = replace(family.header, strategy=family.header.strategy.but(precision="amp-fp16"),
-                     assumptions=(*family.header.assumptions, said))  # fmt: skip
+    header = replace(
+        family.header, strategy=family.header.strategy.but(precision="amp-fp16"), assumptions=(*family.header.assumptions, said)
+    )
     return replace(family, header=header, operations=family.operations.in_fp16())

@@ -39,8 +39,10 @@ class PresetInfo:
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Raises InputError where seq_len or image_size, as far as given, is none that the model can take."""
-        limits = {"seq_len": (self.seq_len, 1, self.max_seq_len or LONGEST_SEQUENCE, 1),
-                  "image_size": (self.image_size, self.min_image_size, LARGEST_IMAGE, self.image_multiple)}  # fmt: skip
+        limits = {
+            "seq_len": (self.seq_len, 1, self.max_seq_len or LONGEST_SEQUENCE, 1),
+            "image_size": (self.image_size, self.min_image_size, LARGEST_IMAGE, self.image_multiple),
+        }
         for name, value in sizes.items():
             default, low, high, multiple = limits[name]
             words, flag = name.replace("seq_len", "sequence length").replace("_", " "), f"--{name.replace('_', '-')}"
@@ -48,8 +50,10 @@ class PresetInfo:
                 raise InputError(f"{self.name} has no {words}.", [f"leave out {flag}"])
             if not low <= value <= high or value % multiple:
                 multiples = f" in multiples of {multiple}" if multiple > 1 else ""
-                raise InputError(f"the {words} of {self.name} must be from {low:,} to {high:,}{multiples}, got {value:,}.",
-                                 [f"{flag} {default}"])  # fmt: skip
+                raise InputError(
+                    f"the {words} of {self.name} must be from {low:,} to {high:,}{multiples}, got {value:,}.",
+                    [f"{flag} {default}"],
+                )
 
     def assumptions(self, given: Collection[str] = ()) -> tuple[str, ...]:
         """Every guess behind the preset, each with the flag that changes it, without those for sizes that are given."""
@@ -71,37 +75,98 @@ LARGEST_IMAGE = 16_384
 _OF_FAMILY = {
     "mixtral": ("assumed balanced routing: every expert processes tokens x 2 / 8; an uneven router takes longer",),
     "bert": ("assumed full sequences: padding would count as work",),
-    "t5": ("assumed a decoder as long as the encoder; --seq-len changes both",
-           "tokens count the encoder's input, not the decoder's"),
+    "t5": (
+        "assumed a decoder as long as the encoder; --seq-len changes both",
+        "tokens count the encoder's input, not the decoder's",
+    ),
     "unet": ("assumed latents and text embeddings are prepared beforehand: only the UNet runs",),
-    "dlrm": ("assumed tables of at most 1,000,000 rows of 64 numbers (1.43 GB in fp32)",
-             "assumed dense gradients for the embedding tables"),
-}  # fmt: skip
+    "dlrm": (
+        "assumed tables of at most 1,000,000 rows of 64 numbers (1.43 GB in fp32)",
+        "assumed dense gradients for the embedding tables",
+    ),
+}
 
 
-def _language(name: str, family: str, description: str, parameters: int, seq_len: int,
-              max_seq_len: int | None, learning_rate: float) -> PresetInfo:  # fmt: skip
-    return PresetInfo(name, family, description, parameters, sample_unit="token", seq_len=seq_len,
-                      max_seq_len=max_seq_len, learning_rate=learning_rate)  # fmt: skip
+def _language(
+    name: str, family: str, description: str, parameters: int, seq_len: int, max_seq_len: int | None, learning_rate: float
+) -> PresetInfo:
+    return PresetInfo(
+        name,
+        family,
+        description,
+        parameters,
+        sample_unit="token",
+        seq_len=seq_len,
+        max_seq_len=max_seq_len,
+        learning_rate=learning_rate,
+    )
 
 
-def _imagenet(name: str, family: str, description: str, parameters: int, *, min_image_size: int,
-              image_multiple: int = 1, optimizer: str, learning_rate: float) -> PresetInfo:  # fmt: skip
+def _imagenet(
+    name: str,
+    family: str,
+    description: str,
+    parameters: int,
+    *,
+    min_image_size: int,
+    image_multiple: int = 1,
+    optimizer: str,
+    learning_rate: float,
+) -> PresetInfo:
     # ILSVRC 2012 training set: 1,281,167 images (https://www.image-net.org/challenges/LSVRC/2012/).
-    return PresetInfo(name, family, description, parameters, sample_unit="image", image_size=224,
-                      min_image_size=min_image_size, image_multiple=image_multiple, samples=1_281_167,
-                      data_set="ImageNet-1k", optimizer=optimizer, learning_rate=learning_rate)  # fmt: skip
+    return PresetInfo(
+        name,
+        family,
+        description,
+        parameters,
+        sample_unit="image",
+        image_size=224,
+        min_image_size=min_image_size,
+        image_multiple=image_multiple,
+        samples=1_281_167,
+        data_set="ImageNet-1k",
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+    )
 
 
 _ALL = [
-    PresetInfo("tabular-mlp", "mlp", "multilayer perceptron on 20 numeric columns, 2 classes", 11_074,
-               samples=10_000, data_set="a table of 10,000 rows"),
-    _imagenet("alexnet", "alexnet", "AlexNet, the one-tower form", 61_100_840,
-              min_image_size=63, optimizer="momentum", learning_rate=1e-2),
-    _imagenet("resnet50", "resnet", "ResNet-50 (v1.5: stride in the 3x3)", 25_557_032,
-              min_image_size=64, optimizer="momentum", learning_rate=0.1),
-    _imagenet("vit-b16", "vit", "Vision Transformer B/16", 86_567_656,
-              min_image_size=32, image_multiple=16, optimizer="adamw", learning_rate=3e-4),
+    PresetInfo(
+        "tabular-mlp",
+        "mlp",
+        "multilayer perceptron on 20 numeric columns, 2 classes",
+        11_074,
+        samples=10_000,
+        data_set="a table of 10,000 rows",
+    ),
+    _imagenet(
+        "alexnet",
+        "alexnet",
+        "AlexNet, the one-tower form",
+        61_100_840,
+        min_image_size=63,
+        optimizer="momentum",
+        learning_rate=1e-2,
+    ),
+    _imagenet(
+        "resnet50",
+        "resnet",
+        "ResNet-50 (v1.5: stride in the 3x3)",
+        25_557_032,
+        min_image_size=64,
+        optimizer="momentum",
+        learning_rate=0.1,
+    ),
+    _imagenet(
+        "vit-b16",
+        "vit",
+        "Vision Transformer B/16",
+        86_567_656,
+        min_image_size=32,
+        image_multiple=16,
+        optimizer="adamw",
+        learning_rate=3e-4,
+    ),
     _language("bert-base", "bert", "BERT base, masked-word training", 109_514_298, 512, 512, 1e-4),
     _language("bert-large", "bert", "BERT large, masked-word training", 335_174_458, 512, 512, 1e-4),
     _language("t5-base", "t5", "T5 base (v1.0), encoder and decoder", 222_903_552, 512, None, 1e-4),
@@ -115,12 +180,27 @@ _ALL = [
     _language("llama3-70b", "llama", "Llama 3 70B", 70_553_706_496, 8192, None, 1.5e-4),
     _language("llama3-405b", "llama", "Llama 3.1 405B", 405_853_388_800, 8192, None, 8e-5),
     _language("mixtral-8x7b", "mixtral", "Mixtral 8x7B, 2 of 8 experts a token", 46_702_792_704, 4096, None, 3e-4),
-    PresetInfo("sd15-unet", "unet", "Stable Diffusion 1.5 UNet, noise prediction", 859_520_964, sample_unit="image",
-               image_size=512, image_multiple=64, min_image_size=64, learning_rate=1e-4),
+    PresetInfo(
+        "sd15-unet",
+        "unet",
+        "Stable Diffusion 1.5 UNet, noise prediction",
+        859_520_964,
+        sample_unit="image",
+        image_size=512,
+        image_multiple=64,
+        min_image_size=64,
+        learning_rate=1e-4,
+    ),
     # Criteo Kaggle Display Advertising Challenge: 45,840,617 labelled rows.
-    PresetInfo("dlrm", "dlrm", "DLRM on Criteo Kaggle tables, at most 1M rows each", 357_197_121,
-               samples=45_840_617, data_set="Criteo Kaggle"),
-]  # fmt: skip
+    PresetInfo(
+        "dlrm",
+        "dlrm",
+        "DLRM on Criteo Kaggle tables, at most 1M rows each",
+        357_197_121,
+        samples=45_840_617,
+        data_set="Criteo Kaggle",
+    ),
+]
 
 PRESETS: dict[str, PresetInfo] = {info.name: info for info in _ALL}
 """All presets by name, in the order they are listed."""

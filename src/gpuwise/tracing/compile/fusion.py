@@ -43,15 +43,19 @@ def schedule(graph: fx.Graph, *, on_cpu: bool) -> Schedule:
     for position, kernel in enumerate(kernels):
         for value in kernel.reads:
             readers.setdefault(value, set()).add(position)
-    stores = [[v for v in kernel.values if kernel.library is not None or v in outputs or readers[v] - {position}]
-              for position, kernel in enumerate(kernels)]  # fmt: skip
+    stores = [
+        [v for v in kernel.values if kernel.library is not None or v in outputs or readers[v] - {position}]
+        for position, kernel in enumerate(kernels)
+    ]
     last_use = {value: max(positions, default=0) for value, positions in readers.items()}
     for position, kernel in enumerate(kernels):
         last_use |= {value: max(last_use[value], position) for value in kernel.values}
     for value in outputs:
         last_use.pop(value, None)
-    donors = [_donors(kernel, stored, {v for v in kernel.reads if v not in kernel.values and last_use.get(v) == position})
-              for position, (kernel, stored) in enumerate(zip(kernels, stores, strict=True))]  # fmt: skip
+    donors = [
+        _donors(kernel, stored, {v for v in kernel.reads if v not in kernel.values and last_use.get(v) == position})
+        for position, (kernel, stored) in enumerate(zip(kernels, stores, strict=True))
+    ]
     return Schedule(tuple(kernels), tuple(map(tuple, stores)), tuple(map(tuple, donors)), value_of, last_use)
 
 
@@ -66,9 +70,17 @@ def _donors(kernel: Kernel, stored: Iterable[Value], dying: set[Value]) -> list[
         for earlier in reversed(kernel.values):
             if any(earlier in later.reads for later in before):
                 before.add(earlier)
-        donor = next((source for source in value.reads if source in dying and source not in found
-                      and may_overwrite(source, value)
-                      and all(reader in before for reader in kernel.values if source in reader.reads)), None)  # fmt: skip
+        donor = next(
+            (
+                source
+                for source in value.reads
+                if source in dying
+                and source not in found
+                and may_overwrite(source, value)
+                and all(reader in before for reader in kernel.values if source in reader.reads)
+            ),
+            None,
+        )
         if donor is not None:
             found.append(donor)
     return found
@@ -110,8 +122,15 @@ class _Fusion:
             self.first_position[other] = min(self.first_position[other], self.first_position[joined])
 
     def _may_join(self, a: Kernel, b: Kernel) -> bool:
-        return (a.fuses and b.fuses and b.position - self.first_position[a] <= FUSION_WINDOW and _fits(a, b)
-                and not self._lengthens_lives(a, b) and not self._depends(b, a) and not self._depends(a, b))  # fmt: skip
+        return (
+            a.fuses
+            and b.fuses
+            and b.position - self.first_position[a] <= FUSION_WINDOW
+            and _fits(a, b)
+            and not self._lengthens_lives(a, b)
+            and not self._depends(b, a)
+            and not self._depends(a, b)
+        )
 
     def _lengthens_lives(self, a: Kernel, b: Kernel) -> bool:
         """Whether fusion keeps much more alive than it saves (Scheduler.can_fusion_increase_peak_memory): both have

@@ -97,8 +97,7 @@ class Run:
         for value in kernel.values:
             held[value] = results if value.node is node else results[value.node.args[1]]
 
-    def _run_loop(self, kernel: Kernel, stored: tuple[Value, ...], donors: tuple[Value, ...],
-                  held: dict[Value, Any]) -> None:  # fmt: skip
+    def _run_loop(self, kernel: Kernel, stored: tuple[Value, ...], donors: tuple[Value, ...], held: dict[Value, Any]) -> None:
         """One generated kernel. An input that gives its memory to a result dies before that is born."""
         read = sum(kernel.reads.values())
         shapes = [value.node.meta["val"] for value in stored]

@@ -89,8 +89,13 @@ class _Traced:
 
     def __init__(self, function: Callable[..., Any], recorder: Recorder, held: int):
         self.graphs = Graphs(recorder, held)
-        self._call = aot_function(function, fw_compiler=self.graphs.forward, bw_compiler=self.graphs.backward,
-                                  partition_fn=self.graphs.partition, decompositions=select_decomp_table())  # fmt: skip
+        self._call = aot_function(
+            function,
+            fw_compiler=self.graphs.forward,
+            bw_compiler=self.graphs.backward,
+            partition_fn=self.graphs.partition,
+            decompositions=select_decomp_table(),
+        )
 
     def __call__(self, path: str, given: Any) -> Any:
         self.graphs.part = path
@@ -100,9 +105,15 @@ class _Traced:
 def _kinds(parts: list[nn.Module]) -> list[Any]:
     """What tells parts apart for a compiler, but for their tensors: classes and plain attributes, those aside that only
     number the parts."""
-    found = [{(path, name): value for path, module in part.named_modules()
-              for name, value in [("class", type(module)), *vars(module).items()]
-              if name == "class" or type(value) in (bool, int, float, str)} for part in parts]  # fmt: skip
+    found = [
+        {
+            (path, name): value
+            for path, module in part.named_modules()
+            for name, value in [("class", type(module)), *vars(module).items()]
+            if name == "class" or type(value) in (bool, int, float, str)
+        }
+        for part in parts
+    ]
     numbers = {key for key in found[0] if all(kind.get(key) == number for number, kind in enumerate(found))}
     return [tuple(item for item in kind.items() if item[0] not in numbers) for kind in found]
 
@@ -142,8 +153,12 @@ def _tracing(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
     paused, recorder.paused = recorder.paused, True
     try:
-        with (warnings.catch_warnings(), enable_python_dispatcher(), traceback.preserve_node_meta(),
-              replaced(checkpoint, "_checkpoint_without_reentrant_generator", _tagged)):  # fmt: skip
+        with (
+            warnings.catch_warnings(),
+            enable_python_dispatcher(),
+            traceback.preserve_node_meta(),
+            replaced(checkpoint, "_checkpoint_without_reentrant_generator", _tagged),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

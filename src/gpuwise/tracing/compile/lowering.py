@@ -36,9 +36,12 @@ _POINTWISE = frozenset(
     "flip tril triu _unsafe_index _unsafe_masked_index where inductor_random inductor_randint inductor_lookup_seed fma "
     "avg_pool2d avg_pool2d_backward upsample_nearest2d _low_memory_max_pool_with_offsets "
     "_low_memory_max_pool_offsets_to_indices max_pool2d_with_indices_backward split_with_sizes_copy empty "
-    "lift_fresh_copy empty_like new_zeros new_ones new_full new_empty bitwise_not logical_not".split())  # fmt: skip
-_SCATTERS = frozenset("index_put _unsafe_index_put _unsafe_masked_index_put_accumulate scatter scatter_add scatter_reduce "
-                      "index_add embedding_dense_backward".split())  # fmt: skip
+    "lift_fresh_copy empty_like new_zeros new_ones new_full new_empty bitwise_not logical_not".split()
+)
+_SCATTERS = frozenset(
+    "index_put _unsafe_index_put _unsafe_masked_index_put_accumulate scatter scatter_add scatter_reduce "
+    "index_add embedding_dense_backward".split()
+)
 _GATHERS = frozenset("embedding index index_select gather _unsafe_index _unsafe_masked_index".split())
 _MOVES = frozenset("cat stack clone flip roll repeat constant_pad_nd".split())  # write elsewhere than they read
 
@@ -148,8 +151,9 @@ class _Lowering:
     def store(self, value: Value) -> Value:
         if not value.stored:
             value.stored = True
-            self.made.append(Kernel([value], reads=value.reads, size=value.size, reduced=value.reduced,
-                                    trailing=value.trailing))  # fmt: skip
+            self.made.append(
+                Kernel([value], reads=value.reads, size=value.size, reduced=value.reduced, trailing=value.trailing)
+            )
         return value
 
     def values_in(self, node: fx.Node) -> list[Value]:

@@ -45,8 +45,16 @@ class Call:
         return torch.is_grad_enabled() and any(t.requires_grad for t in self.tensors)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-              is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:  # fmt: skip
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """scaled_dot_product_attention with the kernel of the current target."""
     call = Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     backend = choose(call)
@@ -55,13 +63,22 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
         return _flash(call, scale)
     if backend == Backend.EFFICIENT_ATTENTION:
         return aten._scaled_dot_product_efficient_attention(
-            query, key, value, None if mask is None else _aligned(mask, call), call.keeps_logsumexp, dropout_p, is_causal,
-            scale=scale)[0]  # fmt: skip
+            query,
+            key,
+            value,
+            None if mask is None else _aligned(mask, call),
+            call.keeps_logsumexp,
+            dropout_p,
+            is_causal,
+            scale=scale,
+        )[0]
     if backend == Backend.CUDNN_ATTENTION:
         return aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, call.keeps_logsumexp, dropout_p, is_causal, False, scale=scale)[0]  # fmt: skip
+            query, key, value, mask, call.keeps_logsumexp, dropout_p, is_causal, False, scale=scale
+        )[0]
     return aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa)[0]  # fmt: skip
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
 
 
 def choose(call: Call) -> Backend:
@@ -154,8 +171,7 @@ def _flash(call: Call, scale: float | None) -> Tensor:
     if padding:
         scale = scale if scale is not None else head_size**-0.5
         query, key, value = (torch.nn.functional.pad(t, (0, padding)) for t in call.tensors)
-    out: Tensor = aten._scaled_dot_product_flash_attention(
-        query, key, value, call.dropout, call.causal, False, scale=scale)[0]  # fmt: skip
+    out: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, call.dropout, call.causal, False, scale=scale)[0]
     return out[..., :head_size] if padding else out
 
 

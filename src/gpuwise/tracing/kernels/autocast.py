@@ -129,8 +129,15 @@ def _norm_over(x: torch.Tensor, p: float | None, dim: list[int], keepdim: bool =
         return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, p, dim, keepdim, dtype=torch.float32)
 
 
-def _recurrent(x: torch.Tensor, weight: list[torch.Tensor], stride: int, weight_buf: Any, hx: torch.Tensor,
-               cx: torch.Tensor | None, *args: Any) -> Any:  # fmt: skip
+def _recurrent(
+    x: torch.Tensor,
+    weight: list[torch.Tensor],
+    stride: int,
+    weight_buf: Any,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    *args: Any,
+) -> Any:
     """cuDNN's recurrent layers run in fp16 whatever autocast's type, their weights cast at every call into one buffer
     (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
     half = torch.float16

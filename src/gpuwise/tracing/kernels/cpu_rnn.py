@@ -24,14 +24,35 @@ def register() -> None:
     register_op_impl(aten.mkldnn_rnn_layer.default)(_results)
 
 
-def _results(mode: Any, func: Any, x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, hx: Tensor, cx: Tensor,
-             reverse: bool, batch_sizes: Sequence[int], cell: int, hidden: int, layers: int, biases: bool,
-             bidirectional: bool, batch_first: bool, train: bool) -> tuple[Tensor, ...]:  # fmt: skip
+def _results(
+    mode: Any,
+    func: Any,
+    x: Tensor,
+    w0: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+    hx: Tensor,
+    cx: Tensor,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    cell: int,
+    hidden: int,
+    layers: int,
+    biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> tuple[Tensor, ...]:
     """Output, last states and workspace. x is (time, samples, features) by the time PyTorch calls this."""
     size = workspace_bytes(x.shape[0], x.shape[1], x.shape[2], hidden, x.element_size()) if train else 0
     with mode:
-        return (x.new_empty((*x.shape[:2], hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape),
-                x.new_empty((size,), dtype=torch.uint8))  # fmt: skip
+        return (
+            x.new_empty((*x.shape[:2], hidden)),
+            hx.new_empty(hx.shape),
+            cx.new_empty(cx.shape),
+            x.new_empty((size,), dtype=torch.uint8),
+        )
 
 
 def workspace_bytes(times: int, samples: int, inputs: int, hidden: int, element_bytes: int) -> int:

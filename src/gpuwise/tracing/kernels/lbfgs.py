@@ -37,8 +37,10 @@ def _step(optimizer: Any, closure: Callable[[], Tensor], answers: Answers) -> Te
     group = optimizer.param_groups[0]
     searches = group["line_search_fn"] is not None
     iterations, evaluations = _counts(group, searches=searches)
-    text = (f"assumed {evaluations} evaluations of the loss in {iterations} iterations a step of LBFGS, with a full history of "
-            f"{group['history_size']}; a step that converges takes fewer, its max_iter in the job changes it")  # fmt: skip
+    text = (
+        f"assumed {evaluations} evaluations of the loss in {iterations} iterations a step of LBFGS, with a full history of "
+        f"{group['history_size']}; a step that converges takes fewer, its max_iter in the job changes it"
+    )
     answers.given[text] = 1
     evaluate = torch.enable_grad()(closure)
     first = evaluate()
@@ -108,5 +110,8 @@ def _fill(state: dict[str, Any], gradient: Tensor, size: int) -> None:
     for _ in range(size):
         for name, made in (("old_dirs", gradient), ("old_stps", gradient), ("ro", gradient[0])):
             state[name].append(torch.zeros_like(made))
-    state.update(H_diag=torch.zeros_like(gradient[0]), al=[torch.zeros_like(gradient[0]) for _ in range(size)],
-                 d=torch.zeros_like(gradient))  # fmt: skip
+    state.update(
+        H_diag=torch.zeros_like(gradient[0]),
+        al=[torch.zeros_like(gradient[0]) for _ in range(size)],
+        d=torch.zeros_like(gradient),
+    )

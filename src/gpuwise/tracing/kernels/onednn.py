@@ -83,18 +83,35 @@ class Convolution:
     tiles: bool = False
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor, out: Tensor, stride: Sequence[int], padding: Sequence[int],
-           dilation: Sequence[int], groups: int) -> Convolution:  # fmt: skip
+    def of(
+        cls,
+        x: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> Convolution:
         kernel = tuple(weight.shape[2:])
         return cls(
-            samples=x.shape[0], channels_in=x.shape[1], channels_out=out.shape[1], groups=groups,
-            sizes_in=tuple(x.shape[2:]), sizes_out=tuple(out.shape[2:]), kernel=kernel,
-            stride=_each(stride, kernel), padding=_each(padding, kernel), dilation=_each(dilation, kernel),
-            element_bytes=x.element_size(), half=x.dtype in (torch.bfloat16, torch.float16),
+            samples=x.shape[0],
+            channels_in=x.shape[1],
+            channels_out=out.shape[1],
+            groups=groups,
+            sizes_in=tuple(x.shape[2:]),
+            sizes_out=tuple(out.shape[2:]),
+            kernel=kernel,
+            stride=_each(stride, kernel),
+            padding=_each(padding, kernel),
+            dilation=_each(dilation, kernel),
+            element_bytes=x.element_size(),
+            half=x.dtype in (torch.bfloat16, torch.float16),
             channels_last=any(suggest_memory_format(t) != torch.contiguous_format for t in (x, weight)),
-            threads=torch.get_num_threads(), vector=vector_floats(),
+            threads=torch.get_num_threads(),
+            vector=vector_floats(),
             tiles=x.dtype == torch.bfloat16 and has_tiles() and not (groups > 1 and groups == x.shape[1] == out.shape[1]),
-        )  # fmt: skip
+        )
 
     @property
     def taken(self) -> bool:
@@ -106,8 +123,12 @@ class Convolution:
         dense_point = prod(self.kernel) == 1 and not self.strided and max(self.dilation) == 1
         if dense_point and self.samples < 16 and self.threads == 1:
             return False
-        return (self.groups > 1 or all(k > 3 for k in self.kernel) or self.samples > 1
-                or self.samples * self.channels_in * prod(self.sizes_in) > 20_480)  # fmt: skip
+        return (
+            self.groups > 1
+            or all(k > 3 for k in self.kernel)
+            or self.samples > 1
+            or self.samples * self.channels_in * prod(self.sizes_in) > 20_480
+        )
 
     @property
     def strided(self) -> bool:

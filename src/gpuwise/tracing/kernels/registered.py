@@ -43,8 +43,9 @@ def _never_runs(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("fake tensors answer before a kernel of the virtual device could run")
 
 
-def _fused_rms_norm_shapes(mode: Any, func: Any, x: torch.Tensor, normalized_shape: list[int],
-                           weight: torch.Tensor | None, eps: float | None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+def _fused_rms_norm_shapes(
+    mode: Any, func: Any, x: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The normalised tensor and the reciprocal root mean squares kept in fp32 for backward."""
     kept = (*x.shape[: x.dim() - len(normalized_shape)], *[1] * len(normalized_shape))
     with mode:

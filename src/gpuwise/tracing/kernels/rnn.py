@@ -44,8 +44,23 @@ def _layer(name: str, overload: str, mode: int) -> Callable[..., Any]:
         units = hx.shape[2] if cx is None else cx.shape[2]
         projected = hx.shape[2] if units != hx.shape[2] else 0
         out = aten._cudnn_rnn(
-            x, params, (4 if has_biases else 2) + bool(projected), None, hx, cx, mode, units, projected, layers,
-            batch_first, dropout, train, bidirectional, [hx.shape[1]] if packed else [], None)  # fmt: skip
+            x,
+            params,
+            (4 if has_biases else 2) + bool(projected),
+            None,
+            hx,
+            cx,
+            mode,
+            units,
+            projected,
+            layers,
+            batch_first,
+            dropout,
+            train,
+            bidirectional,
+            [hx.shape[1]] if packed else [],
+            None,
+        )
         return tuple(out[: 2 if cx is None else 3])
 
     return layer
@@ -73,9 +88,26 @@ def workspace_bytes(x: Tensor, weight: Sequence[Tensor], hx: Tensor, mode: int, 
     return (matrices + (6 * _GATES[mode] - 2) * hx.shape[0] * hx.shape[1] * units) * x.element_size()
 
 
-def forward_shapes(fake: Any, func: Any, x: Tensor, weight: Sequence[Tensor], weight_stride0: int, weight_buf: Any, hx: Tensor,
-                   cx: Tensor | None, mode: int, units: int, projected: int, layers: int, batch_first: bool, dropout: float,
-                   train: bool, bidirectional: bool, batch_sizes: Sequence[int], dropout_state: Any) -> Any:  # fmt: skip
+def forward_shapes(
+    fake: Any,
+    func: Any,
+    x: Tensor,
+    weight: Sequence[Tensor],
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Tensor,
+    cx: Tensor | None,
+    mode: int,
+    units: int,
+    projected: int,
+    layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Sequence[int],
+    dropout_state: Any,
+) -> Any:
     """Output, last hidden and cell state, what is kept for backward, weights as one (nothing: they lie as they are)."""
     width = (projected or units) * (2 if bidirectional else 1)
     transposed = batch_first and not batch_sizes
@@ -88,10 +120,26 @@ def forward_shapes(fake: Any, func: Any, x: Tensor, weight: Sequence[Tensor], we
         return output, torch.empty_like(hx), cy, reserve, weight[0].new_empty(0)
 
 
-def backward_shapes(fake: Any, func: Any, x: Tensor, weight: Sequence[Tensor], weight_stride0: int, weight_buf: Tensor,
-                    hx: Tensor, cx: Tensor | None, output: Tensor, grad_output: Tensor | None, grad_hy: Tensor | None,
-                    grad_cy: Tensor | None, mode: int, units: int, projected: int, layers: int, batch_first: bool, *rest: Any
-                    ) -> Any:  # fmt: skip
+def backward_shapes(
+    fake: Any,
+    func: Any,
+    x: Tensor,
+    weight: Sequence[Tensor],
+    weight_stride0: int,
+    weight_buf: Tensor,
+    hx: Tensor,
+    cx: Tensor | None,
+    output: Tensor,
+    grad_output: Tensor | None,
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    mode: int,
+    units: int,
+    projected: int,
+    layers: int,
+    batch_first: bool,
+    *rest: Any,
+) -> Any:
     """Gradients of input, hidden and cell state, and of the weights, which are slices of one buffer."""
     batch_sizes, needed = rest[3], rest[6]
     with fake:
