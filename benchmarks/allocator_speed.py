@@ -12,8 +12,8 @@ import random
 import statistics
 import time
 
-from gpuwise.cost.allocator import replay
-from gpuwise.cost.events import step_events
+from gpuwise.cost.memory.allocator import replay
+from gpuwise.cost.memory.events import step_events
 from gpuwise.trace.presets import load_preset
 
 BLAS_WORKSPACE_BYTES = 8_519_680

@@ -42,9 +42,9 @@ def measured(name: str, seq_len: int, samples: int, strategy: dict[str, Any] | N
     import torch
 
     from gpuwise.job import checked_batch, resolve
-    from gpuwise.runtime.host_memory import keep_freed_memory
-    from gpuwise.runtime.host_threads import apply_threads
-    from gpuwise.runtime.program import build
+    from gpuwise.runtime.build.host_memory import keep_freed_memory
+    from gpuwise.runtime.build.host_threads import apply_threads
+    from gpuwise.runtime.build.program import build
 
     torch.manual_seed(0)
     job = resolve(name, seq_len=seq_len or None)
@@ -115,7 +115,7 @@ def steps(rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def candidates() -> Iterator[dict[str, Any]]:
-    from gpuwise.plan.compile_time import pays_back_after
+    from gpuwise.plan.cpu.compile_time import pays_back_after
 
     for name, seq_len, samples in JOBS:
         layouts = (False, True) if not seq_len else (False,)
@@ -168,7 +168,7 @@ def operations() -> None:
     from gpuwise.measure.networks import NETWORKS
     from gpuwise.measure.observe import observe
     from gpuwise.measure.samples import StepSamples, samples_of
-    from gpuwise.runtime.host_memory import keep_freed_memory
+    from gpuwise.runtime.build.host_memory import keep_freed_memory
 
     time.perf_counter = time.process_time  # type: ignore[assignment]  # steadier than the clock on a shared machine
     keep_freed_memory()

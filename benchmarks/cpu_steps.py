@@ -23,7 +23,7 @@ import torch
 
 from gpuwise.hardware.detect import detect_cpu
 from gpuwise.job import Job, checked_batch, resolve
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 
 RESULTS = Path(__file__).parent / "results" / "cpu_steps.csv"

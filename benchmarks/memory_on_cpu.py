@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.support.memory_cases import Case, cases
 from gpuwise.job import Job, checked_batch
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.tracing import record

@@ -23,13 +23,13 @@ import pandas as pd
 from benchmarks.check_published import forecast
 from benchmarks.support import memory_jobs, published
 from gpuwise.cost.forecast import MemoryForecast
-from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.job import Job, resolve
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace.sharded import data_parallel, recorded_as
+from gpuwise.trace.parallel.data_parallel import data_parallel, recorded_as
 from gpuwise.tracing import record
 
 NOT_A_READING_GIB = 0.5  # Lambda's tables print 0 where nvidia-smi gave nothing

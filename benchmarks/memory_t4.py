@@ -30,12 +30,12 @@ import torch
 from torch import nn
 
 from benchmarks.support.phase_memory import phase_bytes
-from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
-from gpuwise.runtime.adapters import in_4_bits
+from gpuwise.runtime.build.adapters import in_4_bits
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing import record

@@ -23,8 +23,8 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip
 from gpuwise.trace import Trace
+from gpuwise.trace.parallel.data_parallel import Communication
 from gpuwise.trace.presets import load_preset
-from gpuwise.trace.sharded import Communication
 from gpuwise.trace.trace import COLUMNS, Operations, Sequence, Storages
 
 PRESETS = ("resnet50", "gpt2", "vit-b16", "bert-base")

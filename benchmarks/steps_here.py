@@ -2,7 +2,7 @@
 
     python -m benchmarks.steps_here [--rounds N] [--only freed|bound|observed]
 
-freed: memory that is freed is kept (gpuwise.runtime.host_memory) or goes back to the system; steps of common presets.
+freed: memory that is freed is kept (gpuwise.runtime.build.host_memory) or goes back to the system; steps of common presets.
 bound: threads stay on their cores (OMP_PROC_BIND) or not; a step of the suite's perceptron.
 observed: what a step's operations add up to when each is timed (gpuwise.measure.observe), over the step that nobody watched.
 
@@ -35,8 +35,8 @@ def step_s(name: str, seq_len: int, samples: int, *, keep: bool, timed: int = TI
     from gpuwise.measure.suite import SUITE
     from gpuwise.measure.suite_jobs import suite_job
     from gpuwise.measure.timing import wall_seconds
-    from gpuwise.runtime.host_memory import keep_freed_memory
-    from gpuwise.runtime.program import build
+    from gpuwise.runtime.build.host_memory import keep_freed_memory
+    from gpuwise.runtime.build.program import build
     from gpuwise.strategy import Strategy
 
     if keep:
@@ -81,7 +81,7 @@ def observed(rounds: int) -> None:
 
     from gpuwise.measure.networks import NETWORKS
     from gpuwise.measure.observe import observe
-    from gpuwise.runtime.host_memory import keep_freed_memory
+    from gpuwise.runtime.build.host_memory import keep_freed_memory
     from gpuwise.strategy import Strategy
 
     keep_freed_memory()

@@ -22,7 +22,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.detect import detect_cpu
 from gpuwise.job import Job, checked_batch, resolve
 from gpuwise.measure.timing import timed
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 
 BUDGET_S = 3.0  # of one benchmark; slow ones take three rounds all the same

@@ -11,13 +11,13 @@ from torch import Tensor
 from benchmarks.gpu_session.models import classifier, language
 from benchmarks.gpu_session.rows import NotHereError
 from gpuwise.measure.trial_memory import one_step
+from gpuwise.runtime.build.offload import HostOptimizer
+from gpuwise.runtime.build.program import build
+from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
 from gpuwise.runtime.checkpoint.snapshot import Snapshot
 from gpuwise.runtime.checkpoint.state import pack, unpack
 from gpuwise.runtime.data.order import Chunk
 from gpuwise.runtime.data.prefetch import CudaCopies, ahead
-from gpuwise.runtime.offload import HostOptimizer
-from gpuwise.runtime.program import build
-from gpuwise.runtime.program_state import random_state, set_random_state
 from gpuwise.runtime.run.losses import AHEAD, DeviceLosses
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.strategy import Strategy

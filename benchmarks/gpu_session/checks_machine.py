@@ -24,7 +24,7 @@ from gpuwise.job import Job
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import copies, kernels, launch, memory, peaks
-from gpuwise.runtime.host_threads import unusable
+from gpuwise.runtime.build.host_threads import unusable
 from gpuwise.strategy import Strategy
 from gpuwise.tracing.kernels.attention import Call, choose
 from gpuwise.tracing.kernels.target import targeting

@@ -16,7 +16,7 @@ from benchmarks.gpu_session.checks_copies import close, needs_cuda
 from benchmarks.gpu_session.models import classifier, deterministic, language
 from gpuwise.errors import InputError
 from gpuwise.job import Job
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 
 STEPS, MICRO_BATCH, LEARNING_RATE = 20, 8, 1e-2

@@ -14,10 +14,10 @@ from benchmarks.gpu_session import machine
 from benchmarks.gpu_session.cases import StepCase
 from benchmarks.gpu_session.forecasts import MOST_SIZES, attention_by
 from benchmarks.memory_on_cpu import measured_bytes
-from gpuwise.cost.allocator import replay
+from gpuwise.cost.memory.allocator import replay
 from gpuwise.job import Job
 from gpuwise.measure.trial_memory import one_step
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.program import Program, build
 
 STEPS = 3  # the second is the steady one; a third shows whether it is
 _MOST_EVENTS = 2_000_000
@@ -155,7 +155,7 @@ def _history() -> dict[str, Any]:
 
 
 def live_at_peak(events: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int], Counter[int]]:
-    """The requests of an allocator's record as gpuwise.cost.allocator.replay takes them (sizes, order), and how many of each
+    """The requests of an allocator's record as gpuwise.cost.memory.allocator.replay takes them (sizes, order), and how many of each
     size there were when they were most."""
     sizes: list[int] = []
     order: list[int] = []

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.torchvision_cpu import make_importable
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 
 ACCELERATE_DTYPE = {"fp32": "float32", "tf32": "float32", "amp-fp16": "float16", "amp-bf16": "bfloat16", "bf16": "bfloat16"}

@@ -19,7 +19,7 @@ from gpuwise.job import Job
 from gpuwise.job.models.language import next_token_batch
 from gpuwise.job.models.llama import LLAMA_SIZES, Attention, Llama, LlamaConfig
 from gpuwise.job.torchvision_cpu import make_importable
-from gpuwise.runtime.adapters import in_4_bits
+from gpuwise.runtime.build.adapters import in_4_bits
 
 HEAD_CHUNK = 128  # positions that litgpt's output matrix sees at a time
 ADAPTER_RANK = 8

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from gpuwise.cost.allocator import replay
-from gpuwise.cost.events import Events, step_events
-from gpuwise.cost.memory import blas_workspace_bytes
+from gpuwise.cost.memory.allocator import replay
+from gpuwise.cost.memory.device import blas_workspace_bytes
+from gpuwise.cost.memory.events import Events, step_events
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.types import Chip
 from gpuwise.trace import PHASES, Trace

@@ -20,7 +20,7 @@ CONTESTANTS = {
     "gpuwise, no folder": (OURS, "no_folder", ()),
     "by hand, index batches": (PEERS, "indexed", ()),
     "by hand, DataLoader": (PEERS, "loader", ()),
-    "by hand, DataLoader, memory kept": (PEERS, "kept", ("gpuwise.runtime.host_memory",)),
+    "by hand, DataLoader, memory kept": (PEERS, "kept", ("gpuwise.runtime.build.host_memory",)),
     "Trainer": (PEERS, "trainer", ("transformers.trainer",)),
     "accelerate": (PEERS, "accelerated", ("accelerate",)),
     "Lightning": (PEERS, "lightning", ("lightning.pytorch",)),

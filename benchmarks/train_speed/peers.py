@@ -54,7 +54,7 @@ def loader(work: Work, precision: str) -> Timed:
 
 def kept(work: Work, precision: str) -> Timed:
     """`loader` in a process that was told to keep the memory it frees, as gpuwise tells its own."""
-    from gpuwise.runtime.host_memory import keep_freed_memory
+    from gpuwise.runtime.build.host_memory import keep_freed_memory
 
     keep_freed_memory()
     return loader(work, precision)

@@ -30,8 +30,8 @@ from torch.utils.data import IterableDataset
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.job import Job
-from gpuwise.runtime import Training, TrainSettings, program_state
-from gpuwise.runtime.checkpoint import CheckpointStore, Files, store
+from gpuwise.runtime import Training, TrainSettings
+from gpuwise.runtime.checkpoint import CheckpointStore, Files, program_state, store
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.interruption.signals import STOP_SIGNALS
 from gpuwise.runtime.run import keeping, training

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuwise.cost.allocator import Replay, replay
+from gpuwise.cost.memory.allocator import Replay, replay
 
 KIB, MIB = 2**10, 2**20
 

@@ -15,10 +15,10 @@ from gpuwise.errors import FileFormatError, NoPlanError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.types import TERMS, Offer, Source
 from gpuwise.plan import Plan, Request, load_plan, save_plan
-from gpuwise.plan.economics import Terms, bill
+from gpuwise.plan.economics.terms import Terms, bill
 from gpuwise.plan.pricing import NoStrategy, Place, Pricer, Wish
 from gpuwise.plan.search import plan
-from gpuwise.plan.space import batch_for, micro_batches
+from gpuwise.plan.space.legal import batch_for, micro_batches
 from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

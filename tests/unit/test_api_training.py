@@ -15,7 +15,7 @@ from gpuwise.api.source import Source
 from gpuwise.api.step_price import step_price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import detect_machine, load_catalog
-from gpuwise.plan.compile_time import drawing_s
+from gpuwise.plan.cpu.compile_time import drawing_s
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
 

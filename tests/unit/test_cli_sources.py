@@ -16,8 +16,8 @@ from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware import Catalog, link_between, load_catalog
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import TraceFamily, live_bytes, save
-from gpuwise.trace.optimizers import with_optimizer
 from gpuwise.trace.presets import load_preset
+from gpuwise.trace.update.optimizers import with_optimizer
 
 CATALOG = load_catalog()
 DIGITS = f"{Path(__file__).parents[2] / 'examples' / 'digits.py'}:job"

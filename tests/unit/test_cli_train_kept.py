@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 import gpuwise
 from gpuwise.cli.main import main
 from gpuwise.errors import RunEndedError
+from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import CheckpointStore
 from gpuwise.runtime.checkpoint.files import Files
-from gpuwise.runtime.program import Program
 from gpuwise.runtime.run import account
 
 torch = pytest.importorskip("torch")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from trace_samples import small_trace
 
-from gpuwise.cost.allocator import Replay, replay
-from gpuwise.cost.events import CATEGORY_NAMES, Events, step_events
 from gpuwise.cost.forecast import MemoryForecast
-from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.memory.allocator import Replay, replay
+from gpuwise.cost.memory.device import memory_forecast
+from gpuwise.cost.memory.events import CATEGORY_NAMES, Events, step_events
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Mesh, Strategy

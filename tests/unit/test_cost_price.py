@@ -15,7 +15,7 @@ from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip, Link, Source
-from gpuwise.plan.space import precisions_for
+from gpuwise.plan.space.legal import precisions_for
 from gpuwise.strategy import PRECISIONS, Mesh, Strategy
 from gpuwise.trace.trace import (
     BEFORE,

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_plan_synthetic import synthetic_trace
 
-from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.memory.device import memory_forecast
+from gpuwise.cost.memory.peak import TOP, peak_of
+from gpuwise.cost.memory.timeline import timeline
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.peak import TOP, peak_of
-from gpuwise.cost.timeline import timeline
 from gpuwise.hardware import load_catalog
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
-from gpuwise.trace.optimizers import with_optimizer
 from gpuwise.trace.presets import load_preset
+from gpuwise.trace.update.optimizers import with_optimizer
 
 CATALOG = load_catalog()
 

@@ -216,7 +216,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_as_it_was")
 @pytest.mark.parametrize("broken", ["update", "gradient"])
 def test_the_comparison_with_plain_pytorch_sees_a_step_that_is_not_taken(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gpuwise.runtime.program as program
+    import gpuwise.runtime.build.program as program
 
     compared(CPU, job=classifier, optimizer="adamw", precision="fp32", optimizer_kernels="foreach")
     if broken == "update":
@@ -228,7 +228,7 @@ def test_the_comparison_with_plain_pytorch_sees_a_step_that_is_not_taken(broken:
 
 
 def test_the_overflow_check_sees_a_step_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gpuwise.runtime.program as program
+    import gpuwise.runtime.build.program as program
 
     monkeypatch.setattr(program.Program, "update", lambda self: (self.optimizer.step(), self.discard()))
     with pytest.raises(AssertionError):

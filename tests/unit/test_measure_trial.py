@@ -16,7 +16,7 @@ from gpuwise.measure.suite import LARGEST_SCALE, SUITE, Member, members, scaled
 from gpuwise.measure.suite_jobs import suite_job
 from gpuwise.measure.trial import kind_of_operator, run_trial
 from gpuwise.measure.trial_memory import REST, memory_on_cpu
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.tracing import record

@@ -13,8 +13,8 @@ from gpuwise.cost import price
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
-from gpuwise.plan.cpu_choice import CpuChoice, Price, choose
+from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
+from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Communication, Trace
 from gpuwise.trace.trace import COLUMNS, KINDS

@@ -13,8 +13,8 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Machine
-from gpuwise.plan import cpu_choice
-from gpuwise.plan.compile_time import KERNEL_S, LOADING_S
+from gpuwise.plan.cpu import choice as cpu_choice
+from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S
 from gpuwise.plan.search import plan
 from gpuwise.plan.types import Plan, Request
 from gpuwise.strategy import Strategy

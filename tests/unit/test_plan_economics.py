@@ -7,8 +7,8 @@ import math
 import pytest
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.plan import economics
-from gpuwise.plan.economics import HOUR_S, Terms, bill, daly_interval_s, interrupted_s, outcome, rental
+from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.economics.terms import HOUR_S, Terms, bill, daly_interval_s, interrupted_s, outcome, rental
 
 
 def test_on_demand_is_the_time_and_the_setup_at_the_price():

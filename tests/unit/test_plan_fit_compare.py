@@ -15,10 +15,10 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware import link_inside, load_catalog, parse_device
 from gpuwise.plan.compare import compare
-from gpuwise.plan.fit import fit
-from gpuwise.plan.fitted import LEAST_TIME
-from gpuwise.plan.micro_batch import largest_counted, serves
-from gpuwise.plan.techniques import techniques
+from gpuwise.plan.fit.fit import fit
+from gpuwise.plan.fit.techniques import techniques
+from gpuwise.plan.fit.types import LEAST_TIME
+from gpuwise.plan.space.micro_batch import largest_counted, serves
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.presets import load_preset

@@ -8,7 +8,7 @@ import pytest
 
 import gpuwise
 from gpuwise import api
-from gpuwise.plan.global_batch import TrainedOn, usual_global_batch
+from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
 
 BILLION = 10**9
 

@@ -10,8 +10,8 @@ from test_report_text import line, text
 
 from gpuwise.hardware import Machine, load_catalog
 from gpuwise.plan import NothingInside, Request
-from gpuwise.plan.economics import Terms, bill, break_even_months
-from gpuwise.plan.runnable import train_obstacle
+from gpuwise.plan.buying.runnable import train_obstacle
+from gpuwise.plan.economics.terms import Terms, bill, break_even_months
 from gpuwise.plan.search import plan
 from gpuwise.report.plan import plan_report
 

@@ -12,9 +12,10 @@ from test_plan_synthetic import offer, synthetic_family, synthetic_source, synth
 
 from gpuwise.errors import DoesNotFitError, InputError, NoPlanError, UnsupportedError
 from gpuwise.hardware import Machine, load_catalog
-from gpuwise.plan import NothingInside, Request, pricing, space
+from gpuwise.plan import NothingInside, Request, pricing
 from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.search import plan
+from gpuwise.plan.space import legal
 from gpuwise.trace import CATEGORIES, Axis, build_family
 
 CATALOG = load_catalog()
@@ -309,7 +310,7 @@ def test_the_table_shows_variety_within_its_limit():
 
 
 def test_planning_needs_no_pytorch():
-    code = "import sys, gpuwise.plan.search, gpuwise.plan.fit, gpuwise.plan.compare; sys.exit('torch' in sys.modules)"
+    code = "import sys, gpuwise.plan.search, gpuwise.plan.fit.fit, gpuwise.plan.compare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -372,8 +373,8 @@ def test_selective_recomputation_is_tried_where_it_is_recorded():
             family = replace(family, storages=replace(family.storages, size_bytes=size))
         return family
 
-    assert space.recomputes_for(None) == ["none", "selective", "full"]
-    assert space.recomputes_for("full") == ["full"]
+    assert legal.recomputes_for(None) == ["none", "selective", "full"]
+    assert legal.recomputes_for("full") == ["full"]
     request = Request(samples=10**6, global_batch=1024)
     small = offer("a100-40gb-sxm")  # where memory is short
     assert plan(layers_kept, request, [small], CATALOG).best.strategy.recompute == "selective"

@@ -15,9 +15,9 @@ from gpuwise import api
 from gpuwise.cli.main import main
 from gpuwise.errors import DoesNotFitError, UnsupportedError
 from gpuwise.hardware import load_catalog
-from gpuwise.plan.fit import fit
+from gpuwise.plan.fit.fit import fit
+from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.plan.traces import Place
-from gpuwise.plan.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.strategy import Strategy
 from gpuwise.trace.presets import load_preset
 

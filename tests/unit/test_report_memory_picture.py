@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gpuwise.api import memory_timeline
 from gpuwise.cli.main import main
-from gpuwise.cost.events import CATEGORY_NAMES
-from gpuwise.cost.timeline import timeline
+from gpuwise.cost.memory.events import CATEGORY_NAMES
+from gpuwise.cost.memory.timeline import timeline
 from gpuwise.errors import InputError, MissingDependencyError
 from gpuwise.hardware import load_catalog
 from gpuwise.report.memory_picture import LOOK, save_picture, text_picture

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from gpuwise.cost import Forecast, Interval, MemoryForecast
-from gpuwise.cost.peak import Peak
+from gpuwise.cost.memory.peak import Peak
 from gpuwise.hardware import Chip, Offer, Source
 from gpuwise.plan import CompareRow, Comparison, FitResult, FitRow, Plan, PlanResult, Rejection
 from gpuwise.report import parts

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
 from gpuwise.job import Job
-from gpuwise.runtime.adapters import adapted, parameter_count
-from gpuwise.runtime.linears import inner_linears
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.adapters import adapted, parameter_count
+from gpuwise.runtime.build.linears import inner_linears
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, Trace
 from gpuwise.tracing import record

@@ -19,8 +19,8 @@ from gpuwise.job import Job
 from gpuwise.job.models.mlp import class_loss as image_loss
 from gpuwise.job.models.mlp import image_batch
 from gpuwise.job.models.resnet import ResNet, ResNetConfig
-from gpuwise.runtime.placement import in_channels_last
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.placement import in_channels_last
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing import record

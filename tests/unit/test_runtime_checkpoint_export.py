@@ -12,6 +12,7 @@ from torch import nn
 
 from gpuwise.errors import InputError
 from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.runtime.build.optimizers import hidden_matrices, make_optimizer
 from gpuwise.runtime.checkpoint import (
     CheckpointStore,
     Saver,
@@ -21,7 +22,6 @@ from gpuwise.runtime.checkpoint import (
     restore_optimizer,
     restore_weights,
 )
-from gpuwise.runtime.optimizers import hidden_matrices, make_optimizer
 
 
 class Block(nn.Module):

@@ -14,8 +14,8 @@ from tracing_samples import cnn_job
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
-from gpuwise.runtime import compiling
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build import compiling
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 
 LLAMA = Job(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gpuwise.runtime.build.optimizers import InBackward, Together
+from gpuwise.runtime.build.program import build
 from gpuwise.runtime.health import FirstUpdate
-from gpuwise.runtime.optimizers import InBackward, Together
-from gpuwise.runtime.program import build
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import KERNELS_OF, OPTIMIZERS, Strategy
 from training_samples import points, toy, train

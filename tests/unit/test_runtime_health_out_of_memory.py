@@ -10,7 +10,7 @@ from torch import nn
 from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.errors import DoesNotFitError, JobError
 from gpuwise.job import Job
-from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.health import out_of_memory
 from gpuwise.runtime.health.out_of_memory import MemoryView, explain, is_out_of_memory
 from gpuwise.strategy import Strategy

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuwise.runtime import host_memory as module
-from gpuwise.runtime.host_memory import keep_freed_memory
+from gpuwise.runtime.build import host_memory as module
+from gpuwise.runtime.build.host_memory import keep_freed_memory
 
 GLIBC = sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc"
 # In a process of its own, as the setting stays: what it holds before and after 64 MiB were freed.

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gpuwise.hardware.detect.cpu import Cpu, core_processors
-from gpuwise.runtime import host_threads
-from gpuwise.runtime.host_threads import apply_threads, bind_threads, unusable
+from gpuwise.runtime.build import host_threads
+from gpuwise.runtime.build.host_threads import apply_threads, bind_threads, unusable
 from gpuwise.strategy import Strategy
 
 ZEN4 = Cpu("EPYC", "AMD", 2, 4, flags=("avx2", "avx512", "avx512-bf16"))
@@ -59,7 +59,7 @@ def test_threads_that_cannot_be_bound_are_told(monkeypatch):
 def test_each_thread_but_the_calling_one_is_bound_to_a_core():
     code = """
 import os, torch
-from gpuwise.runtime.host_threads import bind_threads
+from gpuwise.runtime.build.host_threads import bind_threads
 torch.set_num_threads(2)
 torch.randn(300, 300) @ torch.randn(300, 300)
 free = sorted(os.sched_getaffinity(0))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpuwise.errors import InputError, JobError
-from gpuwise.runtime.buffers import ALWAYS_COPIED_BYTES, SavedBuffers, sound_buffers
+from gpuwise.runtime.build.buffers import ALWAYS_COPIED_BYTES, SavedBuffers, sound_buffers
 from gpuwise.runtime.health import bad_input
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Strategy

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from tracing_samples import WIDTH, attention_job, class_loss, mlp_job, rows
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.runtime import program
-from gpuwise.runtime.offload import HostCopies, HostOptimizer, VisitingBlocks
-from gpuwise.runtime.optimizers import make_optimizer
-from gpuwise.runtime.program import build
-from gpuwise.runtime.program_state import load_program, program_state
-from gpuwise.runtime.recompute import apply_recompute
+from gpuwise.runtime.build import program
+from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, VisitingBlocks
+from gpuwise.runtime.build.optimizers import make_optimizer
+from gpuwise.runtime.build.program import build
+from gpuwise.runtime.build.recompute import apply_recompute
+from gpuwise.runtime.checkpoint.program_state import load_program, program_state
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, PHASES, Trace, live_bytes
 from gpuwise.tracing.record import record

@@ -12,8 +12,8 @@ from tracing_samples import WIDTH, attention_job, mlp_job
 
 from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
 from gpuwise.job import Job, dependencies
-from gpuwise.runtime.optimizers import InBackward, Together, hidden_matrices, make_optimizer
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.optimizers import InBackward, Together, hidden_matrices, make_optimizer
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import KERNELS_OF, OPTIMIZERS, Strategy
 
 PLAIN = [(name, kernels) for name in OPTIMIZERS for kernels in KERNELS_OF[name] if "bit" not in name]

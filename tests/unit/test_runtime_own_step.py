@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job
+from gpuwise.runtime.build.own_step import StepContext
+from gpuwise.runtime.build.program import build
 from gpuwise.runtime.data import Feed
-from gpuwise.runtime.own_step import StepContext
-from gpuwise.runtime.program import build
 from gpuwise.strategy import Strategy
 
 STEPS, SIZE, NOISE = 6, 8, 3

@@ -8,7 +8,7 @@ from tests.training_samples import toy, train
 from torch import nn
 
 from gpuwise.errors import JobError
-from gpuwise.runtime.schedule import LearningRate, factor_of
+from gpuwise.runtime.run.schedule import LearningRate, factor_of
 
 
 def factors(steps=100, **job):

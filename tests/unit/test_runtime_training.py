@@ -13,7 +13,7 @@ from torch import nn
 
 from gpuwise.errors import InputError, JobError, MissingDependencyError
 from gpuwise.job import Job
-from gpuwise.runtime.average import Average
+from gpuwise.runtime.build.average import Average
 from gpuwise.runtime.checkpoint import CheckpointStore
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.show import read_log

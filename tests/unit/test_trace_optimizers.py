@@ -16,7 +16,7 @@ from gpuwise.job import Job
 from gpuwise.strategy import KERNELS_OF, Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, Trace, live_bytes
 from gpuwise.trace.composed import composed
-from gpuwise.trace.optimizers import with_optimizer
+from gpuwise.trace.update.optimizers import with_optimizer
 from gpuwise.tracing.family import trace_family
 from gpuwise.tracing.record import record
 

@@ -25,9 +25,9 @@ from gpuwise.job import Job, repeated_blocks
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
-from gpuwise.runtime.adapters import adapted
-from gpuwise.runtime.optimizers import make_optimizer
-from gpuwise.runtime.recompute import apply_recompute
+from gpuwise.runtime.build.adapters import adapted
+from gpuwise.runtime.build.optimizers import make_optimizer
+from gpuwise.runtime.build.recompute import apply_recompute
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import CATEGORIES, COLUMNS, Trace, data_parallel, live_bytes, recorded_as
 from gpuwise.trace.memory import rounded

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tracing_samples import attention_job, batch_of, class_loss, cnn_job, mlp_job
 
 from gpuwise.job import Job, checked_batch
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import COLUMNS, KINDS
 from gpuwise.tracing import accelerator, record, virtual_device

@@ -18,7 +18,7 @@ from gpuwise.api.sources import source_of
 from gpuwise.errors import InputError, PrecisionError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.job import Job
-from gpuwise.runtime.program import build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, PHASES, Trace
 from gpuwise.tracing import record, trace_family

@@ -8,7 +8,7 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, PHASES, Trace
-from gpuwise.trace.optimizers import with_optimizer
+from gpuwise.trace.update.optimizers import with_optimizer
 from gpuwise.tracing import record
 
 STRATEGY = Strategy(micro_batch=4, optimizer="adamw")

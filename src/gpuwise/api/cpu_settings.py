@@ -1,4 +1,4 @@
-"""What `train` runs with on this machine's CPU where the user says nothing: gpuwise.plan.cpu_choice on the job's own traces."""
+"""What `train` runs with on this machine's CPU where the user says nothing: gpuwise.plan.cpu.choice on the job's own traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwise.api.source import Source
 from gpuwise.api.sources import source_of
 from gpuwise.api.step_price import step_price
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.cpu_choice import CpuChoice, Price, choose
+from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:

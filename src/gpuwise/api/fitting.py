@@ -1,4 +1,4 @@
-"""What would fit where something does not: gpuwise.plan.what_fits asked for a job's source and a device."""
+"""What would fit where something does not: gpuwise.plan.fit.what_fits asked for a job's source and a device."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpuwise.api.source import Source
 from gpuwise.api.sources import SavedSource, source_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.plan.traces import Place
 from gpuwise.plan.types import TraceSource
-from gpuwise.plan.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.strategy import Strategy
 
 

@@ -16,7 +16,7 @@ from gpuwise.cost import Forecast
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
-from gpuwise.plan.space import assumed_precision, precisions_for
+from gpuwise.plan.space.legal import assumed_precision, precisions_for
 from gpuwise.step_settings import DeviceSettings, check_mode, given, strategy_of
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace

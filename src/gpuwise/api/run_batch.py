@@ -12,9 +12,9 @@ from gpuwise.api.source import Source
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Chip
-from gpuwise.plan import space
-from gpuwise.plan.global_batch import TrainedOn, usual_global_batch
 from gpuwise.plan.pricing import Pricer
+from gpuwise.plan.space import legal
+from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
 from gpuwise.plan.traces import Place
 from gpuwise.strategy import Strategy
 
@@ -73,7 +73,7 @@ def batch_in_memory(
     batch, usual = named.micro_batch, usual_micro_batch(job.tokens_per_sample)
     if {"micro_batch", "accumulate"} & set(given) or batch <= usual or named.optimizer_in_backward:
         return named
-    ladder = [named.but(micro_batch=n, accumulation=batch // n if job.step is None else 1) for n in space.micro_batches(batch)]
+    ladder = [named.but(micro_batch=n, accumulation=batch // n if job.step is None else 1) for n in legal.micro_batches(batch)]
     pricer = Pricer(partial(source, substrate=substrate_of(chip)), optimizer=named.optimizer, mode=named.mode)
     try:
         family = pricer.family(named)

@@ -14,7 +14,7 @@ from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.cost import Forecast
 from gpuwise.errors import GpuwiseError, InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
-from gpuwise.plan.space import assumed_precision
+from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import flags_of, job_word, strategy_of
 from gpuwise.strategy import Strategy

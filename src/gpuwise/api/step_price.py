@@ -12,7 +12,7 @@ from gpuwise.hardware import Chip, load_catalog
 from gpuwise.plan.step import forecast_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
-from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
+from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
 
 
 def step_price(source: Source, chip: Chip, strategy: Strategy, *, history: bool, **terms: Any) -> tuple[Forecast, Trace]:

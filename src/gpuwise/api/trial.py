@@ -125,7 +125,7 @@ def _explained(error: Exception, job: Job | None, doing: str) -> GpuwiseError:
         if isinstance(error, GpuwiseError):
             return error
         return GpuwiseError(f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}")
-    from gpuwise.runtime.failure import job_failure
+    from gpuwise.runtime.build.failure import job_failure
 
     return job_failure(error, job, doing=doing, part=job.loss)
 

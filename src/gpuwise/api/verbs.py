@@ -16,8 +16,8 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
-from gpuwise.plan.length import RunLength, with_whole_run
-from gpuwise.plan.what_fits import FittingChange
+from gpuwise.plan.economics.length import RunLength, with_whole_run
+from gpuwise.plan.fit.what_fits import FittingChange
 from gpuwise.step_settings import (
     DeviceSettings,
     ForecastSettings,
@@ -35,11 +35,11 @@ from gpuwise.units import parse_duration, parse_usd
 if TYPE_CHECKING:
     from gpuwise.api.installation import Installation
     from gpuwise.cost.forecast import Forecast
-    from gpuwise.cost.timeline import Timeline
+    from gpuwise.cost.memory.timeline import Timeline
     from gpuwise.hardware.catalog import Catalog
     from gpuwise.job import Job
     from gpuwise.plan.compare import CompareRow, Comparison
-    from gpuwise.plan.fitted import FitResult
+    from gpuwise.plan.fit.types import FitResult
     from gpuwise.plan.types import PlanResult
     from gpuwise.trace import TraceFamily
 
@@ -90,7 +90,7 @@ def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSetti
 
     Arguments: as for `forecast`. gpuwise.report.memory_picture draws it. Raises what `forecast` raises.
     """
-    from gpuwise.cost.timeline import timeline
+    from gpuwise.cost.memory.timeline import timeline
 
     forecast, priced = forecast_with_trace(job, on, settings)
     found = timeline(priced.trace, priced.device.chip, memory=priced.forecast.memory)
@@ -106,7 +106,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
             compile), which takes seconds each; without, only full recomputation of a small job is. Presets need none.
     Raises what `forecast` raises.
     """
-    from gpuwise.plan.fit import fit as find_fit
+    from gpuwise.plan.fit.fit import fit as find_fit
 
     asked = given(settings, DeviceSettings)
     check_mode(asked)
@@ -207,7 +207,7 @@ def plan(
     Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
     """
     from gpuwise.hardware.detect import detect_machine
-    from gpuwise.plan.economics import USD_PER_KWH
+    from gpuwise.plan.economics.terms import USD_PER_KWH
     from gpuwise.plan.search import plan as search
     from gpuwise.plan.types import Request
 

@@ -11,8 +11,8 @@ import click
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cost.memory.timeline import Timeline
     from gpuwise.cost.roofline import Roofline
-    from gpuwise.cost.timeline import Timeline
 
 
 def memory_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:

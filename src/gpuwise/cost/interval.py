@@ -9,7 +9,7 @@ import numpy as np
 from gpuwise.cost.calibration import PROVENANCE, StepSpread, joined_spread, shipped_steps
 from gpuwise.cost.forecast import Interval
 from gpuwise.cost.kernels import KernelTimes
-from gpuwise.cost.peak import plain
+from gpuwise.cost.memory.peak import plain
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Strategy

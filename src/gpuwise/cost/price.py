@@ -10,13 +10,13 @@ import numpy as np
 from gpuwise.cost.bound import bound_shares, why
 from gpuwise.cost.calibration import PROVENANCE, Calibration, step_spread
 from gpuwise.cost.calibration import calibration as known_calibration
-from gpuwise.cost.collectives import Exchange, Traffic, exchange
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.host import host_s
 from gpuwise.cost.inputs import Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes, kernel_times
-from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.memory.device import memory_forecast
+from gpuwise.cost.network.collectives import Exchange, Traffic, exchange
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run, family
@@ -50,7 +50,7 @@ def price(
     """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
 
     Arguments:
-        communication: what one step exchanges (gpuwise.trace.sharded.data_parallel gives it).
+        communication: what one step exchanges (gpuwise.trace.parallel.data_parallel.data_parallel gives it).
         count: devices in one machine; machines: how many of them; link and link_between: inside and between machines,
             needed only where something is exchanged (link_between's bandwidth is of a whole machine).
         offer: sets usd_per_hour where that is None. capacity_bytes: a CPU's memory, or another limit than the chip's.

@@ -19,9 +19,9 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.kernel_sizes import DTYPES
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.kernels.limits import cache_bytes_per_s, why_beyond_memory, why_beyond_peak, winograd
+from gpuwise.cost.memory.peak import grouped
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
-from gpuwise.cost.peak import grouped
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.types import Chip
 from gpuwise.printed import Printed

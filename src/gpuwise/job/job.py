@@ -35,7 +35,7 @@ class Job:
         optimizer: a name of `gpuwise.strategy.OPTIMIZERS`, a function of the parameters, or for a job with its own `step`
             a dict of named functions of the model, each making one optimizer.
         step: (context, batch) -> loss, or a dict as of `loss`: the job's own sequence of forward, backward and updates in
-            place of one of each (see gpuwise.runtime.own_step.StepContext). `loss` may be left out then.
+            place of one of each (see gpuwise.runtime.build.own_step.StepContext). `loss` may be left out then.
         samples_in: batch -> how many samples it holds, where its first dimensions are something else: nodes of graphs,
             packed tokens, lists of tensors.
         data: makes the data set, whose samples, collated, look like `batch`: a map-style or iterable one (Hugging Face's

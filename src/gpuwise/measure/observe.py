@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.job import Job, checked_batch
 from gpuwise.measure.timing import wall_seconds
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing.assemble import to_trace

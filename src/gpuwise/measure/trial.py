@@ -15,8 +15,8 @@ from gpuwise.measure.result import Timing
 from gpuwise.measure.timing import device_seconds, summary, wall_seconds
 from gpuwise.measure.trial_memory import PeakBytes, memory_on_cpu, memory_on_cuda
 from gpuwise.measure.trial_result import Measured
-from gpuwise.runtime.host_memory import keep_freed_memory
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.host_memory import keep_freed_memory
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 
 FEWEST_STEPS, LEAST_S, MOST_S = 7, 5.0, 40.0  # steps timed, and seconds spent on them

@@ -14,7 +14,7 @@ from torch._C._profiler import _EventType
 
 from gpuwise.job import checked_batch
 from gpuwise.job.batches import named_tensors
-from gpuwise.runtime.program import Program
+from gpuwise.runtime.build.program import Program
 
 REST = "activations and temporaries"
 _SECOND, _LOOK = "gpuwise second step", "gpuwise look"

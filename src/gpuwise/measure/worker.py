@@ -29,7 +29,7 @@ from gpuwise.measure.result import Row
 from gpuwise.measure.samples import StepSamples, samples_of
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
-from gpuwise.runtime.host_memory import keep_freed_memory
+from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.strategy import Strategy
 
 Say = Callable[[str], None]

@@ -1,6 +1,6 @@
 """Which hardware, how many, which settings, bought how: search, economics, reasons, and the Plan file. No PyTorch here.
 
-The verbs are `gpuwise.plan.search.plan`, `gpuwise.plan.fit.fit` and `gpuwise.plan.compare.compare`.
+The verbs are `gpuwise.plan.search.plan`, `gpuwise.plan.fit.fit.fit` and `gpuwise.plan.compare.compare`.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from gpuwise.lazy import lazily
 if TYPE_CHECKING:
     from gpuwise.plan.compare import CompareRow, Comparison
     from gpuwise.plan.file import load_plan, save_plan
-    from gpuwise.plan.fitted import FitResult, FitRow
+    from gpuwise.plan.fit.types import FitResult, FitRow
     from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
 
 __getattr__ = lazily(
@@ -18,7 +18,7 @@ __getattr__ = lazily(
     {
         "compare": ("CompareRow", "Comparison"),
         "file": ("load_plan", "save_plan"),
-        "fitted": ("FitResult", "FitRow"),
+        "fit.types": ("FitResult", "FitRow"),
         "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request", "TraceSource"),
     },
 )

@@ -10,9 +10,9 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.device import DeviceSpec
-from gpuwise.plan import space
 from gpuwise.plan.pricing import Place, Pricer
 from gpuwise.plan.reasons import why_faster
+from gpuwise.plan.space import legal
 from gpuwise.plan.types import TraceSource
 from gpuwise.printed import Printed
 from gpuwise.strategy import Mesh, Strategy
@@ -149,9 +149,9 @@ def _forecast(
     if device.machines > 1:
         raise UnsupportedError(f"{chip.id} on {device.machines} machines is not compared yet.", ["ask for one machine"])
     check_can_run(chip, mode=wanted.mode)
-    choices = space.precisions_for(chip, precision, mode=wanted.mode)
+    choices = legal.precisions_for(chip, precision, mode=wanted.mode)
     if not choices:
-        choices = space.precisions_for(chip, mode=wanted.mode)
+        choices = legal.precisions_for(chip, mode=wanted.mode)
         if precision and choices:
             assumptions.append(f"{chip.id} does not compute in {precision}: compared in {choices[0]}")
     place = Place(chip, count, device.link, device.memory_bytes)
@@ -167,7 +167,7 @@ def _forecast(
         chosen = micro_batch or _micro_batch(pricer, strategy, place, fallback)
         guessed = [text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None]
         if isinstance(problem, PrecisionError):
-            assumptions.append(f"{chip.id}: {space.assumed_precision(choice, problem)}; --precision changes it")
+            assumptions.append(f"{chip.id}: {legal.assumed_precision(choice, problem)}; --precision changes it")
         if guessed:
             assumptions.append(f"{chip.id}: assumed {', '.join(guessed)}; --precision and --micro-batch change it")
         return pricer.forecast(strategy.but(micro_batch=chosen), place)

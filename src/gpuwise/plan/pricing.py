@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
-from gpuwise.cost.memory import memory_forecast
+from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
-from gpuwise.plan import space
-from gpuwise.plan.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
+from gpuwise.plan.space import legal
+from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
 from gpuwise.plan.step import forecast_of
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.plan.types import TraceSource
@@ -166,10 +166,10 @@ class Pricer:
         if wish.global_batch % place.count:
             return NoStrategy("global batch does not divide over the devices", f"{wish.global_batch} over {place.count}")
         accumulate = 1 if wish.techniques.optimizer_in_backward else wish.accumulate  # it leaves nothing to accumulate
-        micro_batches = space.micro_batches(wish.global_batch // place.count, wish.micro_batch, accumulate)
+        micro_batches = legal.micro_batches(wish.global_batch // place.count, wish.micro_batch, accumulate)
         if not micro_batches:
             return NoStrategy("micro-batch and accumulation do not make the batch of a device")
-        precisions = space.precisions_for(place.chip, wish.precision)
+        precisions = legal.precisions_for(place.chip, wish.precision)
         if not precisions:
             return NoStrategy("precision unsupported", wish.precision or "")
         found: list[Forecast] = []
@@ -186,7 +186,7 @@ class Pricer:
             refused = next((error for error in problems if isinstance(error, PrecisionError)), None)
             if refused is None or wish.precision is not None:
                 return best
-            note = f"{space.assumed_precision(best.strategy.precision, refused)}; --precision changes it"
+            note = f"{legal.assumed_precision(best.strategy.precision, refused)}; --precision changes it"
             return replace(best, assumptions=(*best.assumptions, note))
         if len(problems) == len(precisions):
             return NoStrategy("no trace in a precision of the chip", problems[0].what)
@@ -199,8 +199,8 @@ class Pricer:
         """
         found: list[Forecast] = []
         tried, problem = 0, None
-        for mesh in space.meshes(place.count):
-            for recompute in space.recomputes_for(wish.recompute):
+        for mesh in legal.meshes(place.count):
+            for recompute in legal.recomputes_for(wish.recompute):
                 try:
                     ladder = self.ladder(precision, recompute, mesh, wish, micro_batches)
                     forecast = self.largest(ladder, place)
@@ -252,9 +252,9 @@ class Pricer:
 
     def _shortfall(self, precisions: list[str], place: Place, wish: Wish, micro_batch: int) -> NoStrategy:
         least = None
-        for mesh in reversed(space.meshes(place.count)):  # sharded needs least, where it can be had
+        for mesh in reversed(legal.meshes(place.count)):  # sharded needs least, where it can be had
             for precision in precisions:
-                for recompute in space.recomputes_for(wish.recompute):
+                for recompute in legal.recomputes_for(wish.recompute):
                     try:
                         peak = self.peak_bytes(self.ladder(precision, recompute, mesh, wish, [micro_batch])[0])
                     except _NOT_TRACED:
@@ -277,5 +277,5 @@ def _crowded(forecast: Forecast, largest: int) -> bool:
     """Whether parameters, gradients and optimizer state take enough memory to hold the micro-batch down."""
     memory = forecast.memory
     state = sum(memory.by_category.get(name, 0) for name in ("parameter", "gradient", "optimizer_state"))
-    crowded = memory.capacity_bytes is not None and state > space.CROWDED * memory.capacity_bytes
+    crowded = memory.capacity_bytes is not None and state > legal.CROWDED * memory.capacity_bytes
     return crowded and (forecast.strategy.micro_batch < largest or forecast.strategy.recompute != "none")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.hardware.types import Chip
-from gpuwise.plan import economics
-from gpuwise.plan.candidates import Candidate, doubled_interruptions
+from gpuwise.plan.buying.candidates import Candidate, doubled_interruptions
+from gpuwise.plan.buying.runnable import train_obstacle
+from gpuwise.plan.economics import terms as economics
 from gpuwise.plan.pricing import HEADROOM
-from gpuwise.plan.runnable import train_obstacle
 from gpuwise.plan.selection import best_at_usual_price, money_times_time
 from gpuwise.plan.types import Plan, Request, describe
 from gpuwise.units import format_bytes, format_duration, format_usd

@@ -12,19 +12,20 @@ from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.prices import median_prices, share_of_median
 from gpuwise.hardware.types import Offer
-from gpuwise.plan import economics, space
-from gpuwise.plan.at_hand import machines_at_hand
-from gpuwise.plan.candidates import Candidate, Key, candidates
-from gpuwise.plan.cpu_choice import CpuChoice, Price
-from gpuwise.plan.global_batch import TrainedOn, assumed_global_batch
+from gpuwise.plan.buying.at_hand import machines_at_hand
+from gpuwise.plan.buying.candidates import Candidate, Key, candidates
+from gpuwise.plan.buying.runnable import train_obstacle
+from gpuwise.plan.cpu.choice import CpuChoice, Price
+from gpuwise.plan.cpu.this_cpu import choices_here
+from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.fit.what_fits import FittingChange, Question, what_fits
 from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, rank_reasons
 from gpuwise.plan.rejections import Rejections
-from gpuwise.plan.runnable import train_obstacle
 from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
-from gpuwise.plan.this_cpu import choices_here
+from gpuwise.plan.space import legal
+from gpuwise.plan.space.global_batch import TrainedOn, assumed_global_batch
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
-from gpuwise.plan.what_fits import FittingChange, Question, what_fits
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.trace.trace import Header
@@ -188,7 +189,7 @@ def _settled(
 
 def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
     place = item.place
-    batch = space.batch_for(
+    batch = legal.batch_for(
         global_batch, devices=place.count, micro_batch=request.micro_batch, accumulate=request.accumulate, exact=exact
     )
     if batch is None:
@@ -275,7 +276,7 @@ def _what_would_fit(
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
     nearest = places[min(short, key=lambda key: (short[key].shortfall_bytes, str(places[key])))]
     place = nearest.place
-    for precision in space.precisions_for(place.chip, request.precision):
+    for precision in legal.precisions_for(place.chip, request.precision):
         asked = request.techniques.but(
             precision=precision,
             recompute=request.recompute or "none",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwise.plan.economics import YEAR_S
+from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.types import Plan, Request
 from gpuwise.units import format_duration, format_usd

@@ -13,9 +13,9 @@ from gpuwise.cost.price import price
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compile_time import drawing_s, slowed
+from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.strategy import Strategy
-from gpuwise.trace.sharded import Communication
+from gpuwise.trace.parallel.data_parallel import Communication
 from gpuwise.trace.trace import Trace
 
 TraceOf = Callable[[Strategy], tuple[Trace, Communication]]

@@ -11,7 +11,7 @@ from gpuwise.hardware.types import Chip, Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.composed import composed
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
+from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
 from gpuwise.trace.trace import Header, Trace
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Traces:
 
     sizes: seq_len or image_size where not the job's own. optimizer: of strategies that name none, None for the job's
     own. at_hand: which variants may be asked of the source; None: all of them.
-    counted, served and reserved are what gpuwise.plan.micro_batch has found of them.
+    counted, served and reserved are what gpuwise.plan.space.micro_batch has found of them.
     """
 
     source: TraceSource

@@ -11,8 +11,8 @@ from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import InputError, JobError, NoPlanError
 from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Machine, Offer
-from gpuwise.plan.economics import USD_PER_KWH, YEAR_S
-from gpuwise.plan.length import RunLength
+from gpuwise.plan.economics.length import RunLength
+from gpuwise.plan.economics.terms import USD_PER_KWH, YEAR_S
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy

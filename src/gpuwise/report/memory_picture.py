@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuwise.cost.timeline import Timeline
+from gpuwise.cost.memory.timeline import Timeline
 from gpuwise.report.parts import strategy_words
 from gpuwise.report.picture import check_picture, empty_figure, save_figure
 from gpuwise.units import format_bytes, format_duration

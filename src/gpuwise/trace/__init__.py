@@ -3,7 +3,7 @@
 from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save
 from gpuwise.trace.memory import Live, live_bytes
-from gpuwise.trace.sharded import Communication, data_parallel, recorded_as
+from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
 from gpuwise.trace.trace import (
     BEFORE,
     CATEGORIES,

@@ -19,7 +19,7 @@ PLAIN_UPDATE: dict[str, Any] = {f.name: f.default for f in fields(Strategy) if f
 
 
 def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu: bool = False) -> Recorded:
-    """The step of a strategy: the job's own update as recorded, another in its place (gpuwise.trace.optimizers).
+    """The step of a strategy: the job's own update as recorded, another in its place (gpuwise.trace.update.optimizers).
 
     Arguments:
         find: gives the recording of a strategy. It is asked for the strategy itself only where that cannot be composed.
@@ -49,7 +49,7 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
         return base if strategy == plain else find(strategy)
     of_gpu = on_cpu and base.header.substrate != "cpu" and strategy.precision == "bf16"  # may have kernels that a CPU lacks
     if strategy.but(optimizer=optimizer) != plain.but(optimizer=own) or (of_gpu and optimizer in ("sgd", "momentum")):
-        from gpuwise.trace.optimizers import with_optimizer
+        from gpuwise.trace.update.optimizers import with_optimizer
 
         try:
             base = with_optimizer(

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from gpuwise.job import Job, repeated_blocks
-from gpuwise.runtime.adapters import parameter_count
-from gpuwise.runtime.program import Program
+from gpuwise.runtime.build.adapters import parameter_count
+from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, Sequence, Storages, Trace
 from gpuwise.tracing.kernels import temporaries

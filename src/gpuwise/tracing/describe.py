@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuwise.trace.stepped import STEPPED
-from gpuwise.trace.update import launches_of_many
+from gpuwise.trace.update.rows import launches_of_many
 from gpuwise.tracing.kernels import cpu_temporaries, temporaries
 from gpuwise.tracing.kinds import Kind, kind_of
 

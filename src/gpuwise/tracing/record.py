@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError
 from gpuwise.job import Job, checked_batch, fingerprint
-from gpuwise.runtime.adapters_recorded import only_recorded
-from gpuwise.runtime.optimizers import Together
-from gpuwise.runtime.own_step import check_own_step
-from gpuwise.runtime.program import Program, build
+from gpuwise.runtime.build.adapters_recorded import only_recorded
+from gpuwise.runtime.build.optimizers import Together
+from gpuwise.runtime.build.own_step import check_own_step
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing import accelerator
@@ -255,7 +255,7 @@ def _batch(job: Job, recorder: Recorder, micro_batch: int) -> Any:
 
 
 def _clipping_belongs_to_backward(program: Program, recorder: Recorder) -> None:
-    """What a step does to its gradients stays when its optimizer is exchanged for another (gpuwise.trace.optimizers)."""
+    """What a step does to its gradients stays when its optimizer is exchanged for another (gpuwise.trace.update.optimizers)."""
     clip = program.clip_gradients
 
     def recorded(norm: float, parameters: list[torch.nn.Parameter] | None = None) -> torch.Tensor:

@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
-from gpuwise.runtime.failure import job_line
+from gpuwise.runtime.build.failure import job_line
 
 SHIELDED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 # How long a worker may take to end once it was asked to; then it is ended.

@@ -17,16 +17,16 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.report.json import finite
-from gpuwise.runtime.buffers import sound_buffers
+from gpuwise.runtime.build.buffers import sound_buffers
+from gpuwise.runtime.build.failure import job_failure
+from gpuwise.runtime.build.host_memory import keep_freed_memory
+from gpuwise.runtime.build.host_threads import apply_threads, unusable
+from gpuwise.runtime.build.program import build
 from gpuwise.runtime.checkpoint import plain_name
+from gpuwise.runtime.checkpoint.program_state import seed_everything
 from gpuwise.runtime.data import Feed
-from gpuwise.runtime.failure import job_failure
 from gpuwise.runtime.health import LossWatch, MemoryView, Stall, StallWatch
-from gpuwise.runtime.host_memory import keep_freed_memory
-from gpuwise.runtime.host_threads import apply_threads, unusable
 from gpuwise.runtime.interruption import ReadWatch, Stop, StopRequest, source_for
-from gpuwise.runtime.program import build
-from gpuwise.runtime.program_state import seed_everything
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, identity_of
 from gpuwise.runtime.run.keeping import Keeper
@@ -36,8 +36,8 @@ from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.neighbours import Neighbours
 from gpuwise.runtime.run.resuming import Parts, to_continue
 from gpuwise.runtime.run.saveable import check_saveable, rehearse_optimizer
+from gpuwise.runtime.run.schedule import LearningRate, factor_of
 from gpuwise.runtime.run.settings import TrainSettings
-from gpuwise.runtime.schedule import LearningRate, factor_of
 from gpuwise.runtime.show import Fanout, LogStream, RunLog, display, is_stream, writer
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Strategy

@@ -10,10 +10,10 @@ import torch
 
 from gpuwise.errors import InputError
 from gpuwise.job import Job
-from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.build.failure import job_failure
+from gpuwise.runtime.build.program import Program
+from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
 from gpuwise.runtime.interruption import AT_ONCE
-from gpuwise.runtime.program import Program
-from gpuwise.runtime.program_state import random_state, set_random_state
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
 

@@ -9,8 +9,8 @@ import torch
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job, fingerprint
+from gpuwise.runtime.build.program import build
 from gpuwise.runtime.checkpoint import CheckpointStore, export_weights, restore_weights
-from gpuwise.runtime.program import build
 from gpuwise.runtime.run.folder import RunFolder
 from gpuwise.strategy import Strategy
 

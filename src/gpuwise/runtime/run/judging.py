@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuwise.runtime.buffers import SavedBuffers
+from gpuwise.runtime.build.buffers import SavedBuffers
+from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.health import bad_input
-from gpuwise.runtime.program import Program
 
 _OF_DATA = ("leave such samples out of the data, or fill them: torch.nan_to_num", "--on-nonfinite skip leaves the step out")
 _ANOMALY = "torch.autograd.set_detect_anomaly(True) in the job, which names the operation"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.plan.economics import DEFAULT_INTERRUPTIONS_PER_DAY
+from gpuwise.plan.economics.terms import DEFAULT_INTERRUPTIONS_PER_DAY
 from gpuwise.runtime.checkpoint import (
     FIRST_S,
     Checkpoint,

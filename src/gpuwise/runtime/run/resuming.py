@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
+from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import Checkpoint
+from gpuwise.runtime.checkpoint.program_state import load_program, program_state
 from gpuwise.runtime.data import Feed
 from gpuwise.runtime.health import LossWatch
-from gpuwise.runtime.program import Program
-from gpuwise.runtime.program_state import load_program, program_state
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, check_continues
 from gpuwise.runtime.run.keeping import Keeper

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gpuwise.errors import JobError
-from gpuwise.runtime.failure import job_failure
+from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.health import FirstUpdate, LossEvent, write_bad_batch
 from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
 from gpuwise.runtime.run.equipment import Equipment
@@ -35,7 +35,7 @@ class Stepper:
     """Takes the steps of a run, one at a time; the meter's `fetch` comes before each. loss: the latest that is known; parts:
     the named numbers that came with it.
 
-    Raises what the job's own code comes to (see gpuwise.runtime.failure), and JobError for losses that are no numbers.
+    Raises what the job's own code comes to (see gpuwise.runtime.build.failure), and JobError for losses that are no numbers.
     """
 
     def __init__(self, its: Equipment):

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointPolicy
 
-from gpuwise.runtime.compiling import compiled_parts
+from gpuwise.runtime.build.compiling import compiled_parts
 from gpuwise.tracing.compile.graphs import Graphs, empty, replaced
 from gpuwise.tracing.recorder import Recorder
 

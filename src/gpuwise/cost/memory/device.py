@@ -1,0 +1,134 @@
+"""Bytes on one device: the step's allocations replayed, and by name what the trace cannot see."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from gpuwise.cost.forecast import MemoryForecast
+from gpuwise.cost.memory.allocator import Replay
+from gpuwise.cost.memory.allocator import replay as replayed
+from gpuwise.cost.memory.events import CATEGORY_NAMES, WORKSPACE, step_events
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import family
+from gpuwise.hardware.types import Chip
+from gpuwise.trace.memory import live_bytes
+from gpuwise.trace.trace import KINDS, Trace
+
+SEGMENT_BYTES = 2 * 2**20  # the allocator asks the driver for multiples of this (c10/cuda/CUDACachingAllocator.cpp)
+_BIG_BLAS_WORKSPACE = (9, 10, 12)  # major compute capabilities: Hopper and Blackwell
+
+
+def memory_forecast(
+    trace: Trace,
+    chip: Chip,
+    *,
+    devices: int,
+    capacity_bytes: int | None,
+    parameters: Parameters,
+    replay: bool = True,
+    expandable: bool = True,
+) -> MemoryForecast:
+    """Peak bytes of one device, and whether they fit.
+
+    Arguments:
+        capacity_bytes: what the device offers; None takes the chip's own usable memory.
+        replay: run the allocator over the step (GPUs; some 2 µs an allocation). Without it live bytes are only counted and
+            what the allocator holds besides is estimated: for searches that price thousands.
+        expandable: replay it with expandable segments, too; it takes as long again.
+    """
+    capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
+    outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if devices > 1 else 0)
+    if family(chip) == "cpu":
+        return _on_cpu(trace, capacity)
+    if replay and family(chip) == "gpu":
+        workspace = blas_workspace_bytes(trace, chip, parameters)
+        return _replayed(trace, workspace, outside=outside, capacity=capacity, expandable=expandable)
+    return _counted(trace, chip, parameters, outside=outside, capacity=capacity)
+
+
+def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> int:
+    """What cuBLAS holds for one thread that calls it; 0 where none does.
+
+    getChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp of PyTorch 2.13. cuBLASLt, which takes a product with
+    bias, uses the same workspace there (older versions add 1 MiB).
+    """
+    if family(chip) != "gpu" or not (trace.operations.kind == KINDS.index("gemm")).any():
+        return 0
+    major = (chip.compute_capability or (0, 0))[0]
+    return parameters.blas_workspace_sm90_bytes if major in _BIG_BLAS_WORKSPACE else parameters.blas_workspace_bytes
+
+
+def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | None, expandable: bool) -> MemoryForecast:
+    replays = trace.once(("replays", workspace), lambda: _Replays(trace, workspace))
+    events, sizes, order, free = replays.events, replays.sizes, replays.order, replays.free
+    held, fits = free, None
+    if capacity is not None:
+        fits = free.peak_reserved_bytes + outside <= capacity
+        if not fits and free.peak_allocated_bytes + outside <= capacity:
+            limited = replayed(sizes, order, limit_bytes=capacity - outside)
+            fits = limited.out_of_memory is None
+            held = limited if fits else free
+    return MemoryForecast(
+        peak_allocated_bytes=held.peak_allocated_bytes,
+        peak_reserved_bytes=held.peak_reserved_bytes,
+        device_bytes=held.peak_reserved_bytes + outside,
+        capacity_bytes=capacity,
+        by_category=events.by_category(np.array(held.block_bytes), held.peak_event),
+        fits=fits,
+        peak_reserved_expandable_bytes=replays.expandable.peak_reserved_bytes if expandable else None,
+        cache_releases=held.cache_releases,
+    )
+
+
+class _Replays:
+    """The step's events, and the allocator's run over them where nothing limits it: equal for every chip."""
+
+    def __init__(self, trace: Trace, workspace: int) -> None:
+        self.events = step_events(trace, blas_workspace_bytes=workspace)
+        self.sizes, self.order = self.events.size_bytes.tolist(), self.events.order.tolist()
+        self.free = replayed(self.sizes, self.order)
+
+    @cached_property
+    def expandable(self) -> Replay:
+        return replayed(self.sizes, self.order, expandable=True)
+
+
+def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, capacity: int | None) -> MemoryForecast:
+    live = trace.once("live", lambda: live_bytes(trace))
+    threads = 2 if trace.header.strategy.mode == "train" else 1
+    workspace = threads * blas_workspace_bytes(trace, chip, parameters)
+    allocated = live.peak_bytes + workspace
+    # Blocks that come and go with the layers fragment; parameters, gradients and optimizer state lie packed.
+    moving = live.by_category["activation"] + live.by_category["temporary"] + workspace
+    reserved = int(allocated + moving * (parameters.reserved_per_moving_byte - 1))
+    reserved = -(-reserved // SEGMENT_BYTES) * SEGMENT_BYTES
+    return MemoryForecast(
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        device_bytes=reserved + outside,
+        capacity_bytes=capacity,
+        by_category={**live.by_category, WORKSPACE: workspace},
+        fits=None if capacity is None else reserved + outside <= capacity,
+        counted_only=True,
+    )
+
+
+def _on_cpu(trace: Trace, capacity: int | None) -> MemoryForecast:
+    """The C library's allocator: nothing is rounded, cached or held for a context."""
+    live = trace.once("live on a cpu", lambda: live_bytes(trace, granule_bytes=1))
+    return MemoryForecast(
+        peak_allocated_bytes=live.peak_bytes,
+        peak_reserved_bytes=live.peak_bytes,
+        device_bytes=live.peak_bytes,
+        capacity_bytes=capacity,
+        by_category=dict.fromkeys(CATEGORY_NAMES, 0) | live.by_category,
+        fits=None if capacity is None else live.peak_bytes <= capacity,
+        counted_only=True,
+    )
+
+
+def _context_bytes(chip: Chip, parameters: Parameters) -> int:
+    """By the chip's id, else by its family (the driver's context grows with the code loaded and the SM count)."""
+    return parameters.context_bytes.get(chip.id, parameters.context_bytes[family(chip)])

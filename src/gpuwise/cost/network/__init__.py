@@ -1,0 +1,1 @@
+"""What communication between devices costs."""

@@ -1,0 +1,107 @@
+"""Time of gradient and parameter exchange, and how much of it the backward pass does not hide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuwise.cost.parameters import Parameters
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.types import Link
+
+
+class Traffic(Protocol):
+    """What gpuwise.trace.parallel.data_parallel.Communication holds: bytes of the full tensors of one step, and calls."""
+
+    @property
+    def all_reduce_bytes(self) -> int: ...
+    @property
+    def all_gather_bytes(self) -> int: ...
+    @property
+    def reduce_scatter_bytes(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """total_s: as if nothing ran beside it; exposed_s: what lengthens the step; bandwidth_bytes_per_s: bus bandwidth,
+    of one device and one direction, that priced it; note: where that figure comes from; unverified: its name where the
+    catalog has no verified source for it."""
+
+    total_s: float
+    exposed_s: float
+    bandwidth_bytes_per_s: float | None
+    note: str = ""
+    unverified: str = ""
+
+
+NOTHING = Exchange(0.0, 0.0, None)
+
+
+def exchange(
+    communication: Traffic,
+    *,
+    devices: int,
+    machines: int,
+    link: Link | None,
+    link_between: Link | None,
+    backward_s: float,
+    forward_s: float,
+    micro_batches: int,
+    parameters: Parameters,
+) -> Exchange:
+    """Ring collectives over `devices`, `machines` of them joined by link_between.
+
+    A ring all-reduce moves 2 (n-1)/n of the payload over each device's link, an all-gather or reduce-scatter half of
+    that. Across machines all rings together put the payload once through each machine's network, so a machine's whole
+    line rate (not a device's share) is the bound, unless the link inside is slower.
+
+    Arguments:
+        backward_s, forward_s: of the whole step. The gradients' all-reduce runs beside the backward pass of the last of
+            the micro_batches; gathers and scatters of shards run beside every forward and backward pass.
+    Raises UnsupportedError where the bandwidth of a needed link is unknown.
+    """
+    payload = communication.all_reduce_bytes + communication.all_gather_bytes + communication.reduce_scatter_bytes
+    if devices == 1 or payload == 0:
+        return NOTHING
+    bandwidth, latency, note, unverified = _bandwidth(link, link_between, devices, machines, parameters)
+    ring = (devices - 1) / devices
+    sharded = communication.all_gather_bytes + communication.reduce_scatter_bytes
+    call_s = latency * max(1, communication.calls)
+    total = ring * (2 * communication.all_reduce_bytes + sharded) / bandwidth + call_s
+    window = backward_s + forward_s if sharded else backward_s / micro_batches
+    hidden = min(total - call_s / max(1, communication.calls), parameters.overlap_share * window)  # the last call has no cover
+    exposed = total - hidden * (1 - parameters.overlap_slowdown)
+    return Exchange(total, exposed, bandwidth, note, unverified)
+
+
+def _bandwidth(
+    link: Link | None, between: Link | None, devices: int, machines: int, parameters: Parameters
+) -> tuple[float, float, str, str]:
+    """Bytes a second, seconds a call, the note and the name of an unverified figure, of the slower link."""
+    per_machine = devices // machines
+    rates: list[tuple[float, float, str, str]] = []
+    if per_machine > 1:
+        rates.append(_rate(link, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
+    if machines > 1:
+        rates.append(_rate(between, "between machines", parameters.network_efficiency, parameters.network_call_latency_s))
+    bandwidth, _, note, unverified = min(rates)
+    return bandwidth, max(latency for _, latency, _, _ in rates), note, unverified
+
+
+def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, str, str]:
+    if link is None or not (link.allreduce_busbw_bytes_per_s or link.per_direction_bytes_per_s):
+        raise UnsupportedError(
+            f"the bandwidth of the link {where} is unknown: an exchange over it cannot be priced.",
+            ["ask for one device", "name a chip whose link the catalog has: `gpuwise chips`"],
+        )
+    latency = max(latency, link.latency_s or 0.0)
+    figure = "allreduce_busbw_bytes_per_s" if link.allreduce_busbw_bytes_per_s else "per_direction_bytes_per_s"
+    unverified = "" if link.source_of(figure).verified else f"{figure} of {link.name}"
+    if link.allreduce_busbw_bytes_per_s:
+        note = f"{link.name}: measured all-reduce bus bandwidth"
+        return link.allreduce_busbw_bytes_per_s, latency, note, unverified
+    assert link.per_direction_bytes_per_s
+    note = f"{link.name}: {efficiency:.0%} of its line rate assumed"
+    return link.per_direction_bytes_per_s * efficiency, latency, note, unverified

@@ -1,0 +1,56 @@
+"""Machines at hand: where each stands, why one is not in the ranking, and when buying one would have paid for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuwise.hardware.types import Chip, Offer
+from gpuwise.plan.economics.terms import break_even_months
+from gpuwise.plan.types import AtHand, Plan
+
+OWN = "own"  # the provider of what --own names; this machine is "here"
+_RENTED = ("on-demand", "spot")
+
+
+def machines_at_hand(
+    reasons: Mapping[Offer, str], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
+) -> tuple[AtHand, ...]:
+    """Every machine at hand, in the ranking or not.
+
+    Arguments:
+        reasons: why machines are not ranked, by their offer. plans: all that could train the job, inside budget and
+            deadline or not. ranked: those of the table.
+    """
+    ranks = {plan.offer: plan.rank for plan in ranked}
+    could = {plan.offer: plan for plan in plans if plan.offer.terms == "owned"}
+    rental = _cheapest_rental(ranked) or _cheapest_rental(plans)
+    machines = dict.fromkeys([*could, *reasons])
+    return tuple(
+        _one(offer, could.get(offer), ranks.get(offer), reasons.get(offer, ""), rental, chips.get(offer.chip_id))
+        for offer in machines
+    )
+
+
+def _one(offer: Offer, plan: Plan | None, rank: int | None, reason: str, rental: Plan | None, chip: Chip | None) -> AtHand:
+    machine = AtHand(
+        offer,
+        offer.chip_id,
+        offer.devices,
+        rank,
+        "" if rank is not None else reason,
+        None if plan is None else plan.hours,
+        None if plan is None else plan.usd.value,
+    )
+    each_usd = None if chip is None else chip.street_price_usd or chip.msrp_usd
+    if offer.provider != OWN or plan is None or rental is None or each_usd is None:
+        return machine
+    purchase_usd = each_usd * offer.devices
+    months = break_even_months(purchase_usd, own_usd=plan.usd.value, own_hours=plan.hours, rental_usd=rental.usd.value)
+    return machine.bought(purchase_usd, months, rental)
+
+
+def _cheapest_rental(plans: Sequence[Plan]) -> Plan | None:
+    """What one would rent instead: not free, at a price of today that is no outlier, and such that `gpuwise train` runs it,
+    where there is one."""
+    rented = [plan for plan in plans if plan.offer.terms in _RENTED and not plan.offer.stale]
+    return min(rented, key=lambda plan: (bool(plan.train_obstacle), plan.price_outlier, plan.usd.value), default=None)

@@ -1,0 +1,168 @@
+"""What could be used: offers, machines at hand and this one, each with the terms it is paid under."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuwise.cost.rates import why_not
+from gpuwise.errors import InputError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.device import parse_device
+from gpuwise.hardware.links import link_inside
+from gpuwise.hardware.names import split_device
+from gpuwise.hardware.types import Chip, Machine, Offer, Source
+from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.economics.terms import Terms
+from gpuwise.plan.pricing import Place
+from gpuwise.plan.space import legal
+from gpuwise.plan.types import Request
+from gpuwise.units import format_usd
+
+Key = tuple[str, float, str | None, int | None]  # of what runs a strategy: chip, devices, link, memory
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An offer with its chip, where a strategy would run on it, its terms and what was assumed about it."""
+
+    offer: Offer
+    chip: Chip
+    place: Place
+    terms: Terms
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Candidates of equal key run a strategy alike, so that it is priced once for all of them."""
+        link = self.place.link.id if self.place.link else None
+        return self.chip.id, self.offer.devices, link, self.place.capacity_bytes
+
+    def __str__(self) -> str:
+        offer = self.offer
+        return f"{offer.devices:g} × {self.chip.id} at {offer.provider} ({offer.instance}, {offer.terms})"
+
+
+def candidates(
+    request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
+) -> list[Candidate | tuple[Offer, str]]:
+    """Every offer and machine in question: a Candidate, or (offer, reason) where it is out before any pricing."""
+    wanted, here = _wanted(request, catalog)
+    found: list[Candidate | tuple[Offer, str]] = []
+    for offer in offers:
+        chip = catalog.chips.get(offer.chip_id)
+        if request.on is not None and not wanted & {(offer.chip_id, None), (offer.chip_id, offer.devices)}:
+            continue
+        reason = "chip is not in the catalog" if chip is None else _reject(request, offer, chip)
+        if reason or chip is None:
+            found.append((offer, reason or ""))
+        else:
+            found.append(_rented(request, offer, chip, catalog, parameters=parameters))
+    for name, count in request.own:
+        spec = parse_device(f"{name}:{count}", catalog=catalog)
+        chip = spec.chip
+        for devices in sorted({1, count}):
+            machine = Machine(chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}")
+            found.append(_owned(request, machine, provider="own", assumed=spec.assumed))
+    if here is not None:
+        found.append(_owned(request, here, provider="here"))
+    return [_check_owned(item) for item in found]
+
+
+def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
+    """(chip id, count or None for any) of the offers that request.on names, and this machine where it is in question.
+
+    `cpu` is any CPU offer, and this machine where that has no GPU.
+    """
+    wanted: set[tuple[str, int | None]] = set()
+    here = request.here if request.on is None else None
+    for text in request.on or ():
+        name, count, _ = split_device(text)
+        if name.lower() == "here":
+            here = request.here
+        elif name.lower() == "cpu":
+            wanted |= {(chip.id, count) for chip in catalog.chips.values() if chip.kind == "cpu"}
+            if request.here is not None and request.here.chip.kind == "cpu":
+                here = request.here
+        else:
+            wanted.add((parse_device(text, catalog=catalog).chip.id, count))
+    return wanted, here
+
+
+def _check_owned(item: Candidate | tuple[Offer, str]) -> Candidate | tuple[Offer, str]:
+    if not isinstance(item, Candidate) or item.offer.terms != "owned":
+        return item
+    reason = why_not(item.chip, mode="train")
+    return item if reason is None else (item.offer, reason)
+
+
+def _reject(request: Request, offer: Offer, chip: Chip) -> str | None:
+    if request.spot is not None and (offer.terms == "spot") != request.spot:
+        return "spot is not wanted" if offer.terms == "spot" else "not spot"
+    if offer.devices / chip.devices_per_package > request.max_devices:
+        return f"more than {request.max_devices} devices"
+    if offer.devices > 1 and offer.devices != int(offer.devices):
+        return "a broken number of devices"
+    return why_not(chip, mode="train")
+
+
+def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, parameters: int) -> Candidate:
+    share = min(offer.devices, 1.0)
+    part, count = legal.slice_of(chip, share), max(1, int(offer.devices))
+    assumed = []
+    capacity = part.usable_memory_bytes
+    if chip.kind == "cpu":
+        capacity = offer.host_memory_bytes
+        assumed.append(f"priced as one {chip.id} socket, whatever the instance has")
+    if share < 1:
+        assumed.append(f"{share:g} of a {chip.id} is priced as that share of its memory and speed")
+    terms, more = economics.rental(
+        offer.terms,
+        offer.provider,
+        offer.usd_per_hour,
+        parameters=parameters,
+        network_bytes_per_s=offer.network_bytes_per_s,
+        interruptions_per_day=request.interruptions_per_day,
+        max_session_hours=offer.max_session_hours,
+        hours_per_week=offer.hours_per_week,
+    )
+    link = link_inside(offer, count, catalog=catalog)
+    return Candidate(offer, chip, Place(part, count, link, capacity), terms, tuple(assumed + more))
+
+
+def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[str] = ()) -> Candidate:
+    chip = machine.chip
+    if machine.count != int(machine.count) or machine.count < 1:
+        raise InputError(f"a machine of {machine.count:g} devices cannot be owned.", ["write it like rtx-4090:2"])
+    count = int(machine.count)
+    guess_w = economics.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else economics.DEFAULT_TDP_W
+    rate = economics.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
+    tdp = f"{chip.tdp_w:g} W" if chip.tdp_w else f"{guess_w:g} W (a guess)"
+    power = (
+        f"electricity alone is counted: {tdp} a chip at {economics.UTILISATION:.0%}, {economics.HOST_W:g} W for "
+        f"the host, {format_usd(request.usd_per_kwh)}/kWh; --electricity changes it"
+    )
+    assumptions = [*assumed, power]
+    bought = chip.street_price_usd or chip.msrp_usd
+    if bought and provider == "own":
+        assumptions.append(f"buying {count} × {chip.id} costs about {format_usd(bought * count)}; not counted, it is owned")
+    name = machine.name or f"{provider} {chip.id}:{count}"
+    offer = Offer(
+        provider,
+        name,
+        "here",
+        chip.id,
+        0 if chip.kind == "cpu" and count == 1 else count,
+        "owned",
+        rate,
+        host_memory_bytes=machine.host_memory_bytes,
+        source=Source(power, ""),
+    )
+    capacity = machine.host_memory_bytes if chip.kind == "cpu" else chip.usable_memory_bytes
+    terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)
+    return Candidate(offer, chip, Place(chip, count, machine.link, capacity), terms, tuple(assumptions))
+
+
+def doubled_interruptions(terms: Terms) -> Terms:
+    """The same spot terms with twice as many interruptions, to show how much rests on the guess."""
+    return replace(terms, interruptions_per_day=2 * terms.interruptions_per_day)

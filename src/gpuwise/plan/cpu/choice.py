@@ -1,0 +1,134 @@
+"""Which precision, layout and compilation a CPU trains fastest with: each is traced with its own kernels and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.rates import precisions_of
+from gpuwise.errors import MissingDependencyError, UnsupportedError
+from gpuwise.hardware.types import Chip
+from gpuwise.plan.cpu.compile_time import compile_s, pays_back_after
+from gpuwise.strategy import Strategy
+from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.units import format_duration
+
+# Steps shorter than this are mostly what operations take beside their kernels, which neither precision nor layout changes.
+SHORTEST_S = 0.005
+# A smaller forecast gain is no reason to leave full precision, the plain layout or eager steps: it is within what forecasts
+# are off by, as `python -m benchmarks.cpu_plan --only candidates` shows.
+FASTER_PRECISION, FASTER_LAYOUT, FASTER_COMPILED = 1.10, 1.03, 1.10
+# Assumed: no compiled step takes less than this share of its eager one, so a run too short even for that needs no trace.
+LEAST_COMPILED_SHARE = 0.6
+SHORTEST_COMPILE_S = 15.0
+
+Price = Callable[[Strategy], tuple[Forecast, Trace]]
+"""Forecast and trace of a strategy with the kernels of this CPU. Raises UnsupportedError or MissingDependencyError
+where there is none."""
+
+
+@dataclass(frozen=True)
+class CpuChoice:
+    """forecast: of the strategy chosen. compile_s: before the first step, 0 without compiling. reasons: in sentences."""
+
+    forecast: Forecast
+    reasons: tuple[str, ...]
+    compile_s: float = 0.0
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.forecast.strategy
+
+
+def choose(
+    price: Price, start: Strategy, chip: Chip, *, given: Collection[str] = (), steps: float | None = None, compiler: bool = True
+) -> CpuChoice:
+    """The fastest of full and mixed precision, plain and channels-last layout, eager and compiled steps.
+
+    Arguments:
+        price: see Price. start: everything that is not chosen here.
+        given: of "precision", "channels_last" and "compile", what the user has said: it stays as `start` has it.
+        steps: how many the run has; None where unknown, which never compiles.
+        compiler: whether there is what torch.compile needs, a C++ compiler above all.
+
+    Raises what pricing `start` raises; another strategy that cannot be had, or does not fit, is passed over.
+    """
+    price = cache(price)
+    plain = start if "precision" in given else start.but(precision="fp32")
+    first = _try(price, plain)
+    if isinstance(first, Exception):
+        raise first
+    best, images = first[0], _convolves_images(first[1])
+    reasons: list[str] = []
+    if best.step_time_s.value < SHORTEST_S:
+        return CpuChoice(best, ("a step is too short for precision or layout to matter: what it takes is overhead",))
+
+    def faster(than: Forecast, by: float, **changes: object) -> Forecast | None:
+        found = _try(price, than.strategy.but(**changes))
+        if isinstance(found, Exception) or found[0].memory.fits is False:
+            return None
+        won = found[0].step_time_s.value * by < than.step_time_s.value or than.memory.fits is False
+        return found[0] if won else None
+
+    layout_open = images and "channels_last" not in given and not start.channels_last
+    if "precision" not in given and "amp-bf16" in precisions_of(chip):
+        # Convolutions of bf16 are made for channels that lie together: oneDNN reorders others on the way in and out.
+        found = faster(best, FASTER_PRECISION, precision="amp-bf16", channels_last=start.channels_last or layout_open)
+        if found is not None:
+            reasons.append(_because("amp-bf16", best, found, "this CPU multiplies bfloat16 numbers faster"))
+            best, layout_open = found, False
+    if layout_open:
+        found = faster(best, FASTER_LAYOUT, channels_last=True)
+        if found is not None:
+            reasons.append(_because("channels-last", best, found, "convolutions read the channels of a position together"))
+            best = found
+    if "compile" in given or steps is None or start.compile:
+        return CpuChoice(best, tuple(reasons), compile_s(price(best.strategy)[1]) if start.compile else 0.0)
+    return _compiled(price, best, reasons, steps, compiler=compiler)
+
+
+def _compiled(price: Price, eager: Forecast, reasons: list[str], steps: float, *, compiler: bool) -> CpuChoice:
+    """The same compiled, where that pays back within the run."""
+    most_saved_s = steps * eager.step_time_s.value * (1 - LEAST_COMPILED_SHARE)
+    if most_saved_s < SHORTEST_COMPILE_S:
+        return CpuChoice(eager, (*reasons, f"not compiled: {steps:,.0f} steps are too few to pay for it"))
+    if not compiler:
+        return CpuChoice(eager, (*reasons, "not compiled: no C++ compiler (CXX, else g++ or clang++) or no headers of Python"))
+    found = _try(price, eager.strategy.but(compile=True))
+    if isinstance(found, Exception):
+        return CpuChoice(eager, (*reasons, f"not compiled: {found}"))
+    compiled, takes_s, compiled_s = found[0], compile_s(found[1]), _step_s(found[0])
+    if compiled.memory.fits is False or compiled_s * FASTER_COMPILED > _step_s(eager):
+        slower = "would not fit" if compiled.memory.fits is False else f"would hardly be faster ({format_duration(compiled_s)})"
+        return CpuChoice(eager, (*reasons, f"not compiled: compiled steps {slower}"))
+    after = pays_back_after(takes_s, eager_step_s=_step_s(eager), compiled_step_s=compiled_s)
+    told = f"compiling takes about {takes_s:.0f} s and pays back after {after:,} steps"
+    if after > steps:
+        return CpuChoice(eager, (*reasons, f"not compiled: {told}, the run has {steps:,.0f}"))
+    return CpuChoice(compiled, (*reasons, f"compiled: {told}"), takes_s)
+
+
+def _try(price: Price, strategy: Strategy) -> tuple[Forecast, Trace] | UnsupportedError | MissingDependencyError:
+    try:
+        return price(strategy)
+    except (UnsupportedError, MissingDependencyError) as error:
+        return error
+
+
+def _convolves_images(trace: Trace) -> bool:
+    """Whether the step has convolutions, whose layout could be another."""
+    return bool((trace.operations.kind == KINDS.index("conv")).any())
+
+
+def _step_s(forecast: Forecast) -> float:
+    return forecast.step_time_s.value
+
+
+def _because(name: str, before: Forecast, after: Forecast, why: str) -> str:
+    layout = ", channels-last" if after.strategy.channels_last and name != "channels-last" else ""
+    return (
+        f"{name}{layout}: {why}; {format_duration(_step_s(after))} a step instead of {format_duration(_step_s(before))} "
+        f"in {before.strategy.precision}"
+    )

@@ -1,0 +1,62 @@
+"""The CPU of this machine as a place to train: its settings are chosen on traces with its own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.errors import MissingDependencyError, UnsupportedError
+from gpuwise.plan.buying.candidates import Candidate, Key
+from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
+from gpuwise.plan.pricing import NoStrategy
+from gpuwise.plan.space import legal
+from gpuwise.plan.types import Request
+
+
+def choices_here(
+    places: Mapping[Key, Candidate],
+    best: Mapping[Key, Forecast | NoStrategy],
+    own: Price,
+    request: Request,
+    *,
+    samples: int,
+    compiler: bool,
+) -> dict[Key, CpuChoice]:
+    """What is chosen for each place that is this machine's CPU; `best`: what recordings say of all places."""
+    found = {}
+    for key, item in places.items():
+        by_recordings = best[key]
+        if item.offer.provider != "here" or item.chip.kind != "cpu" or isinstance(by_recordings, NoStrategy):
+            continue
+        choice = choose_here(item, by_recordings, own, request, samples=samples, compiler=compiler)
+        if choice is not None:
+            found[key] = choice
+    return found
+
+
+def choose_here(
+    item: Candidate, found: Forecast, own: Price, request: Request, *, samples: int, compiler: bool
+) -> CpuChoice | None:
+    """Precision, layout and compilation for this CPU, at the largest micro-batch up to that of `found` that fits.
+
+    Arguments:
+        found: the best strategy by recordings, which have a GPU's kernels. own: prices of the job's steps here.
+        samples: of the run.
+
+    None where the job cannot be traced here, or fits at no micro-batch.
+    """
+    given = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
+    batch = found.strategy.global_batch
+    for micro_batch in reversed(legal.micro_batches(batch, request.micro_batch, request.accumulate)):
+        if micro_batch > found.strategy.micro_batch:
+            continue
+        start = found.strategy.but(
+            precision=request.precision or "fp32", micro_batch=micro_batch, accumulation=batch // micro_batch
+        )
+        try:
+            choice = choose(own, start, item.chip, given=given, steps=-(-samples // batch), compiler=compiler)
+        except (UnsupportedError, MissingDependencyError):
+            return None
+        if choice.forecast.memory.fits is not False:
+            return choice
+    return None

@@ -1,0 +1,1 @@
+"""From the length of a run to calendar time and money."""

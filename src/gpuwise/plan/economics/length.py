@@ -1,0 +1,94 @@
+"""How much is trained: in samples, from what the user says and what the job knows of its data set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuwise.cost.forecast import Forecast, Interval, WholeRun
+from gpuwise.errors import InputError
+from gpuwise.plan.economics import terms as economics
+from gpuwise.trace.trace import Header
+from gpuwise.units import format_count, format_duration, parse_count
+
+MOST_EPOCHS = 10**9
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """How much to train: samples, epochs or tokens, or samples an epoch and epochs.
+
+    samples_per_epoch: of the job's own data set, None where unknown.
+    """
+
+    samples: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    samples_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and (self.samples is not None or self.epochs is not None):
+            raise InputError(
+                "more than one of samples, epochs and tokens is given.",
+                ["give one of them", "samples and epochs together are samples an epoch, and epochs"],
+            )
+        if self.epochs is not None and self.epochs > MOST_EPOCHS:
+            raise InputError(f"epochs {self.epochs:,} is no sensible number: at most {MOST_EPOCHS:,}.")
+        for name in ("samples", "epochs", "tokens", "samples_per_epoch"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], samples_per_epoch: int | None) -> RunLength:
+        """From gpuwise.step_settings.WorkSettings, where counts may be text: "50k"."""
+
+        def count(name: str) -> int | None:
+            value = settings.get(name)
+            return None if value is None else parse_count(str(value), f"a number of {name}")
+
+        return cls(count("samples"), settings.get("epochs"), count("tokens"), samples_per_epoch)
+
+    @property
+    def named(self) -> bool:
+        """Whether the user says how much."""
+        return any(value is not None for value in (self.samples, self.epochs, self.tokens))
+
+    def total_samples(self, header: Header) -> tuple[int, list[str]]:
+        """Samples to train on, and what was assumed. Raises InputError where neither the user nor the job says."""
+        if self.samples is not None:
+            return math.ceil((self.epochs or 1) * self.samples), []
+        if self.tokens is not None:
+            if header.sample_unit != "token":
+                raise InputError(f"{header.job} counts {header.sample_unit}s, not tokens.", ["give --samples or --epochs"])
+            each = header.units_per_sample
+            told = f"{format_count(self.tokens)} tokens in samples of {each:,}; --seq-len changes it"
+            return math.ceil(self.tokens / each), [told]
+        if self.samples_per_epoch is None:
+            tokens = ", --tokens" if header.sample_unit == "token" else ""
+            raise InputError(
+                f"how much to train {header.job} is not known: it has no data set of a known size.",
+                [f"give --samples{tokens}, e.g. --samples 1M"],
+            )
+        assumed = [] if self.epochs else ["assumed 1 epoch; --epochs changes it"]
+        return math.ceil((self.epochs or 1) * self.samples_per_epoch), assumed
+
+
+def with_whole_run(forecast: Forecast, length: RunLength, header: Header) -> Forecast:
+    """The forecast with time and money of a run of this length, on demand and without an interruption.
+
+    A machine that is rented is paid while it is set up. Raises InputError where the length is not known.
+    """
+    samples, assumed = length.total_samples(header)
+    steps = -(-samples // forecast.strategy.global_batch)
+    work, usd_per_hour = forecast.step_time_s.scaled(steps), forecast.usd_per_hour
+    terms = economics.Terms("on-demand", usd_per_hour or 0.0, setup_s=0.0 if usd_per_hour is None else economics.SETUP_S)
+    bills = [economics.bill(seconds, terms) for seconds in (work.value, work.low, work.high)]
+    if usd_per_hour is not None:
+        assumed.append(f"assumed {format_duration(economics.SETUP_S)} to set the machine up before the first step")
+    hours = Interval(*(bill.calendar_s / economics.HOUR_S for bill in bills))
+    usd = None if usd_per_hour is None else Interval(*(bill.usd for bill in bills))
+    run = WholeRun(samples, steps, hours, usd)
+    return replace(forecast, run=run, assumptions=(*forecast.assumptions, *assumed))

@@ -1,0 +1,150 @@
+"""What `fit` answers: a row a technique, the peak, and what would make a job fit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuwise.cost.forecast import Forecast, MemoryForecast
+from gpuwise.cost.memory.peak import Peak
+from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange
+from gpuwise.printed import Printed
+from gpuwise.strategy import Strategy
+
+# A technique that frees less of the peak than this is said to free nothing; a step longer by less than that is as long.
+LEAST_FREED, LEAST_TIME = 0.005, 0.005
+
+
+@dataclass(frozen=True)
+class FitRow:
+    """One memory technique on the device.
+
+    kind: see gpuwise.plan.fit.techniques. strategy: at the batch all rows share; devices: how many it takes.
+    largest_micro_batch: None where not even one sample fits. memory: at the shared batch; of the first row as the
+    allocator holds it, of others counted (memory.counted_only): theirs, and largest_micro_batch, are near, not exact.
+    freed_bytes: of tensors and what stands outside the allocator, against the first row, on each device; exact.
+    step_time_ratio: time of a sample and device against the first row (above 1: slower). changes_training: what is
+    trained, or how it converges, differs. unavailable: why there are no numbers.
+    """
+
+    technique: str
+    devices: int
+    strategy: Strategy
+    largest_micro_batch: int | None = None
+    memory: MemoryForecast | None = None
+    freed_bytes: int | None = None
+    step_time_ratio: float | None = None
+    note: str = ""
+    unavailable: str | None = None
+    kind: str = "asked"
+    changes_training: bool = False
+
+    @property
+    def frees(self) -> bool:
+        """Whether it frees enough to speak of."""
+        if self.memory is None or not self.freed_bytes:
+            return False
+        return self.freed_bytes >= LEAST_FREED * (self.memory.peak_allocated_bytes + self.freed_bytes)
+
+    @property
+    def trade(self) -> tuple[int, float]:
+        """Sorts rows, best first: what frees memory for no time by how much it frees, then by bytes freed for the time
+        lost; the same for what changes the training, and for more devices; then what frees nothing or has no numbers."""
+        if self.unavailable is not None or self.freed_bytes is None or self.step_time_ratio is None:
+            return 7, 0.0
+        if not self.frees:
+            return 6, -self.freed_bytes
+        after = 4 if self.kind == "sharding" else 2 if self.changes_training else 0
+        lost = self.step_time_ratio - 1
+        return (after, -self.freed_bytes) if lost <= LEAST_TIME else (after + 1, -self.freed_bytes / lost)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "technique": self.technique,
+            "kind": self.kind,
+            "changes_training": self.changes_training,
+            "devices": self.devices,
+            "strategy": self.strategy.to_dict(),
+            "largest_micro_batch": self.largest_micro_batch,
+            "memory": None if self.memory is None else asdict(self.memory),
+            "freed_bytes": self.freed_bytes,
+            "step_time_ratio": self.step_time_ratio,
+            "note": self.note,
+            "unavailable": self.unavailable,
+        }
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Techniques that together make one sample fit the device, by name, and the strategy that turns them on."""
+
+    techniques: tuple[str, ...]
+    strategy: Strategy
+    changes_training: bool
+
+    @property
+    def words(self) -> str:
+        return ", ".join(self.techniques) + (" (changes what is trained)" if self.changes_training else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "techniques": list(self.techniques),
+            "strategy": self.strategy.to_dict(),
+            "changes_training": self.changes_training,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class FitResult(Printed):
+    """rows[0] is what was asked, the others follow in order of best trade. micro_batch: the one all are compared at.
+
+    peak: of what was asked, at that micro-batch. forecast: at the largest micro-batch, None where it does not fit.
+    Where it does not: nearest_chips, the smallest that hold what was asked; nearest_techniques, those that alone make it
+    fit on the device; nearest_combination of techniques; nearest_devices, the fewest that hold it sharded; answer: the
+    smallest change that fits.
+    """
+
+    job: str
+    device: str
+    count: int
+    capacity_bytes: int | None
+    micro_batch: int
+    rows: tuple[FitRow, ...]
+    forecast: Forecast | None
+    peak: Peak
+    nearest_chips: tuple[str, ...] = ()
+    nearest_techniques: tuple[str, ...] = ()
+    nearest_combination: Combination | None = None
+    nearest_devices: int | None = None
+    answer: FittingChange | NoFittingChange | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.rows[0].largest_micro_batch is not None
+
+    @property
+    def largest_micro_batch(self) -> int | None:
+        return self.rows[0].largest_micro_batch
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `gpuwise fit --json`."""
+        combination = self.nearest_combination
+        return {
+            "job": self.job,
+            "device": self.device,
+            "count": self.count,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "largest_micro_batch": self.largest_micro_batch,
+            "micro_batch": self.micro_batch,
+            "peak": self.peak.to_dict(),
+            "techniques": [row.to_dict() for row in self.rows],
+            "forecast": None if self.forecast is None else self.forecast.to_dict(),
+            "nearest_chips": list(self.nearest_chips),
+            "nearest_techniques": list(self.nearest_techniques),
+            "nearest_combination": None if combination is None else combination.to_dict(),
+            "nearest_devices": self.nearest_devices,
+            "answer": self.answer.to_dict() if isinstance(self.answer, FittingChange) else None,
+            "assumptions": list(self.assumptions),
+        }

@@ -1,0 +1,97 @@
+"""The legal space: which precisions, batches and meshes are worth trying on a chip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+
+from gpuwise.cost.rates import fast_fp16, precisions_of
+from gpuwise.errors import PrecisionError
+from gpuwise.hardware.types import Chip
+from gpuwise.plan.space.global_batch import power_of_two_below
+from gpuwise.strategy import Mesh
+
+# Where state that every replica repeats takes more of a device than this, a sharded strategy is tried as well.
+CROWDED = 0.3
+
+
+def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train") -> list[str]:
+    """Precisions worth trying of those the chip computes in, fastest first; the pinned one alone where it is among them.
+
+    Pure bf16 is never chosen for training: it changes what is trained, so the user has to pin it. A forward pass (mode "infer")
+    holds its weights in it where the chip computes in it and PyTorch can trace it; no recording of a preset does.
+    """
+    able = precisions_of(chip)
+    if pinned is not None:
+        return [pinned] if pinned in able else []
+    half = "amp-bf16" if "amp-bf16" in able or not fast_fp16(chip) else "amp-fp16"
+    single = "tf32" if "tf32" in able else "fp32"
+    pure = ("bf16",) if mode == "infer" and find_spec("torch") is not None else ()
+    return [precision for precision in (*pure, half, single) if precision in able]
+
+
+def assumed_precision(precision: str, refused: PrecisionError | None) -> str:
+    """What is said of a precision that nobody asked for. refused: why it is none of the faster ones."""
+    why = "" if refused is None else f": {refused.what.removesuffix('.')}"
+    return f"assumed precision {precision}{why}"
+
+
+def recomputes_for(pinned: str | None) -> list[str]:
+    """Cheapest in time first: recomputation is only tried where memory limits the batch, and where it can be traced."""
+    return ["none", "selective", "full"] if pinned is None else [pinned]
+
+
+def slice_of(chip: Chip, share: float) -> Chip:
+    """A fraction of a chip, as fractional offers sell it: that share of memory, bandwidth, rates, units and power."""
+    if share >= 1:
+        return chip
+
+    def part(value: float | None) -> float | None:
+        return None if value is None else value * share
+
+    return replace(
+        chip,
+        memory_bytes=None if chip.memory_bytes is None else int(chip.memory_bytes * share),
+        memory_bandwidth_bytes_per_s=part(chip.memory_bandwidth_bytes_per_s),
+        peak_flops_per_s={name: rate * share for name, rate in chip.peak_flops_per_s.items()},
+        sm_count=None if chip.sm_count is None else max(1, int(chip.sm_count * share)),
+        tdp_w=part(chip.tdp_w),
+    )
+
+
+def batch_for(
+    global_batch: int, *, devices: int, micro_batch: int | None = None, accumulate: int | None = None, exact: bool
+) -> int | None:
+    """The global batch on this many devices; None where it does not divide and is exact (the user's own).
+
+    A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors; it follows from
+    micro_batch and accumulate where both are pinned.
+    """
+    unit = devices * (micro_batch or 1) * (accumulate or 1)
+    if micro_batch and accumulate:
+        return unit if not exact or unit == global_batch else None
+    if global_batch % unit == 0:
+        return global_batch
+    if exact:
+        return None
+    each = max(1, round(global_batch / unit))
+    step = max(1, power_of_two_below(each) // 4)
+    return round(each / step) * step * unit
+
+
+def micro_batches(per_device_batch: int, pinned: int | None = None, accumulate: int | None = None) -> list[int]:
+    """Micro-batches that divide a device's batch, ascending: its powers of two and its other divisors."""
+    if accumulate is not None:
+        alone, rest = divmod(per_device_batch, accumulate)
+        return [alone] if not rest and alone and pinned in (None, alone) else []
+    if pinned is not None:
+        return [pinned] if per_device_batch % pinned == 0 else []
+    small = [d for d in range(1, math.isqrt(per_device_batch) + 1) if per_device_batch % d == 0]
+    return sorted({*small, *(per_device_batch // d for d in small)})
+
+
+def meshes(devices: int) -> Sequence[Mesh]:
+    """Replicated first; sharded where that may not fit. One device has one mesh."""
+    return [Mesh()] if devices == 1 else [Mesh(dp_replicate=devices), Mesh(dp_shard=devices)]

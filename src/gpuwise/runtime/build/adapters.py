@@ -1,0 +1,162 @@
+"""Low-rank adapters (LoRA) on any module, and frozen weights in 4 bits under them (QLoRA)."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
+from gpuwise.job.dependencies import require
+from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.runtime.build.adapters_recorded import Linear4Bit, RecordedModule, is_only_recorded, pack, with_low_rank
+from gpuwise.runtime.build.linears import inner_linears
+from gpuwise.strategy import Strategy
+
+ALPHA_PER_RANK = 2  # an adapter's output is scaled by alpha / rank
+# What the 4-bit products are computed in; other precisions compute in fp32.
+_COMPUTE = {"amp-bf16": torch.bfloat16, "bf16": torch.bfloat16, "amp-fp16": torch.float16}
+
+
+def adapted(model: nn.Module, strategy: Strategy) -> nn.Module:
+    """The model with its weights frozen and a trainable product of two thin matrices beside each linear layer.
+
+    Every `nn.Linear` gets one but the output head; adapters are made in fp32. For qlora the frozen weights of those
+    layers become bitsandbytes' `Linear4bit`, which packs its weight when it moves to its device: NF4 in blocks of 64
+    with the scales quantized again, 0.516 bytes a parameter. A model without an adapter comes back as it is.
+
+    Raises UnsupportedError where no layer can have one, InputError for qlora in fp8, MissingDependencyError without peft or
+    bitsandbytes.
+    """
+    if strategy.adapter == "none":
+        return model
+    if strategy.adapter == "qlora" and strategy.precision == "fp8":
+        raise InputError(
+            "weights held in 4 bits are multiplied in 16 bits, not in fp8.", ["--precision amp-bf16", "--adapter lora"]
+        )
+    make_importable()  # peft imports transformers, which imports torchvision where it is installed
+    peft = _package("peft", purpose="train adapters")
+    names = inner_linears(model)
+    if not names:
+        raise UnsupportedError(
+            f"{type(model).__name__} has no linear layer beside its output that could have an adapter.", ["leave out --adapter"]
+        )
+    if strategy.adapter == "qlora":
+        in_4_bits(model, names, _COMPUTE.get(strategy.precision, torch.float32), double_quantized=True)
+    four_bits_recorded = any(isinstance(model.get_submodule(name), Linear4Bit) for name in names)
+    if peft is None or four_bits_recorded:
+        return _trained_in_fp32(with_low_rank(model, names, strategy.adapter_rank, float(ALPHA_PER_RANK)))
+    exactly = "|".join(re.escape(name) for name in names)
+    config = peft.LoraConfig(
+        r=strategy.adapter_rank,
+        lora_alpha=ALPHA_PER_RANK * strategy.adapter_rank,
+        target_modules=exactly,
+        lora_dropout=0.0,
+        bias="none",
+    )
+    return _trained_in_fp32(peft.inject_adapter_in_model(config, model))
+
+
+def _package(name: str, *, purpose: str) -> ModuleType | None:
+    """The package; None where it is absent and the step is only recorded. Raises MissingDependencyError."""
+    try:
+        return require(name, purpose=purpose)
+    except MissingDependencyError:
+        if is_only_recorded():
+            return None
+        raise
+
+
+def _trained_in_fp32(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+def in_4_bits(model: nn.Module, names: list[str], compute: torch.dtype, *, double_quantized: bool) -> None:
+    """Puts bitsandbytes' 4-bit layers in the place of these linear layers; weights are packed by `packed`.
+
+    Arguments:
+        compute: what products are computed in, and the weight is unpacked to.
+        double_quantized: the scales are quantized, too (one fp32 scale for 64 weights is 0.0625 bytes a parameter).
+    """
+    bitsandbytes = _package("bitsandbytes", purpose="hold weights in 4 bits")
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        old = model.get_submodule(name)
+        assert isinstance(old, nn.Linear)
+        if bitsandbytes is None:
+            setattr(model.get_submodule(parent), child, Linear4Bit(old, compute, double_quantized=double_quantized))
+            continue
+        new = bitsandbytes.nn.Linear4bit(
+            old.in_features,
+            old.out_features,
+            bias=old.bias is not None,
+            compute_dtype=compute,
+            compress_statistics=double_quantized,
+            quant_type="nf4",
+            device="meta",
+        )
+        new.weight = bitsandbytes.nn.Params4bit(
+            old.weight.detach().to(compute), compress_statistics=double_quantized, quant_type="nf4", module=new
+        )
+        new.bias = old.bias
+        setattr(model.get_submodule(parent), child, new)
+    setattr(model, "is_loaded_in_4bit", True)  # noqa: B010 (by which peft knows its layer for them)
+
+
+def awaits_packing(tensor: torch.Tensor) -> bool:
+    """Whether this is the weight of a 4-bit layer that is not packed yet."""
+    return getattr(tensor, "bnb_quantized", None) is False
+
+
+def packed(weight: Any, device: torch.device) -> nn.Parameter:
+    """The weight of a 4-bit layer, packed on its device: two values a byte, shape (parameters / 2, 1)."""
+    if active_fake_mode() is None:
+        result: nn.Parameter = weight.to(device)
+        return result
+    if isinstance(weight.module, RecordedModule):
+        return pack(weight, device)
+    functional = import_module("bitsandbytes.functional")
+    if "dynamic" not in functional.name2qmap:  # kept for the whole process: it must not be a fake
+        with unset_fake_temporarily():
+            functional.name2qmap["dynamic"] = functional.create_dynamic_map()
+    # By shape: before 2.13 fake tensors refuse every operation, `.data` too, on a class of parameters that is not PyTorch's.
+    values = torch.empty(weight.shape, dtype=weight.dtype, device=device)
+    data, state = functional.quantize_4bit(values, quant_type=weight.quant_type, compress_statistics=weight.compress_statistics)
+    # A plain parameter: the class of bitsandbytes would hide that the tensor is a fake.
+    parameter = nn.Parameter(data, requires_grad=False)
+    parameter.quant_state = weight.module.quant_state = state  # type: ignore[attr-defined]
+    return parameter
+
+
+def own_scales(model: nn.Module) -> None:
+    """Makes buffers of what packed layers hold besides their weights, and lets them share one table, as on a GPU.
+
+    For fake tensors: bitsandbytes keeps these where no traversal of the model finds them.
+    """
+    tables: list[torch.Tensor] = []
+    for module in model.modules():
+        state = getattr(module, "quant_state", None)
+        if state is None:
+            continue
+        held = {"absmax": state.absmax, "code": state.code}
+        if state.nested:
+            tables.append(state.state2.code)
+            state.state2.code = tables[0]
+            held |= {"offset": state.offset, "absmax_absmax": state.state2.absmax, "absmax_code": tables[0]}
+        for name, tensor in held.items():
+            module.register_buffer(name, tensor, persistent=False)
+
+
+def parameter_count(parameter: nn.Parameter) -> int:
+    """Weights a parameter stands for: a packed one holds two a byte."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else int(torch.Size(state.shape).numel())

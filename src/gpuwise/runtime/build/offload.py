@@ -1,0 +1,170 @@
+"""What lives in host memory and visits the device: the optimizer's state and step, and the parameters of blocks.
+
+The optimizer works on copies of the parameters in (pinned) host memory. Each gradient is sent there as soon as backward
+has it, and freed on the device; after the step the new parameters are sent back. The scheme is that of ZeRO-Offload
+(Ren et al., 2021) on one device. With parameters offloaded, too, a repeated block holds device memory only while its
+forward or backward runs; what is outside the blocks (embeddings, head) stays on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.job import repeated_blocks
+from gpuwise.runtime.build.optimizers import Together
+
+HOST = torch.device("cpu")
+
+
+def refuse_host(device: torch.device) -> None:
+    """Raises InputError on a CPU: there is nowhere to offload to."""
+    if device.type == HOST.type:
+        raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy in host memory, pinned where the device can read it directly."""
+    copy = torch.empty_like(tensor, device=HOST, requires_grad=False)
+    if tensor.device.type == "cuda":
+        copy = copy.pin_memory()
+    return copy.copy_(tensor.detach())
+
+
+class HostCopies(dict[Parameter, Parameter]):
+    """Each parameter of a model with its copy in host memory, which is the one that is kept up to date."""
+
+    def __init__(self, parameters: Iterable[Parameter]):
+        super().__init__({p: Parameter(on_host(p), requires_grad=p.requires_grad) for p in parameters})
+
+
+class VisitingBlocks:
+    """Brings the parameters of a repeated block to the device for its forward and its backward, and frees them after.
+
+    A parameter that several modules share stays on the device. While a block is away its parameters have no memory: their
+    values must not be read, and a state dict has the host's copies instead.
+
+    Raises UnsupportedError for a model without repeated blocks.
+    """
+
+    def __init__(self, model: nn.Module, copies: HostCopies):
+        blocks = repeated_blocks(model)
+        if not blocks:
+            raise UnsupportedError(
+                f"{type(model).__name__} has no repeated blocks whose parameters could visit the device.",
+                ["--offload optimizer", "group the layers in a torch.nn.ModuleList"],
+            )
+        holders: dict[Parameter, int] = {}
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                holders[parameter] = holders.get(parameter, 0) + 1
+        self.copies = copies
+        self._of = {block: [p for p in block.parameters() if holders[p] == 1] for block in blocks}
+        self._visiting = {p for parameters in self._of.values() for p in parameters}
+        self._here: nn.Module | None = None
+        for block in blocks:
+            self._free(block)
+            block.register_forward_pre_hook(lambda module, args: self.bring(module))
+            block.register_forward_hook(self._after_forward)
+        model.register_state_dict_post_hook(partial(self._give_copies))
+
+    def stays(self, parameter: Parameter) -> bool:
+        return parameter not in self._visiting
+
+    def bring(self, block: nn.Module) -> None:
+        """Fills the block's parameters from the host; the block that was here before leaves."""
+        if self._here is block:
+            return
+        self.leave()
+        for parameter in self._of[block]:
+            # What autograd saved is this very storage: it is filled again with what it held.
+            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter):
+                parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+                parameter.copy_(self.copies[parameter], non_blocking=True)
+        self._here = block
+
+    def leave(self) -> None:
+        """Frees the block that is here, if any."""
+        if self._here is not None:
+            self._free(self._here)
+            self._here = None
+
+    def _free(self, block: nn.Module) -> None:
+        for parameter in self._of[block]:
+            parameter.untyped_storage().resize_(0)
+
+    def _after_forward(self, block: nn.Module, args: Any, output: Any) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(lambda gradient: self.bring(block))
+        self.leave()
+
+    def _give_copies(self, model: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """A state dict holds the host's copies of what is not on the device."""
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if not self.stays(parameter) and prefix + name in state:
+                state[prefix + name] = self.copies[parameter].detach()
+
+
+class HostOptimizer(Together):
+    """An optimizer whose state and step are the host's. copies: what it updates, by the parameter each is a copy of.
+
+    Arguments:
+        make: the optimizer of the copies it is given.
+        visiting: the blocks whose parameters are fetched when they are needed; all others are sent back after the step.
+    """
+
+    def __init__(
+        self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer], visiting: VisitingBlocks | None = None
+    ):
+        self._all_copies = copies
+        self.copies = {p: copy for p, copy in copies.items() if p.requires_grad}
+        self._visiting = visiting
+        super().__init__([make(list(self.copies.values()))])
+        for parameter, copy in self.copies.items():
+            parameter.register_post_accumulate_grad_hook(partial(self._send_gradient, copy, on_host(copy)))
+
+    def arrive(self) -> None:
+        """Waits for the gradients on their way: before that the host must not read or change them."""
+        device = next(iter(self.copies)).device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.arrive()
+        if self._visiting is not None:
+            self._visiting.leave()  # it would be there with its old values
+        super().step()
+        for parameter, copy in self.copies.items():
+            if self._visiting is None or self._visiting.stays(parameter):
+                parameter.copy_(copy, non_blocking=True)
+
+    @torch.no_grad()
+    def take_loaded(self) -> None:
+        """Takes over what was loaded into the model: a state dict has the copies of what visits, so the others are left."""
+        if self._visiting is not None:
+            self._visiting.leave()  # it would be there with its old values
+        for parameter, copy in self._all_copies.items():
+            if self._visiting is None or self._visiting.stays(parameter):
+                copy.copy_(parameter)
+
+    def _send_gradient(self, copy: Parameter, room: Tensor, parameter: Tensor) -> None:
+        """Adds a gradient to the host's and frees it. `room` is where the host's gradient lies."""
+        assert parameter.grad is not None
+        if self.on_gradient is not None:
+            self.on_gradient(parameter)
+        if copy.grad is None:
+            copy.grad = room
+            room.copy_(parameter.grad, non_blocking=True)  # freed memory is reused on this stream only, after the copy
+        else:
+            copy.grad.add_(parameter.grad.to(HOST))
+        parameter.grad = None

@@ -1,0 +1,241 @@
+"""A job's own step: forward passes, backwards and updates in the order the user wrote, run and traced alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from gpuwise.errors import InputError, JobError, PrecisionError, UnsupportedError
+from gpuwise.job import Job
+from gpuwise.runtime.build.compiling import compiled_parts
+from gpuwise.runtime.build.named_loss import TOTAL, Parts, check_trains, separated
+from gpuwise.runtime.build.own_optimizers import needs_closure
+from gpuwise.runtime.build.precision import autocast
+from gpuwise.strategy import Strategy
+
+ONLY = "optimizer"  # the name of an optimizer that the job gives without one
+
+Clip = Callable[[list[Parameter]], Tensor]
+
+
+class StepContext:
+    """What a job's own step works with: `Job(step=lambda context, batch: ...)`.
+
+    model: the job's, on its device. optimizers: by name; the only one of a job that gives no names is "optimizer".
+
+    The step runs under autocast where the precision is a mixed one; `backward` and `update` leave that region by themselves.
+    Gradients are those of PyTorch: they add up until `zero_grad`, and all of them are freed when the step is over.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Mapping[str, Optimizer],
+        *,
+        precision: str,
+        device: torch.device,
+        scaler: torch.amp.GradScaler,
+        clip: Clip | None,
+    ):
+        self.model, self.optimizers, self.device = model, dict(optimizers), device
+        self._precision, self._scaler, self._clip = precision, scaler, clip
+        self.norms: list[Tensor] = []  # of the gradients of each update of the step, before they were clipped
+        self.updated: set[int] | None = set()  # ids of parameters that an update had a gradient for, while that is of interest
+        self._stepped: set[str] = set()
+        # What the evaluations of a closure run in; a recording tells them from the optimizer's own work.
+        self.evaluation: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def backward(self, loss: Tensor, **arguments: Any) -> None:
+        """Adds the gradients of a loss, scaled where fp16 needs it. arguments: of torch.Tensor.backward (retain_graph, say)."""
+        check_trains(loss)
+        with self._outside_autocast():
+            (self._scaler.scale(loss) if self._scaler.is_enabled() else loss).backward(**arguments)
+
+    def zero_grad(self, name: str | None = None) -> None:
+        """Frees the gradients of an optimizer's parameters; of the whole model without a name."""
+        if name is None:
+            self.model.zero_grad()
+        else:
+            self._named(name).zero_grad()
+
+    def update(self, name: str | None = None, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """The step of an optimizer; its gradients are unscaled and clipped before, as the job says.
+
+        Arguments:
+            name: not needed where the job has one optimizer.
+            closure: evaluates the loss again, with zero_grad and backward, for optimizers such as LBFGS.
+
+        Returns what the optimizer returns: with a closure the loss of its first evaluation.
+        """
+        name = self._name(name)
+        optimizer = self.optimizers[name]
+        if closure is not None or needs_closure(optimizer):
+            return self._update_by_closure(name, optimizer, closure)
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if self.updated is not None:
+            self.updated |= {id(p) for p in held if p.grad is not None}
+        with self._outside_autocast():
+            if self._scaler.is_enabled() and name in self._stepped:
+                raise JobError(
+                    f"the step updates {name!r} twice, and fp16's gradient scale holds for one update of each.",
+                    ["--precision amp-bf16", "one update of each optimizer a step"],
+                )
+            self._stepped.add(name)
+            if self._clip is not None:
+                self._scaler.unscale_(optimizer)
+                self.norms.append(self._clip(held))
+            if self._scaler.is_enabled():
+                self._scaler.step(optimizer)
+            else:
+                optimizer.step()
+        return None
+
+    def end(self) -> Tensor | None:
+        """After the step: the scale for the next one. Returns the 2-norm of all clipped gradients together, if any were."""
+        if self._scaler.is_enabled() and self._stepped:
+            self._scaler.update()
+        norms, self.norms = self.norms, []
+        self._stepped.clear()
+        return torch.linalg.vector_norm(torch.stack(norms)) if norms else None
+
+    def _update_by_closure(self, name: str, optimizer: Optimizer, closure: Callable[[], Tensor] | None) -> Tensor | None:
+        if closure is None:
+            raise JobError(
+                f"{type(optimizer).__name__} evaluates the loss itself: its update needs a closure.",
+                [f"context.update({name!r}, closure); closure() does zero_grad and backward, and returns the loss"],
+            )
+        if self._scaler.is_enabled() or self._clip is not None:
+            what = "fp16 gradients cannot be scaled" if self._scaler.is_enabled() else "gradients cannot be clipped"
+            raise UnsupportedError(f"{what} inside the evaluations of {type(optimizer).__name__}'s closure.", _CLOSURE_WAYS)
+
+        def evaluate() -> Tensor:
+            with self.evaluation(), autocast(self._precision, self.device.type):
+                loss = closure()
+            if self.updated is not None:
+                self.updated |= {id(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+            return loss
+
+        with self._outside_autocast():
+            optimizer_step: Callable[[Callable[[], Tensor]], Tensor] = optimizer.step  # type: ignore[assignment]  # typed in floats
+            return optimizer_step(evaluate)
+
+    def _name(self, name: str | None) -> str:
+        if name is None and len(self.optimizers) == 1:
+            return next(iter(self.optimizers))
+        if name not in self.optimizers:
+            raise JobError(
+                f"the step names the optimizer {name!r}; the job has {', '.join(map(repr, self.optimizers))}.",
+                [f"context.update({next(iter(self.optimizers))!r})"],
+            )
+        return name
+
+    def _named(self, name: str) -> Optimizer:
+        return self.optimizers[self._name(name)]
+
+    @contextmanager
+    def _outside_autocast(self) -> Iterator[None]:
+        """Without autocast, and without weights that were cast before: an update changes them."""
+        if not torch.is_autocast_enabled(self.device.type):
+            yield
+            return
+        with torch.autocast(self.device.type, enabled=False):
+            yield
+        torch.clear_autocast_cache()
+
+
+_CLOSURE_WAYS = ["--precision amp-bf16 or fp32", "a Job without clip_norm"]
+
+
+class OwnStep:
+    """A job's own step on one program; an evaluated closure where the job has a loss, and an optimizer that needs one.
+
+    context: what the step works with. parts: what it returned beside its loss the last time.
+    """
+
+    def __init__(self, job: Job, context: StepContext, strategy: Strategy):
+        self.context = context
+        self._step: Callable[[StepContext, Any], Any] = job.step if job.step is not None else _by_closure(job)
+        self._precision = strategy.precision
+        self.parts: Parts = {}
+
+    def take(self, batch: Any) -> Tensor:
+        """All of it on one batch. Returns the loss, detached."""
+        with autocast(self._precision, self.context.device.type):
+            result = self._step(self.context, batch)
+        loss, self.parts = separated(result, what="step")
+        return loss.detach()
+
+    def never_updated(self, model: nn.Module) -> list[str]:
+        """Names of trained parameters that no update of the steps so far had a gradient for. To be asked once: it stops
+        the counting."""
+        updated, self.context.updated = self.context.updated or set(), None
+        return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in updated]
+
+
+def _by_closure(job: Job) -> Callable[[StepContext, Any], Any]:
+    """The step of a job whose optimizer evaluates the loss itself."""
+    assert job.loss is not None
+    compute = job.loss
+
+    def step(context: StepContext, batch: Any) -> Any:
+        first: list[Any] = []
+
+        def closure() -> Tensor:
+            context.zero_grad()
+            loss, parts = separated(compute(context.model, batch))
+            context.backward(loss)
+            if not first:
+                first.append({**parts, TOTAL: loss.detach()})
+            return loss
+
+        context.update(closure=closure)
+        return first[0]
+
+    return step
+
+
+def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: bool) -> None:
+    """Raises InputError or UnsupportedError for techniques that a job's own step gives no meaning to, PrecisionError where it
+    is the precision.
+
+    Arguments:
+        closure: the job has no step of its own, but an optimizer that needs a closure.
+    """
+    name = job.name or "the job"
+    if closure:
+        what, why = f"the optimizer of {name} evaluates the loss itself", "within its step"
+    else:
+        what, why = f"{name} has a step of its own", "where that says"
+    refused: list[tuple[bool, str, list[str]]] = [
+        (
+            strategy.accumulation > 1,
+            f"it updates {why}, so gpuwise cannot accumulate gradients before",
+            ["--accumulate 1, with a larger --micro-batch"],
+        ),
+        (strategy.optimizer_in_backward, f"it updates {why}, not inside backward", ["leave out --optimizer-in-backward"]),
+        (strategy.keep_gradients, "it clears gradients itself", ["leave out --keep-gradients"]),
+        (strategy.offload != "none", "its updates are not moved to the host", ["--offload none"]),
+        (closure and job.clip_norm is not None, "gradients cannot be clipped inside a closure", _CLOSURE_WAYS[1:]),
+        (
+            not closure and strategy.compile and compiled_parts(model) == [model],
+            "it may call parts of the model, so the model is not compiled as a whole",
+            ["leave out --compile", "torch.compile parts in the Job's model function"],
+        ),
+    ]
+    for asked, reason, ways in refused:
+        if asked:
+            raise UnsupportedError(f"{what}: {reason}.", ways)
+    if closure and strategy.precision == "amp-fp16":
+        raise PrecisionError(f"{what}: fp16 gradients cannot be scaled inside a closure.", _CLOSURE_WAYS[:1])
+    if isinstance(job.optimizer, Mapping) and (strategy.optimizer or strategy.optimizer_kernels):
+        flag = "optimizer" if strategy.optimizer else "optimizer-kernels"
+        raise InputError(
+            f"{name} makes its own optimizers ({', '.join(job.optimizer)}); none of them is --{flag}'s.",
+            [f"leave out --{flag}", "choose it in the job's own functions"],
+        )

@@ -1,0 +1,87 @@
+"""A model made on its device: for real, or without any memory when fake tensors are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from gpuwise.runtime.build.adapters import awaits_packing, own_scales, packed
+
+
+def make_model(
+    factory: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None, *, on_host: bool = False
+) -> nn.Module:
+    """Calls the factory on the device and casts floating parameters and buffers to dtype (None: as they are).
+
+    on_host: the factory runs in host memory, for weights that take less once they are on the device.
+
+    Under fake tensors the factory runs on `meta`, outside the fake mode, where constructors that compute with small
+    real tensors (stochastic depth rates, say) still work; every tensor is then replaced by an empty one on the device.
+    """
+    if active_fake_mode() is None:
+        with torch.device("cpu") if on_host else device:
+            model = factory()
+    else:
+        with unset_fake_temporarily(), torch.device("meta"):
+            model = factory()
+    _replace_tensors(model, device, lambda tensor: _moved(tensor, device, dtype))
+    if active_fake_mode() is not None:
+        own_scales(model)
+    return model
+
+
+def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of four dimensions with its second one innermost in memory; another as it is."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def to_channels_last(model: nn.Module, device: torch.device) -> None:
+    """Puts parameters and buffers of four dimensions into that layout, as `Module.to(memory_format=...)` does: the strides
+    of one with a single channel, too."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    _replace_tensors(model, device, move, plain=False)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    if tensor.device.type == device.type and tensor.dtype == wanted:
+        return tensor
+    if tensor.device.type == "meta" or active_fake_mode() is not None:
+        return torch.empty_like(tensor, device=device, dtype=wanted)
+    return tensor.to(device, wanted)
+
+
+def _replace_tensors(
+    model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor], *, plain: bool = True
+) -> None:
+    """Replaces parameters, buffers and (plain) other tensors that are attributes; what was shared stays shared.
+
+    `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.
+    """
+    done: dict[int, torch.Tensor] = {}
+
+    def replaced(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in done and awaits_packing(tensor):
+            done[id(tensor)] = packed(tensor, device)
+        if id(tensor) not in done:
+            held = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
+            moved = move(held)
+            if isinstance(tensor, nn.Parameter):
+                moved = tensor if moved is held else nn.Parameter(moved, requires_grad=tensor.requires_grad)
+            done[id(tensor)] = moved
+        return done[id(tensor)]
+
+    for module in model.modules():
+        tables: list[dict[str, Any]] = [module._parameters, module._buffers, *([vars(module)] if plain else [])]
+        for table in tables:
+            for name, value in list(table.items()):
+                if isinstance(value, torch.Tensor):
+                    table[name] = replaced(value)

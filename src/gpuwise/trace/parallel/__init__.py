@@ -1,0 +1,1 @@
+"""One rank of several, composed from the trace of a rank alone."""

@@ -1,0 +1,194 @@
+"""Edit: a recorded step without its optimizer, to which operations and storages are added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.strategy import Strategy
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Operations, Sequence, Storages, Trace
+from gpuwise.trace.update.rows import Row, Temporary
+
+END = -2  # a place: behind everything recorded; of a storage: it lives to the end of the step
+_ROOM = 2**24  # numbers between two recorded positions, for the rows added there
+_ADD, _NEW = "aten.add_.Tensor", "aten.new_empty_strided.default"
+
+Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
+
+
+class Arrival(NamedTuple):
+    """gradient: its index; place: the last position of the first micro-batch before it is kept; again and added_at: the
+    storage in which the second micro-batch has it, and the position that adds that to the first's."""
+
+    gradient: int
+    place: int
+    again: int | None
+    added_at: int | None
+
+
+class Edit(Generic[Recorded]):
+    """A step whose optimizer's rows, and state, are taken out.
+
+    Gradients die at the end of the step unless told otherwise. A place is a recorded position, or what `insert` gives for
+    the last row it added. `gradients` are rows of the storages, in the order of the model's parameters.
+
+    Raises UnsupportedError where more than the optimizer is part of the update.
+    """
+
+    def __init__(self, trace: Recorded):
+        if trace.header.averages:
+            raise UnsupportedError(
+                "an average of the parameters is kept in this step: its update must be recorded, it cannot be composed.",
+                ["a Job without ema_decay"],
+            )
+        self._trace: Recorded = trace
+        sequence, storages = trace.sequence, trace.storages
+        mine = sequence.phase == PHASES.index("optimizer")
+        self._length = int(mine.argmax()) if mine.any() else len(sequence)
+        self._size = storages.size_bytes if storages.size_bytes.ndim == 1 else storages.size_bytes[:, 0]
+        self._category = storages.category.copy()
+        self._stays = np.arange(len(sequence)) < self._length
+        self._there = (storages.category != CATEGORIES.index("optimizer_state")) & (storages.born < self._length)
+        self._born = np.where(storages.born < 0, BEFORE, storages.born.astype(np.int64) * _ROOM)
+        self._last = self._length * _ROOM - 1
+        at_end = np.where(storages.died >= len(sequence), self._length * _ROOM, self._last)
+        self._died = np.where(storages.died >= self._length, at_end, storages.died.astype(np.int64) * _ROOM)
+        self.gradients = np.flatnonzero(storages.category == CATEGORIES.index("gradient"))
+        self.sizes_of_gradients: list[int] = self._size[self.gradients].tolist()
+        self.modules_of_gradients: list[int] = storages.module[self.gradients].tolist()
+        self._rows: list[Row] = []
+        self._places: list[tuple[int, int, int]] = []  # place, phase and micro-step of each added row
+        self._added: list[tuple[int, int, int, int, int]] = []  # size, category, module, born, died
+        self._used: dict[int, int] = {}
+
+    def insert(
+        self, place: int, rows: SequenceOf[Row], temporaries: Iterable[Temporary], *, phase: str, micro_step: int
+    ) -> int:
+        """Adds rows behind a place, and the memory they take and free. Returns the place of the last of them."""
+        place = (self._length - 1) * _ROOM if place == END else place * _ROOM
+        first = place + self._used.get(place, 0) + 1
+        self._used[place] = self._used.get(place, 0) + len(rows)
+        self._rows += rows
+        self._places += [(first + index, PHASES.index(phase), micro_step) for index in range(len(rows))]
+        self._added += [(t.size_bytes, CATEGORIES.index("temporary"), 0, first + t.born, first + t.died) for t in temporaries]
+        return first + len(rows) - 1
+
+    def add(self, size_bytes: int, category: str, module: int, born: int, died: int) -> None:
+        """Adds a storage; born and died are places, BEFORE or END."""
+        if size_bytes:
+            died = self._length * _ROOM if died == END else died
+            self._added.append((size_bytes, CATEGORIES.index(category), module, born, died))
+
+    def drop(self, position: int) -> None:
+        """Takes out a recorded position."""
+        self._stays[position] = False
+
+    def drop_second_micro_batch(self) -> None:
+        self._stays &= self._trace.sequence.micro_step != 1
+        born = self._trace.storages.born
+        self._there &= (born < 0) | (self._trace.sequence.micro_step[np.maximum(born, 0)] != 1)
+
+    def end_gradient(self, index: int, place: int) -> None:
+        self._died[self.gradients[index]] = place
+
+    def call(self, storage: int, category: str) -> None:
+        """Says what a recorded storage is for."""
+        self._category[storage] = CATEGORIES.index(category)
+
+    def arrivals(self) -> list[Arrival]:
+        """When backward has each gradient, in that order.
+
+        The second micro-batch does what the first did, and adds a gradient where the first keeps it.
+        """
+        sequence, storages = self._trace.sequence, self._trace.storages
+        is_add, is_new = (
+            np.array([n == name for n in self._trace.operations.name])[sequence.operation].tolist() for name in (_ADD, _NEW)
+        )
+        first, second = (np.flatnonzero(self._stays & (sequence.micro_step == step)).tolist() for step in (0, 1))
+        born, size = storages.born.tolist(), self._size.tolist()
+        waiting: dict[tuple[int, int], list[int]] = {}
+        for index, gradient in enumerate(self.gradients.tolist()):
+            waiting.setdefault((born[gradient], size[gradient]), []).append(index)
+        dying: dict[int, list[int]] = {}
+        for storage in np.flatnonzero(self._there & (self._category == CATEGORIES.index("temporary"))).tolist():
+            dying.setdefault(int(storages.died[storage]), []).append(storage)
+        found, same, done = [], {BEFORE: BEFORE}, 0  # same: position of the second micro-batch -> of the first
+        for position in second:
+            mine = dying.get(position, []) if is_add[position] else []
+            candidates = [(waiting.get((same.get(born[s], BEFORE), size[s]), []), s) for s in mine]
+            if usable := [(indices, s) for indices, s in candidates if indices]:
+                indices, storage = usable[0]
+                found.append(Arrival(indices.pop(0), first[done - 1], storage, position))
+            elif mine and done + 1 < len(first) and is_new[first[done]]:
+                # Laid out unlike its parameter: the first micro-batch keeps a copy, a new storage and what fills it.
+                copies = [indices for (at, _), indices in waiting.items() if at == first[done] and indices]
+                if copies:
+                    found.append(Arrival(copies[0].pop(0), first[done + 1], mine[0], position))
+                done += 2
+            elif done < len(first):
+                same[position] = first[done]
+                done += 1
+        left = [index for indices in waiting.values() for index in indices]  # never added: of one micro-batch only
+        return found + [Arrival(index, born[self.gradients[index]], None, None) for index in left]
+
+    def result(self, strategy: Strategy, *, gradient_shapes: tuple[tuple[int, ...], ...]) -> Recorded:
+        """The edited step, as what it was made from; strategy and gradient_shapes are those of its header."""
+        trace, sequence, storages = self._trace, self._trace.sequence, self._trace.storages
+        names, index = dict.fromkeys(self._rows), {}
+        for number, row in enumerate(names):
+            index[row] = len(trace.operations) + number
+        places = np.array(self._places, dtype=np.int64).reshape(-1, 3)
+        recorded = np.flatnonzero(self._stays)
+        where = np.concatenate([recorded * _ROOM, places[:, 0]])
+        order = np.argsort(where, kind="stable")
+        where = where[order]
+
+        def column(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+            return np.concatenate([old[recorded], new])[order].astype(old.dtype)
+
+        def position(place: np.ndarray) -> np.ndarray:
+            """The position at a place, or before it where that row was taken out."""
+            found = np.searchsorted(where, place, side="right") - 1
+            return np.where(place >= self._length * _ROOM, len(where), found).astype(np.int32)
+
+        added = np.array(self._added, dtype=np.int64).reshape(-1, 5)
+        kept = self._there
+        size_bytes, values = added[:, 0], np.array([row[3] for row in names], dtype=np.int64).reshape(len(names), -1)
+        if isinstance(trace, TraceFamily):  # a constant: the first term
+            size_bytes = _constant(size_bytes, storages.size_bytes.shape[-1])
+            values = _constant(values, trace.operations.values.shape[-1])
+        values = values.reshape(len(names), *trace.operations.values.shape[1:])
+        return replace(
+            trace,
+            header=replace(trace.header, strategy=strategy, gradient_shapes=gradient_shapes),
+            operations=Operations(
+                name=(*trace.operations.name, *(row[0] for row in names)),
+                kind=np.concatenate([trace.operations.kind, np.array([row[1] for row in names], dtype=np.int8)]),
+                dtype=(*trace.operations.dtype, *(row[2] for row in names)),
+                values=np.concatenate([trace.operations.values, values]),
+            ),
+            sequence=Sequence(
+                column(sequence.operation, np.array([index[row] for row in self._rows], dtype=np.int64)),
+                column(sequence.module, np.zeros(len(places), dtype=np.int64)),
+                column(sequence.phase, places[:, 1]),
+                column(sequence.micro_step, places[:, 2]),
+            ),
+            storages=Storages(
+                size_bytes=np.concatenate([storages.size_bytes[kept], size_bytes]),
+                category=np.concatenate([self._category[kept], added[:, 1]]).astype(np.int8),
+                module=np.concatenate([storages.module[kept], added[:, 2]]).astype(np.int32),
+                born=position(np.concatenate([self._born[kept], added[:, 3]])),
+                died=position(np.concatenate([self._died[kept], added[:, 4]])),
+            ),
+        )
+
+
+def _constant(values: np.ndarray, terms: int) -> np.ndarray:
+    """Polynomials that are these numbers everywhere. Shape (*values.shape, terms)."""
+    return np.concatenate([values[..., None], np.zeros((*values.shape, terms - 1), dtype=values.dtype)], axis=-1)

@@ -1,0 +1,189 @@
+"""with_optimizer: a recorded step with another optimizer, or with its state elsewhere, without recording again.
+
+Gradients are what backward leaves, whatever the optimizer: so the optimizer's part of a step follows from the
+gradients' sizes and shapes. Everything here is of the parameters and does not depend on the batch: in a family it is the
+constant term.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TypeVar
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.strategy import Strategy, kernels_of
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.trace import BEFORE, Trace
+from gpuwise.trace.update.edit import END, Edit
+from gpuwise.trace.update.rows import Parameter, Update
+from gpuwise.trace.update.rules import LOW_BIT, state_bytes, write_update
+
+ADD = "aten.add_.Tensor"
+
+Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
+
+
+def with_optimizer(
+    trace: Recorded,
+    optimizer: str,
+    kernels: str | None = None,
+    *,
+    in_backward: bool = False,
+    offload: str = "none",
+    keep_gradients: bool = False,
+    on_cpu: bool | None = None,
+) -> Recorded:
+    """The same step under another optimizer, its kernels, and where gradients and state live.
+
+    Arguments:
+        trace: recorded on one device in mode train with gradients freed after the step, whatever its optimizer.
+        optimizer, kernels, in_backward, offload, keep_gradients: as in Strategy.
+        on_cpu: the device that is forecast is a CPU; None: as the recording's.
+
+    Raises InputError for techniques that exclude each other or kernels the optimizer lacks, UnsupportedError for what
+    must be recorded: offloaded parameters, and optimizers that need shapes a file of an older version does not have.
+    """
+    recorded = trace.header.strategy
+    asked = recorded.but(
+        optimizer=optimizer,
+        optimizer_kernels=kernels,
+        optimizer_in_backward=in_backward,
+        offload=offload,
+        keep_gradients=keep_gradients,
+    )
+    _check(recorded, asked, substrate=trace.header.substrate)
+    edit = Edit(trace)
+    parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
+    on_host = trace.header.substrate == "cpu"
+    kernels = kernels_of(
+        optimizer,
+        kernels,
+        on_cpu=(on_host if on_cpu is None else on_cpu) or offload != "none",
+        in_16_bits=any(p.element_bytes == 2 for p in parameters),
+        scaled=recorded.precision == "amp-fp16",
+    )
+    if offload == "optimizer":
+        _offload(edit, parameters)
+    elif in_backward:
+        _in_backward(edit, parameters, optimizer, kernels, on_host=on_host)
+    else:
+        update = whole_update(
+            optimizer,
+            kernels,
+            parameters,
+            scaled=recorded.precision == "amp-fp16",
+            keep_gradients=keep_gradients,
+            on_host=on_host,
+        )
+        if keep_gradients:
+            _keep_gradients(edit, parameters)
+        edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+    if offload == "none":
+        for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
+            for size in state_bytes(optimizer, kernels, parameter, on_host=on_host):
+                edit.add(size, "optimizer_state", module, BEFORE, END)
+    # Offload makes a gradient a micro-batch: the shapes are no longer one for each.
+    return edit.result(asked, gradient_shapes=() if offload == "optimizer" else trace.header.gradient_shapes)
+
+
+def _check(recorded: Strategy, asked: Strategy, *, substrate: str) -> None:
+    plain = recorded.mode == "train" and recorded.offload == "none" and recorded.mesh.devices == 1
+    if not plain or recorded.optimizer_in_backward or recorded.keep_gradients:
+        raise InputError(
+            "an optimizer can be exchanged only in a plain training step of one device.",
+            ["start from a recording without offload, updates in backward or kept gradients"],
+        )
+    if asked.offload == "parameters":
+        raise UnsupportedError(
+            "parameters that visit the device must be recorded; they cannot be composed.",
+            ['record them with PyTorch: pip install "gpuwise[torch]"'],
+        )
+    if asked.offload != "none" and substrate == "cpu":
+        raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
+    if asked.optimizer_in_backward and asked.precision == "amp-fp16":
+        raise InputError("an optimizer in backward cannot scale fp16 gradients.", ["--precision amp-bf16"])
+    if asked.optimizer_in_backward + asked.keep_gradients + (asked.offload != "none") > 1:
+        raise InputError("updates in backward, offload and kept gradients exclude each other.")
+
+
+def parameters_of(trace: Recorded, edit: Edit[Recorded], *, needs_shapes: bool = False) -> list[Parameter]:
+    """The trainable parameters, in the model's order."""
+    header, sizes = trace.header, edit.sizes_of_gradients
+    shapes = list(header.gradient_shapes)
+    if len(shapes) != len(sizes) or not all(prod(shape) for shape in shapes):
+        if needs_shapes:
+            raise UnsupportedError("this recording does not say the shapes of the parameters.", ["record it again"])
+        element_bytes = 2 if header.strategy.precision == "bf16" else 4
+        shapes = [(size // element_bytes,) for size in sizes]
+    blocks = tuple(f"{path}." for path in header.blocks)
+    paths = [f"{trace.modules[module]}." for module in edit.modules_of_gradients]
+    return [
+        Parameter(shape, size // prod(shape), hidden=len(shape) == 2 and path.startswith(blocks))
+        for shape, size, path in zip(shapes, sizes, paths, strict=True)
+    ]
+
+
+def _in_backward(edit: Edit[Recorded], parameters: list[Parameter], optimizer: str, kernels: str, *, on_host: bool) -> None:
+    """Each parameter is updated where backward has its gradient, which is then freed. One micro-batch is left."""
+    arrivals = edit.arrivals()
+    edit.drop_second_micro_batch()
+    for arrival in arrivals:
+        update = Update(on_host=on_host)
+        write_update(update, optimizer, kernels, [parameters[arrival.gradient]])
+        last = edit.insert(arrival.place, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+        edit.end_gradient(arrival.gradient, last)
+
+
+def _offload(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
+    """Each gradient is sent to the host where backward has it; the host steps, and sends the parameters back."""
+    for arrival in edit.arrivals():
+        send = _copy([parameters[arrival.gradient]])
+        edit.end_gradient(arrival.gradient, edit.insert(arrival.place, send.rows, [], phase="backward", micro_step=0))
+        if arrival.again is not None and arrival.added_at is not None:
+            edit.drop(arrival.added_at)  # the host adds
+            edit.call(arrival.again, "gradient")
+    edit.insert(END, _copy(parameters).rows, [], phase="optimizer", micro_step=2)
+
+
+def _copy(parameters: list[Parameter]) -> Update:
+    update = Update()
+    for parameter in parameters:
+        size = parameter.size_bytes
+        update.run("aten.copy_.default", parameter.dtype, 2 * size, size, kind="copy")
+    return update
+
+
+def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
+    """Gradients that stay: the first micro-batch adds to them, too."""
+    for index, place, *_ in edit.arrivals():
+        parameter, add = parameters[index], Update()
+        add.run(ADD, parameter.dtype, 2 * parameter.size_bytes, parameter.size_bytes)
+        edit.end_gradient(index, edit.insert(place, add.rows, [], phase="backward", micro_step=0))
+        edit.call(edit.gradients[index], "temporary")
+    for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
+        edit.add(parameter.size_bytes, "gradient", module, BEFORE, END)
+
+
+def whole_update(
+    optimizer: str, kernels: str, parameters: list[Parameter], *, scaled: bool, keep_gradients: bool, on_host: bool = False
+) -> Update:
+    """The update of all parameters after backward.
+
+    Arguments:
+        scaled: gradients were scaled for fp16: they are unscaled and checked first. keep_gradients: they are set to zero.
+    """
+    update = Update(on_host=on_host)
+    if scaled:
+        update.many("aten._amp_foreach_non_finite_check_and_unscale_.default", parameters, 1)
+    write_update(update, optimizer, kernels, parameters)
+    if scaled:
+        update.run("aten._amp_update_scale_.default", "float32", 12, 8)
+    if not keep_gradients:
+        return update
+    if kernels != "for-loop" and optimizer not in LOW_BIT:
+        update.many("aten._foreach_zero_.default", parameters, 1)
+        return update
+    # Muon has two parts, one after the other.
+    for parameter in sorted(parameters, key=lambda p: not p.hidden) if optimizer == "muon" else parameters:
+        update.run("aten.zero_.default", parameter.dtype, parameter.size_bytes, parameter.size_bytes, kind="copy")
+    return update

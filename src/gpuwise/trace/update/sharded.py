@@ -1,0 +1,116 @@
+"""The optimizer's part of a step where each rank updates its shards of the parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.strategy import Strategy, kernels_of
+from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, PHASES, Trace
+from gpuwise.trace.update.edit import END, Edit
+from gpuwise.trace.update.optimizers import parameters_of, whole_update
+from gpuwise.trace.update.rows import Parameter, Update
+from gpuwise.trace.update.rules import state_bytes
+
+_SCALED = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "workspace_bytes")]
+_UPDATED = [CATEGORIES.index(name) for name in ("optimizer_state", "temporary")]
+
+
+def check_update(optimizer: str, kernels: str | None) -> str:
+    """The kernels in which PyTorch 2.13 updates sharded parameters. Raises UnsupportedError where it cannot.
+
+    aten._fused_sgd_ has no sharding strategy (torch/distributed/tensor/_ops/_pointwise_ops.py), and the in-place powers
+    of a norm that Adafactor takes need another placement than they have.
+    """
+    if optimizer == "adafactor":
+        raise UnsupportedError(
+            "adafactor does not run on sharded parameters: PyTorch has no rule for its norms there.",
+            ["--mesh dp=N", "--optimizer adamw-8bit"],
+        )
+    if optimizer == "muon":
+        raise UnsupportedError(
+            "muon multiplies whole matrices, which sharding takes apart: not forecast so far.",
+            ["--mesh dp=N", "--optimizer adamw"],
+        )
+    if optimizer in ("sgd", "momentum"):
+        if kernels == "fused":
+            raise UnsupportedError(f"{optimizer} has no fused kernels for sharded parameters.", ["--optimizer-kernels foreach"])
+        return kernels or "foreach"
+    return kernels_of(optimizer, kernels)
+
+
+def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, widened: float) -> Trace:
+    """The step with an update of rank 0's shards: its operations, their temporaries and the state.
+
+    Arguments:
+        trace: a plain step of one device, whatever its optimizer. widened: bytes of a sharded parameter's element over
+            those recorded.
+
+    fully_shard splits the first dimension, and rank 0 has the largest part (chunk_with_empty in
+    torch/distributed/fsdp/_fully_shard/_fsdp_common.py). What depends on the size of a tensor is decided by the shard's.
+    """
+    kernels = check_update(optimizer, strategy.optimizer_kernels)
+    edit = Edit(trace)
+    update, states = _update(
+        tuple(parameters_of(trace, edit)),
+        strategy.mesh.dp_shard,
+        widened,
+        optimizer,
+        kernels,
+        scaled=strategy.precision == "amp-fp16",
+        keep_gradients=strategy.keep_gradients,
+    )
+    edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+    for sizes, module in zip(states, edit.modules_of_gradients, strict=True):
+        for size in sizes:
+            edit.add(size, "optimizer_state", module, BEFORE, END)
+    return edit.result(trace.header.strategy, gradient_shapes=trace.header.gradient_shapes)
+
+
+@lru_cache(maxsize=64)  # the same at every micro-batch
+def _update(
+    parameters: tuple[Parameter, ...],
+    ranks: int,
+    widened: float,
+    optimizer: str,
+    kernels: str,
+    *,
+    scaled: bool,
+    keep_gradients: bool,
+) -> tuple[Update, list[list[int]]]:
+    """The update of rank 0's shards, and the sizes of the state of each."""
+    shards = [
+        Parameter((-(-p.shape[0] // ranks), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
+        for p in parameters
+    ]
+    update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients)
+    return update, [state_bytes(optimizer, kernels, shard) for shard in shards]
+
+
+def with_scaled_update(trace: Trace, scale: float) -> Trace:
+    """The same for an optimizer that the job makes itself: all that it does and keeps, times `scale`."""
+    sequence, operations, storages = trace.sequence, trace.operations, trace.storages
+    mine = sequence.phase == PHASES.index("optimizer")
+    rows, row_of = np.unique(sequence.operation[mine], return_inverse=True)
+    values = operations.values[rows]
+    values[:, _SCALED] = np.ceil(values[:, _SCALED] * scale).astype(np.int64)
+    operation = sequence.operation.copy()
+    operation[mine] = len(operations) + row_of
+    inside = np.append(mine, True)[np.where(storages.born < 0, len(mine), storages.born)]
+    updated = inside & np.isin(storages.category, _UPDATED)
+    size = np.where(updated, np.ceil(storages.size_bytes * scale).astype(np.int64), storages.size_bytes)
+    return replace(
+        trace,
+        operations=replace(
+            operations,
+            name=(*operations.name, *(operations.name[row] for row in rows)),
+            kind=np.concatenate([operations.kind, operations.kind[rows]]),
+            dtype=(*operations.dtype, *(operations.dtype[row] for row in rows)),
+            values=np.concatenate([operations.values, values]),
+        ),
+        sequence=replace(sequence, operation=operation),
+        storages=replace(storages, size_bytes=size),
+    )
