@@ -25,7 +25,7 @@ from gpuwise.hardware.types import Chip
 from gpuwise.trace import Trace
 from gpuwise.trace.parallel.data_parallel import Communication
 from gpuwise.trace.presets import load_preset
-from gpuwise.trace.trace import COLUMNS, Operations, Sequence, Storages
+from gpuwise.trace.trace import COLUMNS, Operations, OperationSequence, Storages
 
 PRESETS = ("resnet50", "gpt2", "vit-b16", "bert-base")
 SIZES = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "m")]
@@ -55,7 +55,7 @@ def large_trace(operations: int) -> Trace:
     whole = Operations(tuple(names[kept]), np.concatenate(kinds)[kept], tuple(dtypes[kept]), np.concatenate(values)[kept])
     order = np.arange(operations)
     phase = np.concatenate(phases)[kept]
-    sequence = Sequence(order, order % 500, phase, np.where(phase == 3, 2, 0))
+    sequence = OperationSequence(order, order % 500, phase, np.where(phase == 3, 2, 0))
     sizes = np.full(operations, 4_000_000)
     storages = Storages(sizes, np.full(operations, 3), order % 500, order, np.minimum(order + 50, operations))
     return Trace(traces[0].header, whole, sequence, storages, tuple(f"layers.{i}.mlp" for i in range(500))).check()

@@ -18,12 +18,12 @@ from benchmarks.fit.attention_tables import CHIPS, engine_rows, hardware, shapes
 from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.split import kept_out_shapes
 from benchmarks.fit.store import Store, error_rows, spread
-from gpuwise.cost.calibration import Entry, Term, names_of
+from gpuwise.cost.calibration import CalibrationEntry, Term, names_of
 from gpuwise.cost.kernels.classes import terms_of
-from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
-from gpuwise.measure.fitting.solve import Block, Measured, solve
+from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
 
 SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0, 2026-08), attention"
 SHAPE = ["batch_size", "queries", "keys", "num_heads", "num_key_value_heads", "head_dim", "window_size"]
@@ -97,7 +97,7 @@ PYTORCH: Mapping[str, tuple[str, bool]] = {  # key: kernel, backward
 
 
 class Rows:
-    """Measured kernels of one class, with their terms. key: of the entry; frame: see attention_tables."""
+    """MeasuredSeconds kernels of one class, with their terms. key: of the entry; frame: see attention_tables."""
 
     def __init__(self, key: str, frame: pd.DataFrame, catalog: Catalog) -> None:
         self.key, self.frame, self.catalog = key, frame.reset_index(drop=True), catalog
@@ -111,7 +111,7 @@ class Rows:
     def named(self, level: str) -> np.ndarray:
         return self.frame.chip.map({chip: names[level] for chip, names in self.names.items()}).to_numpy(str)
 
-    def fit(self, design: Design, prior: Entry, chosen: np.ndarray, level: str) -> Entry:
+    def fit(self, design: Design, prior: CalibrationEntry, chosen: np.ndarray, level: str) -> CalibrationEntry:
         """On the chosen rows (a mask) that are not kept out. Each chip counts as much as any other."""
         rows = np.flatnonzero(chosen & ~self.kept)
         if not len(rows):
@@ -121,24 +121,24 @@ class Rows:
         parts = [part[:: -(-len(part) // MOST_ROWS[level])] for part in parts]
         rows, weight = np.concatenate(parts), np.concatenate([np.full(len(part), 1 / len(part)) for part in parts])
         seconds, features = self.terms.seconds, self.terms.features
-        terms = Terms({name: x[rows] for name, x in seconds.items()}, {name: x[rows] for name, x in features.items()})
-        block = Block(terms, self.kernels[rows], np.arange(len(rows)), np.ones(len(rows)))
+        terms = KernelTerms({name: x[rows] for name, x in seconds.items()}, {name: x[rows] for name, x in features.items()})
+        block = ParameterBlock(terms, self.kernels[rows], np.arange(len(rows)), np.ones(len(rows)))
         entries, _ = solve(
             {self.key: block},
             {self.key: design},
             {self.key: prior},
-            Measured(self.seconds[rows], weight),
+            MeasuredSeconds(self.seconds[rows], weight),
             pull=PULL[level] * max(1.0, FEW_ROWS / len(rows)),
             smooth=1e-3,
             iterations=200,
         )
         return entries[self.key]
 
-    def log_errors(self, entry: Entry, chosen: np.ndarray) -> np.ndarray:
+    def log_errors(self, entry: CalibrationEntry, chosen: np.ndarray) -> np.ndarray:
         parts = entry.parts_s(self.terms.seconds, self.terms.features)
         return np.log(self.seconds / (self.kernels * entry.floor_s + entry.join_s(parts)))[chosen]
 
-    def left_out(self, design: Design, prior: Entry) -> dict[str, np.ndarray]:
+    def left_out(self, design: Design, prior: CalibrationEntry) -> dict[str, np.ndarray]:
         """Errors on each chip, of a fit to the chips of all other architectures."""
         errors, architecture = {}, self.named("architecture")
         for name in np.unique(architecture):
@@ -151,7 +151,7 @@ class Rows:
         return errors
 
 
-def fit_levels(rows: Rows, design: Design, prior: Entry, store: Store, source: str) -> pd.DataFrame:
+def fit_levels(rows: Rows, design: Design, prior: CalibrationEntry, store: Store, source: str) -> pd.DataFrame:
     """Puts entries from the family's to the chips' into the store; error rows of the chips' own."""
     left_out = rows.left_out(design, prior)
     far = spread(np.concatenate([*left_out.values()]) if left_out else np.log([0.5, 2.0]), least=0.1)
@@ -221,7 +221,7 @@ def unseen(context: Context, before: Store) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def slower(entry: Entry, factor: float, spread_: tuple[float, float], **evidence: str) -> Entry:
+def slower(entry: CalibrationEntry, factor: float, spread_: tuple[float, float], **evidence: str) -> CalibrationEntry:
     """The same kernel model with arithmetic that takes `factor` times as long."""
     terms = {
         name: replace(term, scale=float(f"{term.scale * factor:.4g}")) if name.startswith("compute") else term
@@ -230,10 +230,12 @@ def slower(entry: Entry, factor: float, spread_: tuple[float, float], **evidence
     return replace(entry, terms=terms, spread=spread_, evidence=evidence)
 
 
-def at(scale: float, spread_: tuple[float, float], source: str, *, backward: bool = False) -> Entry:
+def at(scale: float, spread_: tuple[float, float], source: str, *, backward: bool = False) -> CalibrationEntry:
     """An entry of one rate: 1 / scale of the peak on whole tiles."""
     memory = {"memory": Term(1.5)} if backward else {"memory_queries": Term(1.5), "memory_keys": Term(1.5)}
-    return Entry({"compute": Term(scale), "compute_last": Term(scale), **memory}, 2.0, 3e-6, spread_, {"source": source})
+    return CalibrationEntry(
+        {"compute": Term(scale), "compute_last": Term(scale), **memory}, 2.0, 3e-6, spread_, {"source": source}
+    )
 
 
 # Time of the memory-efficient kernel over FlashAttention-2's: 2.3 forward on consumer Blackwell (NVIDIA/TileGym, pull request

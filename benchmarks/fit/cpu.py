@@ -20,7 +20,7 @@ from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.split import kept_out_model
 from benchmarks.fit.steps import Step, Table, entries_of, fit_steps, table_of
 from benchmarks.fit.store import Store, error_rows, spread
-from gpuwise.cost.calibration import Entry, Term
+from gpuwise.cost.calibration import CalibrationEntry, Term
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.detect import Cpu, local_cpu_chip
@@ -113,7 +113,7 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
     return pd.concat(list(reported(table, kept, context, store)), ignore_index=True)
 
 
-def fitted_family(table: Table) -> dict[str, Entry]:
+def fitted_family(table: Table) -> dict[str, CalibrationEntry]:
     """Entries for all CPUs: first those of compiled steps, then those of eager ones and of training, pulled towards them."""
     compiled = table.of(np.array([group.endswith("compiled") for group in table.group]))
     start = {key: design.start() for key, design in designs(table).items()}
@@ -122,7 +122,9 @@ def fitted_family(table: Table) -> dict[str, Entry]:
     return solved(table, priors, weight=balanced(table.chip))
 
 
-def solved(table: Table, priors: Mapping[str, Entry], weight: np.ndarray | None = None) -> dict[str, Entry]:
+def solved(
+    table: Table, priors: Mapping[str, CalibrationEntry], weight: np.ndarray | None = None
+) -> dict[str, CalibrationEntry]:
     entries, _ = fit_steps(table, designs(table), priors, weight=weight, pull=PULL, smooth=SMOOTH, iterations=150)
     return entries
 
@@ -138,7 +140,7 @@ def balanced(chip: np.ndarray) -> np.ndarray:
     return weight
 
 
-def errors(table: Table, entries: Mapping[str, Entry]) -> np.ndarray:
+def errors(table: Table, entries: Mapping[str, CalibrationEntry]) -> np.ndarray:
     """log(measured / forecast) of every step."""
     return np.log(table.seconds / table.step_s(entries))
 
@@ -150,12 +152,12 @@ def of_others(table: Table, chip: str) -> np.ndarray:
     return errors(table.of(of_chip), fitted_family(table.of(~of_chip & ~kept)))
 
 
-def stated(entry: Entry, interval: tuple[float, float]) -> Entry:
+def stated(entry: CalibrationEntry, interval: tuple[float, float]) -> CalibrationEntry:
     """With its interval: kernels are off by more than the steps they add up to; twice the logarithm is assumed."""
     return replace(entry, spread=(round(interval[0] ** 2, 3), round(interval[1] ** 2, 3)), evidence={"source": EVIDENCE})
 
 
-def assumed(known: Mapping[str, Entry], interval: tuple[float, float]) -> dict[str, Entry]:
+def assumed(known: Mapping[str, CalibrationEntry], interval: tuple[float, float]) -> dict[str, CalibrationEntry]:
     """Entries for what no row decides: like the class most like it; products in bf16 like those in fp32."""
     found = {}
     for name in [f"{name}.fp32" for name in CONTRACTIONS] + list(OTHERS):

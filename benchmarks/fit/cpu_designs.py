@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuwise.cost.calibration import Entry
+from gpuwise.cost.calibration import CalibrationEntry
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 
 PEAK = TermDesign((0.5, 1.0))  # of base clocks, which the catalog's peaks stand on: boost clocks are up to twice as fast
@@ -99,7 +99,7 @@ OTHERS = (
 SORT_SLOWER = 10.0  # than reading and writing once: it passes over its numbers again and again
 
 
-def prior_of(key: str, known: Mapping[str, Entry]) -> Entry | None:
+def prior_of(key: str, known: Mapping[str, CalibrationEntry]) -> CalibrationEntry | None:
     """What a class is likely to run like: an eager convolution like a compiled one, backward like forward."""
     kernel_class, _, numerics = key.partition(".")
     forward = kernel_class.removesuffix("_backward")

@@ -12,11 +12,11 @@ from benchmarks.fit.gemm_tables import engine_products, fp32_products, hardware_
 from benchmarks.fit.operator_tables import Rows
 from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.store import Store, error_rows, spread
-from gpuwise.cost.calibration import Entry, names_of
+from gpuwise.cost.calibration import CalibrationEntry, names_of
 from gpuwise.cost.kernels import gemm
-from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
-from gpuwise.measure.fitting.solve import Block, Measured, solve
+from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
 
 KEYS = ("gemm.bf16", "gemm.fp8", "gemm.fp32", "gemm_batched.fp32")
 # Where nothing else is known of batched products, they run as single ones do: the same libraries, the same tiles.
@@ -69,24 +69,24 @@ class Table:
     """Rows of one key with their terms. cast: of the input's cast to fewer bits, where the measured layer does it."""
 
     rows: Rows
-    terms: Terms
-    cast: Terms | None
+    terms: KernelTerms
+    cast: KernelTerms | None
 
     def of(self, chosen: np.ndarray) -> Table:
         return Table(self.rows.of(chosen), _of(self.terms, chosen), _of(self.cast, chosen) if self.cast else None)
 
-    def fit(self, prior: Entry | None, weight: np.ndarray) -> tuple[Entry, np.ndarray]:
+    def fit(self, prior: CalibrationEntry | None, weight: np.ndarray) -> tuple[CalibrationEntry, np.ndarray]:
         """An entry, and log(measured / forecast) of every row; those of weight 0 are not fitted. prior: the level's above."""
         fixed_tiles = FIXED_TILES if self.rows.op[0] == "bmm" else {}
         design = replace(DESIGN, terms={**DESIGN.terms, **fixed_tiles, **(OPERANDS if prior else {})})
         start = design.start()
         prior = replace(prior, terms={**start.terms, **prior.terms}) if prior else start
         index, one = np.arange(len(weight)), np.ones(len(weight))
-        blocks = {"gemm": Block(self.terms, one * self.terms.floor, index, one)}
+        blocks = {"gemm": ParameterBlock(self.terms, one * self.terms.floor, index, one)}
         if self.cast:
-            blocks["cast"] = Block(self.cast, one * self.cast.floor, index, one)
+            blocks["cast"] = ParameterBlock(self.cast, one * self.cast.floor, index, one)
         designs = {"gemm": design, "cast": CAST}
-        measured = Measured(self.rows.seconds, weight, self.rows.launch_s, self.rows.least_s)
+        measured = MeasuredSeconds(self.rows.seconds, weight, self.rows.launch_s, self.rows.least_s)
         entries, log_errors = solve(
             blocks,
             {key: designs[key] for key in blocks},
@@ -98,10 +98,10 @@ class Table:
         return entries["gemm"], log_errors
 
 
-def _of(terms: Terms, chosen: np.ndarray) -> Terms:
+def _of(terms: KernelTerms, chosen: np.ndarray) -> KernelTerms:
     seconds = {name: x[chosen] for name, x in terms.seconds.items()}
     features = {name: x[chosen] for name, x in terms.features.items()}
-    return Terms(seconds, features, np.broadcast_to(terms.floor, chosen.shape)[chosen])
+    return KernelTerms(seconds, features, np.broadcast_to(terms.floor, chosen.shape)[chosen])
 
 
 @lru_cache
@@ -115,7 +115,7 @@ def table(context: Context, key: str) -> Table:
     if figure == "fp8":
         cast_bytes = rows.shapes.m * rows.shapes.k * (2 + rows.shapes.element_bytes)
         # A block of threads a row: its start is what short rows take.
-        cast = Terms({"rows": rows.shapes.m * 1e-8, "memory": cast_bytes / hardware.bandwidth_bytes_per_s}, {})
+        cast = KernelTerms({"rows": rows.shapes.m * 1e-8, "memory": cast_bytes / hardware.bandwidth_bytes_per_s}, {})
     return Table(rows, gemm.terms(rows.shapes, hardware), cast)
 
 
@@ -131,8 +131,8 @@ def _weights(rows: Rows, chips: list[str]) -> np.ndarray:
 
 
 def _pooled(
-    table: Table, chips: list[str], prior: Entry | None = None, others: np.ndarray | None = None
-) -> tuple[Entry, np.ndarray]:
+    table: Table, chips: list[str], prior: CalibrationEntry | None = None, others: np.ndarray | None = None
+) -> tuple[CalibrationEntry, np.ndarray]:
     """An entry for some chips; log errors of the rows `others`, none by default."""
     weight = _weights(table.rows, chips)
     asked = np.zeros(len(weight), dtype=bool) if others is None else others
@@ -224,14 +224,14 @@ def _of_siblings(found: Table, chips: list[str], carried: pd.DataFrame) -> np.nd
     return np.concatenate(errors) if errors else carried.log_error.to_numpy()
 
 
-def _stated(entry: Entry, key: str, errors: np.ndarray, chips: list[str], what: str) -> Entry:
+def _stated(entry: CalibrationEntry, key: str, errors: np.ndarray, chips: list[str], what: str) -> CalibrationEntry:
     source = SOURCES["fp32" if key.endswith("fp32") else "bf16"]
     median = float(np.median(np.abs(np.expm1(-errors))))
     evidence = {"source": source, "chips": ", ".join(chips), "error": f"median {median:.1%} of {len(errors)} rows, {what}"}
     return replace(entry, spread=spread(errors), evidence=evidence)
 
 
-def _put(store: Store, level: str, of: str, key: str, entry: Entry) -> None:
+def _put(store: Store, level: str, of: str, key: str, entry: CalibrationEntry) -> None:
     entries = {key: entry}
     if key in BATCHED:
         evidence = {**(entry.evidence or {}), "note": "single products' figures: no batched ones were measured"}

@@ -16,11 +16,11 @@ from benchmarks.fit import operator_tables as tables
 from benchmarks.fit.operator_tables import Rows
 from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.store import Store, error_rows, spread
-from gpuwise.cost.calibration import Entry, Term
+from gpuwise.cost.calibration import CalibrationEntry, Term
 from gpuwise.cost.kernels.classes import terms_of
-from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
-from gpuwise.measure.fitting.solve import Block, Measured, solve
+from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
 
 SOURCE = "fp32 operators on single GPUs, PyTorch 2.1 (sitar-lab/NeuSight)"
 # Chips left out together for forecasts of a device never seen: the two A100s are one device with other memory.
@@ -105,7 +105,7 @@ class Table:
 
     key: str
     rows: Rows
-    terms: Terms
+    terms: KernelTerms
 
     @classmethod
     def of(cls, key: str, rows: Rows, context: Context) -> Table:
@@ -118,24 +118,26 @@ class Table:
     def of_chips(self, chips: Iterable[str]) -> np.ndarray:
         return np.isin(self.rows.chip, list(chips))
 
-    def block(self, rows: np.ndarray) -> Block:
+    def block(self, rows: np.ndarray) -> ParameterBlock:
         seconds = {name: values[rows] for name, values in self.terms.seconds.items()}
         features = {name: values[rows] for name, values in self.terms.features.items()}
-        return Block(Terms(seconds, features), self.rows.shapes.kernels[rows], np.arange(rows.sum()), np.ones(rows.sum()))
+        return ParameterBlock(
+            KernelTerms(seconds, features), self.rows.shapes.kernels[rows], np.arange(rows.sum()), np.ones(rows.sum())
+        )
 
-    def measured(self, rows: np.ndarray) -> Measured:
+    def measured(self, rows: np.ndarray) -> MeasuredSeconds:
         """Each chip counts as much as any other, and each operator of a chip."""
         groups = pd.Series([f"{c} {o}" for c, o in zip(self.rows.chip[rows], self.rows.op[rows], strict=True)])
         weight = 1 / groups.map(groups.value_counts()).to_numpy(float)
-        return Measured(self.rows.seconds[rows], weight, self.rows.launch_s[rows], self.rows.least_s[rows])
+        return MeasuredSeconds(self.rows.seconds[rows], weight, self.rows.launch_s[rows], self.rows.least_s[rows])
 
-    def log_errors(self, entry: Entry) -> np.ndarray:
+    def log_errors(self, entry: CalibrationEntry) -> np.ndarray:
         """log(measured / forecast) with the host's share of a measurement in the forecast. Shape (rows,)."""
         kernel = self.rows.shapes.kernels * entry.floor_s + entry.join_s(entry.parts_s(self.terms.seconds, self.terms.features))
         return np.log(self.rows.seconds / np.maximum(self.rows.launch_s + kernel, self.rows.least_s))
 
 
-def _fit(table: Table, rows: np.ndarray, prior: Entry, *, pull: float, most: int = 2000) -> Entry:
+def _fit(table: Table, rows: np.ndarray, prior: CalibrationEntry, *, pull: float, most: int = 2000) -> CalibrationEntry:
     """rows: mask. At most `most` of them, every so many, so that a fit stays short."""
     chosen = np.flatnonzero(rows)
     mask = np.zeros(len(rows), dtype=bool)
@@ -146,7 +148,7 @@ def _fit(table: Table, rows: np.ndarray, prior: Entry, *, pull: float, most: int
     return entries[""]
 
 
-def _start(design: Design) -> Entry:
+def _start(design: Design) -> CalibrationEntry:
     """The prior of a family: caches are faster than memory, which only the A100's is large enough to show behind the host."""
     entry = design.start()
     terms = {
@@ -156,7 +158,7 @@ def _start(design: Design) -> Entry:
     return replace(entry, terms=terms)
 
 
-def fit_groups(table: Table, without: frozenset[str]) -> dict[tuple[str, str], Entry]:
+def fit_groups(table: Table, without: frozenset[str]) -> dict[tuple[str, str], CalibrationEntry]:
     """Entries by (level, of): the family's, and those of GROUPS."""
     known = ~table.rows.kept_out & ~table.of_chips(without)
     family = _fit(table, known & ~table.of_chips(APART.get(table.key, OLD)), _start(DESIGNS[table.key]), pull=1e-4)
@@ -168,7 +170,7 @@ def fit_groups(table: Table, without: frozenset[str]) -> dict[tuple[str, str], E
     return found
 
 
-def fit_chips(table: Table, without: frozenset[str]) -> dict[tuple[str, str], Entry]:
+def fit_chips(table: Table, without: frozenset[str]) -> dict[tuple[str, str], CalibrationEntry]:
     """Those of fit_groups, and each chip's that has rows enough."""
     found = fit_groups(table, without)
     for chip in table.chips(without):
@@ -178,13 +180,13 @@ def fit_chips(table: Table, without: frozenset[str]) -> dict[tuple[str, str], En
     return found
 
 
-def applying(found: Mapping[tuple[str, str], Entry], chip: str) -> Entry:
+def applying(found: Mapping[tuple[str, str], CalibrationEntry], chip: str) -> CalibrationEntry:
     """The most telling entry for a chip."""
     groups = [found[level, of] for level, of, members in GROUPS if chip in members and (level, of) in found]
     return found.get(("chip", chip)) or (groups or [found["family", "gpu"]])[0]
 
 
-def _errors(piece: str, table: Table, entries: Mapping[str, Entry], split: np.ndarray) -> pd.DataFrame:
+def _errors(piece: str, table: Table, entries: Mapping[str, CalibrationEntry], split: np.ndarray) -> pd.DataFrame:
     """entries: by chip. split: of each row. host_bound: rows of which a third or more may be the host's."""
     frames = []
     for chip, entry in entries.items():
@@ -260,7 +262,7 @@ def fit_vector(context: Context, store: Store) -> pd.DataFrame:
     return errors
 
 
-def _like(entry: Entry, factor: float, other: str = "elementwise") -> Entry:
+def _like(entry: CalibrationEntry, factor: float, other: str = "elementwise") -> CalibrationEntry:
     terms = {name: Term(round(term.scale * factor, 4), term.curves) for name, term in entry.terms.items()}
     low, high = entry.spread
     evidence = {"source": f"as {other}, times {factor:g}"}

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix, identity, vstack
 
 from benchmarks.fit.steps import Table, entries_of
 from benchmarks.fit.store import Store
-from gpuwise.cost.calibration import LEVELS, Entry, names_of
+from gpuwise.cost.calibration import LEVELS, CalibrationEntry, names_of
 from gpuwise.cost.calibration.entry import Term
 from gpuwise.cost.kernels.times import GENERIC
 from gpuwise.hardware.catalog import Catalog
@@ -145,10 +145,10 @@ def forecast_s(table: Table, parts: Mapping[str, np.ndarray], scales: Scales, ca
     return np.maximum(busy, table.host_s)
 
 
-def rescaled(entry: Entry, factor: float) -> Entry:
+def rescaled(entry: CalibrationEntry, factor: float) -> CalibrationEntry:
     """The same entry with all its seconds times a factor."""
     terms = {name: Term(float(f"{term.scale * factor:.4g}"), term.curves) for name, term in entry.terms.items()}
-    return Entry(terms, entry.sharpness, float(f"{entry.floor_s * factor:.3g}"), entry.spread, entry.evidence)
+    return CalibrationEntry(terms, entry.sharpness, float(f"{entry.floor_s * factor:.3g}"), entry.spread, entry.evidence)
 
 
 def _robust(error: np.ndarray) -> np.ndarray:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from gpuwise.cost.calibration import Calibration, Entry
+from gpuwise.cost.calibration import Calibration, CalibrationEntry
 from gpuwise.cost.kernels.classes import classes, terms_of
 from gpuwise.cost.kernels.limits import GEFORCE_BOOST
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 from gpuwise.cost.kernels.times import GENERIC, hardware_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import host_s
 from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
-from gpuwise.measure.fitting.solve import Block, Measured, solve
+from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
 from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
 
 LEAST_COMPUTE = round(1 / GEFORCE_BOOST, 2)
@@ -40,9 +40,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Part:
-    """Operations of one class of all steps. step, count: as Block.measurement and Block.count."""
+    """Operations of one class of all steps. step, count: as ParameterBlock.measurement and ParameterBlock.count."""
 
-    terms: Terms
+    terms: KernelTerms
     kernels: np.ndarray
     step: np.ndarray
     count: np.ndarray
@@ -52,12 +52,12 @@ class Part:
         rows = index[self.step] >= 0
         seconds = {name: values[rows] for name, values in self.terms.seconds.items()}
         features = {name: values[rows] for name, values in self.terms.features.items()}
-        return Part(Terms(seconds, features), self.kernels[rows], index[self.step[rows]], self.count[rows])
+        return Part(KernelTerms(seconds, features), self.kernels[rows], index[self.step[rows]], self.count[rows])
 
 
 @dataclass(frozen=True)
 class Table:
-    """Measured steps as arrays, one entry a step; parts by key of their class (`conv.fp16`, `elementwise`)."""
+    """MeasuredSeconds steps as arrays, one entry a step; parts by key of their class (`conv.fp16`, `elementwise`)."""
 
     seconds: np.ndarray
     host_s: np.ndarray
@@ -82,7 +82,7 @@ class Table:
             {key: part for key, part in parts.items() if len(part.step)},
         )
 
-    def part_s(self, key: str, entry: Entry, scale: float = 1.0) -> np.ndarray:
+    def part_s(self, key: str, entry: CalibrationEntry, scale: float = 1.0) -> np.ndarray:
         """Seconds that one class takes in each step, by an entry. Shape (steps,)."""
         part = self.parts[key]
         parts = entry.parts_s(part.terms.seconds, part.terms.features)
@@ -90,7 +90,7 @@ class Table:
         seconds = part.count * (part.kernels * entry.floor_s + scale * joined)
         return np.bincount(part.step, weights=seconds, minlength=len(self))
 
-    def step_s(self, entries: Mapping[str, Entry]) -> np.ndarray:
+    def step_s(self, entries: Mapping[str, CalibrationEntry]) -> np.ndarray:
         """Forecast of each step; a class without an entry is priced by its bytes and operations. Shape (steps,)."""
         busy = sum((self.part_s(key, entries.get(key, GENERIC.entry)) for key in self.parts), start=np.zeros(len(self)))
         return np.maximum(busy, self.host_s)
@@ -137,13 +137,13 @@ def table_of(steps: Iterable[Step]) -> Table:
 def fit_steps(
     table: Table,
     designs: Mapping[str, Design],
-    priors: Mapping[str, Entry],
+    priors: Mapping[str, CalibrationEntry],
     *,
     weight: np.ndarray | None = None,
     pull: float = 1e-3,
     smooth: float = 1e-2,
     iterations: int = 80,
-) -> tuple[dict[str, Entry], np.ndarray]:
+) -> tuple[dict[str, CalibrationEntry], np.ndarray]:
     """Entries of the classes that have a design and occur, and log(measured / forecast) of every step.
 
     priors: an entry for each class; those without a design are priced by it and stay.
@@ -152,16 +152,16 @@ def fit_steps(
     blocks = {}
     for key, part in table.parts.items():
         if key in designs:
-            blocks[key] = Block(part.terms, part.kernels, part.step, part.count)
+            blocks[key] = ParameterBlock(part.terms, part.kernels, part.step, part.count)
         else:
             fixed += table.part_s(key, priors.get(key, GENERIC.entry))
-    measured = Measured(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)
+    measured = MeasuredSeconds(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)
     wanted = {key: designs[key] for key in blocks}
     own = {key: design.start(priors.get(key)) for key, design in wanted.items()}
     return solve(blocks, wanted, own, measured, pull=pull, smooth=smooth, iterations=iterations, least_compute=LEAST_COMPUTE)
 
 
-def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, Entry]:
+def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, CalibrationEntry]:
     """The entry of each key (`conv.fp16`) as it applies, a level's scale worked in."""
     entries = {}
     for key in keys:

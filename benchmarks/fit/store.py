@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.fit.write import remove_all, write
-from gpuwise.cost.calibration import LEVELS, Calibration, CalibrationFile, Entry, names_of, shipped
+from gpuwise.cost.calibration import LEVELS, Calibration, CalibrationEntry, CalibrationFile, names_of, shipped
 from gpuwise.hardware.types import Chip
 
 
@@ -19,7 +19,7 @@ class Store:
 
     files: dict[tuple[str, str], CalibrationFile] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
-    changed: dict[tuple[str, str], dict[str, Entry]] = field(default_factory=dict)
+    changed: dict[tuple[str, str], dict[str, CalibrationEntry]] = field(default_factory=dict)
     rescaled: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     said: dict[tuple[str, str], str] = field(default_factory=dict)  # comments for the head of a file
     fresh: bool = True  # made from nothing: what stands in the folder is not kept
@@ -32,7 +32,7 @@ class Store:
         """Another store with the same files, except those of a chip, architecture or generation named in `but`."""
         return Store({key: file for key, file in self.files.items() if key[1] not in but}, without)
 
-    def put(self, level: str, of: str, entries: dict[str, Entry]) -> None:
+    def put(self, level: str, of: str, entries: dict[str, CalibrationEntry]) -> None:
         known = self.files.get((level, of)) or CalibrationFile(f"{level}-{of}", level, of, {}, {})
         self.files[level, of] = replace(known, entries={**known.entries, **entries})
         self.changed.setdefault((level, of), {}).update(entries)

@@ -22,7 +22,7 @@ from benchmarks.fit.store import Store, error_rows, spread
 from benchmarks.fit.vision_designs import designs
 from benchmarks.support.published import Case, cached, recording_path, step_of
 from benchmarks.support.published_timm import timm_cases
-from gpuwise.cost.calibration import Entry, names_of
+from gpuwise.cost.calibration import CalibrationEntry, names_of
 from gpuwise.trace import Axis, build_family
 from gpuwise.trace.trace import KINDS, Trace
 
@@ -196,7 +196,7 @@ def _names(chip: str, context: Context) -> set[str]:
     return {names[level] for level in ("chip", "architecture", "generation")}
 
 
-def _pooled(table: Table, store: Store, context: Context) -> dict[str, Entry]:
+def _pooled(table: Table, store: Store, context: Context) -> dict[str, CalibrationEntry]:
     """Entries of the family for every class of the table; each chip counts as much as any other."""
     chip = context.catalog.chips[str(table.chip[0])]
     known = entries_of(store.calibration(chip, levels=("family",)), table.parts)
@@ -207,12 +207,12 @@ def _pooled(table: Table, store: Store, context: Context) -> dict[str, Entry]:
     return {**known, **entries}
 
 
-def _log_errors(table: Table, entries: Mapping[str, Entry]) -> np.ndarray:
+def _log_errors(table: Table, entries: Mapping[str, CalibrationEntry]) -> np.ndarray:
     """log(measured / forecast) of each step."""
     return np.log(table.seconds / table.step_s(entries))
 
 
-def _described(entries: Mapping[str, Entry], left: np.ndarray) -> dict[str, Entry]:
+def _described(entries: Mapping[str, CalibrationEntry], left: np.ndarray) -> dict[str, CalibrationEntry]:
     """Entries with the spread and evidence of the steps left out of their fit. left: log(measured / forecast) of these."""
     evidence = {"source": SOURCE, "kept_out": f"{len(left)} steps, median error {np.median(np.abs(np.expm1(left))):.1%}"}
     return {key: replace(entry, spread=spread(left), evidence=evidence) for key, entry in entries.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from gpuwise.atomic import written_whole
-from gpuwise.cost.calibration import Entry, to_table
+from gpuwise.cost.calibration import CalibrationEntry, to_table
 from gpuwise.cost.calibration.files import SCHEMA, STEPS, file_name
 
 HEAD = "# Made by `python -m benchmarks.fit`; what was set by hand comes from benchmarks/fit/assumed.\n"
@@ -31,7 +31,9 @@ def remove_all() -> None:
             path.unlink()
 
 
-def write(level: str, of: str, entries: dict[str, Entry], scale: dict[str, float] | None = None, *, said: str = "") -> Path:
+def write(
+    level: str, of: str, entries: dict[str, CalibrationEntry], scale: dict[str, float] | None = None, *, said: str = ""
+) -> Path:
     """Puts entries, and factors on those of the level above, into the file of a chip, architecture, generation or family;
     others in it stay. said: comment lines for its head, instead of those it has."""
     path, head = FOLDER / file_name(level, of), HEAD + said

@@ -155,7 +155,7 @@ def _history() -> dict[str, Any]:
 
 
 def live_at_peak(events: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int], Counter[int]]:
-    """The requests of an allocator's record as gpuwise.cost.memory.allocator.replay takes them (sizes, order), and how many of each
+    """The requests of an allocator's record as allocator.replay takes them (sizes, order), and how many of each
     size there were when they were most."""
     sizes: list[int] = []
     order: list[int] = []

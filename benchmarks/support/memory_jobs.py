@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gpuwise.job import Job
 from gpuwise.job.models.language import next_token_batch
-from gpuwise.job.models.llama import LLAMA_SIZES, Attention, Llama, LlamaConfig
+from gpuwise.job.models.llama import LLAMA_SIZES, Llama, LlamaAttention, LlamaConfig
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.runtime.build.adapters import in_4_bits
 
@@ -39,7 +39,7 @@ class ParallelBlock(nn.Module):
 
     def __init__(self, config: LlamaConfig, norms: int):
         super().__init__()
-        self.attention = Attention(width=config.width, heads=config.heads, kv_heads=config.kv_heads)
+        self.attention = LlamaAttention(width=config.width, heads=config.heads, kv_heads=config.kv_heads)
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(norms))
         self.up, self.down = nn.Linear(config.width, config.hidden), nn.Linear(config.hidden, config.width)
 

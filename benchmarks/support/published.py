@@ -17,7 +17,7 @@ import pandas as pd
 from benchmarks.fit.split import kept_out_model
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace, TraceFamily, load, save
-from gpuwise.trace.trace import Sequence, Storages
+from gpuwise.trace.trace import OperationSequence, Storages
 
 CHIPS = {
     "A100-80GB-SXM": "a100-80gb-sxm",
@@ -310,10 +310,10 @@ def step_of(case: Case, cache: Path) -> Trace:
         return trace
     # The second micro-batch, as if it were the only one: it adds to gradients that are there, and no update follows it.
     second = trace.sequence.micro_step == 1
-    columns = {field.name: getattr(trace.sequence, field.name)[second] for field in fields(Sequence)}
+    columns = {field.name: getattr(trace.sequence, field.name)[second] for field in fields(OperationSequence)}
     columns["micro_step"] = np.zeros_like(columns["micro_step"])
     nothing = Storages(*(np.zeros(0, dtype=getattr(trace.storages, field.name).dtype) for field in fields(Storages)))
-    return replace(trace, sequence=Sequence(**columns), storages=nothing)
+    return replace(trace, sequence=OperationSequence(**columns), storages=nothing)
 
 
 @lru_cache(maxsize=256)

@@ -30,7 +30,7 @@ from tests.fault.checkpoint_faults import (
 )
 
 from gpuwise.errors import FileFormatError, InputError
-from gpuwise.runtime.checkpoint import CheckpointStore, Failed, Files, Saved, Saver, checkpoint, pack
+from gpuwise.runtime.checkpoint import CheckpointStore, Files, Saved, SaveFailure, Saver, checkpoint, pack
 
 ENDS = {
     "killed": Ends,
@@ -255,7 +255,7 @@ def test_a_disk_that_refuses_costs_that_checkpoint_and_nothing_else(error, call,
         saver = saver_of(two, Refuses(at, error, kinds=(call,)))
         saver.begin(3, sample_state(3))
         (outcome,) = saver.finish()
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, SaveFailure)
         assert outcome.step == 3
         assert ("the disk is full: it needs" if error in (errno.ENOSPC, errno.EDQUOT) else os.strerror(error)) in outcome.error
         assert "The older ones are still there." in outcome.error
@@ -267,7 +267,7 @@ def test_a_disk_that_refuses_costs_that_checkpoint_and_nothing_else(error, call,
 
 def test_a_disk_too_full_to_clean_up_leaves_no_checkpoint(two):
     saver = saver_of(two, Refuses(8))  # everything fails from here on, removing too
-    assert isinstance(saver.save_now(3, sample_state(3)), Failed)
+    assert isinstance(saver.save_now(3, sample_state(3)), SaveFailure)
     assert [c.step for c in CheckpointStore(two).all()] == [2, 1]
     check_nothing_lost(two, before=2, saving=3, saved=False)
     assert isinstance(saver_of(two, Quick()).save_now(3, sample_state(3)), Saved)
@@ -302,7 +302,7 @@ def test_a_nearly_full_disk_is_noticed_before_the_save(two):
     saver = saver_of(two, NearlyFull(10_000_000))
     saver.begin(3, sample_state(3))
     (outcome,) = saver.finish()
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, SaveFailure)
     assert "the disk is nearly full: a checkpoint needs 64 MiB, 9.54 MiB are free" in outcome.error
     assert not any(path.name.startswith(".") for path in two.iterdir())
 

@@ -13,7 +13,7 @@ from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
 
 CATALOG = Catalog()
 USUAL = ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")
@@ -62,7 +62,7 @@ def traces(draw, dtypes):
     stored = np.array([(s, c, b, max(b, d)) for s, c, b, d in stored], dtype=np.int64).reshape(-1, 4)
     header = Header("drawn", "", {"micro_batch": 2}, Strategy(micro_batch=2), 1, 1)
     operations = Operations(names, np.array([r[0] for r in rows]), types, values)
-    sequence = Sequence(which, np.zeros(count, dtype=np.int64), phase, np.zeros(count, dtype=np.int64))
+    sequence = OperationSequence(which, np.zeros(count, dtype=np.int64), phase, np.zeros(count, dtype=np.int64))
     storages = Storages(stored[:, 0], stored[:, 1], np.zeros(len(stored), dtype=np.int64), stored[:, 2], stored[:, 3])
     return Trace(header, operations, sequence, storages, ("net",)).check()
 

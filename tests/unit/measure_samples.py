@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwise.measure.result import MachineMeasurement, MemoryLevel, Peak, Row, Timing
+from gpuwise.measure.result import AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Timing
 
 MIB = 2**20
 
@@ -13,15 +13,17 @@ def timing(median_s: float, spread: float = 0.02) -> Timing:
     return Timing(median_s, median_s * (1 - spread), median_s * (1 + spread), median_s * (1 - spread), 30)
 
 
-def arithmetic(group: str, name: str, dtype: str, flops: float, intensity: float, flops_per_s: float, **sizes: int) -> Row:
-    return Row(group, name, timing(flops / flops_per_s), dtype, sizes, round(flops), round(flops / intensity))
+def arithmetic(
+    group: str, name: str, dtype: str, flops: float, intensity: float, flops_per_s: float, **sizes: int
+) -> MeasuredRow:
+    return MeasuredRow(group, name, timing(flops / flops_per_s), dtype, sizes, round(flops), round(flops / intensity))
 
 
-def moving(group: str, name: str, moved: int, bytes_per_s: float, dtype: str = "fp32", **sizes: int) -> Row:
-    return Row(group, name, timing(moved / bytes_per_s), dtype, sizes, 0, moved)
+def moving(group: str, name: str, moved: int, bytes_per_s: float, dtype: str = "fp32", **sizes: int) -> MeasuredRow:
+    return MeasuredRow(group, name, timing(moved / bytes_per_s), dtype, sizes, 0, moved)
 
 
-def gemms(dtype: str, peak: float, bandwidth: float, item: int) -> list[Row]:
+def gemms(dtype: str, peak: float, bandwidth: float, item: int) -> list[MeasuredRow]:
     """Squares and thin ones, under the roofs."""
     rows = []
     for m, k, n in ((64, 64, 64), (256, 256, 256), (1024, 1024, 1024), (4096, 4096, 4096), (1, 4096, 4096), (16, 4096, 4096)):
@@ -31,7 +33,7 @@ def gemms(dtype: str, peak: float, bandwidth: float, item: int) -> list[Row]:
     return rows
 
 
-def others(dtype: str, peak: float, bandwidth: float, item: int) -> list[Row]:
+def others(dtype: str, peak: float, bandwidth: float, item: int) -> list[MeasuredRow]:
     return [
         arithmetic("conv", "3x3 convolution, 64 channels", dtype, 3e9, 90, 0.55 * min(peak, 90 * bandwidth)),
         arithmetic("attention", "attention over 1,024 tokens", dtype, 2e9, 60, 0.4 * min(peak, 60 * bandwidth)),
@@ -42,8 +44,8 @@ def others(dtype: str, peak: float, bandwidth: float, item: int) -> list[Row]:
     ]
 
 
-def streams(levels: tuple[MemoryLevel, ...]) -> list[Row]:
-    rows: list[Row] = []
+def streams(levels: tuple[MemoryLevel, ...]) -> list[MeasuredRow]:
+    rows: list[MeasuredRow] = []
     begin = 2**14
     for level in levels:
         end = level.size_bytes or 2**30
@@ -99,14 +101,17 @@ CPU = MachineMeasurement(
         *gemms("bf16", 390e9, 31e9, 2),
         *gemms("fp32", 205e9, 31e9, 4),
         *others("fp32", 205e9, 31e9, 4),
-        Row("launch", "add_ on one element", timing(1.4e-6), "fp32", {"operations": 100}),
+        MeasuredRow("launch", "add_ on one element", timing(1.4e-6), "fp32", {"operations": 100}),
         moving("collective", "all_reduce", 2**16, 0.4e9, bytes=2**16),
         moving("collective", "all_reduce", 64 * MIB, 1.9e9, bytes=64 * MIB),
-        Row("loader", "images", timing(0.5, 0.12), "", {"workers": 2, "samples": 1000}),
+        MeasuredRow("loader", "images", timing(0.5, 0.12), "", {"workers": 2, "samples": 1000}),
         moving("disk", "write", 256 * MIB, 0.31e9, "", bytes=256 * MIB),
         replace(moving("disk", "read", 256 * MIB, 1.2e9, "", bytes=256 * MIB), verified=False),
     ),
-    peaks=(Peak("bf16", 390e9, 473e9, "2048 x 2048 x 2048", 0.021), Peak("fp32", 205e9, 237e9, "4096 x 4096 x 4096", 0.012)),
+    peaks=(
+        AchievedPeak("bf16", 390e9, 473e9, "2048 x 2048 x 2048", 0.021),
+        AchievedPeak("fp32", 205e9, 237e9, "4096 x 4096 x 4096", 0.012),
+    ),
     memory=CPU_MEMORY,
     launch_s=1.4e-6,
     notes=("other processes used 31 % of the processors meanwhile", "int8 was left out: 20 times slower than fp32"),
@@ -118,11 +123,11 @@ CPU = MachineMeasurement(
 
 GPU_MEMORY = (MemoryLevel("L2", 9.1e12, 50 * MIB, None, 0.02), MemoryLevel("memory", 4.2e12, None, 4.8e12, 0.004))
 GPU_PEAKS = (
-    Peak("fp8", 1410e12, 1979e12, "8192 x 8192 x 8192", 0.01),
-    Peak("bf16", 742e12, 989.5e12, "8192 x 8192 x 8192"),
-    Peak("fp16", 721e12, 989.5e12, "8192 x 8192 x 8192", 0.02),
-    Peak("tf32", 402e12, 494.7e12, "8192 x 8192 x 8192"),
-    Peak("fp32", 51e12, 66.9e12, "8192 x 8192 x 8192", 0.003),
+    AchievedPeak("fp8", 1410e12, 1979e12, "8192 x 8192 x 8192", 0.01),
+    AchievedPeak("bf16", 742e12, 989.5e12, "8192 x 8192 x 8192"),
+    AchievedPeak("fp16", 721e12, 989.5e12, "8192 x 8192 x 8192", 0.02),
+    AchievedPeak("tf32", 402e12, 494.7e12, "8192 x 8192 x 8192"),
+    AchievedPeak("fp32", 51e12, 66.9e12, "8192 x 8192 x 8192", 0.003),
 )
 GPU = MachineMeasurement(
     machine="1 × NVIDIA H200 with INTEL(R) XEON(R) PLATINUM 8558, 128.0 GiB",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuwise.cost.calibration import Entry, StepSpread, Term, to_table
+from gpuwise.cost.calibration import CalibrationEntry, StepSpread, Term, to_table
 from gpuwise.hardware import Catalog, Machine
 from gpuwise.hardware.detect import Cpu, Detected, machine_key
 from gpuwise.hardware.detect.container import Container
@@ -19,14 +19,14 @@ from gpuwise.hardware.load import Busy
 from gpuwise.hardware.measured import path_of
 from gpuwise.measure import run as module
 from gpuwise.measure.child import ChildDiedError
-from gpuwise.measure.result import MemoryLevel, Peak, Row, Timing
+from gpuwise.measure.result import AchievedPeak, MeasuredRow, MemoryLevel, Timing
 
 CHIP = Catalog().chips["epyc-9654"]
 QUIET = Busy(1000.0, 5e8, 2000.0, 2, busy_s=100.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)
 FULL_OF_OTHERS = Busy(1000.5, 5e8 + 0.5, 2000.5, 2, busy_s=101.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)
 TIMING = Timing(1e-3, 0.99e-3, 1.01e-3, 0.98e-3, 9)
 FITTED = {
-    "entries": {"gemm.fp32": to_table(Entry({"compute": Term(2.5), "memory": Term(1.5)}, 2.0, 3e-6, (0.9, 1.2)))},
+    "entries": {"gemm.fp32": to_table(CalibrationEntry({"compute": Term(2.5), "memory": Term(1.5)}, 2.0, 3e-6, (0.9, 1.2)))},
     "scale": {},
     "spreads": [asdict(StepSpread("cpu", "machine", mode, 0.9, 1.1, rows=8)) for mode in ("train", "infer")],
     "errors": {"a": 0.05, "b": -0.02, "c": 0.01},
@@ -81,11 +81,14 @@ class Worker:
     @staticmethod
     def _stage(stage: dict[str, Any], place: int) -> Iterator[dict[str, Any]]:
         group = {"network": "step", "peaks": "gemm", "kernels": "conv"}.get(stage["name"], stage["name"])
-        yield {"row": Row(group, f"row of stage {place}", TIMING, "fp32", {"n": place}, 10, 20).to_dict()}
+        yield {"row": MeasuredRow(group, f"row of stage {place}", TIMING, "fp32", {"n": place}, 10, 20).to_dict()}
         if stage["name"] == "network":
             yield {"samples": {"name": f"network {stage['network']}"}}
         if stage["name"] == "peaks":
-            peaks = [Peak("bf16", 3.9e11, None, "2048 × 2048 × 2048", 0.02), Peak("fp32", 2.5e11, None, "1024 × 1024 × 1024")]
+            peaks = [
+                AchievedPeak("bf16", 3.9e11, None, "2048 × 2048 × 2048", 0.02),
+                AchievedPeak("fp32", 2.5e11, None, "1024 × 1024 × 1024"),
+            ]
             yield {"peaks": [asdict(peak) for peak in peaks]}
         if stage["name"] == "memory":
             yield {"levels": [asdict(MemoryLevel("L1", 3e11, 2**15)), asdict(MemoryLevel("memory", 3.12345e10))]}

@@ -12,12 +12,12 @@ import pytest
 import gpuwise
 from gpuwise.api import history, measured
 from gpuwise.api.forecasting import forecast_step
-from gpuwise.api.history import Entry
+from gpuwise.api.history import HistoryEntry
 from gpuwise.api.sources import source_of
 from gpuwise.measure.trial_result import METHOD
 from gpuwise.trace.digest import digest
 
-ENTRY = Entry(
+ENTRY = HistoryEntry(
     date="2026-11-20T12:00:00+00:00",
     machine="amd-2c",
     chip="here-cpu",
@@ -132,7 +132,7 @@ def test_no_pipe_is_waited_for(home: Path):
     assert history.entries() == []
 
 
-def an_entry(micro_batch: int = 64, **changes: object) -> Entry:
+def an_entry(micro_batch: int = 64, **changes: object) -> HistoryEntry:
     """An entry of the tabular MLP on this machine."""
     priced = forecast_step(source_of("tabular-mlp"), "here:1", micro_batch=micro_batch, precision="fp32")
     name = digest(priced.trace, priced.forecast.strategy)

@@ -11,7 +11,7 @@ from test_plan_cpu_choice import CPU, trace_of
 from gpuwise.api import cpu_settings, run_start
 from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.run_start import Here, forecast_here, this_device
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.step_price import step_price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import detect_machine, load_catalog
@@ -23,7 +23,7 @@ COMPILED = Strategy(compile=True)
 NUMBERS = 10_000_000
 
 
-class Drawing(Source):
+class Drawing(StepSource):
     """A job that draws random numbers. eager: whether there is a trace of it not compiled."""
 
     def __init__(self, *, eager: bool = True):

@@ -10,7 +10,7 @@ import pytest
 from test_plan_synthetic import synthetic_family, synthetic_trace
 
 from gpuwise.api.devices import cheapest_offer, device_of
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of, usual_micro_batch
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware import Catalog, link_between, load_catalog
@@ -23,7 +23,7 @@ CATALOG = load_catalog()
 DIGITS = f"{Path(__file__).parents[2] / 'examples' / 'digits.py'}:job"
 
 
-class Counted(Source):
+class Counted(StepSource):
     """Gives synthetic families and counts how often it is asked."""
 
     def __init__(self, **sizes: int):

@@ -268,11 +268,11 @@ def test_plans_for_here_count_what_was_measured_as_train_does(monkeypatch: pytes
 
 
 def test_a_forecast_that_fails_never_stops_a_run(monkeypatch: pytest.MonkeyPatch):
-    from gpuwise.api.source import Source
+    from gpuwise.api.source import StepSource
 
     def fail(*_: object, **__: object) -> None:
         raise JobError("cannot be traced.")
 
-    monkeypatch.setattr(Source, "trace", fail)
+    monkeypatch.setattr(StepSource, "trace", fail)
     with pytest.warns(UserWarning, match="no forecast to compare with: cannot be traced"):
         assert gpuwise.train("tiny.py:job", steps=1, progress="silent").forecast is None

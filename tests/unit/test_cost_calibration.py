@@ -9,9 +9,9 @@ from gpuwise.cost.calibration import (
     LEVELS,
     PROVENANCE,
     Calibration,
+    CalibrationEntry,
     CalibrationFile,
-    Curve,
-    Entry,
+    EfficiencyCurve,
     StepSpread,
     Term,
     calibration,
@@ -49,7 +49,7 @@ scale = 1.1
 
 
 def entry(scale=1.0, **options):
-    return Entry({"memory": Term(scale)}, **options)
+    return CalibrationEntry({"memory": Term(scale)}, **options)
 
 
 def file(level, entries=None, scale=None):
@@ -61,7 +61,7 @@ def test_a_file_is_read_whole():
     assert (found.level, found.of, found.scale) == ("chip", "rtx-4090", {"conv": 1.1})
     product = found.entries["gemm.bf16"]
     assert (product.floor_s, product.sharpness, product.spread) == (2e-6, 3.0, (0.9, 1.2))
-    assert product.terms["compute"].curves[0] == Curve("k", (64, 256, 1024), (1.5, 1.0, 0.9))
+    assert product.terms["compute"].curves[0] == EfficiencyCurve("k", (64, 256, 1024), (1.5, 1.0, 0.9))
     assert product.evidence["source"] == "a table"
 
 
@@ -167,12 +167,12 @@ def test_a_chip_is_known_by_its_id_architecture_generation_and_family():
 
 
 def test_a_curve_is_log_linear_between_knots_and_flat_beyond():
-    curve = Curve("k", (10.0, 1000.0), (4.0, 1.0))
+    curve = EfficiencyCurve("k", (10.0, 1000.0), (4.0, 1.0))
     assert np.exp(curve(np.array([1.0, 10.0, 100.0, 1000.0, 1e6]))) == pytest.approx([4.0, 4.0, 2.0, 1.0, 1.0])
 
 
 def test_terms_join_in_a_smooth_maximum():
-    product = Entry({"compute": Term(2.0), "memory": Term(1.0)}, sharpness=4.0)
+    product = CalibrationEntry({"compute": Term(2.0), "memory": Term(1.0)}, sharpness=4.0)
     parts = product.parts_s(
         {"compute": np.array([1.0, 0.0]), "memory": np.array([2.0, 3.0]), "unknown": np.array([9.0, 9.0])}, {}
     )

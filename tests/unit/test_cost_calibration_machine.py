@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trace_samples import small_trace
 
-from gpuwise.cost.calibration import Curve, Entry, StepSpread, Term, calibration, names_of, to_table
+from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, StepSpread, Term, calibration, names_of, to_table
 from gpuwise.cost.calibration import machine as module
 from gpuwise.cost.calibration.machine import machine_file, parse_machine
 from gpuwise.cost.forecast import Forecast
@@ -30,13 +30,15 @@ from gpuwise.trace.parallel.data_parallel import Communication
 
 CHIP = Catalog().chips["epyc-9654"]
 GPU = Catalog().chips["rtx-4090"]
-CURVE = Curve("k", (16.0, 64.0, 256.0), (1.5, 1.0, 0.9))
-GEMM = Entry({"compute": Term(2.5, (CURVE,)), "memory": Term(1.5)}, 2.0, 3e-6, (0.9, 1.2), {"source": "3 operations"})
+CURVE = EfficiencyCurve("k", (16.0, 64.0, 256.0), (1.5, 1.0, 0.9))
+GEMM = CalibrationEntry(
+    {"compute": Term(2.5, (CURVE,)), "memory": Term(1.5)}, 2.0, 3e-6, (0.9, 1.2), {"source": "3 operations"}
+)
 FITTED: dict[str, Any] = {
     "entries": {
         "gemm.fp32": to_table(GEMM),
-        "optimizer": to_table(Entry({"memory": Term(2.0)}, floor_s=1e-6)),
-        "elementwise": to_table(Entry({"memory": Term(2.0)}, floor_s=1e-6)),
+        "optimizer": to_table(CalibrationEntry({"memory": Term(2.0)}, floor_s=1e-6)),
+        "elementwise": to_table(CalibrationEntry({"memory": Term(2.0)}, floor_s=1e-6)),
     },
     "scale": {},
     "spreads": [asdict(StepSpread("cpu", "machine", mode, 0.9, 1.1, rows=8)) for mode in ("train", "infer")],

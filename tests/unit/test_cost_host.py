@@ -7,7 +7,7 @@ from gpuwise.cost.host import host_s
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
 
 CATALOG = Catalog()
 H100 = CATALOG.chip("h100-80gb-sxm")
@@ -25,7 +25,9 @@ def step(phases, *, kernels=1, accumulation=1, compiled=False, mode="train"):
     strategy = Strategy(accumulation=accumulation, compile=compiled, mode=mode)
     nothing = np.zeros(0, dtype=np.int64)
     header = Header("hand", "", {"micro_batch": 1}, strategy, 10, 10)
-    return Trace(header, operations, Sequence(zeros, zeros, np.array(phase), np.array(micro)), Storages(*[nothing] * 5), ("",))
+    return Trace(
+        header, operations, OperationSequence(zeros, zeros, np.array(phase), np.array(micro)), Storages(*[nothing] * 5), ("",)
+    )
 
 
 def test_an_eager_step_pays_for_every_call_and_every_kernel():

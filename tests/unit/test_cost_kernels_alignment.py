@@ -6,7 +6,7 @@ import pytest
 from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.cost.kernels.classes import classes
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
 
 
 def linear(samples, inputs, outputs, dtype="bfloat16", batch=1):
@@ -21,7 +21,7 @@ def linear(samples, inputs, outputs, dtype="bfloat16", batch=1):
     zeros = np.zeros(3, dtype=np.int64)
     header = Header("hand", "", {"micro_batch": 1}, Strategy(precision="amp-bf16"), 10, 10)
     nothing = Storages(*[np.zeros(0, dtype=np.int64)] * 5)
-    return Trace(header, operations, Sequence(np.arange(3), zeros, phase, zeros), nothing, ("",))
+    return Trace(header, operations, OperationSequence(np.arange(3), zeros, phase, zeros), nothing, ("",))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(768, 50_257), (50_257, 768), (513, 1024)])

@@ -9,7 +9,7 @@ from gpuwise.cost.kernels import conv
 from gpuwise.cost.kernels.classes import class_of, classes
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import COLUMNS, KINDS, Header, Operations, OperationSequence, Storages, Trace
 
 HARDWARE = Hardware(peak_flops_per_s=1e14, bandwidth_bytes_per_s=1e12, units=100.0, cache_bytes=4e7)
 
@@ -28,7 +28,7 @@ def step(workspace_bytes: int, dtype: str = "float16") -> Trace:
     operations = Operations(("aten.convolution.default",) * 3, kinds, (dtype,) * 3, values)
     empty, zeros = np.zeros(0, dtype=int), np.zeros(3, dtype=int)
     header = Header("conv", "", {"micro_batch": 8}, Strategy(precision="amp-fp16", mode="infer"), 0, 0)
-    return Trace(header, operations, Sequence(np.arange(3), zeros, zeros, zeros), Storages(*[empty] * 5), ("",))
+    return Trace(header, operations, OperationSequence(np.arange(3), zeros, zeros, zeros), Storages(*[empty] * 5), ("",))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import COLUMNS, KINDS, Header, Operations, OperationSequence, Storages, Trace
 
 CATALOG = Catalog()
 DESKTOP = CATALOG.chip("i9-10940x")
@@ -51,7 +51,7 @@ def step(*operations, compiled=False, substrate="cpu"):
     return Trace(
         header,
         Operations(tuple(o[0] for o in operations), kinds, ("float32",) * len(operations), values),
-        Sequence(index, zeros, zeros, zeros),
+        OperationSequence(index, zeros, zeros, zeros),
         Storages(none, none, none, none, none),
         ("net",),
     ).check()

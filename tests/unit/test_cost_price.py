@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuwise.cost import price
-from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationFile, Entry, Term, shipped, step_spread
+from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationEntry, CalibrationFile, Term, shipped, step_spread
 from gpuwise.cost.interval import level_shares
 from gpuwise.cost.kernels import classes, kernel_times
 from gpuwise.cost.parameters import parameters
@@ -25,7 +25,7 @@ from gpuwise.trace.trace import (
     PHASES,
     Header,
     Operations,
-    Sequence,
+    OperationSequence,
     Storages,
     Trace,
 )
@@ -87,7 +87,7 @@ def make_trace(rows, *, precision="amp-bf16", mode="train", accumulation=1, repe
         units_per_sample=128 if unit == "token" else 1,
     )
     storage = Storages(columns[:, 0], columns[:, 1], np.zeros(len(columns), dtype=np.int64), columns[:, 2], columns[:, 3])
-    return Trace(header, operations, Sequence(positions, module, phase, micro), storage, modules).check()
+    return Trace(header, operations, OperationSequence(positions, module, phase, micro), storage, modules).check()
 
 
 def training(**options):
@@ -355,7 +355,7 @@ def one_level(level, entries, scale=None):
 
 
 def test_provenance_is_that_of_most_of_the_time_and_rests_on_has_the_rest():
-    mine = Entry({"compute": Term(1.2), "memory": Term(1.2)}, spread=(0.9, 1.1))
+    mine = CalibrationEntry({"compute": Term(1.2), "memory": Term(1.2)}, spread=(0.9, 1.1))
     measured = forecast(
         training(), calibration=one_level("machine", {"gemm.bf16": mine, "elementwise": mine, "optimizer": mine})
     )
@@ -372,7 +372,8 @@ def test_provenance_is_that_of_most_of_the_time_and_rests_on_has_the_rest():
 def test_the_interval_is_that_of_the_levels_a_step_rests_on():
     def ratios(level):
         entries = {
-            name: Entry({"compute": Term(1.3), "memory": Term(1.3)}) for name in ("gemm.bf16", "elementwise", "optimizer")
+            name: CalibrationEntry({"compute": Term(1.3), "memory": Term(1.3)})
+            for name in ("gemm.bf16", "elementwise", "optimizer")
         }
         time = forecast(training(), calibration=one_level(level, entries)).step_time_s
         return time.low / time.value, time.high / time.value
@@ -385,7 +386,7 @@ def test_the_interval_is_that_of_the_levels_a_step_rests_on():
 
 def test_an_exchange_widens_the_interval():
     """Its time rests on datasheets, whatever is known of the kernels."""
-    figures = one_level("machine", {"gemm.bf16": Entry({"compute": Term(1.3), "memory": Term(1.3)})})
+    figures = one_level("machine", {"gemm.bf16": CalibrationEntry({"compute": Term(1.3), "memory": Term(1.3)})})
     trace = make_trace([(gemm(4096, 4096, 4096), "forward", "m")])
     alone = forecast(trace, calibration=figures).step_time_s
     work = Traffic(all_reduce_bytes=10**10, calls=1)

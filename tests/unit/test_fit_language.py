@@ -9,7 +9,7 @@ from benchmarks.fit.pieces import Context
 from benchmarks.fit.scales import Scales
 from benchmarks.fit.store import Store
 
-from gpuwise.cost.calibration import CalibrationFile, Entry, Term
+from gpuwise.cost.calibration import CalibrationEntry, CalibrationFile, Term
 from gpuwise.hardware.catalog import Catalog
 
 CONTEXT = Context(Path(), Path(), Catalog())
@@ -19,7 +19,7 @@ CHIPS = (H100, H100_PCIE, A100, V100)
 
 
 def entry(seconds):
-    return Entry({"memory": Term(seconds)}, 4.0, 0.0)
+    return CalibrationEntry({"memory": Term(seconds)}, 4.0, 0.0)
 
 
 def store():

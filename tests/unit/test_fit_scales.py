@@ -5,8 +5,8 @@ import pytest
 from benchmarks.fit.scales import fit_scales, forecast_s, rescaled
 from benchmarks.fit.steps import Part, Table
 
-from gpuwise.cost.calibration import Curve, Entry, Term, names_of
-from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, Term, names_of
+from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.hardware.catalog import Catalog
 
 CATALOG = Catalog()
@@ -21,7 +21,7 @@ def steps(chips, shares, *, truth, seed=0, noise=0.0, host_s=0.0):
     parts = {"gemm.bf16": share, "elementwise": 1 - share}
     seconds = sum(parts[key] * np.array([truth[c][key] for c in chip]) for key in parts)
     seconds = np.maximum(seconds, host_s) * np.exp(noise * random.standard_normal(len(chip)))
-    none = Part(Terms({}, {}), *[np.zeros(0)] * 3)
+    none = Part(KernelTerms({}, {}), *[np.zeros(0)] * 3)
     names = np.array(chip, dtype=object)
     return Table(seconds, np.full(len(chip), host_s), names, names, names, dict.fromkeys(parts, none)), parts
 
@@ -77,7 +77,9 @@ def test_steps_that_wait_for_the_host_teach_nothing():
 
 
 def test_a_rescaled_entry_takes_that_much_longer():
-    entry = Entry({"memory": Term(1.5, (Curve("cached", (0.5, 2.0), (0.8, 1.2)),)), "compute": Term(1.2)}, 3.0, 2e-6)
+    entry = CalibrationEntry(
+        {"memory": Term(1.5, (EfficiencyCurve("cached", (0.5, 2.0), (0.8, 1.2)),)), "compute": Term(1.2)}, 3.0, 2e-6
+    )
     seconds, features = {"memory": np.array([1e-4]), "compute": np.array([5e-5])}, {"cached": np.array([1.0])}
     before, after = (e.floor_s + e.join_s(e.parts_s(seconds, features)) for e in (entry, rescaled(entry, 1.25)))
     assert after == pytest.approx(1.25 * before, rel=1e-3)

@@ -9,17 +9,19 @@ from dataclasses import replace
 
 from benchmarks.fit.steps import Part, Step, Table, fit_steps, table_of
 
-from gpuwise.cost.calibration import Curve, Entry, Term
-from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, Term
+from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, Header, Operations, OperationSequence, Storages, Trace
 
 KNOTS = (1.0, 8.0, 64.0)
 TRUE = {
-    "conv.fp16": Entry({"compute": Term(1.6, (Curve("k", KNOTS, (1.3, 1.0, 0.8)),)), "memory": Term(1.9)}, 2.0, 3e-6),
-    "elementwise": Entry({"memory": Term(1.25)}, 4.0, 2e-6),
+    "conv.fp16": CalibrationEntry(
+        {"compute": Term(1.6, (EfficiencyCurve("k", KNOTS, (1.3, 1.0, 0.8)),)), "memory": Term(1.9)}, 2.0, 3e-6
+    ),
+    "elementwise": CalibrationEntry({"memory": Term(1.25)}, 4.0, 2e-6),
 }
 DESIGNS = {
     "conv.fp16": Design(
@@ -37,7 +39,7 @@ def made(steps: int = 120, seed: int = 0) -> Table:
         seconds = {name: 10 ** draw.uniform(-5, -2.5, operations) for name in names}
         features = {"k": 2 ** draw.uniform(0, 6, operations)}
         step = np.concatenate([np.arange(steps), draw.integers(0, steps, operations - steps)])
-        return Part(Terms(seconds, features), np.ones(operations), step, draw.integers(1, 5, operations).astype(float))
+        return Part(KernelTerms(seconds, features), np.ones(operations), step, draw.integers(1, 5, operations).astype(float))
 
     parts = {"conv.fp16": part(("compute", "memory"), 600), "elementwise": part(("memory",), 400)}
     names = np.array([f"model{i}" for i in range(steps)], dtype=object)
@@ -74,7 +76,7 @@ def test_a_step_is_no_quicker_than_its_host():
 
 
 def test_a_prior_of_another_form_gives_what_it_has():
-    known = Entry({"memory": Term(2.5), "rows": Term(1.0)}, 3.0, 4e-6)
+    known = CalibrationEntry({"memory": Term(2.5), "rows": Term(1.0)}, 3.0, 4e-6)
     prior = DESIGNS["conv.fp16"].start(known)
     assert set(prior.terms) == {"compute", "memory"}
     assert prior.terms["memory"].scale == 2.5
@@ -90,7 +92,7 @@ def test_the_copy_of_the_batch_to_the_device_is_left_out():
     )
     assert operations.values.shape[1] == len(COLUMNS)
     zeros = np.zeros(2, dtype=int)
-    sequence = Sequence(np.array([0, 1]), zeros, zeros, zeros)
+    sequence = OperationSequence(np.array([0, 1]), zeros, zeros, zeros)
     storages = Storages(np.array([4096]), np.array([CATEGORIES.index("input")]), np.array([0]), np.array([0]), np.array([1]))
     header = Header("relu", "", {"micro_batch": 2}, Strategy(precision="fp32", mode="infer"), 0, 0)
     step = Step(Catalog().chip("rtx-3090"), Trace(header, operations, sequence, storages, ("",)), 1e-3, "relu")

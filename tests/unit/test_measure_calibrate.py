@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from calibration_samples import CPU, FACTORS, GPU, NAMES, samples
 
-from gpuwise.cost.calibration import Calibration, Entry, Term, calibration
+from gpuwise.cost.calibration import Calibration, CalibrationEntry, Term, calibration
 from gpuwise.cost.calibration.files import CalibrationFile
 from gpuwise.cost.parameters import parameters
 from gpuwise.measure import calibrate as module
@@ -110,7 +110,7 @@ def test_few_networks_tell_no_errors():
 def test_a_class_that_nothing_is_known_of_starts_in_the_middle_and_one_of_other_terms_keeps_what_it_has():
     design = module.design_of("gemm.fp32")
     assert design.start(None) == design.start()
-    prior = design.start(Entry({"compute": Term(3.0), "unheard of": Term(9.0)}, 2.0, 1e-6))
+    prior = design.start(CalibrationEntry({"compute": Term(3.0), "unheard of": Term(9.0)}, 2.0, 1e-6))
     assert prior.terms == {**design.start().terms, "compute": Term(3.0)}
     assert (prior.sharpness, prior.floor_s) == (2.0, 1e-6)
 

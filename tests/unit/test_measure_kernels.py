@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from gpuwise.measure.probes import cases, kernels, peaks, products, streaming  # noqa: E402
-from gpuwise.measure.probes.cases import Case, Kernel, Noise  # noqa: E402
+from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel  # noqa: E402
 from gpuwise.measure.result import GROUPS, Timing  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -166,10 +166,10 @@ class TestRows:
         monkeypatch.setattr(kernels, "LEAST_SHARE_S", 0.01)
 
     @pytest.fixture
-    def one(self, monkeypatch) -> Callable[[Callable[[Noise, Mapping[str, int]], Kernel]], None]:
+    def one(self, monkeypatch) -> Callable[[Callable[[Noise, Mapping[str, int]], ProbeKernel]], None]:
         """Sets the kernel that alone is measured, of 100 operations and 1 MiB an element."""
 
-        def set_to(make: Callable[[Noise, Mapping[str, int]], Kernel]) -> None:
+        def set_to(make: Callable[[Noise, Mapping[str, int]], ProbeKernel]) -> None:
             case = Case(
                 "elementwise",
                 "one",
@@ -196,13 +196,13 @@ class TestRows:
         assert said == ["5 of 5 kernels were left out: the time that they take was not there."]
 
     def test_what_takes_too_long_is_left_out(self, said, monkeypatch, one):
-        one(lambda noise, sizes: Kernel(lambda: None, lambda: True))
+        one(lambda noise, sizes: ProbeKernel(lambda: None, lambda: True))
         monkeypatch.setattr(kernels, "_taken_s", lambda kernel, device: 1e6)
         assert list(kernels.rows(1e3, CPU, said.append)) == []
         assert said[0].startswith("1 of 1 kernels")
 
     def test_what_is_done_too_soon_grows(self, said, monkeypatch, one):
-        one(lambda noise, sizes: Kernel(lambda: None, lambda: True))
+        one(lambda noise, sizes: ProbeKernel(lambda: None, lambda: True))
         taken = iter((1e-5, 4e-5, 6e-5))
         monkeypatch.setattr(kernels, "LEAST_S", {"cpu": 5e-5})
         monkeypatch.setattr(kernels, "_taken_s", lambda kernel, device: next(taken))
@@ -211,7 +211,7 @@ class TestRows:
         assert (row.flops, row.bytes) == (4800, 48 << 20)
 
     def test_growth_ends_where_memory_does(self, said, monkeypatch, one):
-        one(lambda noise, sizes: Kernel(lambda: None, lambda: True))
+        one(lambda noise, sizes: ProbeKernel(lambda: None, lambda: True))
         monkeypatch.setattr(kernels, "LEAST_S", {"cpu": 5e-5})
         monkeypatch.setattr(kernels, "_taken_s", lambda kernel, device: 4e-5)
         monkeypatch.setattr(kernels, "free_bytes", lambda device: 100 << 20)
@@ -222,9 +222,9 @@ class TestRows:
     def test_inputs_are_rotated_that_exceed_the_cache(self, cache, sets, said, monkeypatch, one):
         made = []
 
-        def make(noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+        def make(noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
             made.append(sizes)
-            return Kernel(lambda: None, lambda: True)
+            return ProbeKernel(lambda: None, lambda: True)
 
         one(make)
         monkeypatch.setattr(kernels, "free_bytes", lambda device: 100 << 20)  # a quarter is enough for 8 sets
@@ -233,13 +233,13 @@ class TestRows:
         assert len(made) == sets
 
     def test_a_wrong_result_is_said(self, said, one):
-        one(lambda noise, sizes: Kernel(lambda: None, lambda: False))
+        one(lambda noise, sizes: ProbeKernel(lambda: None, lambda: False))
         (row,) = kernels.rows(1e3, CPU, said.append)
         assert not row.verified
         assert said == ["one in fp32: the result was wrong (elements 3)."]
 
     def test_a_kernel_that_does_not_exist_is_said(self, said, one):
-        def fail(noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+        def fail(noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
             raise NotImplementedError("no such kernel\n  for this device")
 
         one(fail)
@@ -247,7 +247,7 @@ class TestRows:
         assert said == ["one in fp32 was left out: no such kernel for this device"]
 
     def test_no_memory_is_said(self, said, monkeypatch, one):
-        one(lambda noise, sizes: Kernel(lambda: None, lambda: True))
+        one(lambda noise, sizes: ProbeKernel(lambda: None, lambda: True))
         monkeypatch.setattr(kernels, "free_bytes", lambda device: 1000)
         assert list(kernels.rows(1e3, CPU, said.append)) == []
         assert said == ["one in fp32 was left out: too little memory is free."]

@@ -22,7 +22,7 @@ from gpuwise.cost.calibration.machine import parse_machine  # noqa: E402
 from gpuwise.measure import observe as module  # noqa: E402
 from gpuwise.measure import worker  # noqa: E402
 from gpuwise.measure.observe import MOST_STEPS, Observation, observe  # noqa: E402
-from gpuwise.measure.result import Row  # noqa: E402
+from gpuwise.measure.result import MeasuredRow  # noqa: E402
 from gpuwise.measure.samples import StepSamples  # noqa: E402
 from gpuwise.measure.stages import Stage  # noqa: E402
 from gpuwise.strategy import Strategy  # noqa: E402
@@ -156,7 +156,7 @@ def test_the_worker_says_what_it_saw(monkeypatch):
     monkeypatch.setattr(worker, "observe", partial(observe, least_s=0.0))
     worker.run_stage(Stage("network", "training steps", network=0, mode="train", steps=2), CPU, Child())
     (answer,) = said
-    row, samples = Row.from_dict(answer["row"]), StepSamples.from_dict(answer["samples"])
+    row, samples = MeasuredRow.from_dict(answer["row"]), StepSamples.from_dict(answer["samples"])
     assert (row.group, row.name, row.dtype, row.timing.rounds) == ("step", "small", "fp32", 2)
     assert row.flops == samples.flops > 0
     assert samples.name == "small, fp32, train"

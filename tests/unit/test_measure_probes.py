@@ -15,15 +15,15 @@ torch = pytest.importorskip("torch")
 
 from gpuwise.hardware.detect import Cache, Cpu, detect_cpu  # noqa: E402
 from gpuwise.measure.probes import copies, disk, launch, loader, memory, peaks  # noqa: E402
-from gpuwise.measure.result import GROUPS, Row, Timing  # noqa: E402
+from gpuwise.measure.result import GROUPS, MeasuredRow, Timing  # noqa: E402
 
 CPU = torch.device("cpu")
 BUDGET_S = 0.02
 
 
-def row(name: str, size: int, bytes_per_s: float, *, median_s: float = 1.0) -> Row:
+def row(name: str, size: int, bytes_per_s: float, *, median_s: float = 1.0) -> MeasuredRow:
     timing = Timing(median_s, 0.9 * median_s, 1.1 * median_s, 0.9 * median_s, 5)
-    return Row("memory", name, timing, "fp32", {"working_set_bytes": size}, bytes=int(bytes_per_s * median_s))
+    return MeasuredRow("memory", name, timing, "fp32", {"working_set_bytes": size}, bytes=int(bytes_per_s * median_s))
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ class TestPeaks:
         def told(name, shape, budget_s, device):
             m, k, n = shape
             timing = row("", 1, 1, median_s=2 * m * k * n / rates[name]).timing
-            return Row("gemm", "product", timing, name, {"m": m, "k": k, "n": n}, 2 * m * k * n)
+            return MeasuredRow("gemm", "product", timing, name, {"m": m, "k": k, "n": n}, 2 * m * k * n)
 
         monkeypatch.setattr(peaks, "DTYPES", dict.fromkeys(rates, torch.float32))
         monkeypatch.setattr(peaks, "_row", told)

@@ -9,7 +9,7 @@ import pytest
 from test_plan_synthetic import synthetic_source
 
 from gpuwise import api
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.cost.offload import host_link, lengthened, offload
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError, UnsupportedError
@@ -230,7 +230,7 @@ def test_what_is_not_at_hand_is_not_asked_of_the_source():
     assert row(found, "sharded over 2 devices").memory is not None
 
 
-class Given(Source):
+class Given(StepSource):
     """A job of which every variant can be traced."""
 
     def __init__(self):

@@ -9,7 +9,7 @@ from gpuwise.hardware import Offer
 from gpuwise.hardware.types import Source
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Strategy
-from gpuwise.trace import BEFORE, Axis, Header, Operations, Sequence, Storages, Trace, TraceFamily, build_family
+from gpuwise.trace import BEFORE, Axis, Header, Operations, OperationSequence, Storages, Trace, TraceFamily, build_family
 from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES
 
 
@@ -86,7 +86,7 @@ def synthetic_trace(
         blocks=tuple(f"layers.{i}" for i in range(layers)),
     )
     numbers = (size, [CATEGORIES.index(c) for c in category], owner, born, died)
-    sequence = Sequence(*(np.array(c) for c in (index, module, phase, step)))
+    sequence = OperationSequence(*(np.array(c) for c in (index, module, phase, step)))
     return Trace(header, operations, sequence, Storages(*(np.array(c) for c in numbers)), header.blocks).check()
 
 

@@ -10,7 +10,7 @@ import pytest
 from measure_samples import CPU, DETECTED, EMPTY, GPU, INCOMPLETE, SAMPLES, UNKNOWN_SHEET, timing
 from rich.console import Console
 
-from gpuwise.measure.result import GROUPS, Row
+from gpuwise.measure.result import GROUPS, MeasuredRow
 from gpuwise.report.detected import detected_words
 from gpuwise.report.json import to_json
 from gpuwise.report.machine_text import LETTERS
@@ -113,11 +113,11 @@ def test_it_keeps_to_the_width_and_loses_no_words(name: str, width: int):
 
 
 def test_rates_have_the_unit_of_their_kind():
-    busy = Row("gemm", "product", timing(1e-3), "fp32", {"m": 1, "k": 2, "n": 3}, 10**9, 10**6)
+    busy = MeasuredRow("gemm", "product", timing(1e-3), "fp32", {"m": 1, "k": 2, "n": 3}, 10**9, 10**6)
     assert (achieved(busy), rate_of(busy), row_words(busy)) == ("1 TFLOP/s", 1e12, "product 1 x 2 x 3")
     stream = replace(busy, group="memory", sizes={"working_set_bytes": 2**20})
     assert (achieved(stream), row_words(stream)) == ("1 GB/s", "product 1 MiB")
-    launch = Row("launch", "add_", timing(1e-6), "fp32", {"operations": 100})
+    launch = MeasuredRow("launch", "add_", timing(1e-6), "fp32", {"operations": 100})
     assert (achieved(launch), rate_of(launch), row_words(launch)) == ("-", 0, "add_")
 
 
@@ -151,4 +151,4 @@ def test_json_is_the_whole_of_it(name: str):
         "torch_version",
         "ridges",
     } == set(plain)
-    assert [Row.from_dict(row) for row in plain["rows"]] == list(SAMPLES[name].rows)
+    assert [MeasuredRow.from_dict(row) for row in plain["rows"]] == list(SAMPLES[name].rows)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from gpuwise.cost import Forecast, Interval, MemoryForecast
-from gpuwise.cost.memory.peak import Peak
+from gpuwise.cost.memory.peak import MemoryPeak
 from gpuwise.hardware import Chip, Offer, Source
 from gpuwise.plan import CompareRow, Comparison, FitResult, FitRow, Plan, PlanResult, Rejection
 from gpuwise.report import parts
@@ -203,7 +203,9 @@ def test_plan_ticks_the_best_and_shows_why_what_was_rejected_and_what_was_assume
     assert "assumption of 1" in shown
 
 
-PEAK = Peak(0, 9 * GIB, "loss", "head", "log_softmax", {"activation": 9 * GIB}, sentence="it is the loss", advice="lower it")
+PEAK = MemoryPeak(
+    0, 9 * GIB, "loss", "head", "log_softmax", {"activation": 9 * GIB}, sentence="it is the loss", advice="lower it"
+)
 
 
 def test_fit_shows_the_largest_micro_batch_and_each_technique():

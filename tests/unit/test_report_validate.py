@@ -11,7 +11,7 @@ from rich.console import Console
 from validation_samples import BROKEN, GOOD, LARGE, SLOW, validation
 
 from gpuwise.errors import InputError
-from gpuwise.measure.trial_result import Measured, Trial, Validation
+from gpuwise.measure.trial_result import MeasuredStep, Trial, Validation
 from gpuwise.report.validate import validate_report
 from gpuwise.report.validate_page import save_page
 
@@ -54,7 +54,7 @@ def test_the_json_holds_what_was_measured_and_what_was_forecast():
     assert told["trials"][3]["measured"] is None
     assert told["summary"]["measured"] == 2
     measured = {name: value for name, value in first["measured"].items() if name != "throughput"}
-    assert Measured.from_dict(measured) == GOOD.measured
+    assert MeasuredStep.from_dict(measured) == GOOD.measured
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -10,7 +10,7 @@ import torch
 from tests.fault.checkpoint_faults import Quick, same, sample_state
 
 from gpuwise.errors import FileFormatError, InputError
-from gpuwise.runtime.checkpoint import CheckpointStore, Failed, Saved, Saver, manifest, pack, snapshot
+from gpuwise.runtime.checkpoint import CheckpointStore, Saved, SaveFailure, Saver, manifest, pack, snapshot
 from gpuwise.runtime.checkpoint.snapshot import Snapshot
 
 
@@ -166,7 +166,7 @@ def test_a_folder_that_cannot_be_asked_is_an_outcome(store):
 
     store.files.free_bytes = refuse
     outcome = Saver(store).save_now(1, sample_state(1))
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, SaveFailure)
     assert "cannot be used: Permission denied" in outcome.error
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError
-from gpuwise.runtime.show.displays import LINE_EVERY_S, Lines, Silent
+from gpuwise.runtime.show.displays import LINE_EVERY_S, LineDisplay, Silent
 from gpuwise.runtime.show.kinds import display
 from gpuwise.runtime.show.panel import Panel
-from gpuwise.runtime.show.update import LastCheckpoint, Update, beside
+from gpuwise.runtime.show.update import LastCheckpoint, ProgressUpdate, beside
 
 FORECAST = Interval(0.038, 0.031, 0.052)
-UPDATE = Update(
+UPDATE = ProgressUpdate(
     step=41, steps=100, samples=1312, loss=0.25, step_time_s=0.041, samples_per_s=780.0, remaining_s=2.0, forecast=FORECAST
 )
 FULL = replace(
@@ -50,7 +50,7 @@ def test_beside(step_time_s, forecast, shown):
 
 def printed(*updates):
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = LineDisplay(stream)
     for update in updates:
         lines.show(update)
     return stream.getvalue().splitlines()
@@ -85,7 +85,7 @@ def test_a_failed_save_is_told():
 def test_a_stream_without_unicode_gets_plain_characters():
     file = io.BytesIO()
     stream = io.TextIOWrapper(file, encoding="ascii")
-    lines = Lines(stream)
+    lines = LineDisplay(stream)
     lines.show(replace(UPDATE, step_time_s=2.5e-5))
     lines.note("データ")
     assert b"25 us; forecast" in file.getvalue()
@@ -103,7 +103,7 @@ def test_a_name_that_is_no_text_is_shown_as_far_as_it_is(kind):
 
 
 def test_lines_come_every_ten_seconds():
-    lines = Lines(io.StringIO())
+    lines = LineDisplay(io.StringIO())
     assert lines.due(100.0)
     assert not lines.due(100.0 + LINE_EVERY_S / 2)
     assert lines.due(100.0 + LINE_EVERY_S)
@@ -135,9 +135,9 @@ def test_kind_follows_the_stream(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(display(stream=Terminal()), Panel)
     assert isinstance(display("bar", io.StringIO()), Panel)
-    assert isinstance(display(stream=io.StringIO()), Lines)
+    assert isinstance(display(stream=io.StringIO()), LineDisplay)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(display(stream=Terminal()), Lines)
+    assert isinstance(display(stream=Terminal()), LineDisplay)
     silent = io.StringIO()
     with display("silent", silent) as shown:
         shown.show(UPDATE)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from tests.unit.test_runtime_show_displays import FULL, UPDATE, Terminal
 
 from gpuwise.runtime.show.panel import MOST_SHARE, PANEL_EVERY_S, Panel, packed
-from gpuwise.runtime.show.spark import Curve, sparkline
+from gpuwise.runtime.show.spark import DownsampledCurve, sparkline
 
 
 def frame(update, *, width, monkeypatch, encoding=None, losses=(), title="gpt2"):
@@ -117,7 +117,7 @@ def test_packed_loses_no_word():
 
 
 def test_a_curve_keeps_its_length_and_its_course():
-    curve = Curve(most=8)
+    curve = DownsampledCurve(most=8)
     for value in range(1000):
         curve.add(float(value))
     curve.add(math.nan)

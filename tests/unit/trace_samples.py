@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwise.strategy import Strategy
-from gpuwise.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
 
 ROWS = [  # operation, module, phase, micro_step: a position each
     (0, 1, "forward", 0),
@@ -37,7 +37,7 @@ def small_trace(*, micro_batch: int = 2, seq_len: int = 4) -> Trace:
         values,
     )
     index, module, phase, micro_step = zip(*ROWS, strict=True)
-    sequence = Sequence(
+    sequence = OperationSequence(
         np.array(index, dtype=np.int32),
         np.array(module, dtype=np.int32),
         np.array([PHASES.index(p) for p in phase], dtype=np.int8),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwise.measure.result import Timing
-from gpuwise.measure.trial_result import FAILED, MEASURED, OUT_OF_MEMORY, Measured, Trial, Validation
+from gpuwise.measure.trial_result import FAILED, MEASURED, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
 from gpuwise.strategy import Strategy
 
 FORECAST: dict[str, Any] = {
@@ -54,7 +54,7 @@ GOOD = Trial(
     threads=2,
     torch_version="2.13.0",
     seconds=9.5,
-    measured=Measured(
+    measured=MeasuredStep(
         Timing(0.010, 0.0095, 0.0112, 0.0094, 500),
         1_000_000,
         MEMORY,
@@ -64,7 +64,7 @@ GOOD = Trial(
 SLOW = replace(
     GOOD,
     job="slow",
-    measured=Measured(Timing(0.022, 0.02, 0.03, 0.02, 7), 1_000_000, MEMORY),
+    measured=MeasuredStep(Timing(0.022, 0.02, 0.03, 0.02, 7), 1_000_000, MEMORY),
     disturbed=("other processes used 31 % of the processors meanwhile",),
 )
 LARGE = replace(

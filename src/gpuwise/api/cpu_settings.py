@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
 from gpuwise.api.step_price import step_price
 from gpuwise.hardware.types import Chip
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def cpu_settings(
-    job: str | Job | Source,
+    job: str | Job | StepSource,
     chip: Chip,
     start: Strategy,
     *,
@@ -43,12 +43,12 @@ def cpu_settings(
 
     Raises what tracing and pricing `start` raises.
     """
-    source = job if isinstance(job, Source) else source_of(job, seq_len=seq_len, image_size=image_size)
+    source = job if isinstance(job, StepSource) else source_of(job, seq_len=seq_len, image_size=image_size)
     own = own_price(source, chip, capacity_bytes, history=history)
     return choose(own, start, chip, given=given, steps=steps, compiler=has_compiler())
 
 
-def own_price(source: Source, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:
+def own_price(source: StepSource, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:
     """What steps of a job cost on the CPU of this machine, traced with its kernels. Arguments as for `cpu_settings`."""
     return partial(step_price, source.with_own_kernels(), chip, count=1, capacity_bytes=capacity_bytes, history=history)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuwise.api.devices import Device
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import SavedSource, source_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
@@ -17,7 +17,7 @@ from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Strategy
 
 
-def what_would_fit(source: Source, device: Device, asked: Strategy) -> FittingChange | NoFittingChange | None:
+def what_would_fit(source: StepSource, device: Device, asked: Strategy) -> FittingChange | NoFittingChange | None:
     """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
     if device.machines > 1:
         return None
@@ -32,7 +32,7 @@ def what_would_fit(source: Source, device: Device, asked: Strategy) -> FittingCh
 
 
 def question_of(
-    source: Source, place: Place, asked: Strategy, catalog: Catalog, *, substrate: str, host_bytes: int | None
+    source: StepSource, place: Place, asked: Strategy, catalog: Catalog, *, substrate: str, host_bytes: int | None
 ) -> Question:
     """The Question for a source."""
     here = f"{place.chip.id}:{place.count}" if place.count > 1 else place.chip.id
@@ -49,7 +49,7 @@ def question_of(
     )
 
 
-def at_other_lengths(source: Source, substrate: str) -> Callable[[int], TraceSource] | None:
+def at_other_lengths(source: StepSource, substrate: str) -> Callable[[int], TraceSource] | None:
     """The job's traces at another sequence length. None for a saved trace and a Job object, which have one."""
     if isinstance(source, SavedSource) or not source.argument:
         return None

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.api.step_price import step_price
 from gpuwise.cost import Forecast
@@ -33,7 +33,7 @@ class Priced:
 
 
 def forecast_step(
-    source: Source,
+    source: StepSource,
     on: str,
     *,
     loader_samples_per_s: float | None = None,
@@ -76,7 +76,7 @@ def forecast_step(
     raise refused
 
 
-def _precisions(source: Source, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
+def _precisions(source: StepSource, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
     """What is tried in turn where no precision is asked for."""
     able = ["fp32"] if on_this_cpu else precisions_for(device.chip, mode=mode) or ["fp32"]
     first = source.default_precision(able[0])
@@ -85,7 +85,7 @@ def _precisions(source: Source, device: Device, *, on_this_cpu: bool, mode: str)
 
 def _in_precision(
     chosen: str,
-    source: Source,
+    source: StepSource,
     device: Device,
     asked: Mapping[str, Any],
     mesh: Mesh | None,
@@ -132,7 +132,7 @@ def _in_precision(
 
 
 def _priced(
-    source: Source,
+    source: StepSource,
     device: Device,
     strategy: Strategy,
     *,

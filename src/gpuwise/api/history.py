@@ -25,7 +25,7 @@ _SECONDS = ("median_s", "low_s", "high_s", "forecast_s", "forecast_low_s", "fore
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     """One configuration, measured once.
 
     date: and time, UTC. machine: gpuwise.hardware.detect.machine_key. digest: of its trace. median_s, low_s, high_s, steps: of
@@ -57,7 +57,7 @@ class Entry:
     disturbed: bool = False
 
     @classmethod
-    def from_dict(cls, data: Any) -> Entry:
+    def from_dict(cls, data: Any) -> HistoryEntry:
         """Raises ValueError or TypeError for what is no entry; fields of a later version are left out."""
         entry = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
         seconds = [getattr(entry, name) for name in _SECONDS]
@@ -79,7 +79,7 @@ def path() -> Path:
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.local/state")) / "gpuwise" / "history.jsonl"
 
 
-def append(entry: Entry) -> str:
+def append(entry: HistoryEntry) -> str:
     """Adds a line. Returns "" or why it could not be kept, in a sentence."""
     if switched_off():
         return f"nothing is kept in the history, because {OFF} is set"
@@ -103,14 +103,14 @@ def append(entry: Entry) -> str:
     return ""
 
 
-def entries(containing: str = "") -> list[Entry]:
+def entries(containing: str = "") -> list[HistoryEntry]:
     """All that are readable, oldest first; of lines that hold a text only. Warns of damaged lines."""
     found, damaged = [], 0
     for line in _lines(path()) if not switched_off() else ():
         if containing not in line:
             continue
         try:
-            found.append(Entry.from_dict(parse_json(line)))
+            found.append(HistoryEntry.from_dict(parse_json(line)))
         except (ValueError, TypeError, KeyError):
             damaged += 1
     if damaged:

@@ -45,7 +45,7 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
     return preferring(forecast, quiet or found) if found else forecast
 
 
-def preferring(forecast: Forecast, found: list[history.Entry]) -> Forecast:
+def preferring(forecast: Forecast, found: list[history.HistoryEntry]) -> Forecast:
     """The forecast with the time of the last of these entries. Its interval spans what all of them found."""
     latest, model_s = found[-1], forecast.step_time_s.value
     value = latest.median_s
@@ -89,7 +89,7 @@ def torch_version() -> str:
         return ""
 
 
-def _same_threads(entry: history.Entry) -> bool:
+def _same_threads(entry: history.HistoryEntry) -> bool:
     """Whether a step would run on as many threads now. Where PyTorch is not loaded, the setting it would obey is asked."""
     torch = sys.modules.get("torch")
     if torch is not None:

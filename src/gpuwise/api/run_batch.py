@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.devices import substrate_of
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Chip
@@ -63,7 +63,7 @@ def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, st
 
 
 def batch_in_memory(
-    named: Strategy, given: Mapping[str, Any], source: Source, chip: Chip, capacity_bytes: int | None, job: Job
+    named: Strategy, given: Mapping[str, Any], source: StepSource, chip: Chip, capacity_bytes: int | None, job: Job
 ) -> Strategy:
     """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.run_batch import batch_in_memory, first_micro_batch, samples_of
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.api.step_price import step_price
 from gpuwise.api.traced import JobSource, NamedSource
@@ -50,7 +50,7 @@ def this_device() -> Here:
     return Here(local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu")
 
 
-def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, Source]:
+def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, StepSource]:
     """The job, and the source of its traces. A file of the user's is read once, not again to be traced."""
     if not isinstance(job, str) or job.endswith(TRACE_SUFFIX):
         made = job_of(job, **sizes)  # raises for a saved trace
@@ -124,7 +124,7 @@ def named_strategy(job: Job, given: Mapping[str, Any], here: Here, settings: Tra
 
 
 def chosen_strategy(
-    named: Strategy, given: Mapping[str, Any], source: Source, here: Here, settings: TrainSettings, job: Job
+    named: Strategy, given: Mapping[str, Any], source: StepSource, here: Here, settings: TrainSettings, job: Job
 ) -> tuple[Strategy, tuple[str, ...], Forecast | None]:
     """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
     it had."""
@@ -176,7 +176,7 @@ def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | Non
     return None if samples is None else samples / strategy.global_batch
 
 
-def forecast_here(source: Source, strategy: Strategy, here: Here) -> Forecast | None:
+def forecast_here(source: StepSource, strategy: Strategy, here: Here) -> Forecast | None:
     """The forecast of a step here; None, with a warning, where there can be none. Never stops a run."""
     if strategy.mesh.devices != 1:
         return None  # the runtime refuses it with its own words
@@ -187,7 +187,7 @@ def forecast_here(source: Source, strategy: Strategy, here: Here) -> Forecast | 
         return None
 
 
-def _forecast(source: Source, strategy: Strategy, here: Here) -> Forecast:
+def _forecast(source: StepSource, strategy: Strategy, here: Here) -> Forecast:
     # On a GPU the next batch is copied while a step computes.
     return step_price(
         source,

@@ -17,7 +17,7 @@ FORWARD_ALONE = (
 )
 
 
-class Source(ABC):
+class StepSource(ABC):
     """The traces of one job: called with a Strategy, gives the family of its variant.
 
     What a source finds is what was recorded; another update than the job's own is composed from that.
@@ -58,7 +58,7 @@ class Source(ABC):
         family = self.find(strategy.variant, substrate)
         return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
 
-    def with_own_kernels(self) -> Source:
+    def with_own_kernels(self) -> StepSource:
         """The source for the CPU of this machine; itself, unless what it answers with has kernels of another device."""
         return self
 

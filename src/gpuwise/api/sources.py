@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.step_settings import Techniques, settings_of
@@ -29,7 +29,7 @@ LONG_SAMPLE_TOKENS = 512
 SHORT_SAMPLES = 32
 
 
-class SavedSource(Source):
+class SavedSource(StepSource):
     """One saved trace or family; it answers for nothing but what it was recorded under."""
 
     def __init__(self, path: str, sizes: dict[str, int]):
@@ -55,7 +55,7 @@ class SavedSource(Source):
         return self.family.header.units_per_sample
 
 
-class PresetSource(Source):
+class PresetSource(StepSource):
     """A preset: its recording where that covers what is asked, else traced with PyTorch.
 
     recorded_only: raise UnsupportedError instead of tracing, so that a search over variants needs no PyTorch.
@@ -120,7 +120,7 @@ class PresetSource(Source):
             require("torch", purpose=f"trace {variant} (the recordings shipped with gpuwise do not cover it)")
         return self._job
 
-    def with_own_kernels(self) -> Source:
+    def with_own_kernels(self) -> StepSource:
         """Traced here where PyTorch is installed: recordings have a GPU's kernels. Then kept on disk as any job's traces."""
         here = find_spec("torch") is not None and self.info.parameters <= TRACED_ON_CPU
         return self._job if here else self
@@ -134,7 +134,7 @@ class PresetSource(Source):
         return self.sizes.get("seq_len") or self.info.seq_len or 1
 
 
-def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None = None) -> Source:
+def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None = None) -> StepSource:
     """The source for what the user names: a saved trace, a preset, `path.py:name`, `hf:`, `timm:`, or a Job itself.
 
     Traces of what is named are kept on disk; those of a Job object are not, as nothing says whether its code changed.

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuwise.api.devices import substrate_of
 from gpuwise.api.measured import as_last_measured
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.cost import Forecast
 from gpuwise.hardware import Chip, load_catalog
 from gpuwise.plan.step import forecast_of
@@ -15,7 +15,7 @@ from gpuwise.trace import Trace
 from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
 
 
-def step_price(source: Source, chip: Chip, strategy: Strategy, *, history: bool, **terms: Any) -> tuple[Forecast, Trace]:
+def step_price(source: StepSource, chip: Chip, strategy: Strategy, *, history: bool, **terms: Any) -> tuple[Forecast, Trace]:
     """The forecast of a step, with the trace of one rank.
 
     Arguments:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.progress import tracing
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
-class JobSource(Source):
+class JobSource(StepSource):
     """A Job, traced when asked for, with PyTorch."""
 
     def __init__(self, job: Job, argument: str, sizes: dict[str, int]):
@@ -52,7 +52,7 @@ class JobSource(Source):
         return self.job.tokens_per_sample or 1
 
 
-class NamedSource(Source):
+class NamedSource(StepSource):
     """A job by its argument. What was traced before is read from the disk; only what was not needs the job itself.
 
     Raises what resolving the argument raises, at once where the cache does not know the job.

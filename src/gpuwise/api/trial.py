@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.measured import torch_version
-from gpuwise.api.source import Source
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.api.traced import JobSource
 from gpuwise.api.verbs import of_a_step
@@ -87,7 +87,7 @@ def _of_suite(name: str) -> tuple[Priced, Job]:
 
     member = members((name,))[0]
     job = suite_job(member)
-    source: Source = JobSource(job, "", {})
+    source: StepSource = JobSource(job, "", {})
     device = device_of(ON, load_catalog())
     micro_batch = scaled(member, device.chip)
     while True:

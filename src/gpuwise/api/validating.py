@@ -24,7 +24,7 @@ from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.load import disturbances, load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
-from gpuwise.measure.trial_result import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, Measured, Trial, Validation
+from gpuwise.measure.trial_result import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
 from gpuwise.step_settings import DeviceSettings, check_mode, flag_of, given, sizes_of, strategy_of
 from gpuwise.trace.presets.table import PRESETS
 
@@ -161,7 +161,7 @@ def _heard(trial: Trial, answer: Mapping[str, Any]) -> Trial:
         names = ("forecast", "digest", "device", "threads", "torch_version")
         return replace(trial, **{name: answer[name] for name in names})
     if "measured" in answer:
-        return replace(trial, outcome=MEASURED, said="", measured=Measured.from_dict(answer["measured"]))
+        return replace(trial, outcome=MEASURED, said="", measured=MeasuredStep.from_dict(answer["measured"]))
     if "out_of_memory" in answer:
         return replace(trial, outcome=OUT_OF_MEMORY, said=answer["out_of_memory"], ways_out=_LESS)
     if "failed" in answer:
@@ -169,11 +169,11 @@ def _heard(trial: Trial, answer: Mapping[str, Any]) -> Trial:
     return trial
 
 
-def _entry(trial: Trial, machine: str) -> history.Entry:
+def _entry(trial: Trial, machine: str) -> history.HistoryEntry:
     assert trial.forecast is not None
     assert trial.measured is not None
     step, expected = trial.measured.step, Interval(**trial.forecast["step_time_s"])
-    return history.Entry(
+    return history.HistoryEntry(
         date=_now(),
         machine=machine,
         chip=trial.forecast["device"],

@@ -11,7 +11,7 @@ from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.devices import device_of
 from gpuwise.api.fitting import at_other_lengths, what_would_fit
 from gpuwise.api.forecasting import Priced, forecast_step
-from gpuwise.api.sources import PresetSource, SavedSource, Source, source_of
+from gpuwise.api.sources import PresetSource, SavedSource, StepSource, source_of
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
@@ -163,7 +163,7 @@ def compare(
     return replace(result, rows=tuple(rows), assumptions=of_a_step(result.assumptions))
 
 
-def _with_answer(row: CompareRow, name: str, source: Source, catalog: Catalog) -> CompareRow:
+def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalog) -> CompareRow:
     """Where the job does not fit a device, the reason says what would."""
     if row.forecast is None or row.forecast.memory.fits is not False:
         return row
@@ -274,7 +274,7 @@ def doctor() -> Installation:
     return inspect_installation(load_catalog())
 
 
-def _at_hand(source: Source, traces: Callable[[Strategy], TraceFamily]) -> Callable[[Strategy, Strategy], bool] | None:
+def _at_hand(source: StepSource, traces: Callable[[Strategy], TraceFamily]) -> Callable[[Strategy, Strategy], bool] | None:
     """Which variants of a job are looked at unasked: recorded ones, and full recomputation where tracing takes a moment."""
     if isinstance(source, SavedSource):
         return None

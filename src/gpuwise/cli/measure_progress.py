@@ -12,7 +12,7 @@ from gpuwise.report.picture import shortened
 from gpuwise.units import format_duration
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import Progress, Row
+    from gpuwise.measure.result import MeasuredRow, Progress
 
 _BAR_CELLS = 14
 _COUNT_CELLS = 10  # of "123/123" and the blanks around it
@@ -27,7 +27,7 @@ def shown(*, as_json: bool) -> Iterator[Callable[[Progress], None] | None]:
     elif as_json:
         yield None
     else:
-        lines = Lines()
+        lines = MeasureLines()
         try:
             yield lines.show
         finally:
@@ -55,11 +55,11 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-class Lines:
+class MeasureLines:
     """A plain line when all that is told under one name is done: how many figures, and the best of them."""
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self._rows: list[MeasuredRow] = []
         self._far = self._what = ""
 
     def show(self, now: Progress) -> None:
@@ -77,7 +77,7 @@ class Lines:
         self._rows = []
 
 
-def figure(row: Row) -> str:
+def figure(row: MeasuredRow) -> str:
     """'product 64 x 64 x 64 fp32: 57.9 GFLOP/s', or its time where it reaches nothing a second."""
     words = f"{row_words(row)} {row.dtype}".rstrip()
     return f"{words}: {achieved(row) if rate_of(row) else format_duration(row.timing.median_s)}"

@@ -16,7 +16,7 @@ from gpuwise.cost.inputs import Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.memory.device import memory_forecast
-from gpuwise.cost.network.collectives import Exchange, Traffic, exchange
+from gpuwise.cost.network.collectives import CommunicationTime, Traffic, exchange
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run, family
@@ -155,7 +155,7 @@ def _ranks(strategy: Strategy, devices: int) -> int:
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
 
-def _assumptions(times: KernelTimes, exchanged: Exchange, taken: Input, energy_j: float | None) -> list[str]:
+def _assumptions(times: KernelTimes, exchanged: CommunicationTime, taken: Input, energy_j: float | None) -> list[str]:
     notes = [*times.notes, *taken.notes]
     if exchanged.note:
         notes.append(exchanged.note)
@@ -164,7 +164,7 @@ def _assumptions(times: KernelTimes, exchanged: Exchange, taken: Input, energy_j
     return notes
 
 
-def _unverified(chip: Chip, times: KernelTimes, exchanged: Exchange) -> list[str]:
+def _unverified(chip: Chip, times: KernelTimes, exchanged: CommunicationTime) -> list[str]:
     """One line that names the figures of chip and link that the forecast rests on and that have no verified source."""
     used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
     found = [name for name in used if name in chip.unverified]

@@ -13,7 +13,7 @@ from typing import Any
 from gpuwise.errors import FileFormatError, nearest, unknown_name
 from gpuwise.hardware import names
 from gpuwise.hardware.pricelist import OfferRow, exact_day
-from gpuwise.hardware.rows import CHIP, LINK, OFFER, Column, Row, read_row
+from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, read_row
 from gpuwise.hardware.tomlfile import bad_file, find_line, read_toml
 from gpuwise.hardware.types import PEAKS, TERMS, Chip, Link, Offer, Source
 
@@ -166,7 +166,7 @@ def _failure(path: Path, text: str, section: str, name: str | int) -> Callable[[
 
 def _tables(
     path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, shipped: bool, seen: Any
-) -> Iterable[tuple[str, Row, Callable[[str | None, str], FileFormatError]]]:
+) -> Iterable[tuple[str, CatalogRow, Callable[[str | None, str], FileFormatError]]]:
     tables = raw.get(section, {})
     if not isinstance(tables, dict):
         raise bad_file(path, find_line(text, section, 0), f"write [{section}.<id>], not [[{section}]]")
@@ -191,7 +191,7 @@ def _list(raw: dict[str, Any], section: str, path: Path, text: str) -> list[dict
     return tables
 
 
-def _check_past(row: Row, fail: Callable[[str | None, str], FileFormatError]) -> None:
+def _check_past(row: CatalogRow, fail: Callable[[str | None, str], FileFormatError]) -> None:
     """A user's row cannot be of a day to come: it would be a slip, and never go stale."""
     dated = [("as_of", row.source), *(("sources", source) for source in row.sources.values())]
     for key, source in dated:
@@ -199,7 +199,7 @@ def _check_past(row: Row, fail: Callable[[str | None, str], FileFormatError]) ->
             raise fail(key, f"the date {source.as_of} lies in the future")
 
 
-def _row_source(row: Row, path: Path) -> Source:
+def _row_source(row: CatalogRow, path: Path) -> Source:
     """Rows of a user's file may leave out source and date: the file itself, as of its last change, at latest today."""
     given = row.source or Source("", "")
     if given.text and given.as_of:
@@ -214,7 +214,9 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f" (nearest: {', '.join(near)})" if near else ""
 
 
-def _build(type_: Any, id_: str, row: Row, known: Mapping[str, Any], path: Path, fail: Any, required: tuple[str, ...]) -> Any:
+def _build(
+    type_: Any, id_: str, row: CatalogRow, known: Mapping[str, Any], path: Path, fail: Any, required: tuple[str, ...]
+) -> Any:
     """A new object, or the known one of this id with the row's fields in place of its own."""
     base = known.get(id_)
     source = _row_source(row, path)
@@ -230,7 +232,7 @@ def _build(type_: Any, id_: str, row: Row, known: Mapping[str, Any], path: Path,
     return replace(base, **values, sources={**base.sources, **given}, caveats={**base.caveats, **row.caveats})
 
 
-def _chip(id_: str, row: Row, known: Mapping[str, Chip], path: Path, fail: Any) -> Chip:
+def _chip(id_: str, row: CatalogRow, known: Mapping[str, Chip], path: Path, fail: Any) -> Chip:
     values = {k: v for k, v in row.values.items() if k not in PEAKS}
     peaks = {k: v for k, v in row.values.items() if k in PEAKS}
     if peaks:
@@ -238,14 +240,14 @@ def _chip(id_: str, row: Row, known: Mapping[str, Chip], path: Path, fail: Any) 
     return _build(Chip, id_, replace(row, values=values), known, path, fail, ("vendor", "name", "kind"))
 
 
-def _offer_key(row: Row, fail: Any) -> tuple[str, str, str]:
+def _offer_key(row: CatalogRow, fail: Any) -> tuple[str, str, str]:
     missing = [name for name in ("provider", "instance") if name not in row.values]
     if missing:
         raise fail(None, f"an offer needs {' and '.join(missing)}")
     return row.values.pop("provider"), row.values.pop("instance"), row.values.pop("region", "any")
 
 
-def _offer_row(key: tuple[str, str, str], row: Row, base: OfferRow | None, path: Path, fail: Any) -> OfferRow:
+def _offer_row(key: tuple[str, str, str], row: CatalogRow, base: OfferRow | None, path: Path, fail: Any) -> OfferRow:
     source = _row_source(row, path)
     values = {k: v for k, v in row.values.items() if k not in TERMS}
     prices = {k: v for k, v in row.values.items() if k in TERMS and k != "free"}

@@ -115,7 +115,7 @@ Fail = Callable[[str | None, str], Exception]  # (key, what is wrong) -> the err
 
 
 @dataclass(frozen=True)
-class Row:
+class CatalogRow:
     """A row read: values by field name, sources by field name, the row's own source (None: not stated; its text or date
     may be empty) and caveats."""
 
@@ -125,7 +125,7 @@ class Row:
     caveats: dict[str, str]
 
 
-def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) -> Row:
+def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) -> CatalogRow:
     """Check and convert one table of a file. Raises what `fail` makes of (key, message)."""
     values = {}
     for key, value in raw.items():
@@ -145,7 +145,7 @@ def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) 
     caveats = raw.get("caveats", {})
     if not isinstance(caveats, dict) or not all(isinstance(reason, str) and reason for reason in caveats.values()):
         raise fail("caveats", "caveats must be a table of texts")
-    return Row(values, _read_sources(raw.get("sources", []), raw, columns, fail), source, caveats)
+    return CatalogRow(values, _read_sources(raw.get("sources", []), raw, columns, fail), source, caveats)
 
 
 def _convert(key: str, value: Any, column: Column, fail: Fail) -> Any:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.cost.calibration import Calibration, Entry, StepSpread, calibration
+from gpuwise.cost.calibration import Calibration, CalibrationEntry, StepSpread, calibration
 from gpuwise.cost.kernels.times import GENERIC
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
-from gpuwise.measure.fitting import Block, Measured, solve
+from gpuwise.measure.fitting import MeasuredSeconds, ParameterBlock, solve
 from gpuwise.measure.fitting.machine_designs import design_of
 from gpuwise.measure.samples import ClassSamples, StepSamples, by_class
 
@@ -30,7 +30,7 @@ LEAST_SPREAD = 1.08
 FEWEST_NETWORKS = 4
 LARGEST_FACTOR = 5.0
 
-Fit = Callable[[Mapping[str, ClassSamples], Calibration, int], dict[str, Entry]]
+Fit = Callable[[Mapping[str, ClassSamples], Calibration, int], dict[str, CalibrationEntry]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Fitted:
     """entries, scale: as a calibration file has them. spreads: of whole steps. errors: forecast / measured - 1 of each network
     that could be kept out of a fit, by name."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CalibrationEntry]
     scale: Mapping[str, float]
     spreads: tuple[StepSpread, ...]
     errors: Mapping[str, float]
@@ -57,7 +57,7 @@ def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Paramet
     return Fitted(entries if fit is _entries else {}, scale, _spreads(family(chip), list(errors.values())), kept)
 
 
-def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, Entry]:
+def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, CalibrationEntry]:
     total_s = _total_s(table, steps)
     found = {}
     for key, part in table.items():
@@ -65,13 +65,13 @@ def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int
             continue
         design, step_s = design_of(key), total_s[part.step]
         weight = np.sqrt(part.seconds * part.count / step_s) / step_s**SHORT_STEPS
-        block = Block(part.terms, part.kernels, np.arange(len(part.seconds)), np.ones(len(part.seconds)))
+        block = ParameterBlock(part.terms, part.kernels, np.arange(len(part.seconds)), np.ones(len(part.seconds)))
         prior = design.start(_shipped(shipped, key))
         solved, errors = solve(
             {key: block},
             {key: design},
             {key: prior},
-            Measured(part.seconds, weight=weight),
+            MeasuredSeconds(part.seconds, weight=weight),
             pull=PULL,
             smooth=SMOOTH,
             iterations=ITERATIONS,
@@ -81,7 +81,7 @@ def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int
     return found
 
 
-def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, Entry]:
+def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, CalibrationEntry]:
     """The shipped entries, their terms times one factor each."""
     found = {}
     for key, part in table.items():
@@ -94,7 +94,7 @@ def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int)
     return found
 
 
-def _factor(part: ClassSamples, entry: Entry, shipped: Calibration, key: str) -> float:
+def _factor(part: ClassSamples, entry: CalibrationEntry, shipped: Calibration, key: str) -> float:
     """What multiplies the shipped entry's time to make this one's."""
     start = _shipped(shipped, key)
     assert start is not None
@@ -102,7 +102,7 @@ def _factor(part: ClassSamples, entry: Entry, shipped: Calibration, key: str) ->
     return round(entry.terms[name].scale / start.terms[name].scale, 4)
 
 
-def predicted_s(entry: Entry, part: ClassSamples) -> np.ndarray:
+def predicted_s(entry: CalibrationEntry, part: ClassSamples) -> np.ndarray:
     """Seconds of one run of each operation, by an entry."""
     parts = entry.parts_s(part.terms.seconds, part.terms.features)
     busy: np.ndarray = part.kernels * entry.floor_s + (entry.join_s(parts) if parts else 0.0)
@@ -143,7 +143,7 @@ def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
     return ClassSamples(replace(part.shapes, **columns), terms, part.seconds[chosen], part.count[chosen], part.step[chosen])
 
 
-def _shipped(shipped: Calibration, key: str) -> Entry | None:
+def _shipped(shipped: Calibration, key: str) -> CalibrationEntry | None:
     """The entry as it applies."""
     kernel_class, _, numerics = key.partition(".")
     found = shipped.find(kernel_class, numerics)

@@ -46,7 +46,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRow:
     """One microbenchmark.
 
     group: of GROUPS. name: in words. dtype: bf16, fp32, ...; "" where none matters. sizes: by name. flops, bytes: of a run, at
@@ -74,14 +74,14 @@ class Row:
         return {**asdict(self), "flops_per_s": self.flops_per_s, "bytes_per_s": self.bytes_per_s}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Row:
+    def from_dict(cls, data: Mapping[str, Any]) -> MeasuredRow:
         """What to_dict gave."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name != "timing"}
         return cls(timing=Timing(**data["timing"]), **known)
 
 
 @dataclass(frozen=True)
-class Peak:
+class AchievedPeak:
     """A ceiling of arithmetic in a dtype, operations a second. datasheet: None where no sheet is known; shape: of the product
     that reached `measured`, in words; spread: of its timing (Timing.spread)."""
 
@@ -111,7 +111,7 @@ class Progress:
     done: int
     total: int
     what: str
-    row: Row | None = None
+    row: MeasuredRow | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,8 +134,8 @@ class MachineMeasurement(Printed):
     quick: bool
     complete: bool
     interrupted: bool
-    rows: tuple[Row, ...]
-    peaks: tuple[Peak, ...]
+    rows: tuple[MeasuredRow, ...]
+    peaks: tuple[AchievedPeak, ...]
     memory: tuple[MemoryLevel, ...]
     launch_s: float | None = None
     notes: tuple[str, ...] = ()

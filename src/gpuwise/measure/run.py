@@ -18,7 +18,7 @@ from gpuwise.hardware.load import all_busy, disturbances, load
 from gpuwise.hardware.measured import path_of
 from gpuwise.measure.calibration_file import check_writable, write
 from gpuwise.measure.child import ChildDiedError, answers
-from gpuwise.measure.result import METHOD, MachineMeasurement, MemoryLevel, Peak, Progress, Row
+from gpuwise.measure.result import METHOD, AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Progress
 from gpuwise.measure.stages import Stage, stages
 
 WORKER = "gpuwise.measure.worker"
@@ -37,9 +37,9 @@ OnProgress = Callable[[Progress], None]
 class _Found:
     """What the workers have said so far."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MeasuredRow] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
-    peaks: list[Peak] = field(default_factory=list)
+    peaks: list[AchievedPeak] = field(default_factory=list)
     levels: list[MemoryLevel] = field(default_factory=list)
     again: list[MemoryLevel] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -143,12 +143,12 @@ def _run(todo: list[Stage], device: str, found: _Found, show: OnProgress) -> Non
 
 def _take(answer: dict[str, Any], found: _Found) -> None:
     if "row" in answer:
-        found.rows.append(Row.from_dict(answer["row"]))
+        found.rows.append(MeasuredRow.from_dict(answer["row"]))
     if "samples" in answer:
         found.samples.append(answer["samples"])
     if "note" in answer:
         found.notes.append(answer["note"])
-    found.peaks += [Peak(**peak) for peak in answer.get("peaks", [])]
+    found.peaks += [AchievedPeak(**peak) for peak in answer.get("peaks", [])]
     found.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
     found.again += [MemoryLevel(**level) for level in answer.get("again", [])]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuwise.cost.kernels.classes import groups, terms_of
-from gpuwise.cost.kernels.shapes import Shapes, Terms
+from gpuwise.cost.kernels.shapes import KernelTerms, Shapes
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, sustained_peak, units_for
@@ -91,7 +91,7 @@ class ClassSamples:
     """One class of kernels in all networks, shape (operations,) each. step: the index of each operation's network."""
 
     shapes: Shapes
-    terms: Terms
+    terms: KernelTerms
     seconds: np.ndarray
     count: np.ndarray
     step: np.ndarray

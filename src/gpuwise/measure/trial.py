@@ -14,7 +14,7 @@ from gpuwise.job.batches import mapped
 from gpuwise.measure.result import Timing
 from gpuwise.measure.timing import device_seconds, summary, wall_seconds
 from gpuwise.measure.trial_memory import PeakBytes, memory_on_cpu, memory_on_cuda
-from gpuwise.measure.trial_result import Measured
+from gpuwise.measure.trial_result import MeasuredStep
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
@@ -63,7 +63,7 @@ _VIEWS = {
 
 def run_trial(
     job: Job, strategy: Strategy, device: torch.device, *, steps: int | None = None, say: Callable[[str], None] = lambda _: None
-) -> Measured:
+) -> MeasuredStep:
     """Builds the job's program and runs it on random batches.
 
     Arguments:
@@ -80,7 +80,7 @@ def run_trial(
     runs = _steps_of(program)
     timing = _timed(runs, device, steps)
     say("one step under the profiler")
-    return Measured(timing, *_told(peak), shares=_shares(runs[0], timing, device))
+    return MeasuredStep(timing, *_told(peak), shares=_shares(runs[0], timing, device))
 
 
 def _told(peak: PeakBytes) -> tuple[int, dict[str, int], int | None, int | None]:

@@ -17,7 +17,7 @@ MEASURED, OUT_OF_MEMORY, FAILED = "measured", "out of memory", "failed"
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """A job's step as it ran.
 
     step: seconds, first steps left out. memory_bytes: live tensors at their most, None where that cannot be told;
@@ -34,7 +34,7 @@ class Measured:
     shares: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Measured:
+    def from_dict(cls, data: Mapping[str, Any]) -> MeasuredStep:
         return cls(**{**data, "step": Timing(**data["step"])})
 
 
@@ -52,7 +52,7 @@ class Trial:
     said: str = ""
     ways_out: tuple[str, ...] = ()
     forecast: Mapping[str, Any] | None = None
-    measured: Measured | None = None
+    measured: MeasuredStep | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     digest: str = ""
     device: str = ""
@@ -89,7 +89,7 @@ class Trial:
 
     @property
     def throughput(self) -> float | None:
-        """Measured, in the forecast's unit."""
+        """MeasuredStep, in the forecast's unit."""
         if self.expected is None or self.measured is None or self.forecast is None:
             return None
         return float(self.forecast["throughput"]["value"]) * self.expected.value / self.measured.step.median_s

@@ -25,7 +25,7 @@ from gpuwise.measure.devices import accelerators
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import collectives, copies, disk, kernels, launch, loader, memory, peaks
-from gpuwise.measure.result import Row
+from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.samples import StepSamples, samples_of
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
@@ -33,7 +33,7 @@ from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.strategy import Strategy
 
 Say = Callable[[str], None]
-PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[Row]]] = {
+PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[MeasuredRow]]] = {
     "launch": launch.rows,
     "memory": memory.rows,
     "peaks": peaks.rows,
@@ -75,7 +75,9 @@ def run_stage(stage: Stage, device: torch.device, child: Answering) -> None:
         seen = observe(job, strategy, device, steps=stage.steps)
         chip = detect_machine(load_catalog(), measured=False).chip
         told = samples_of(name, seen, host_s=host_s(seen.trace, chip, parameters()))
-        row = Row("step", name, summary(told.step_s), stage.precision, {"micro_batch": strategy.micro_batch}, told.flops)
+        row = MeasuredRow(
+            "step", name, summary(told.step_s), stage.precision, {"micro_batch": strategy.micro_batch}, told.flops
+        )
         child.say(row=row.to_dict(), samples=told.to_dict())
         return
     probe = PROBES[stage.name]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from gpuwise.measure.result import MachineMeasurement, Row
+    from gpuwise.measure.result import MachineMeasurement, MeasuredRow
 
 FLAG = "--roofline-plot"
 _MARKERS = "os^Dv<>P"  # by dtype, in their order
@@ -112,7 +112,7 @@ def _draw_bytes(chart: Axes, result: MachineMeasurement) -> None:
     _numbered(chart, low, high)
 
 
-def _touched(row: Row) -> int:
+def _touched(row: MeasuredRow) -> int:
     """What a run goes over, once or more."""
     return row.sizes.get("working_set_bytes", row.bytes)
 
@@ -248,7 +248,7 @@ def _of(measured: float, datasheet: float | None, scale: float, unit: str) -> st
     return f"{number(measured / scale)} of {number(datasheet / scale)} {unit} ({percent(measured / datasheet)})"
 
 
-def _mark(chart: Axes, result: MachineMeasurement, row: Row, x: float, y: float) -> None:
+def _mark(chart: Axes, result: MachineMeasurement, row: MeasuredRow, x: float, y: float) -> None:
     chart.scatter(
         [x],
         [y],

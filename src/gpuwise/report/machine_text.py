@@ -12,7 +12,7 @@ from gpuwise.report.picture import LogGrid, shortened
 from gpuwise.units import format_flops
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import MachineMeasurement, Row
+    from gpuwise.measure.result import MachineMeasurement, MeasuredRow
 
 # By group; launches, copies and the rest are bound by something else than a roof of the device.
 LETTERS = {
@@ -32,12 +32,12 @@ _MARGIN = 14  # characters of the axis and its labels
 _NAMES = 10  # and of the names of two roofs
 
 
-def drawn(result: MachineMeasurement) -> list[Row]:
+def drawn(result: MachineMeasurement) -> list[MeasuredRow]:
     """By group."""
     return [row for rows in in_order(result.rows).values() for row in rows if row.group in LETTERS and row.bytes]
 
 
-def has_intensity(row: Row) -> bool:
+def has_intensity(row: MeasuredRow) -> bool:
     """Whether operations a byte place it; streams over memory are there for the bytes, though some of them add and scale."""
     return row.flops > 0 and row.group != "memory"
 

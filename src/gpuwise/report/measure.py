@@ -14,7 +14,7 @@ from gpuwise.report.parts import UNKNOWN, columns, grid, heading, indented, note
 from gpuwise.units import format_bytes, format_duration, format_flops
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import MachineMeasurement, Row
+    from gpuwise.measure.result import MachineMeasurement, MeasuredRow
 
 # Of gpuwise.measure.result.GROUPS, in the order they are shown.
 GROUP_WORDS = {
@@ -62,7 +62,7 @@ def measure_report(result: MachineMeasurement) -> Group:
     return Group(*parts)
 
 
-def achieved(row: Row) -> str:
+def achieved(row: MeasuredRow) -> str:
     """What a benchmark reached in the unit of its kind: samples, operations or bytes a second; '-' where only time counts."""
     if "samples" in row.sizes:
         return f"{number(rate_of(row))} samples/s"
@@ -71,14 +71,14 @@ def achieved(row: Row) -> str:
     return bandwidth(rate_of(row)) if row.bytes else UNKNOWN
 
 
-def rate_of(row: Row) -> float:
+def rate_of(row: MeasuredRow) -> float:
     """That as a number; 0 where only time counts."""
     if "samples" in row.sizes:
         return row.sizes["samples"] / row.timing.median_s
     return row.flops_per_s if _is_arithmetic(row) else row.bytes_per_s
 
 
-def _is_arithmetic(row: Row) -> bool:
+def _is_arithmetic(row: MeasuredRow) -> bool:
     return row.flops > 0 and row.group not in _STREAMING
 
 
@@ -87,15 +87,15 @@ def bandwidth(bytes_per_s: float) -> str:
     return f"{number(bytes_per_s / 1e9)} GB/s"
 
 
-def in_order(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def in_order(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
     """By group in the order of GROUP_WORDS; those it does not have come last."""
-    groups: dict[str, list[Row]] = {name: [] for name in GROUP_WORDS}
+    groups: dict[str, list[MeasuredRow]] = {name: [] for name in GROUP_WORDS}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     return {name: found for name, found in groups.items() if found}
 
 
-def row_words(row: Row) -> str:
+def row_words(row: MeasuredRow) -> str:
     """'product 1 x 4096 x 64', 'triad 64 KiB', 'images workers=2': name and sizes of a benchmark."""
     if list(row.sizes) == ["m", "k", "n"]:
         return f"{row.name} {' x '.join(map(str, row.sizes.values()))}"
@@ -178,7 +178,7 @@ def _others(result: MachineMeasurement) -> list[tuple[str, str]]:
     found = [] if result.launch_s is None else [("launch overhead", f"{format_duration(result.launch_s)} an operation")]
     groups = in_order(result.rows)
     for group in _BEST_OF:
-        best: dict[str, Row] = {}
+        best: dict[str, MeasuredRow] = {}
         for row in groups.get(group, ()):
             best[row.name] = max(row, best.get(row.name, row), key=rate_of)
         if best:
@@ -186,7 +186,7 @@ def _others(result: MachineMeasurement) -> list[tuple[str, str]]:
     return found
 
 
-def _rows(rows: Sequence[Row]) -> RenderableType:
+def _rows(rows: Sequence[MeasuredRow]) -> RenderableType:
     cells = []
     for group, found in in_order(rows).items():
         cells.append((GROUP_WORDS.get(group, group), "", "", ""))
@@ -195,7 +195,7 @@ def _rows(rows: Sequence[Row]) -> RenderableType:
     return columns(heads, cells, right=heads[2:], wide=heads[0])
 
 
-def _time(row: Row) -> str:
+def _time(row: MeasuredRow) -> str:
     """'5.71 µs (5.59 to 5.82)', and a question mark where the result was not checked."""
     words = format_duration(row.timing.median_s)
     scale = _UNITS_S[words.rpartition(" ")[2]]
@@ -206,7 +206,7 @@ def _time(row: Row) -> str:
 _UNITS_S = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0}
 
 
-def _below(rows: Sequence[Row]) -> str:
+def _below(rows: Sequence[MeasuredRow]) -> str:
     """The spread of the whole, half the distance of the 10th and the 90th percentile; and how much was checked."""
     worst, unchecked = max(rows, key=lambda row: row.timing.spread), sum(not row.verified for row in rows)
     checked = "all" if not unchecked else f"{len(rows) - unchecked:,} of {len(rows):,}"

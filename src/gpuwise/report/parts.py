@@ -43,7 +43,7 @@ def _indented(indent: int) -> Table:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TextTable:
     """A table with a rule under its headers, that folds instead of losing words where it is too narrow.
 
     right: headers of columns of numbers. wide: the one column whose text may wrap.
@@ -98,9 +98,9 @@ def columns(
     right: Sequence[str] = (),
     wide: str | None = None,
     narrow: Sequence[Sequence[str]] = (),
-) -> Columns:
-    """The Columns of these rows; without a wide column all but numbers may wrap."""
-    return Columns(headers, list(rows), right, wide, narrow)
+) -> TextTable:
+    """The table of these rows; without a wide column all but numbers may wrap."""
+    return TextTable(headers, list(rows), right, wide, narrow)
 
 
 def _stacked(cells: Sequence[str]) -> Text:

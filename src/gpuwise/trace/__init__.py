@@ -12,7 +12,7 @@ from gpuwise.trace.trace import (
     PHASES,
     Header,
     Operations,
-    Sequence,
+    OperationSequence,
     Storages,
     Trace,
 )
@@ -27,8 +27,8 @@ __all__ = [
     "Communication",
     "Header",
     "Live",
+    "OperationSequence",
     "Operations",
-    "Sequence",
     "Storages",
     "Trace",
     "TraceFamily",

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuwise.errors import InputError
 from gpuwise.trace.stepped import stepped_bytes
-from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import COLUMNS, Header, Operations, OperationSequence, Storages, Trace
 
 MOST_COUNTED = 2**62  # of bytes or operations in a step: columns, and sums over them, are int64
 _WORKSPACE = COLUMNS.index("workspace_bytes")
@@ -54,7 +54,7 @@ class TraceFamily:
     header: Header
     axes: tuple[Axis, ...]
     operations: Operations
-    sequence: Sequence
+    sequence: OperationSequence
     storages: Storages
     modules: tuple[str, ...]
 

@@ -16,7 +16,7 @@ from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError
 from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
 from gpuwise.trace.family import Axis, TraceFamily
-from gpuwise.trace.trace import COLUMNS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import COLUMNS, Header, Operations, OperationSequence, Storages, Trace
 
 FORMAT = "gpuwise-trace"
 VERSION = 1
@@ -121,7 +121,7 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
         raise FileFormatError("its columns are not those of this version.")
     names, dtypes, modules = (_texts(header[key]) for key in ("names", "dtypes", "modules"))
     operations = Operations(names, arrays["kind"], dtypes, arrays["values"])
-    sequence = Sequence(arrays["operation"], arrays["module"], arrays["phase"], arrays["micro_step"])
+    sequence = OperationSequence(arrays["operation"], arrays["module"], arrays["phase"], arrays["micro_step"])
     storages = Storages(arrays["size_bytes"], arrays["category"], arrays["storage_module"], arrays["born"], arrays["died"])
     if any(array.ndim != 1 for name, array in arrays.items() if name not in ("values", "size_bytes")):
         raise FileFormatError("the trace is damaged: a column has more than one dimension.")

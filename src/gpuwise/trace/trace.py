@@ -141,7 +141,7 @@ class Operations:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class OperationSequence:
     """One row a position of the step: indices of operation, module and phase, and the micro-batch (0, 1; 2: optimizer)."""
 
     operation: np.ndarray
@@ -175,7 +175,7 @@ class Storages:
 class Trace:
     header: Header
     operations: Operations
-    sequence: Sequence
+    sequence: OperationSequence
     storages: Storages
     modules: tuple[str, ...]
 

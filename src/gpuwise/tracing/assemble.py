@@ -9,7 +9,7 @@ from gpuwise.job import Job, repeated_blocks
 from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
-from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, Sequence, Storages, Trace
+from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
 
@@ -50,7 +50,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
             dtype=tuple(key[2] for key in names),
             values=np.array([key[3] for key in names], dtype=np.int64).reshape(-1, len(COLUMNS)),
         ),
-        sequence=Sequence(operation, module, phase.astype(np.int8), micro_step.astype(np.int8)),
+        sequence=OperationSequence(operation, module, phase.astype(np.int8), micro_step.astype(np.int8)),
         storages=Storages(
             size_bytes=np.array([row["size_bytes"] for row in rows], dtype=np.int64),
             category=np.array([CATEGORIES.index(name) for name in categories], dtype=np.int8),

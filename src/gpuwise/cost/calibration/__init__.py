@@ -1,6 +1,6 @@
 """How well chips use what their datasheets promise: fitted figures by chip, architecture, generation and family."""
 
-from gpuwise.cost.calibration.entry import Curve, Entry, Term, to_table
+from gpuwise.cost.calibration.entry import CalibrationEntry, EfficiencyCurve, Term, to_table
 from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, CalibrationFile, parse, shipped
 from gpuwise.cost.calibration.levels import Calibration, Found, calibration, names_of
 from gpuwise.cost.calibration.steps import StepSpread, joined_spread, parse_steps, shipped_steps, step_spread
@@ -9,9 +9,9 @@ __all__ = [
     "LEVELS",
     "PROVENANCE",
     "Calibration",
+    "CalibrationEntry",
     "CalibrationFile",
-    "Curve",
-    "Entry",
+    "EfficiencyCurve",
     "Found",
     "StepSpread",
     "Term",

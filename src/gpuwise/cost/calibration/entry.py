@@ -1,4 +1,4 @@
-"""Entry: how one class of kernels runs on a chip, as few named figures a calibration file holds.
+"""CalibrationEntry: how one class of kernels runs on a chip, as few named figures a calibration file holds.
 
 seconds = kernels × floor_s + (Σ termᵖ)^(1/p). A term is a time that follows from shapes and datasheet figures (arithmetic
 at the peak, bytes at full bandwidth, …; gpuwise.cost.kernels defines them), times its factor: `scale`, and a curve for
@@ -24,7 +24,7 @@ WAYS_OUT = ("restore the file, or fit it again: python -m benchmarks.fit",)
 
 
 @dataclass(frozen=True)
-class Curve:
+class EfficiencyCurve:
     """A factor as a function of a feature: log-linear between knots, constant beyond them."""
 
     over: str
@@ -49,7 +49,7 @@ class Term:
     """scale: on a time at datasheet figures; 1.25 is 80 % of the sheet. curves: factors on top of it."""
 
     scale: float
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[EfficiencyCurve, ...] = ()
 
     def factor(self, log_features: Mapping[str, np.ndarray]) -> np.ndarray | float:
         """On the term's seconds. log_features: natural logarithms of those that its curves are over."""
@@ -58,7 +58,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CalibrationEntry:
     """The figures of one class of kernels. spread: 90 % interval of measured / forecast; evidence: where from, how good."""
 
     terms: Mapping[str, Term]
@@ -83,7 +83,7 @@ class Entry:
         return top * total ** (1 / self.sharpness)
 
 
-def to_table(entry: Entry) -> dict[str, Any]:
+def to_table(entry: CalibrationEntry) -> dict[str, Any]:
     """An entry as `entry_from` reads it: plain types, for a TOML file."""
     terms: dict[str, Any] = {}
     for name, term in entry.terms.items():
@@ -93,7 +93,7 @@ def to_table(entry: Entry) -> dict[str, Any]:
     return table | ({"evidence": dict(entry.evidence)} if entry.evidence else {})
 
 
-def entry_from(name: str, data: Mapping[str, Any], where: str) -> Entry:
+def entry_from(name: str, data: Mapping[str, Any], where: str) -> CalibrationEntry:
     """An entry of a calibration file. Raises FileFormatError that names the file, the entry and what is wrong with it."""
 
     def wrong(what: str) -> FileFormatError:
@@ -123,7 +123,7 @@ def entry_from(name: str, data: Mapping[str, Any], where: str) -> Entry:
         or not spread[0] <= 1 <= spread[1]
     ):
         raise wrong("needs a spread of two numbers with 1 between them")
-    return Entry(
+    return CalibrationEntry(
         {key: _term(value, wrong) for key, value in terms.items()},
         sharpness,
         floor_s,
@@ -141,7 +141,7 @@ def _term(data: Any, wrong: Any) -> Term:
     return Term(data["scale"], tuple(_curve(curve, wrong) for curve in curves))
 
 
-def _curve(data: Any, wrong: Any) -> Curve:
+def _curve(data: Any, wrong: Any) -> EfficiencyCurve:
     if not isinstance(data, dict) or set(data) != {"over", "at", "factor"} or not isinstance(data["over"], str):
         raise wrong("has a curve without `over`, `at` and `factor`")
     at, factor = data["at"], data["factor"]
@@ -150,7 +150,7 @@ def _curve(data: Any, wrong: Any) -> Curve:
             raise wrong("has a curve that does not have as many positive factors as knots")
     if any(a >= b for a, b in pairwise(at)):
         raise wrong("has a curve whose knots do not rise")
-    return Curve(data["over"], tuple(at), tuple(factor))
+    return EfficiencyCurve(data["over"], tuple(at), tuple(factor))
 
 
 def _positive(value: Any, *, zero: bool = False) -> bool:

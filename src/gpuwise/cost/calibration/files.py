@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from gpuwise.cost.calibration.entry import WAYS_OUT, Entry, entry_from
+from gpuwise.cost.calibration.entry import WAYS_OUT, CalibrationEntry, entry_from
 from gpuwise.errors import FileFormatError
 from gpuwise.hardware.parsed import parsed
 from gpuwise.plain_files import parse_toml
@@ -36,7 +36,7 @@ class CalibrationFile:
     name: str
     level: str
     of: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CalibrationEntry]
     scale: Mapping[str, float]
 
 

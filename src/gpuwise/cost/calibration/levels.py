@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpuwise.cost.calibration.entry import Entry
+from gpuwise.cost.calibration.entry import CalibrationEntry
 from gpuwise.cost.calibration.files import LEVELS, CalibrationFile, shipped_file
 from gpuwise.cost.calibration.machine import machine_file
 from gpuwise.cost.calibration.steps import StepSpread
@@ -30,12 +30,12 @@ _GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
 class Found:
     """An entry as it applies to a chip: level says how far it was carried; scale multiplies its time beyond the floor."""
 
-    entry: Entry
+    entry: CalibrationEntry
     level: str
     scale: float = 1.0
 
     @property
-    def applied(self) -> Entry:
+    def applied(self) -> CalibrationEntry:
         """The entry with the scale worked in."""
         if self.scale == 1.0:
             return self.entry

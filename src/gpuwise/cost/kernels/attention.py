@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 # Rows of a tile and keys of a block, as FlashAttention-2 and -3 have them on most head sizes (arXiv:2307.08691, 2407.08608).
 TILE, BLOCK = 128.0, 64.0
@@ -26,7 +26,7 @@ def key_bytes(shapes: Shapes) -> np.ndarray:
     return np.maximum(shapes.bytes_read - shapes.batch * shapes.m * shapes.k * shapes.element_bytes, 1.0)
 
 
-def terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """Forward. compute: whole tiles of queries by whole blocks of keys at the peak. compute_last: the tile with most keys, on
     one unit. compute_tiles: 1 µs for each wave of tiles, where the query heads that share keys fill tiles together;
     compute_heads: where each head has its own. memory_queries: queries and results at full bandwidth; memory_keys: keys and
@@ -41,7 +41,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> Terms:
     keys = BLOCK * (np.ceil(met / BLOCK) + shapes.causal)
     most = np.minimum(met * (1 + shapes.causal), n)
     written = np.maximum(shapes.moved_bytes - read, 1.0)
-    return Terms(
+    return KernelTerms(
         {
             "compute": 4 * tiles * TILE * keys * k / hardware.peak_flops_per_s,
             "compute_last": 4 * TILE * BLOCK * np.ceil(most / BLOCK) * k / (hardware.peak_flops_per_s / hardware.units),
@@ -60,7 +60,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> Terms:
     )
 
 
-def backward_terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def backward_terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """Backward: keys in tiles, blocks of queries streamed past each. Terms and features as forward's, roles exchanged;
     memory: all operands and gradients at full bandwidth.
     """
@@ -69,7 +69,7 @@ def backward_terms(shapes: Shapes, hardware: Hardware) -> Terms:
     met = np.clip(shapes.flops / (10 * batch * n * k), 1.0, queries)
     rows = BLOCK * (np.ceil(met / BLOCK) + shapes.causal)
     most = np.minimum(met * (1 + shapes.causal), queries)
-    return Terms(
+    return KernelTerms(
         {
             "compute": 10 * tiles * TILE * rows * k / hardware.peak_flops_per_s,
             "compute_last": 10 * TILE * BLOCK * np.ceil(most / BLOCK) * k / (hardware.peak_flops_per_s / hardware.units),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwise.cost.kernels.attention import MICROSECOND, kv_heads
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 FEW_QUERIES, KEYS_A_QUERY = 8, 16
 # Query heads that share keys run together, in tiles of 16 rows of tensor cores; with more than 32 of them (or one) each reads
@@ -21,7 +21,7 @@ def is_decode(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return few
 
 
-def terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """memory: all operands once at full bandwidth. memory_stream: all into the units, from cache or memory. memory_reread: keys
     and values once for each query head, where heads do not run together. compute_tasks, compute_grouped_tasks: 1 µs for each
     head, or tile of heads, of a unit. compute_latency: 1 µs, for a curve over keys: how long one unit takes until the keys are
@@ -36,7 +36,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> Terms:
     tasks = np.where(grouped, kv * np.ceil(together / HEADS_A_TILE), batch) * np.maximum(shapes.m, 1.0)
     tasks_s = tasks / hardware.units * MICROSECOND
     reread = batch * shapes.n * shapes.k * 2 * shapes.element_bytes / hardware.bandwidth_bytes_per_s
-    return Terms(
+    return KernelTerms(
         {
             "memory": moved / hardware.bandwidth_bytes_per_s,
             "memory_stream": moved / hardware.units / UNIT_BYTES_PER_S,

@@ -9,11 +9,11 @@ import numpy as np
 
 from gpuwise.cost.kernels import attention, attention_decode, contraction, conv, cpu, gemm, rows, streaming, systolic
 from gpuwise.cost.kernels.alignment import unaligned
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 from gpuwise.trace.trace import KINDS, Trace
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
-TERMS: dict[str, Callable[[Shapes, Hardware], Terms]] = {
+TERMS: dict[str, Callable[[Shapes, Hardware], KernelTerms]] = {
     "gemm": gemm.terms,
     "conv": conv.terms,
     "rnn": contraction.terms,
@@ -42,7 +42,7 @@ FINER: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def terms_of(kernel_class: str, shapes: Shapes, hardware: Hardware, family: str = "gpu") -> Terms:
+def terms_of(kernel_class: str, shapes: Shapes, hardware: Hardware, family: str = "gpu") -> KernelTerms:
     """The terms of a class on a family of chips (gpuwise.cost.rates.family); kinds that only move bytes share theirs."""
     if family != "gpu":
         return {"cpu": cpu.terms, "systolic": systolic.terms}[family](kernel_class, shapes, hardware)

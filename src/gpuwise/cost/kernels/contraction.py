@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 TILE = 128.0
 
 
-def terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: operations at the peak. memory: operands and result once at full bandwidth.
 
     Features: depth k; outputs n across; waves, outputs of a unit in tiles; rows m.
     """
     outputs = shapes.batch * shapes.m * shapes.n
-    return Terms(
+    return KernelTerms(
         {
             "compute": shapes.flops / hardware.peak_flops_per_s,
             "memory": shapes.moved_bytes / hardware.bandwidth_bytes_per_s,

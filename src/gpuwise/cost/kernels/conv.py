@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 # Rows × columns of output tiles that cuDNN has kernels for, and the time of one multiplication relative to the largest:
 # fitted with the figures of `winograd` on fp32 convolutions of P4, T4, V100 and A100 (sitar-lab/NeuSight), all chips alike.
@@ -19,7 +19,7 @@ TILES = ((128.0, 128.0, 1.0), (128.0, 64.0, 1.1), (128.0, 32.0, 1.2), (64.0, 64.
 VECTOR_FLOPS_PER_S = 256e9
 
 
-def terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: operations at the peak in whole tiles and waves (depthwise without tiles). memory: operands and result once at
     full bandwidth. winograd: the quickest of a direct 3×3 convolution and Winograd's, transforms and all; else as compute.
     library: bytes of depthwise ones that cuDNN computes; direct: multiplications of the others, on the vector units.
@@ -37,7 +37,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> Terms:
     memory_s = shapes.moved_bytes / hardware.bandwidth_bytes_per_s
     winograd_s = np.where(_is_3x3(shapes, read_again), winograd(shapes, hardware), compute_s)
     full_tile_s = 2 * TILES[0][0] * TILES[0][1] * k * hardware.units / hardware.peak_flops_per_s
-    return Terms(
+    return KernelTerms(
         {
             "compute": compute_s,
             "memory": memory_s,

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.cost.kernels.conv import reuse
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 # Where a CPU's cache is unknown: between that of laptops (24 MiB) and of one tile of a server.
 UNKNOWN_CACHE_BYTES = 32 * 2**20
@@ -20,7 +20,7 @@ UNKNOWN_CACHE_BYTES = 32 * 2**20
 KEY_BLOCK = 512
 
 
-def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """The terms of a class of kernels on a CPU."""
     kind = kernel_class.split("_")[0]
     if kind in ("gemm", "conv", "rnn"):
@@ -30,7 +30,7 @@ def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> Terms:
     return drawing(shapes, hardware) if kind == "random" else streaming(shapes, hardware)
 
 
-def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
+def contraction(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: operations at the peak; compute_peak: likewise, and no shape makes it quicker. weights: the second operand
     once at full bandwidth; memory: all other bytes, likewise.
 
@@ -40,7 +40,7 @@ def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
     groups, m, n, k = (np.maximum(x, 1.0) for x in (shapes.batch, shapes.m, shapes.n, shapes.k))
     weights = np.minimum(groups * n * k * shapes.element_bytes, shapes.bytes_read)
     others = shapes.moved_bytes - weights
-    return Terms(
+    return KernelTerms(
         {
             "compute": shapes.flops / hardware.peak_flops_per_s,
             "compute_peak": shapes.flops / hardware.peak_flops_per_s,
@@ -60,14 +60,14 @@ def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
     )
 
 
-def attention(shapes: Shapes, hardware: Hardware) -> Terms:
+def attention(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute and compute_peak: see contraction, with what a causal kernel computes and masks. memory: all operands once at
     full bandwidth.
 
     Features: keys; head size; queries of a core, all heads; cached, bytes over the last-level cache.
     """
     arithmetic_s = shapes.flops * not_skipped(shapes) / hardware.peak_flops_per_s
-    return Terms(
+    return KernelTerms(
         {
             "compute": arithmetic_s,
             "compute_peak": arithmetic_s,
@@ -89,11 +89,11 @@ def not_skipped(shapes: Shapes) -> np.ndarray:
     return np.where(shapes.causal > 0, kept, 1.0)
 
 
-def streaming(shapes: Shapes, hardware: Hardware) -> Terms:
+def streaming(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """memory: all bytes at full bandwidth. Features: unit_bytes, a core's share of the bytes; cached, bytes
     over the last-level cache; window, numbers that a result of a pool is of, 1 where none is told."""
     moved = shapes.moved_bytes
-    return Terms(
+    return KernelTerms(
         {"memory": moved / hardware.bandwidth_bytes_per_s},
         {
             "unit_bytes": np.maximum(moved / hardware.units, 1.0),
@@ -104,7 +104,7 @@ def streaming(shapes: Shapes, hardware: Hardware) -> Terms:
     )
 
 
-def drawing(shapes: Shapes, hardware: Hardware) -> Terms:
+def drawing(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """Random numbers. serial: a clock of one core for each, as one generator makes them one after the other (Intel's
     processors apart: ATen/native/cpu/DistributionKernels.cpp); memory and features: see streaming."""
     found = streaming(shapes, hardware)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, KernelTerms, Shapes
 
 # Shapes of output tiles that libraries choose among (short side along the short side of the result), and into how many parts
 # they split the depth where tiles are too few to fill the chip: NVIDIA, "Matrix Multiplication Background User's Guide",
@@ -22,7 +22,7 @@ CACHE_SHARE, CACHED_COST = 0.5, 0.5
 READ_BYTES_PER_CLOCK, WRITTEN_BYTES_PER_CLOCK = 64.0, 32.0
 
 
-def terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: whole waves of tiles at the peak, of the best tile shape and split; compute_128x128 and
     compute_64x128: of that tile alone, which libraries take for batches whatever the size. compute_even: operations at the
     peak. compute_chain: a clock for each step of depth. operands: what tiles read through the second-level cache. memory: all
@@ -40,7 +40,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> Terms:
     others = np.maximum(shapes.moved_bytes - weights, 0.0)
     hot = np.minimum(others, CACHE_SHARE * hardware.cache_bytes)
     moved = weights + others - (1 - CACHED_COST) * hot
-    return Terms(
+    return KernelTerms(
         {
             "compute": waves * full_tile_s,
             **{f"compute_{tile}": count * full_tile_s for tile, count in fixed.items()},

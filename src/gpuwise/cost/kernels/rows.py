@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwise.cost.kernels import streaming
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 ROW_S = 1e-6  # what a unit is taken to spend on a row, before the calibrated scale
 USUAL_LENGTH, USUAL_VOCABULARY = 1024.0, 32768.0  # of rows whose length is not recorded: of attention scores, of logits
 
 
-def norm_terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def norm_terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """Of normalisations. memory: all bytes at full bandwidth. rows: rows dealt to the chip's units.
 
     Features: those of gpuwise.cost.kernels.streaming; length, numbers in a row.
@@ -20,19 +20,19 @@ def norm_terms(shapes: Shapes, hardware: Hardware) -> Terms:
     return _terms(shapes, hardware, *_norm_rows(shapes))
 
 
-def softmax_terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def softmax_terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """As norm_terms. Rows and length are the columns m and k; without them, USUAL_LENGTH and the rows it gives."""
     return _terms(shapes, hardware, *_rows(shapes, USUAL_LENGTH))
 
 
-def loss_terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def loss_terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """As softmax_terms, with USUAL_VOCABULARY: log-softmax is all but the whole of a loss over classes."""
     return _terms(shapes, hardware, *_rows(shapes, USUAL_VOCABULARY))
 
 
-def _terms(shapes: Shapes, hardware: Hardware, rows: np.ndarray, length: np.ndarray) -> Terms:
+def _terms(shapes: Shapes, hardware: Hardware, rows: np.ndarray, length: np.ndarray) -> KernelTerms:
     moved = streaming.terms(shapes, hardware)
-    return Terms({**moved.seconds, "rows": ROW_S * rows / hardware.units}, {**moved.features, "length": length})
+    return KernelTerms({**moved.seconds, "rows": ROW_S * rows / hardware.units}, {**moved.features, "length": length})
 
 
 def _norm_rows(shapes: Shapes) -> tuple[np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Terms:
+class KernelTerms:
     """Times at datasheet figures by name, seconds; and features of shapes for curves, positive. Shape (operations,) each.
 
     floor: how long a kernel's floor is here against the chip it is stated for, where it runs with the clock.

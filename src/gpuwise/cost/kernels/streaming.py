@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 INDEX_S = 1e-6  # what a unit is taken to spend on an index of a scatter, before the calibrated scale
 SORTED = 2048.0  # indices are sorted first: in kernels that take as long as this many more, however few there are
 
 
-def terms(shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """memory: all bytes at full bandwidth. rows: indices (the column m, where one is recorded) dealt to the chip's units.
 
     The gradient of an embedding has such rows: it sorts the indices, so that equal ones add up in a fixed order.
@@ -20,7 +20,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> Terms:
     """
     moved = shapes.moved_bytes
     indices = np.where(shapes.m > 0, shapes.m + SORTED, 0.0)
-    return Terms(
+    return KernelTerms(
         {"memory": moved / hardware.bandwidth_bytes_per_s, "rows": INDEX_S * indices / hardware.units},
         features(moved, hardware),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import Hardware, Shapes, Terms
+from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
 # Numbers along a side of the array, by architecture: 128 on TPUs before v6e, 256 since (Google Cloud, TPU architecture).
 # Trainium's and Inferentia's tensor engine is 128 wide (AWS Neuron documentation, NKI architecture guide); Gaudi's engines
@@ -21,20 +21,20 @@ SUBLANES = 8.0  # rows of a TPU's vector register: rows are padded to these
 VECTOR_TIMES = 64.0
 
 
-def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> Terms:
+def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """The terms of a class of kernels on a systolic chip."""
     if kernel_class.split("_")[0] in ("gemm", "conv", "attention", "rnn"):
         return contraction(shapes, hardware)
     return streaming(shapes, hardware)
 
 
-def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
+def contraction(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: operations at the peak, operands padded. memory: all operands once at full bandwidth. No features."""
     m, n, k = (np.maximum(x, 1.0) for x in (shapes.m, shapes.n, shapes.k))
     side = np.asarray(hardware.array_side, dtype=float)
     rows = np.maximum(_up(m, SUBLANES), side)
     padded = rows / m * (_up(n, side) / n) * (_up(k, side) / k)
-    return Terms(
+    return KernelTerms(
         {
             "compute": shapes.flops * np.minimum(padded, VECTOR_TIMES) / hardware.peak_flops_per_s,
             "memory": shapes.moved_bytes / hardware.bandwidth_bytes_per_s,
@@ -43,9 +43,9 @@ def contraction(shapes: Shapes, hardware: Hardware) -> Terms:
     )
 
 
-def streaming(shapes: Shapes, hardware: Hardware) -> Terms:
+def streaming(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """memory: all bytes at full bandwidth; an entry's scale below 1 says that fusion leaves a share of them. No features."""
-    return Terms({"memory": shapes.moved_bytes / hardware.bandwidth_bytes_per_s}, {})
+    return KernelTerms({"memory": shapes.moved_bytes / hardware.bandwidth_bytes_per_s}, {})
 
 
 def _up(size: np.ndarray, to: np.ndarray | float) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.cost.calibration import Calibration, Entry, Found, Term
+from gpuwise.cost.calibration import Calibration, CalibrationEntry, Found, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
 from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
@@ -20,7 +20,7 @@ from gpuwise.trace.trace import Trace
 # How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
 ARITHMETIC = ("compute", "direct", "winograd")
 # A class that no file has figures for: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
-GENERIC = Found(Entry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
+GENERIC = Found(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
 
 
 @dataclass(frozen=True)

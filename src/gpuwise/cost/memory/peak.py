@@ -45,7 +45,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Peak:
+class MemoryPeak:
     """The position where most bytes are alive.
 
     where: forward | backward | recompute | optimizer, or loss, where tensors of the loss make it. module: that runs
@@ -79,7 +79,7 @@ class Peak:
         }
 
 
-def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = None) -> Peak:
+def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = None) -> MemoryPeak:
     """Where memory peaks in a step, and what makes the peak.
 
     Arguments:
@@ -88,13 +88,13 @@ def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = No
     live, sequence = live or live_bytes(trace), trace.sequence
     position = live.peak_position if position is None else position
     if not len(sequence):
-        return Peak(0, live.peak_bytes, "forward", "", "", live.by_category, sentence="nothing runs")
+        return MemoryPeak(0, live.peak_bytes, "forward", "", "", live.by_category, sentence="nothing runs")
     operation = plain(trace.operations.name[sequence.operation[position]])
     module, phase = trace.modules[sequence.module[position]], PHASES[sequence.phase[position]]
     rows = _alive(trace, position)
     loss = _of_the_loss(trace, rows)
     in_loss = int(rounded(trace.storages.size_bytes[loss]).sum()) >= _LOSS_SHARE * max(1, live.peak_bytes)
-    peak = Peak(
+    peak = MemoryPeak(
         position,
         live.peak_bytes,
         "loss" if in_loss else phase,
@@ -105,7 +105,7 @@ def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = No
         _singles(trace, rows),
     )
     said = _loss_words(trace, loss) if in_loss else _words(peak)
-    return Peak(**{**vars(peak), "sentence": said, "advice": _advice(peak, trace.header.strategy.mode)})
+    return MemoryPeak(**{**vars(peak), "sentence": said, "advice": _advice(peak, trace.header.strategy.mode)})
 
 
 def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
@@ -199,7 +199,7 @@ def _loss_words(trace: Trace, loss: np.ndarray) -> str:
     )
 
 
-def _words(peak: Peak) -> str:
+def _words(peak: MemoryPeak) -> str:
     """A sentence for a peak that is not the loss."""
     state = sum(peak.by_category.get(name, 0) for name in STATE)
     running = f"in `{peak.module}`" if peak.module else f"in {peak.operation}"
@@ -216,7 +216,7 @@ def _words(peak: Peak) -> str:
     return said
 
 
-def _advice(peak: Peak, mode: str) -> str:
+def _advice(peak: MemoryPeak, mode: str) -> str:
     if mode == "infer":
         return "a smaller micro-batch lowers it"
     if peak.where == "loss":

@@ -13,7 +13,7 @@ from gpuwise.cost.kernels import kernel_times
 from gpuwise.cost.memory.allocator import replay
 from gpuwise.cost.memory.device import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.memory.events import CATEGORY_NAMES, WORKSPACE, step_events
-from gpuwise.cost.memory.peak import Peak, peak_of
+from gpuwise.cost.memory.peak import MemoryPeak, peak_of
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import family
@@ -42,7 +42,7 @@ class Timeline(Printed):
     phase: np.ndarray
     start_s: np.ndarray
     peak_index: int
-    peak: Peak
+    peak: MemoryPeak
     memory: MemoryForecast
     forecast: Forecast | None = None
 

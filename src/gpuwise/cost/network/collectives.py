@@ -24,7 +24,7 @@ class Traffic(Protocol):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class CommunicationTime:
     """total_s: as if nothing ran beside it; exposed_s: what lengthens the step; bandwidth_bytes_per_s: bus bandwidth,
     of one device and one direction, that priced it; note: where that figure comes from; unverified: its name where the
     catalog has no verified source for it."""
@@ -36,7 +36,7 @@ class Exchange:
     unverified: str = ""
 
 
-NOTHING = Exchange(0.0, 0.0, None)
+NOTHING = CommunicationTime(0.0, 0.0, None)
 
 
 def exchange(
@@ -50,7 +50,7 @@ def exchange(
     forward_s: float,
     micro_batches: int,
     parameters: Parameters,
-) -> Exchange:
+) -> CommunicationTime:
     """Ring collectives over `devices`, `machines` of them joined by link_between.
 
     A ring all-reduce moves 2 (n-1)/n of the payload over each device's link, an all-gather or reduce-scatter half of
@@ -73,7 +73,7 @@ def exchange(
     window = backward_s + forward_s if sharded else backward_s / micro_batches
     hidden = min(total - call_s / max(1, communication.calls), parameters.overlap_share * window)  # the last call has no cover
     exposed = total - hidden * (1 - parameters.overlap_slowdown)
-    return Exchange(total, exposed, bandwidth, note, unverified)
+    return CommunicationTime(total, exposed, bandwidth, note, unverified)
 
 
 def _bandwidth(

@@ -26,7 +26,7 @@ class BertConfig:
 BERT_SIZES = {"bert-base": BertConfig(), "bert-large": BertConfig(width=1024, layers=24, heads=16, hidden=4096)}
 
 
-class Block(nn.Module):
+class BertBlock(nn.Module):
     """Attention and perceptron, the norm after each; (n, seq, width) in and out."""
 
     def __init__(self, config: BertConfig):
@@ -58,7 +58,7 @@ class Bert(nn.Module):
         self.positions = nn.Embedding(config.positions, config.width)
         self.segments = nn.Embedding(config.segments, config.width)
         self.embedding_norm = nn.LayerNorm(config.width, eps=1e-12)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(BertBlock(config) for _ in range(config.layers))
         self.transform = nn.Linear(config.width, config.width)
         self.transform_norm = nn.LayerNorm(config.width, eps=1e-12)
         self.head = nn.Linear(config.width, config.vocabulary)

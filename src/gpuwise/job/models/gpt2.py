@@ -30,7 +30,7 @@ GPT2_SIZES = {
 }
 
 
-class Block(nn.Module):
+class Gpt2Block(nn.Module):
     """Attention and perceptron, each behind its norm; (n, seq, width) in and out."""
 
     def __init__(self, config: Gpt2Config):
@@ -61,7 +61,7 @@ class Gpt2(nn.Module):
         self.config = config = config or Gpt2Config()
         self.words = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.positions, config.width)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Gpt2Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.head.weight = self.words.weight

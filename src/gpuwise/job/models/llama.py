@@ -52,7 +52,7 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], dim=-1)
 
 
-class Attention(nn.Module):
+class LlamaAttention(nn.Module):
     """Causal self-attention; `kv_heads` groups of query heads share one key and value."""
 
     def __init__(self, *, width: int, heads: int, kv_heads: int):
@@ -84,13 +84,13 @@ class SwiGlu(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """(n, seq, width) in and out; `rotary` as from `rotary_table`; mlp is what follows attention."""
 
     def __init__(self, config: LlamaConfig, mlp: nn.Module):
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.attention = Attention(width=config.width, heads=config.heads, kv_heads=config.kv_heads)
+        self.attention = LlamaAttention(width=config.width, heads=config.heads, kv_heads=config.kv_heads)
         self.mlp_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.mlp = mlp
 
@@ -108,7 +108,7 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config = config or self.config_class()
         self.words = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(Block(config, self.make_mlp()) for _ in range(config.layers))
+        self.layers = nn.ModuleList(LlamaBlock(config, self.make_mlp()) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.init_weights()

@@ -38,8 +38,8 @@ def position_buckets(seq_len: int, *, both_ways: bool, config: T5Config, device:
     return offset + torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
 
 
-class Attention(nn.Module):
-    """Attention without scaling (it is in the initial weights); `bias` is added to the scores."""
+class T5Attention(nn.Module):
+    """T5Attention without scaling (it is in the initial weights); `bias` is added to the scores."""
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -56,16 +56,16 @@ class Attention(nn.Module):
         return self.out(merge_heads(y))
 
 
-class Block(nn.Module):
+class T5Block(nn.Module):
     """Self-attention, in a decoder also attention to the encoder's output, and a perceptron; each behind its norm."""
 
     def __init__(self, config: T5Config, *, decoder: bool):
         super().__init__()
         self.dropout = config.dropout
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.attention = Attention(config)
+        self.attention = T5Attention(config)
         self.cross_norm = nn.RMSNorm(config.width, eps=1e-6) if decoder else None
-        self.cross = Attention(config) if decoder else None
+        self.cross = T5Attention(config) if decoder else None
         self.mlp_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.up = nn.Linear(config.width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
@@ -88,7 +88,7 @@ class Stack(nn.Module):
         super().__init__()
         self.config, self.decoder = config, decoder
         self.position_bias = nn.Embedding(config.buckets, config.heads)
-        self.layers = nn.ModuleList(Block(config, decoder=decoder) for _ in range(config.layers))
+        self.layers = nn.ModuleList(T5Block(config, decoder=decoder) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
 
     def bias(self, seq_len: int, device: torch.device) -> Tensor:

@@ -56,8 +56,8 @@ class ResidualBlock(nn.Module):
         return self.shortcut(x) + self.conv2(F.silu(self.norm2(y)))
 
 
-class Attention(nn.Module):
-    """Attention of x (n, a, width) to source (n, b, source_width)."""
+class UnetAttention(nn.Module):
+    """UnetAttention of x (n, a, width) to source (n, b, source_width)."""
 
     def __init__(self, width: int, source_width: int, heads: int):
         super().__init__()
@@ -80,8 +80,8 @@ class TransformerBlock(nn.Module):
         self.norm = nn.GroupNorm(config.groups, channels, eps=1e-6)
         self.enter = nn.Conv2d(channels, channels, 1)
         self.self_norm, self.cross_norm, self.mlp_norm = (nn.LayerNorm(channels) for _ in range(3))
-        self.self_attention = Attention(channels, channels, config.heads)
-        self.cross_attention = Attention(channels, config.context, config.heads)
+        self.self_attention = UnetAttention(channels, channels, config.heads)
+        self.cross_attention = UnetAttention(channels, config.context, config.heads)
         self.up = nn.Linear(channels, 8 * channels)  # gated: half of it is the gate
         self.down = nn.Linear(4 * channels, channels)
         self.leave = nn.Conv2d(channels, channels, 1)

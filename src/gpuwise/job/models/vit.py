@@ -22,7 +22,7 @@ class VitConfig:
     classes: int = 1000
 
 
-class Block(nn.Module):
+class VitBlock(nn.Module):
     """Attention and perceptron, each behind its norm; (n, patches, width) in and out."""
 
     def __init__(self, config: VitConfig):
@@ -52,7 +52,7 @@ class Vit(nn.Module):
         self.embed = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.positions = nn.Parameter(torch.empty(1, patches + 1, config.width))
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(VitBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-6)
         self.head = nn.Linear(config.width, config.classes)
         self.init_weights()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpuwise.cost.calibration import Curve, Entry, Term
+from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, Term
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Design:
     sharpness: tuple[float, float] = (1.5, 8.0)
     floor_s: tuple[float, float] = (1e-6, 6e-6)
 
-    def start(self, known: Entry | None = None) -> Entry:
+    def start(self, known: CalibrationEntry | None = None) -> CalibrationEntry:
         """An entry of this form: terms that `known` has as they are there, others in the middle of their bounds with flat
         curves."""
         middle = self._middle()
@@ -44,12 +44,12 @@ class Design:
             return middle
         return replace(known, terms={name: known.terms.get(name, term) for name, term in middle.terms.items()})
 
-    def _middle(self) -> Entry:
-        return Entry(
+    def _middle(self) -> CalibrationEntry:
+        return CalibrationEntry(
             {
                 name: Term(
                     (term.scale[0] * term.scale[1]) ** 0.5 if term.scale[0] else term.scale[1] / 2,
-                    tuple(Curve(curve.over, curve.at, (1.0,) * len(curve.at)) for curve in term.curves),
+                    tuple(EfficiencyCurve(curve.over, curve.at, (1.0,) * len(curve.at)) for curve in term.curves),
                 )
                 for name, term in self.terms.items()
             },

@@ -13,24 +13,24 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpuwise.cost.calibration import Curve, Entry, Term
-from gpuwise.cost.kernels.shapes import Terms
+from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, Term
+from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design
 
 
 @dataclass(frozen=True)
-class Block:
+class ParameterBlock:
     """Operations of one class, of all measurements. measurement: the index of each operation's; count: how often it runs.
     kernels: times the terms' floor."""
 
-    terms: Terms
+    terms: KernelTerms
     kernels: np.ndarray
     measurement: np.ndarray
     count: np.ndarray
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSeconds:
     """seconds: of each measurement. fixed_s: what is not fitted here; least_s: what it takes at least (the host). weight: of
     each in the loss. overhead: whether the way of measuring added a constant, which is fitted and thrown away."""
 
@@ -63,7 +63,7 @@ class _Bounded:
 class _Model:
     """One entry with parameters: log scales, slopes of curves between knots, sharpness, floor."""
 
-    def __init__(self, design: Design, prior: Entry, block: Block) -> None:
+    def __init__(self, design: Design, prior: CalibrationEntry, block: ParameterBlock) -> None:
         self.design, names = design, list(design.terms)
         logs = np.log([max(design.terms[n].scale[0], 1e-3) for n in names]), np.log([design.terms[n].scale[1] for n in names])
         self.scale = _Bounded(np.log([max(prior.terms[n].scale, 1e-3) for n in names]), *logs)
@@ -110,19 +110,20 @@ class _Model:
             lowest = lowest + (_basis(curve, np.array(curve.at)) @ self.slopes["compute", curve.over].value).min()
         return torch.relu(np.log(least) - lowest)
 
-    def entry(self) -> Entry:
+    def entry(self) -> CalibrationEntry:
         with torch.no_grad():
             scales = torch.exp(self.scale.value).tolist()
             terms = {}
             for index, (name, term) in enumerate(self.design.terms.items()):
                 curves = tuple(
-                    Curve(c.over, c.at, tuple(_factors(c, self.slopes[name, c.over].value.numpy()))) for c in term.curves
+                    EfficiencyCurve(c.over, c.at, tuple(_factors(c, self.slopes[name, c.over].value.numpy())))
+                    for c in term.curves
                 )
                 terms[name] = Term(_short(scales[index]), curves)
-            return Entry(terms, _short(self.sharpness.value.item()), float(f"{self.floor.value.item() * 1e-6:.3g}"))
+            return CalibrationEntry(terms, _short(self.sharpness.value.item()), float(f"{self.floor.value.item() * 1e-6:.3g}"))
 
 
-def _slopes(design: CurveDesign, prior: Curve | None) -> _Bounded:
+def _slopes(design: CurveDesign, prior: EfficiencyCurve | None) -> _Bounded:
     steps = np.diff(np.log(design.at))
     start = np.zeros(len(steps))
     if prior is not None:
@@ -153,16 +154,16 @@ def _short(value: float) -> float:
 
 
 def solve(
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, ParameterBlock],
     designs: Mapping[str, Design],
-    priors: Mapping[str, Entry],
-    measured: Measured,
+    priors: Mapping[str, CalibrationEntry],
+    measured: MeasuredSeconds,
     *,
     pull: float = 1e-3,
     smooth: float = 1e-2,
     iterations: int = 300,
     least_compute: float = 0.0,
-) -> tuple[dict[str, Entry], np.ndarray]:
+) -> tuple[dict[str, CalibrationEntry], np.ndarray]:
     """Entries by key, and log(measured / forecast) of every measurement.
 
     Arguments:

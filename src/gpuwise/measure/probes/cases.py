@@ -19,7 +19,7 @@ _TILE = 1_000_003  # random numbers; a prime, so that no two rows of a matrix ma
 _PLACES = 4
 
 
-class Kernel(NamedTuple):
+class ProbeKernel(NamedTuple):
     """A kernel on inputs of its own. correct: runs it once more and checks part of the result against double precision."""
 
     run: Callable[[], object]
@@ -45,7 +45,7 @@ class Noise:
         return flat.view(shape).requires_grad_(grad)
 
 
-Make = Callable[[Noise, Mapping[str, int]], Kernel]
+Make = Callable[[Noise, Mapping[str, int]], ProbeKernel]
 
 
 @dataclass(frozen=True)

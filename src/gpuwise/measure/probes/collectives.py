@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.measure.result import Row, Timing
+from gpuwise.measure.result import MeasuredRow, Timing
 
 CPU_PROCESSES = 2
 # gloo would ask the system which address the host name has; the loopback is there whatever that is.
@@ -26,7 +26,9 @@ START_S = 60.0  # to import PyTorch and find each other, on a slow disk
 SILENCE_S = 60.0  # the longest time between two figures: the largest collective on the slowest machine takes a second
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, processes: int | None = None) -> Iterator[Row]:
+def rows(
+    budget_s: float, device: torch.device, say: Callable[[str], None], *, processes: int | None = None
+) -> Iterator[MeasuredRow]:
     """Rows of group "collective". bytes: of the whole tensor (what each process holds before or after), so that
     bytes_per_s is the algorithm bandwidth; sizes: "bytes" again, and "processes".
 
@@ -48,13 +50,13 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, p
         say(f"collectives were left out: no processes can be started ({error.strerror or error}).")
 
 
-def _rows_of(workers: _Workers, say: Callable[[str], None]) -> Iterator[Row]:
+def _rows_of(workers: _Workers, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
     try:
         for answer in workers.answers():
             if "said" in answer:
                 say(answer["said"])
             else:
-                yield Row(
+                yield MeasuredRow(
                     "collective",
                     answer["name"],
                     Timing(**answer["timing"]),

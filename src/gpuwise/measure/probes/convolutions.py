@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from gpuwise.measure.probes.cases import Case, Kernel, Noise, agree, backward_of, places, work_of
+from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel, agree, backward_of, places, work_of
 
 # in_channels, out_channels, side of the image, kernel_size, stride, groups, the most telling first: the layers of ResNet-50
 # (He et al., arXiv:1512.03385, table 1) and depthwise ones of MobileNetV2 (Sandler et al., arXiv:1801.04381, table 2).
@@ -65,7 +65,7 @@ def convolutions(dtypes: Sequence[str]) -> Iterator[Case]:
             yield Case("conv", name, dtype, sizes, "batch", work_of(kind, dtype), partial(_convolution, dtype, name))
 
 
-def _convolution(dtype: str, name: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _convolution(dtype: str, name: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     """Groups are one, or as many as channels."""
     batch, inside, outside, groups = (sizes[size] for size in ("batch", "in_channels", "out_channels", "groups"))
     image, kernel, depthwise = (sizes["height"], sizes["width"]), (sizes["kernel_size"],) * 2, groups > 1
@@ -85,7 +85,7 @@ def _convolution(dtype: str, name: str, noise: Noise, sizes: Mapping[str, int]) 
         return agree(forward()[:1, outs], exact, dtype)
 
     if name != _BACKWARD:
-        return Kernel(forward, forward_correct)
+        return ProbeKernel(forward, forward_correct)
     x.requires_grad_()
     w.requires_grad_()
     out = forward()
@@ -104,4 +104,4 @@ def _convolution(dtype: str, name: str, noise: Noise, sizes: Mapping[str, int]) 
             found_weight = gw[outs] if depthwise else gw[outs][:, ins]
             return agree(gx[:1, ins], exact, dtype) and agree(found_weight, exact_weight, dtype)
 
-    return Kernel(run, correct)
+    return ProbeKernel(run, correct)

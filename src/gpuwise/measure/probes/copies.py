@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from gpuwise.measure.result import Row
+from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import timed
 
 SIZES_BYTES = (2**16, 2**20, 2**24, 2**28)
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
     """Rows of group "copy"; none on a CPU, which is its own host. sizes["bytes"]: of the copy."""
     if device.type != "cuda":
         return
@@ -31,8 +31,8 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
             yield _copied(f"device to host, {how}", there, back, share_s, device)
 
 
-def _copied(name: str, source: torch.Tensor, target: torch.Tensor, budget_s: float, device: torch.device) -> Row:
+def _copied(name: str, source: torch.Tensor, target: torch.Tensor, budget_s: float, device: torch.device) -> MeasuredRow:
     target.fill_(-1.0)
     timing = timed([lambda: target.copy_(source, non_blocking=True)], budget_s=budget_s, device=device)
     right = torch.equal(target.cpu(), source.cpu())
-    return Row("copy", name, timing, "fp32", {"bytes": source.nbytes}, bytes=source.nbytes, verified=right)
+    return MeasuredRow("copy", name, timing, "fp32", {"bytes": source.nbytes}, bytes=source.nbytes, verified=right)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from gpuwise.hardware.parsed import cache_home
-from gpuwise.measure.result import Row
+from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import summary
 
 PIECE_BYTES = 2**24
@@ -24,7 +24,9 @@ SHARE_OF_FREE = 10
 FEWEST_PIECES = 3
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, folder: Path | None = None) -> Iterator[Row]:
+def rows(
+    budget_s: float, device: torch.device, say: Callable[[str], None], *, folder: Path | None = None
+) -> Iterator[MeasuredRow]:
     """Rows of group "disk": "write", each piece forced out to the disk, and "read". sizes["bytes"]: of a piece.
 
     Arguments:
@@ -45,7 +47,7 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, f
         say(f"the disk was left out: {folder}: {error.strerror or error}")
 
 
-def _rows(fd: int, most: int, budget_s: float, say: Callable[[str], None]) -> Iterator[Row]:
+def _rows(fd: int, most: int, budget_s: float, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
     # Random and with a number in each block: a file system that compresses, or stores equal blocks once, gains nothing.
     piece = mmap.mmap(-1, PIECE_BYTES)
     piece.write(random.Random(0).randbytes(PIECE_BYTES))
@@ -59,7 +61,7 @@ def _rows(fd: int, most: int, budget_s: float, say: Callable[[str], None]) -> It
         written.append(time.perf_counter() - start)
     sizes = {"bytes": PIECE_BYTES, "pieces": len(written)}
     right = os.fstat(fd).st_size == len(written) * PIECE_BYTES
-    yield Row("disk", "write", summary(written), sizes=sizes, bytes=PIECE_BYTES, verified=right)
+    yield MeasuredRow("disk", "write", summary(written), sizes=sizes, bytes=PIECE_BYTES, verified=right)
     if not _forgotten(fd):
         say("the file stays in the page cache here: what was read of it comes from memory, not from the disk.")
     os.lseek(fd, 0, os.SEEK_SET)
@@ -73,7 +75,7 @@ def _rows(fd: int, most: int, budget_s: float, say: Callable[[str], None]) -> It
         right &= found[:] == piece[:]
         if place + 1 >= FEWEST_PIECES and sum(read) > budget_s:
             break
-    yield Row("disk", "read", summary(read), sizes={**sizes, "pieces": len(read)}, bytes=PIECE_BYTES, verified=right)
+    yield MeasuredRow("disk", "read", summary(read), sizes={**sizes, "pieces": len(read)}, bytes=PIECE_BYTES, verified=right)
 
 
 def _number(piece: mmap.mmap, place: int) -> None:

@@ -11,13 +11,13 @@ from math import ceil, log2
 import torch
 
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.measure.probes.cases import Case, Kernel, Noise
+from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel
 from gpuwise.measure.probes.convolutions import convolutions
 from gpuwise.measure.probes.memory import SHARE_OF_FREE, caches_together, free_bytes
 from gpuwise.measure.probes.peaks import has_tf32, numerics
 from gpuwise.measure.probes.products import attentions, gemms
 from gpuwise.measure.probes.streaming import elementwise, norms, optimizers, reductions
-from gpuwise.measure.result import Row
+from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import device_seconds, timed, wall_seconds
 
 # A kernel that is done sooner is grown: it would show the launch, not the device; on a GPU, what autograd takes on the host.
@@ -30,7 +30,7 @@ SLOW = 4  # times slower than fp32: no units of its own
 TRIAL = {"cpu": 512, "cuda": 2048}
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, beyond_bytes: int = 0) -> Iterator[Row]:
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, beyond_bytes: int = 0) -> Iterator[MeasuredRow]:
     """Rows of the groups from "gemm" to "optimizer", of each group in turn, the most telling kernel first.
 
     Arguments:
@@ -104,7 +104,7 @@ def fast_dtypes(noise: Noise, say: Callable[[str], None]) -> list[str]:
     return list(rates)
 
 
-def _row(case: Case, share_s: float, noise: Noise, cold_bytes: int) -> Row | None:
+def _row(case: Case, share_s: float, noise: Noise, cold_bytes: int) -> MeasuredRow | None:
     """None where the kernel takes too long."""
     began, device = time.perf_counter(), noise.device
     free = free_bytes(device)
@@ -119,10 +119,10 @@ def _row(case: Case, share_s: float, noise: Noise, cold_bytes: int) -> Row | Non
     kernels = [kernel, *(case.make(noise, case.sizes) for _ in range(sets - 1))]
     left_s = share_s - (time.perf_counter() - began)
     timing = timed([kernel.run for kernel in kernels], budget_s=left_s, device=device)
-    return Row(case.group, case.name, timing, case.dtype, case.sizes, case.flops, case.bytes, kernels[-1].correct())
+    return MeasuredRow(case.group, case.name, timing, case.dtype, case.sizes, case.flops, case.bytes, kernels[-1].correct())
 
 
-def _grown(case: Case, most_bytes: int, noise: Noise) -> tuple[Case, Kernel, float, float]:
+def _grown(case: Case, most_bytes: int, noise: Noise) -> tuple[Case, ProbeKernel, float, float]:
     """The case so large that it takes LEAST_S, inputs, and the seconds that making these and one run took."""
     growth, least_s = 1, LEAST_S[noise.device.type]
     while True:
@@ -136,7 +136,7 @@ def _grown(case: Case, most_bytes: int, noise: Noise) -> tuple[Case, Kernel, flo
         case, growth = case.grown(more), growth * more
 
 
-def _taken_s(kernel: Kernel, device: torch.device) -> float:
+def _taken_s(kernel: ProbeKernel, device: torch.device) -> float:
     """Of the second run, as the first makes room and chooses algorithms; unless that already took all the time."""
     once = device_seconds if device.type == "cuda" else wall_seconds
     taken = once(kernel.run)

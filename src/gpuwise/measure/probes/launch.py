@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from gpuwise.measure.result import Row, Timing
+from gpuwise.measure.result import MeasuredRow, Timing
 from gpuwise.measure.timing import summary, timed, wall_seconds
 
 CHAIN = 100  # operations a run; far fewer than a GPU's queue holds (1,024 launches), so that issuing never waits
@@ -15,7 +15,7 @@ WIDTH = 8
 ROUNDS = 100
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
     """Rows of group "launch", seconds of one call each. sizes["operations"]: what the median is divided by already.
 
     On a GPU "add_ on one element, issued" is the host's time to hand an operation over, "..., on the device" what the device
@@ -25,7 +25,7 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
     kinds = len(runs) + (2 if device.type == "cuda" else 0)
     for name, (run, operations, correct) in runs.items():
         timing = timed([run], budget_s=budget_s / kinds, device=device, rounds=ROUNDS)
-        yield Row("launch", name, _each(timing, operations), "fp32", {"operations": operations}, verified=correct())
+        yield MeasuredRow("launch", name, _each(timing, operations), "fp32", {"operations": operations}, verified=correct())
     if device.type == "cuda":
         yield _issued(budget_s / kinds, device)
         try:
@@ -92,7 +92,7 @@ def _each(timing: Timing, operations: int) -> Timing:
     )
 
 
-def _issued(budget_s: float, device: torch.device) -> Row:
+def _issued(budget_s: float, device: torch.device) -> MeasuredRow:
     """The host's clock alone, over a chain that the queue takes whole."""
     number = torch.zeros(1, device=device)
 
@@ -107,10 +107,10 @@ def _issued(budget_s: float, device: torch.device) -> Row:
         if sum(found) * CHAIN > budget_s:
             break
     right = number.item() == len(found) * CHAIN
-    return Row("launch", "add_ on one element, issued", summary(found), "fp32", {"operations": CHAIN}, verified=right)
+    return MeasuredRow("launch", "add_ on one element, issued", summary(found), "fp32", {"operations": CHAIN}, verified=right)
 
 
-def _in_a_graph(budget_s: float, device: torch.device) -> Row:
+def _in_a_graph(budget_s: float, device: torch.device) -> MeasuredRow:
     number = torch.zeros(1, device=device)
     with torch.cuda.device(device):
         number.add_(1.0)  # what is loaded at the first call cannot be captured
@@ -124,4 +124,4 @@ def _in_a_graph(budget_s: float, device: torch.device) -> Row:
         graph.replay()
         right = number.item() == min(start + CHAIN, 2**24)
     name = "add_ on one element, on the device"
-    return Row("launch", name, _each(timing, CHAIN), "fp32", {"operations": CHAIN}, verified=right)
+    return MeasuredRow("launch", name, _each(timing, CHAIN), "fp32", {"operations": CHAIN}, verified=right)

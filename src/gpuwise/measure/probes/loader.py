@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.measure.result import Row
+from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import summary
 
 BATCH = 16
@@ -66,7 +66,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(HEIGHT, WIDTH, 3)
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
     """Rows of group "loader", seconds of a batch of sizes["samples"] samples, by sizes["workers"]: 0, 1, one a processor."""
     images = Images()
     if not images.pillow:
@@ -79,7 +79,7 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
             say(f"the loader with {workers} workers was left out: {' '.join(str(error).split())[:160]}")
 
 
-def _row(images: Images, workers: int, budget_s: float) -> Row:
+def _row(images: Images, workers: int, budget_s: float) -> MeasuredRow:
     began = time.perf_counter()
     loader = DataLoader(images, batch_size=BATCH, num_workers=workers, timeout=PATIENCE_S if workers else 0)
     batches = iter(loader)
@@ -102,7 +102,7 @@ def _row(images: Images, workers: int, budget_s: float) -> Row:
     assert first is not None
     samples, indices = first
     right = all(torch.equal(sample, images[int(index)][0]) for sample, index in zip(samples[:4], indices[:4], strict=True))
-    return Row(
+    return MeasuredRow(
         "loader",
         images.what,
         summary(seconds),

@@ -16,7 +16,7 @@ from statistics import median
 import torch
 
 from gpuwise.hardware.detect import Cpu, detect_memory
-from gpuwise.measure.result import MemoryLevel, Row
+from gpuwise.measure.result import MeasuredRow, MemoryLevel
 from gpuwise.measure.timing import timed
 
 KINDS = ("copy", "triad", "read", "write")
@@ -42,7 +42,7 @@ class _Kernel:
     flops: int = 0
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, beyond_bytes: int = 0) -> Iterator[Row]:
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, beyond_bytes: int = 0) -> Iterator[MeasuredRow]:
     """Rows of group "memory": sizes["working_set_bytes"] is what all threads touch together.
 
     Arguments:
@@ -61,10 +61,10 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, b
             left_s = max(0.0, budget_s - (time.perf_counter() - began))
             timing = timed([kernel.run], budget_s=share * left_s, device=device)
             sizes_of = {"working_set_bytes": size}
-            yield Row("memory", kind, timing, "fp32", sizes_of, kernel.flops, kernel.bytes, kernel.correct())
+            yield MeasuredRow("memory", kind, timing, "fp32", sizes_of, kernel.flops, kernel.bytes, kernel.correct())
 
 
-def levels(rows: Sequence[Row], caches: Mapping[str, int]) -> list[MemoryLevel]:
+def levels(rows: Sequence[MeasuredRow], caches: Mapping[str, int]) -> list[MemoryLevel]:
     """What each cache and the memory give, nearest first: the best row whose working set is well inside.
 
     Arguments:
@@ -92,7 +92,9 @@ def levels(rows: Sequence[Row], caches: Mapping[str, int]) -> list[MemoryLevel]:
     return found
 
 
-def _between(rows: Sequence[Row], kinds: Sequence[str], least_bytes: float, most_bytes: float = float("inf")) -> list[Row]:
+def _between(
+    rows: Sequence[MeasuredRow], kinds: Sequence[str], least_bytes: float, most_bytes: float = float("inf")
+) -> list[MeasuredRow]:
     """Rows of these kinds whose working set is of such a size."""
     return [row for row in rows if row.name in kinds and least_bytes <= row.sizes["working_set_bytes"] <= most_bytes]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gpuwise.measure.result import Peak, Row, Timing
+from gpuwise.measure.result import AchievedPeak, MeasuredRow, Timing
 from gpuwise.measure.timing import timed
 
 DTYPES = {
@@ -63,7 +63,7 @@ class _UnableError(Exception):
     """This device or this PyTorch has no such product."""
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
+def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
     """Rows of group "gemm" named "product", by dtype from the smallest product to the largest that the time allows."""
     began = time.perf_counter()
     able = [name for name in DTYPES if name != "tf32" or has_tf32(device)]
@@ -83,24 +83,27 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
         yield from _sweep(name, trial, 0.9 * share_s, device, say)
 
 
-def peaks(rows: Sequence[Row]) -> list[Peak]:
+def peaks(rows: Sequence[MeasuredRow]) -> list[AchievedPeak]:
     """The best product of each dtype, highest first, at the 10th percentile of its times: a ceiling is what nobody disturbs.
     One whose result was wrong does not count."""
-    best: dict[str, Row] = {}
+    best: dict[str, MeasuredRow] = {}
     for row in rows:
         if row.group == "gemm" and row.verified:
             best[row.dtype] = max(best.get(row.dtype, row), row, key=lambda row: row.flops_per_s)
     found = [
-        Peak(dtype, row.flops / row.timing.low_s, shape=_shape(row), spread=row.timing.spread) for dtype, row in best.items()
+        AchievedPeak(dtype, row.flops / row.timing.low_s, shape=_shape(row), spread=row.timing.spread)
+        for dtype, row in best.items()
     ]
     return sorted(found, key=lambda peak: -peak.measured)
 
 
-def _shape(row: Row) -> str:
+def _shape(row: MeasuredRow) -> str:
     return " × ".join(str(row.sizes[side]) for side in ("m", "k", "n") if side in row.sizes)
 
 
-def _sweep(name: str, trial: Row, budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[Row]:
+def _sweep(
+    name: str, trial: MeasuredRow, budget_s: float, device: torch.device, say: Callable[[str], None]
+) -> Iterator[MeasuredRow]:
     """Products that fit into the time at the rate seen so far; the small one that was tried where none does."""
     began, rate, found = time.perf_counter(), trial.flops_per_s, False
     shapes = SHAPES[device.type]
@@ -121,7 +124,7 @@ def _sweep(name: str, trial: Row, budget_s: float, device: torch.device, say: Ca
         yield trial
 
 
-def _row(name: str, shape: tuple[int, int, int], budget_s: float, device: torch.device) -> Row:
+def _row(name: str, shape: tuple[int, int, int], budget_s: float, device: torch.device) -> MeasuredRow:
     m, k, n = shape
     with numerics(name):
         try:
@@ -132,7 +135,7 @@ def _row(name: str, shape: tuple[int, int, int], budget_s: float, device: torch.
         except (RuntimeError, ValueError, AttributeError) as error:  # no such kernel, none for these, no such function
             raise _UnableError(" ".join(str(error).split())[:160]) from error
     moved = (m * k + k * n) * DTYPES[name].itemsize + m * n * KEPT.get(name, DTYPES[name]).itemsize
-    return Row("gemm", "product", timing, name, {"m": m, "k": k, "n": n}, 2 * m * k * n, moved, verified)
+    return MeasuredRow("gemm", "product", timing, name, {"m": m, "k": k, "n": n}, 2 * m * k * n, moved, verified)
 
 
 def _operands(name: str, shape: tuple[int, int, int], device: torch.device, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from gpuwise.measure.probes.cases import Case, Kernel, Noise, agree, backward_of, places, work_of
+from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel, agree, backward_of, places, work_of
 
 # m, k, n, the most telling first. The first side grows on devices that need more: tokens of a transformer, columns of a weight
 # for one row, or the depth.
@@ -65,7 +65,7 @@ def attentions(dtypes: Sequence[str]) -> Iterator[Case]:
             yield Case("attention", name, dtype, sizes, "batch", work_of(kind, dtype), partial(_attention, dtype, backward))
 
 
-def _product(dtype: str, turned: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _product(dtype: str, turned: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     """turned: the factor, a or b, that is stored transposed."""
     batch, m, k, n = sizes.get("batch", 1), sizes["m"], sizes["k"], sizes["n"]
     a = noise(batch, *((k, m) if turned == "a" else (m, k)), dtype=dtype)
@@ -86,10 +86,10 @@ def _product(dtype: str, turned: str, noise: Noise, sizes: Mapping[str, int]) ->
         run = partial(torch.mv, a[0], b[0, :, 0], out=out[0, :, 0])
     else:
         run = partial(torch.mm, a[0], b[0], out=out[0])
-    return Kernel(run, correct)
+    return ProbeKernel(run, correct)
 
 
-def _attention(dtype: str, backward: bool, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _attention(dtype: str, backward: bool, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     shape = sizes["batch"], sizes["heads"], sizes["queries"], sizes["head_size"]
     causal, (q, k, v) = bool(sizes["causal"]), (noise(*shape, dtype=dtype, grad=backward) for _ in range(3))
     forward = partial(F.scaled_dot_product_attention, q, k, v, is_causal=causal)
@@ -100,7 +100,7 @@ def _attention(dtype: str, backward: bool, noise: Noise, sizes: Mapping[str, int
         return agree(forward()[-1, -1][rows], exact, dtype)
 
     if not backward:
-        return Kernel(forward, forward_correct)
+        return ProbeKernel(forward, forward_correct)
     grad = noise(*shape, dtype=dtype)
     run = backward_of(forward(), (q, k, v), grad)
 
@@ -110,7 +110,7 @@ def _attention(dtype: str, backward: bool, noise: Noise, sizes: Mapping[str, int
         exact = torch.autograd.grad(_attended(head, every, causal), head, grad[-1, -1].double())
         return all(agree(found[-1, -1], one, dtype) for found, one in zip(run(), exact, strict=True))
 
-    return Kernel(run, correct)
+    return ProbeKernel(run, correct)
 
 
 def _attended(head: Sequence[torch.Tensor], rows: torch.Tensor, causal: bool) -> torch.Tensor:

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch.nn import functional as F
 
-from gpuwise.measure.probes.cases import ALLOWED, Case, Kernel, Make, Noise, agree, backward_of, places
+from gpuwise.measure.probes.cases import ALLOWED, Case, Make, Noise, ProbeKernel, agree, backward_of, places
 from gpuwise.measure.probes.peaks import DTYPES
 
 _ELEMENTS = {"elements": 2**22}
@@ -166,7 +166,7 @@ def _both(group: str, name: str, function: _Function, dtype: str) -> Iterator[Ca
         )
 
 
-def _applied(function: _Function, backward: bool, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _applied(function: _Function, backward: bool, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     x = noise(*sizes.values(), dtype=dtype, grad=backward)
     operands = function.operands(noise, x, dtype)
     picked = places(x.shape[function.along], noise.device, _PICKED)
@@ -179,7 +179,7 @@ def _applied(function: _Function, backward: bool, dtype: str, noise: Noise, size
         return part, function.formula(part, *(vector.double() if vector.is_floating_point() else vector for vector in vectors))
 
     if not backward:
-        return Kernel(forward, lambda: agree(forward().index_select(function.along, picked), exact()[1], dtype))
+        return ProbeKernel(forward, lambda: agree(forward().index_select(function.along, picked), exact()[1], dtype))
     out = forward()
     grad = noise(*out.shape, dtype=dtype)
     run = backward_of(out, [x, *(operand for operand in operands if operand.requires_grad)], grad)
@@ -189,33 +189,33 @@ def _applied(function: _Function, backward: bool, dtype: str, noise: Noise, size
         (found,) = torch.autograd.grad(result, part, grad.index_select(function.along, picked).double())
         return agree(run()[0].index_select(function.along, picked), found, dtype)
 
-    return Kernel(run, correct)
+    return ProbeKernel(run, correct)
 
 
-def _sum_of_two(dtype: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _sum_of_two(dtype: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     a, b = (noise(sizes["elements"], dtype=dtype) for _ in range(2))
     out = torch.zeros_like(a)
     run = partial(torch.add, a, b, out=out)
     few = places(len(a), noise.device, _MANY)
-    return Kernel(run, lambda: agree(run()[few], a[few].double() + b[few].double(), dtype))
+    return ProbeKernel(run, lambda: agree(run()[few], a[few].double() + b[few].double(), dtype))
 
 
-def _copy(dtype: str, other: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _copy(dtype: str, other: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     source = noise(sizes["elements"], dtype=dtype)
     target = torch.zeros(len(source), dtype=DTYPES[other], device=noise.device)
     few = places(len(source), noise.device, _MANY)
     rough = max(dtype, other, key=lambda name: ALLOWED[name])
-    return Kernel(partial(target.copy_, source), lambda: agree(target.copy_(source)[few], source[few].double(), rough))
+    return ProbeKernel(partial(target.copy_, source), lambda: agree(target.copy_(source)[few], source[few].double(), rough))
 
 
-def _sum(dim: int, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _sum(dim: int, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     x = noise(sizes["rows"], sizes["columns"], dtype=dtype)
     out = torch.zeros(x.shape[1 - dim], dtype=x.dtype, device=x.device)
     few, run = places(len(out), noise.device, _PICKED), partial(torch.sum, x, dim=dim, out=out)
-    return Kernel(run, lambda: agree(run()[few], x.index_select(1 - dim, few).double().sum(dim), dtype))
+    return ProbeKernel(run, lambda: agree(run()[few], x.index_select(1 - dim, few).double().sum(dim), dtype))
 
 
-def _adamw(fused: bool, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
+def _adamw(fused: bool, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     tensors = [noise(sizes["parameters"] // sizes["tensors"], grad=True) for _ in range(sizes["tensors"])]
     for tensor in tensors:
         tensor.grad = noise(len(tensor))
@@ -243,4 +243,4 @@ def _adamw(fused: bool, noise: Noise, sizes: Mapping[str, int]) -> Kernel:
             and agree(found_p - p, -_LR * (_DECAY * p + step), "tf32")
         )
 
-    return Kernel(optimizer.step, correct)
+    return ProbeKernel(optimizer.step, correct)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
-from gpuwise.cost.memory.peak import Peak
+from gpuwise.cost.memory.peak import MemoryPeak
 from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
@@ -111,7 +111,7 @@ class FitResult(Printed):
     micro_batch: int
     rows: tuple[FitRow, ...]
     forecast: Forecast | None
-    peak: Peak
+    peak: MemoryPeak
     nearest_chips: tuple[str, ...] = ()
     nearest_techniques: tuple[str, ...] = ()
     nearest_combination: Combination | None = None

@@ -6,7 +6,7 @@ from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.interval import FIRST_S, SaveInterval, choose_interval
 from gpuwise.runtime.checkpoint.lock import RunLock
 from gpuwise.runtime.checkpoint.restore import restore_optimizer, restore_weights
-from gpuwise.runtime.checkpoint.saver import Failed, Outcome, Saved, Saver
+from gpuwise.runtime.checkpoint.saver import Outcome, Saved, SaveFailure, Saver
 from gpuwise.runtime.checkpoint.state import Packed, pack, unpack
 from gpuwise.runtime.checkpoint.store import CheckpointStore
 
@@ -14,11 +14,11 @@ __all__ = [
     "FIRST_S",
     "Checkpoint",
     "CheckpointStore",
-    "Failed",
     "Files",
     "Outcome",
     "Packed",
     "RunLock",
+    "SaveFailure",
     "SaveInterval",
     "Saved",
     "Saver",

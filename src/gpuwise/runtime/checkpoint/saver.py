@@ -37,7 +37,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Failed:
+class SaveFailure:
     """A checkpoint could not be written. Nothing of it is left, and the older ones are still there. error: a sentence."""
 
     step: int
@@ -45,7 +45,7 @@ class Failed:
     held_up_s: float = 0.0
 
 
-Outcome = Saved | Failed
+Outcome = Saved | SaveFailure
 
 
 class Saver:
@@ -113,12 +113,12 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _lack_of_room(self, packed: Packed, step: int, *, last: bool = False) -> Failed | None:
+    def _lack_of_room(self, packed: Packed, step: int, *, last: bool = False) -> SaveFailure | None:
         try:
             lack = self.store.room_for(packed.nbytes, last=last)
         except OSError as error:
             lack = f"{self.store.folder} cannot be used: {error.strerror}"
-        return None if lack is None else Failed(step, self._sentence(step, lack))
+        return None if lack is None else SaveFailure(step, self._sentence(step, lack))
 
     def _write_copy(self, packed: Packed, step: int, meta: Mapping[str, Any] | None, best: bool, held_up_s: float) -> None:
         outcome = self._write(packed, step, meta, best)
@@ -132,7 +132,7 @@ class Saver:
             checkpoint = self.store.write(packed, step=step, meta=meta, best=best)
             nbytes = checkpoint.manifest.nbytes
         except Exception as error:  # the run goes on whatever it was, and its user is told
-            return Failed(step, self._sentence(step, self._why(error, packed.nbytes)), device_s)
+            return SaveFailure(step, self._sentence(step, self._why(error, packed.nbytes)), device_s)
         write_s, cpu_s = time.perf_counter() - start_s, time.thread_time() - start_cpu_s
         notes = tuple(self.store.notes)
         self.store.notes.clear()

@@ -1,4 +1,4 @@
-"""Columns: data that lies in memory whole, one row a sample. Many micro-batches are gathered at once."""
+"""TensorColumns: data that lies in memory whole, one row a sample. Many micro-batches are gathered at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Columns:
+class TensorColumns:
     """Tensors of equal length, and what a batch of their rows looks like.
 
     pack: makes a batch of one tensor a column. chosen: the rows that count, of those that are there; None: all.
@@ -57,14 +57,14 @@ class Columns:
         pass
 
 
-def columns_of(data: Any) -> Columns | None:
+def columns_of(data: Any) -> TensorColumns | None:
     """Tensors or arrays that hold all samples; None for data that has to be read sample by sample.
 
     Raises JobError for columns of different lengths, or when only some entries of a dict are columns.
     """
     if type(data) is Subset and (inner := columns_of(data.dataset)) is not None:
         chosen = torch.as_tensor(data.indices)
-        return Columns(inner.tensors, inner.pack, chosen if inner.chosen is None else inner.chosen[chosen])
+        return TensorColumns(inner.tensors, inner.pack, chosen if inner.chosen is None else inner.chosen[chosen])
     if isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__:
         data = data.tensors
     if isinstance(data, torch.Tensor | np.ndarray):
@@ -92,11 +92,11 @@ def _is_column(value: Any) -> bool:
     return hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0
 
 
-def _of_equal_length(named: dict[Any, Any], pack: Callable[[tuple[torch.Tensor, ...]], Any]) -> Columns:
+def _of_equal_length(named: dict[Any, Any], pack: Callable[[tuple[torch.Tensor, ...]], Any]) -> TensorColumns:
     lengths = {name: len(column) for name, column in named.items()}
     if len(set(lengths.values())) > 1:
         raise JobError(f"columns of the job's data differ in length: {lengths}.", ["give each sample a row in each"])
-    return Columns(tuple(_tensor(name, column) for name, column in named.items()), pack)
+    return TensorColumns(tuple(_tensor(name, column) for name, column in named.items()), pack)
 
 
 def _tensor(name: Any, column: Any) -> torch.Tensor:

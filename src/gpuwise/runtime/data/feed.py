@@ -10,7 +10,7 @@ import torch
 
 from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data.columns import Columns
+from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
 from gpuwise.runtime.data.opening import Opener, Source
 from gpuwise.runtime.data.order import Chunk, shuffled
@@ -30,7 +30,7 @@ class Feed:
     are skipped in that epoch; the next shuffle gives them another chance. An optimizer step may span two epochs.
 
     job.data() may be a map-style dataset, an iterable of samples, a DataLoader (its dataset, collate function and workers
-    are taken), or columns: a tensor or array, or a dict or tuple of them of equal length. Columns and a plain
+    are taken), or columns: a tensor or array, or a dict or tuple of them of equal length. TensorColumns and a plain
     TensorDataset are indexed many batches at once. job.data() is called again for each further epoch of an iterable.
 
     The batches are a function of the seed and the position: workers, reading ahead and a resume change none of them. What
@@ -123,7 +123,7 @@ class Feed:
         micro_batches = []
         for epoch, start in places:
             rows = list(range(start, start + self.size))
-            if isinstance(self._source, Columns | Samples):
+            if isinstance(self._source, TensorColumns | Samples):
                 rows = shuffled(len(self._source), seed=self.seed, epoch=epoch)[rows].tolist()
             micro_batches.append({"epoch": epoch, "micro_batch": start // self.size, "samples": rows})
         return {"seed": self.seed, "micro_batches": micro_batches}
@@ -164,7 +164,7 @@ class Feed:
         if self.device.type == "cuda":
             pinned = self.strategy.pinned_memory is not False
             chunks = ahead(chunks, CudaCopies(self.device, pinned=pinned), micro_batches=self._ahead)
-        if not isinstance(self._source, Columns):
+        if not isinstance(self._source, TensorColumns):
             for chunk in chunks:
                 yield chunk.batch, chunk.epoch, chunk.start, chunk.mark
             return
@@ -187,7 +187,7 @@ def _kind(source: Source) -> str:
 
 
 def _length(source: Source) -> int | None:
-    return len(source) if isinstance(source, Columns | Samples) else None
+    return len(source) if isinstance(source, TensorColumns | Samples) else None
 
 
 def _check_same_data(saved: Mapping[str, Any], source: Source) -> None:

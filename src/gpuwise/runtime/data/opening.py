@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data.columns import Columns, columns_of
+from gpuwise.runtime.data.columns import TensorColumns, columns_of
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, refuse_batches, unwrapped
 from gpuwise.runtime.data.samples import Collate, Samples
@@ -20,7 +20,7 @@ from gpuwise.runtime.data.streams import Stream
 from gpuwise.runtime.data.synthetic import Synthetic
 from gpuwise.strategy import Strategy
 
-Source = Synthetic | Columns | Samples | Stream
+Source = Synthetic | TensorColumns | Samples | Stream
 READ_AHEAD = 2  # micro-batches, on their way to a GPU or of each worker process, where nothing else is said
 _OPENING = -2  # stands where a micro-batch's first sample does, in the seeds of what job.data() draws
 
@@ -65,7 +65,7 @@ class Opener:
             self.notes.append(f"epoch {epoch + 1} of the iterable had {count:,} samples, not {self.samples:,} as was said.")
             self.samples = count  # said once
 
-    def _checked(self, source: Columns | Samples) -> Columns | Samples:
+    def _checked(self, source: TensorColumns | Samples) -> TensorColumns | Samples:
         count = len(source)
         if self.job.samples not in (None, count):
             self.notes.append(f"the job says {self.job.samples:,} samples an epoch, its data has {count:,}.")

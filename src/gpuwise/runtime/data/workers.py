@@ -70,7 +70,7 @@ class Workers:
         except RuntimeError:
             self._check_alive()
             raise
-        if isinstance(batch, Failed):
+        if isinstance(batch, WorkerFailure):
             raise JobError(batch.what, batch.ways_out)
         return batch
 
@@ -135,7 +135,7 @@ class Shield:
 
 
 @dataclass(frozen=True)
-class Failed:
+class WorkerFailure:
     """What went wrong in a worker, on its way to the training's process."""
 
     what: str
@@ -157,18 +157,18 @@ class Guarded(Dataset[Any]):
             return _failed(error)
 
 
-def _failed(error: BaseException) -> Failed:
+def _failed(error: BaseException) -> WorkerFailure:
     line = job_line(error, None)
     at = f" ({line})" if line else ""
     if isinstance(error, GpuwiseError):
-        return Failed(error.what, error.ways_out)
+        return WorkerFailure(error.what, error.ways_out)
     text = message_of(error)[:400]
     if "CUDA" in text and "fork" in text:
-        return Failed(
+        return WorkerFailure(
             f"the job's data uses the GPU in a worker process{at}, which a forked process cannot.",
             ("leave the GPU to the training: give tensors of the CPU", _NO_WORKERS),
         )
-    return Failed(f"reading the data failed in a worker process{at}: {type(error).__name__}: {text}.")
+    return WorkerFailure(f"reading the data failed in a worker process{at}: {type(error).__name__}: {text}.")
 
 
 def _started(loader: DataLoader[Any]) -> Any:

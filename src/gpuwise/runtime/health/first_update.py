@@ -38,7 +38,7 @@ class _Moved(NamedTuple):
     counts: Tensor
 
 
-class _Row(NamedTuple):
+class _HostRow(NamedTuple):
     """The same, on the host."""
 
     name: str
@@ -167,7 +167,7 @@ def _spread(tensor: Tensor, stride: int) -> Tensor:
 
 
 def _sentences(found: Iterable[_Moved]) -> list[str]:
-    rows = [_Row(*moved[:4], *map(int, moved.counts.tolist())) for moved in found]
+    rows = [_HostRow(*moved[:4], *map(int, moved.counts.tolist())) for moved in found]
     still = [row for row in rows if row.with_gradient and not row.moved]
     nothing = len(still) == sum(row.with_gradient > 0 for row in rows)
     said = []
@@ -201,6 +201,6 @@ def _sentences(found: Iterable[_Moved]) -> list[str]:
     return said
 
 
-def _listed(rows: list[_Row]) -> str:
+def _listed(rows: list[_HostRow]) -> str:
     more = f" and {len(rows) - _NAMED:,} more" if len(rows) > _NAMED else ""
     return ", ".join(row.name for row in rows[:_NAMED]) + more

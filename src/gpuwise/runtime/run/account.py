@@ -10,7 +10,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.report.run_page import run_page
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, TrainResult
-from gpuwise.runtime.show import LastCheckpoint, Update, read_log
+from gpuwise.runtime.show import LastCheckpoint, ProgressUpdate, read_log
 
 SLOW_DATA_SHARE = 0.2  # of the wall time: above it the user is told that data loading holds the run up
 # On a CPU the process is measured, with the code of its libraries and the copy a checkpoint is written from: only of large
@@ -19,11 +19,11 @@ TELLING_BYTES = 2**30
 HOUR_S = 3600.0
 
 
-def update(its: Equipment, loss: float) -> Update:
+def update(its: Equipment, loss: float) -> ProgressUpdate:
     """The run as it is now."""
     meter, keeper, forecast = its.meter, its.keeper, its.forecast
     last = keeper.last if keeper is not None else None
-    return Update(
+    return ProgressUpdate(
         step=meter.step,
         steps=its.steps,
         samples=meter.samples,

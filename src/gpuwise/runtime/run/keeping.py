@@ -16,8 +16,8 @@ from gpuwise.runtime.checkpoint import (
     FIRST_S,
     Checkpoint,
     CheckpointStore,
-    Failed,
     Outcome,
+    SaveFailure,
     SaveInterval,
     Saver,
     choose_interval,
@@ -74,7 +74,7 @@ class Keeper:
             else:
                 self._saver.begin(step, state, meta=meta, best=best)
         except GpuwiseError as error:  # of a state that cannot be saved: the run is worth more than this save
-            self._ended.append(Failed(step, f"no checkpoint of step {step}: {error.what}"))
+            self._ended.append(SaveFailure(step, f"no checkpoint of step {step}: {error.what}"))
 
     def look(self, *, now_s: float) -> list[Event]:
         """What has ended since the last look, and how the disk stands."""
@@ -103,7 +103,7 @@ class Keeper:
 
     def _account(self, outcome: Outcome, *, now_s: float) -> Event:
         self._held_up_s += outcome.held_up_s
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, SaveFailure):
             self.problem = outcome.error
             self.due_s = min(self.due_s, now_s + self._interval_s())
             return {"step": outcome.step, "failed": outcome.error}, outcome.error

@@ -17,7 +17,7 @@ from gpuwise.runtime.run.losses import DeviceLosses
 NAMED = 5  # parameters that a note names
 
 
-class _Row(NamedTuple):
+class _LogRow(NamedTuple):
     """What the log has of a step beside its loss."""
 
     now_s: float
@@ -46,7 +46,7 @@ class Stepper:
         self._judges = its.program.device.type == "cpu" or self._skips  # the loss is known before the update
         self._judge = Judge(its.program, skips=self._skips)
         self._first: FirstUpdate | None = FirstUpdate(its.program.optimizer, its.program.names_of_updated())
-        self._waiting: DeviceLosses[_Row] | None = None  # made when a step shows how many numbers it has
+        self._waiting: DeviceLosses[_LogRow] | None = None  # made when a step shows how many numbers it has
 
     def take(self, step: int) -> None:
         """Data, gradients, update."""
@@ -91,7 +91,7 @@ class Stepper:
         meter.end()
         parts = program.parts
         norm = program.gradient_norm.item() if self._judges and program.gradient_norm is not None else math.nan
-        row = _Row(
+        row = _LogRow(
             meter.now_s,
             step,
             its.rate.value,
@@ -154,7 +154,7 @@ class Stepper:
         self.its.notes.append(note)
         self.its.tell(note, "not updated")
 
-    def _know(self, row: _Row, values: list[float]) -> None:
+    def _know(self, row: _LogRow, values: list[float]) -> None:
         """The loss of a step has become known, and its parts."""
         its, loss = self.its, values[0]
         event = its.watch.see(row.step, loss, what=row.cause.text if row.cause else "")
@@ -181,7 +181,7 @@ class Stepper:
         if event is not None:
             self._about(event, row)
 
-    def _about(self, event: LossEvent, row: _Row) -> None:
+    def _about(self, event: LossEvent, row: _LogRow) -> None:
         """A loss that is no number, or that jumped."""
         its = self.its
         if event.first:

@@ -1,21 +1,21 @@
 """What a person sees of a run: a live panel or plain lines, the log, and writers for TensorBoard and Weights & Biases."""
 
-from gpuwise.runtime.show.displays import Display, Lines, Silent
+from gpuwise.runtime.show.displays import Display, LineDisplay, Silent
 from gpuwise.runtime.show.kinds import display
 from gpuwise.runtime.show.log import RunLog, read_log
 from gpuwise.runtime.show.log_stream import LogStream, is_stream
-from gpuwise.runtime.show.update import LastCheckpoint, Update
+from gpuwise.runtime.show.update import LastCheckpoint, ProgressUpdate
 from gpuwise.runtime.show.writers import Fanout, Writer, writer
 
 __all__ = [
     "Display",
     "Fanout",
     "LastCheckpoint",
-    "Lines",
+    "LineDisplay",
     "LogStream",
+    "ProgressUpdate",
     "RunLog",
     "Silent",
-    "Update",
     "Writer",
     "display",
     "is_stream",

@@ -10,7 +10,7 @@ import sys
 from typing import TextIO
 
 from gpuwise.runtime.show.stream import SturdyStream
-from gpuwise.runtime.show.update import Update, beside
+from gpuwise.runtime.show.update import ProgressUpdate, beside
 
 LINE_EVERY_S = 10.0
 
@@ -34,7 +34,7 @@ class Display:
         self._next_s = now_s + self.every_s
         return True
 
-    def show(self, update: Update) -> None:
+    def show(self, update: ProgressUpdate) -> None:
         """The state of the run."""
 
     def note(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Silent(Display):
     """For callers that show things themselves."""
 
 
-class Lines(Display):
+class LineDisplay(Display):
     """A plain line every ten seconds: for files, pipes and job schedulers. Metrics stand in the first line that has them."""
 
     every_s = LINE_EVERY_S
@@ -60,7 +60,7 @@ class Lines(Display):
         super().__init__(stream)
         self._metrics: list[str] = []
 
-    def show(self, update: Update) -> None:
+    def show(self, update: ProgressUpdate) -> None:
         metrics, before = update.metric_words(), self._metrics
         self._metrics = metrics
         self._print(

@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from gpuwise.errors import InputError
-from gpuwise.runtime.show.displays import Display, Lines, Silent
+from gpuwise.runtime.show.displays import Display, LineDisplay, Silent
 from gpuwise.runtime.show.panel import Panel
 
 KINDS = ("panel", "bar", "plain", "silent")  # bar: what the panel was called before
@@ -25,4 +25,4 @@ def display(kind: str = "auto", stream: TextIO | None = None, *, title: str = ""
         raise InputError(f"unknown kind of progress {kind!r}.", [f"one of: auto, {', '.join(KINDS)}"])
     if kind in ("panel", "bar"):
         return Panel(stream, title=title)
-    return Lines(stream) if kind == "plain" else Silent(stream)
+    return LineDisplay(stream) if kind == "plain" else Silent(stream)

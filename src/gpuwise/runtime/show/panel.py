@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 from gpuwise.report.parts import percent
 from gpuwise.report.picture import shortened
 from gpuwise.runtime.show.displays import Display
-from gpuwise.runtime.show.spark import Curve, sparkline
-from gpuwise.runtime.show.update import Update, beside
+from gpuwise.runtime.show.spark import DownsampledCurve, sparkline
+from gpuwise.runtime.show.update import ProgressUpdate, beside
 
 if TYPE_CHECKING:
     from rich.panel import Panel as RichPanel
@@ -53,7 +53,7 @@ class Panel(Display):
         from rich.live import Live
 
         self._title, self._clock = title, clock
-        self._losses = Curve()
+        self._losses = DownsampledCurve()
         self._console = Console(file=cast(TextIO, self.stream), highlight=False, emoji=False, markup=False)
         # No refresh thread: it would compete with training for a core. What the job prints to the same terminal goes above.
         ours = stream is sys.stderr
@@ -61,7 +61,7 @@ class Panel(Display):
             console=self._console, auto_refresh=False, redirect_stderr=ours, redirect_stdout=ours and sys.stdout.isatty()
         )
 
-    def show(self, update: Update) -> None:
+    def show(self, update: ProgressUpdate) -> None:
         began_s = self._clock()
         self._losses.add(update.loss)
         self._live.update(self._framed(update), refresh=True)
@@ -79,7 +79,7 @@ class Panel(Display):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def _framed(self, update: Update) -> RichPanel:
+    def _framed(self, update: ProgressUpdate) -> RichPanel:
         from rich import box
         from rich.panel import Panel as RichPanel
         from rich.text import Text
@@ -98,7 +98,7 @@ class Panel(Display):
             border_style="dim",
         )
 
-    def _rows(self, update: Update, room: int) -> Iterator[tuple[str, str, str]]:
+    def _rows(self, update: ProgressUpdate, room: int) -> Iterator[tuple[str, str, str]]:
         """Label, line and style of each, together no longer than `room`."""
         glyphs = _UNICODE if self.stream.unicode else _PLAIN
         wide = room + 4 >= _NARROW

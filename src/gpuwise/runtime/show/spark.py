@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 
-class Curve:
+class DownsampledCurve:
     """The course of a run in at most `most` points: each the mean of as many values, which double when the points run out."""
 
     def __init__(self, most: int = 256):

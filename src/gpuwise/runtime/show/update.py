@@ -1,4 +1,4 @@
-"""Update: a run at one moment, as displays show it, and the words for its parts."""
+"""ProgressUpdate: a run at one moment, as displays show it, and the words for its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LastCheckpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Update:
+class ProgressUpdate:
     """A run after `step` of `steps` optimizer steps; None stands for what is not known.
 
     step_time_s: median of the latest steps, data loading not counted; forecast: of it. samples_per_s: data loading counted.

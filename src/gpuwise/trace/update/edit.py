@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -12,7 +11,7 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Operations, Sequence, Storages, Trace
+from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Operations, OperationSequence, Storages, Trace
 from gpuwise.trace.update.rows import Row, Temporary
 
 END = -2  # a place: behind everything recorded; of a storage: it lives to the end of the step
@@ -67,9 +66,7 @@ class Edit(Generic[Recorded]):
         self._added: list[tuple[int, int, int, int, int]] = []  # size, category, module, born, died
         self._used: dict[int, int] = {}
 
-    def insert(
-        self, place: int, rows: SequenceOf[Row], temporaries: Iterable[Temporary], *, phase: str, micro_step: int
-    ) -> int:
+    def insert(self, place: int, rows: Sequence[Row], temporaries: Iterable[Temporary], *, phase: str, micro_step: int) -> int:
         """Adds rows behind a place, and the memory they take and free. Returns the place of the last of them."""
         place = (self._length - 1) * _ROOM if place == END else place * _ROOM
         first = place + self._used.get(place, 0) + 1
@@ -173,7 +170,7 @@ class Edit(Generic[Recorded]):
                 dtype=(*trace.operations.dtype, *(row[2] for row in names)),
                 values=np.concatenate([trace.operations.values, values]),
             ),
-            sequence=Sequence(
+            sequence=OperationSequence(
                 column(sequence.operation, np.array([index[row] for row in self._rows], dtype=np.int64)),
                 column(sequence.module, np.zeros(len(places), dtype=np.int64)),
                 column(sequence.phase, places[:, 1]),

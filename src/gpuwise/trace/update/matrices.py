@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from gpuwise.trace.update.rows import Parameter, Temporary, Update, launches_of_many
+from gpuwise.trace.update.rows import Parameter, Temporary, UpdateRows, launches_of_many
 
 NEWTON_SCHULZ_STEPS = 5  # torch/optim/_muon.py: DEFAULT_NS_STEPS
 
 
-def adafactor(update: Update, p: Parameter) -> None:
+def adafactor(update: UpdateRows, p: Parameter) -> None:
     size, one, dtype = p.size_bytes, p.element_bytes, p.dtype
     norm = "aten.linalg_vector_norm.default"
     if update.on_host:
@@ -54,7 +54,7 @@ def factors(p: Parameter) -> tuple[int, int]:
     return batch * rows * p.element_bytes, batch * columns * p.element_bytes
 
 
-def _outer(update: Update, p: Parameter) -> list[Temporary]:
+def _outer(update: UpdateRows, p: Parameter) -> list[Temporary]:
     """The variance estimated from both factors, as large as the parameter."""
     name = "aten.mm.default" if len(p.shape) == 2 else "aten.bmm.default"
     return update.run(
@@ -62,13 +62,13 @@ def _outer(update: Update, p: Parameter) -> list[Temporary]:
     )
 
 
-def adafactor_foreach(update: Update, parameters: Sequence[Parameter]) -> None:
+def adafactor_foreach(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
     for group in ([p for p in parameters if len(p.shape) > 1], [p for p in parameters if len(p.shape) <= 1]):
         if group:
             _adafactor_group(update, group)
 
 
-def _adafactor_group(update: Update, group: Sequence[Parameter]) -> None:
+def _adafactor_group(update: UpdateRows, group: Sequence[Parameter]) -> None:
     dtype, norm = group[0].dtype, "aten.linalg_vector_norm.default"
 
     def all_of(name: str, sizes: Sequence[int], *, read: int = 1, more_read: int = 0) -> None:
@@ -120,7 +120,7 @@ def _adafactor_group(update: Update, group: Sequence[Parameter]) -> None:
     all_of("aten._foreach_add_.List", sizes, read=2)
 
 
-def muon(update: Update, parameters: Sequence[Parameter]) -> None:
+def muon(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
     """Orthogonalises the momentum of each matrix in bf16 by Newton-Schulz iterations."""
     half = 2
     for p in parameters:

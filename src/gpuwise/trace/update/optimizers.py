@@ -15,7 +15,7 @@ from gpuwise.strategy import Strategy, kernels_of
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.trace import BEFORE, Trace
 from gpuwise.trace.update.edit import END, Edit
-from gpuwise.trace.update.rows import Parameter, Update
+from gpuwise.trace.update.rows import Parameter, UpdateRows
 from gpuwise.trace.update.rules import LOW_BIT, state_bytes, write_update
 
 ADD = "aten.add_.Tensor"
@@ -128,7 +128,7 @@ def _in_backward(edit: Edit[Recorded], parameters: list[Parameter], optimizer: s
     arrivals = edit.arrivals()
     edit.drop_second_micro_batch()
     for arrival in arrivals:
-        update = Update(on_host=on_host)
+        update = UpdateRows(on_host=on_host)
         write_update(update, optimizer, kernels, [parameters[arrival.gradient]])
         last = edit.insert(arrival.place, update.rows, update.temporaries, phase="optimizer", micro_step=2)
         edit.end_gradient(arrival.gradient, last)
@@ -145,8 +145,8 @@ def _offload(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
     edit.insert(END, _copy(parameters).rows, [], phase="optimizer", micro_step=2)
 
 
-def _copy(parameters: list[Parameter]) -> Update:
-    update = Update()
+def _copy(parameters: list[Parameter]) -> UpdateRows:
+    update = UpdateRows()
     for parameter in parameters:
         size = parameter.size_bytes
         update.run("aten.copy_.default", parameter.dtype, 2 * size, size, kind="copy")
@@ -156,7 +156,7 @@ def _copy(parameters: list[Parameter]) -> Update:
 def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
     """Gradients that stay: the first micro-batch adds to them, too."""
     for index, place, *_ in edit.arrivals():
-        parameter, add = parameters[index], Update()
+        parameter, add = parameters[index], UpdateRows()
         add.run(ADD, parameter.dtype, 2 * parameter.size_bytes, parameter.size_bytes)
         edit.end_gradient(index, edit.insert(place, add.rows, [], phase="backward", micro_step=0))
         edit.call(edit.gradients[index], "temporary")
@@ -166,13 +166,13 @@ def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
 
 def whole_update(
     optimizer: str, kernels: str, parameters: list[Parameter], *, scaled: bool, keep_gradients: bool, on_host: bool = False
-) -> Update:
+) -> UpdateRows:
     """The update of all parameters after backward.
 
     Arguments:
         scaled: gradients were scaled for fp16: they are unscaled and checked first. keep_gradients: they are set to zero.
     """
-    update = Update(on_host=on_host)
+    update = UpdateRows(on_host=on_host)
     if scaled:
         update.many("aten._amp_foreach_non_finite_check_and_unscale_.default", parameters, 1)
     write_update(update, optimizer, kernels, parameters)

@@ -1,4 +1,4 @@
-"""Update: what one optimizer step launches and allocates, written down row by row."""
+"""UpdateRows: what one optimizer step launches and allocates, written down row by row."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Temporary:
 Row = tuple[str, int, str, tuple[int, ...]]  # operation, kind, dtype, COLUMNS
 
 
-class Update:
+class UpdateRows:
     """Rows and temporaries of an optimizer step as they are written down.
 
     `hold` is an assignment to a local variable: what the name held before is freed after the new value was made, and

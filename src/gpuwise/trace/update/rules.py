@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpuwise.trace.update.matrices import adafactor, adafactor_foreach, factors, muon
-from gpuwise.trace.update.rows import Parameter, Temporary, Update, launches_of_many
+from gpuwise.trace.update.rows import Parameter, Temporary, UpdateRows, launches_of_many
 
 # torchao/optim/adam.py: values a scale stands for, bytes of a code, values of the lookup table. Smaller tensors, and those
 # that blocks do not divide, keep plain state.
@@ -42,7 +42,7 @@ def _low_bit_state(optimizer: str, parameter: Parameter) -> list[int]:
     return [int(elements * code_bytes), elements // block * 4, values * 4]
 
 
-def write_update(update: Update, optimizer: str, kernels: str, parameters: Sequence[Parameter]) -> None:
+def write_update(update: UpdateRows, optimizer: str, kernels: str, parameters: Sequence[Parameter]) -> None:
     """Writes down one step of an optimizer over these parameters, which come in the model's order."""
     if optimizer == "muon":
         matrices = [p for p in parameters if p.hidden]
@@ -55,7 +55,7 @@ def write_update(update: Update, optimizer: str, kernels: str, parameters: Seque
     if optimizer in LOW_BIT:
         _low_bit(update, optimizer, parameters)
     elif kernels == "for-loop":
-        loop: dict[str, Callable[[Update, Parameter], None]] = {
+        loop: dict[str, Callable[[UpdateRows, Parameter], None]] = {
             "sgd": _sgd,
             "momentum": _momentum,
             "adam": _adam,
@@ -77,30 +77,30 @@ def _by_dtype(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
     return list(groups.values())
 
 
-def _sgd(update: Update, p: Parameter) -> None:
+def _sgd(update: UpdateRows, p: Parameter) -> None:
     update.run("aten.add_.Tensor", p.dtype, 2 * p.size_bytes, p.size_bytes)
 
 
-def _momentum(update: Update, p: Parameter) -> None:
+def _momentum(update: UpdateRows, p: Parameter) -> None:
     update.run("aten.mul_.Tensor", p.dtype, p.size_bytes, p.size_bytes)
     update.run("aten.add_.Tensor", p.dtype, 2 * p.size_bytes, p.size_bytes)
     update.run("aten.add_.Tensor", p.dtype, 2 * p.size_bytes, p.size_bytes)
 
 
-def _adamw(update: Update, p: Parameter) -> None:
+def _adamw(update: UpdateRows, p: Parameter) -> None:
     if update.on_host:
         update.run("aten.add_.Tensor", "float32", 4, 4)
     update.run("aten.mul_.Tensor", p.dtype, p.size_bytes, p.size_bytes)
     _moments(update, p)
 
 
-def _adam(update: Update, p: Parameter) -> None:
+def _adam(update: UpdateRows, p: Parameter) -> None:
     if update.on_host:
         update.run("aten.add_.Tensor", "float32", 4, 4)
     _moments(update, p)
 
 
-def _moments(update: Update, p: Parameter) -> None:
+def _moments(update: UpdateRows, p: Parameter) -> None:
     size = p.size_bytes
     update.run("aten.lerp_.Scalar", p.dtype, 2 * size, size)
     update.run("aten.mul_.Tensor", p.dtype, size, size)
@@ -113,7 +113,7 @@ def _moments(update: Update, p: Parameter) -> None:
     update.run("aten.addcdiv_.default", p.dtype, 3 * size, size)
 
 
-def _low_bit(update: Update, optimizer: str, parameters: Sequence[Parameter]) -> None:
+def _low_bit(update: UpdateRows, optimizer: str, parameters: Sequence[Parameter]) -> None:
     """torchao's update of each parameter, compiled into one kernel; what Inductor's C++ backend keeps beside it."""
     for p in parameters:
         codes = _low_bit_state(optimizer, p)
@@ -135,26 +135,26 @@ def _low_bit(update: Update, optimizer: str, parameters: Sequence[Parameter]) ->
         update.drop(kept)
 
 
-def _fused_sgd(update: Update, parameters: Sequence[Parameter]) -> None:
+def _fused_sgd(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
     update.many("aten._fused_sgd_.default", parameters, 2, 2)
 
 
-def _fused_momentum(update: Update, parameters: Sequence[Parameter]) -> None:
+def _fused_momentum(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
     update.many("aten._fused_sgd_.default", parameters, 3, 3)
 
 
-def _foreach_sgd(update: Update, parameters: Sequence[Parameter]) -> None:
+def _foreach_sgd(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
     update.many("aten._foreach_add_.List", parameters, 2)
 
 
-def _foreach_momentum(update: Update, parameters: Sequence[Parameter]) -> None:
+def _foreach_momentum(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
     update.many("aten._foreach_mul_.Scalar", parameters, 1)
     update.many("aten._foreach_add_.List", parameters, 2)
     update.many("aten._foreach_add_.List", parameters, 2)
 
 
-def _fused_adam(name: str) -> Callable[[Update, Sequence[Parameter]], None]:
-    def write(update: Update, parameters: Sequence[Parameter]) -> None:
+def _fused_adam(name: str) -> Callable[[UpdateRows, Sequence[Parameter]], None]:
+    def write(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
         counters = 4 * len(parameters)
         update.run(
             "aten._foreach_add_.Scalar",
@@ -169,8 +169,8 @@ def _fused_adam(name: str) -> Callable[[Update, Sequence[Parameter]], None]:
     return write
 
 
-def _foreach_adam(decoupled: bool) -> Callable[[Update, Sequence[Parameter]], None]:
-    def write(update: Update, parameters: Sequence[Parameter]) -> None:
+def _foreach_adam(decoupled: bool) -> Callable[[UpdateRows, Sequence[Parameter]], None]:
+    def write(update: UpdateRows, parameters: Sequence[Parameter]) -> None:
         if update.on_host:
             update.run("aten._foreach_add_.Tensor", "float32", 4 * len(parameters), 4 * len(parameters), kind="optimizer")
         if decoupled:
@@ -186,7 +186,7 @@ def _foreach_adam(decoupled: bool) -> Callable[[Update, Sequence[Parameter]], No
     return write
 
 
-_MANY: dict[tuple[str, str], Callable[[Update, Sequence[Parameter]], None]] = {
+_MANY: dict[tuple[str, str], Callable[[UpdateRows, Sequence[Parameter]], None]] = {
     ("sgd", "fused"): _fused_sgd,
     ("sgd", "foreach"): _foreach_sgd,
     ("momentum", "fused"): _fused_momentum,

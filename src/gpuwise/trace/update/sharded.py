@@ -12,7 +12,7 @@ from gpuwise.strategy import Strategy, kernels_of
 from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, PHASES, Trace
 from gpuwise.trace.update.edit import END, Edit
 from gpuwise.trace.update.optimizers import parameters_of, whole_update
-from gpuwise.trace.update.rows import Parameter, Update
+from gpuwise.trace.update.rows import Parameter, UpdateRows
 from gpuwise.trace.update.rules import state_bytes
 
 _SCALED = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "workspace_bytes")]
@@ -80,7 +80,7 @@ def _update(
     *,
     scaled: bool,
     keep_gradients: bool,
-) -> tuple[Update, list[list[int]]]:
+) -> tuple[UpdateRows, list[list[int]]]:
     """The update of rank 0's shards, and the sizes of the state of each."""
     shards = [
         Parameter((-(-p.shape[0] // ranks), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))

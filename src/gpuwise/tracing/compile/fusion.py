@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from gpuwise.tracing.compile.lowering import Kernel, Value, lower, may_overwrite
+from gpuwise.tracing.compile.lowering import CompiledKernel, Value, lower, may_overwrite
 from gpuwise.tracing.compile.reordering import reordered
 
 KERNEL_AT_MOST = 64  # values a kernel makes: max_fusion_size in torch/_inductor/config.py
@@ -28,7 +28,7 @@ class Schedule:
     that takes over; value_of: what each tensor of the graph is, or is a view of; last_use: the position in kernels after
     which a value is dead (absent where it is returned)."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[CompiledKernel, ...]
     stores: tuple[tuple[Value, ...], ...]
     donors: tuple[tuple[Value, ...], ...]
     value_of: dict[fx.Node, Value]
@@ -59,7 +59,7 @@ def schedule(graph: fx.Graph, *, on_cpu: bool) -> Schedule:
     return Schedule(tuple(kernels), tuple(map(tuple, stores)), tuple(map(tuple, donors)), value_of, last_use)
 
 
-def _donors(kernel: Kernel, stored: Iterable[Value], dying: set[Value]) -> list[Value]:
+def _donors(kernel: CompiledKernel, stored: Iterable[Value], dying: set[Value]) -> list[Value]:
     """Inputs of a generated kernel that its results overwrite: of equal size, and read by nothing in it but that result
     and what that is computed from (SchedulerNode.decide_inplace_update)."""
     if not kernel.fuses:
@@ -91,12 +91,12 @@ class _Fusion:
 
     def __init__(self, outputs: Iterable[Value]):
         self.uses = Counter(list(outputs))
-        self.kernel_of: dict[Value, Kernel] = {}
-        self.readers: dict[Value, list[Kernel]] = {}
-        self.first_position: dict[Kernel, int] = {}
-        self._merged: dict[Kernel, Kernel] = {}
+        self.kernel_of: dict[Value, CompiledKernel] = {}
+        self.readers: dict[Value, list[CompiledKernel]] = {}
+        self.first_position: dict[CompiledKernel, int] = {}
+        self._merged: dict[CompiledKernel, CompiledKernel] = {}
 
-    def fused(self, made: Sequence[Kernel]) -> list[Kernel]:
+    def fused(self, made: Sequence[CompiledKernel]) -> list[CompiledKernel]:
         self.uses.update(value for kernel in made for value in kernel.reads)
         for position, kernel in enumerate(made):
             kernel.position = self.first_position[kernel] = position
@@ -108,7 +108,7 @@ class _Fusion:
         alive = [kernel for kernel in made if kernel not in self._merged]
         return _in_order(sorted(alive, key=self.first_position.__getitem__), self._sources)
 
-    def _place(self, kernel: Kernel) -> None:
+    def _place(self, kernel: CompiledKernel) -> None:
         """Joins the kernel, the last one so far, with all that fit."""
         near = [k for v in kernel.reads for k in [self.kernel_of.get(v), *self.readers.get(v, [])[-FUSION_WINDOW:]] if k]
         others = dict.fromkeys(self._now(k) for k in near)
@@ -121,7 +121,7 @@ class _Fusion:
             _join(other, joined)
             self.first_position[other] = min(self.first_position[other], self.first_position[joined])
 
-    def _may_join(self, a: Kernel, b: Kernel) -> bool:
+    def _may_join(self, a: CompiledKernel, b: CompiledKernel) -> bool:
         return (
             a.fuses
             and b.fuses
@@ -132,23 +132,23 @@ class _Fusion:
             and not self._depends(a, b)
         )
 
-    def _lengthens_lives(self, a: Kernel, b: Kernel) -> bool:
+    def _lengthens_lives(self, a: CompiledKernel, b: CompiledKernel) -> bool:
         """Whether fusion keeps much more alive than it saves (Scheduler.can_fusion_increase_peak_memory): both have
         inputs of one size that nobody else reads, so that one's could have been the other's memory."""
         alone = [{size for value, size in kernel.reads.items() if self.uses[value] == 1} for kernel in (a, b)]
         return sum(alone[0] & alone[1]) > LIVES_FOR_LOADS * _common(a, b)
 
-    def _now(self, kernel: Kernel) -> Kernel:
+    def _now(self, kernel: CompiledKernel) -> CompiledKernel:
         while kernel in self._merged:
             kernel = self._merged[kernel]
         return kernel
 
-    def _sources(self, kernel: Kernel) -> set[Kernel]:
+    def _sources(self, kernel: CompiledKernel) -> set[CompiledKernel]:
         return {self._now(self.kernel_of[v]) for v in kernel.reads if v in self.kernel_of} - {kernel}
 
-    def _depends(self, kernel: Kernel, on: Kernel) -> bool:
+    def _depends(self, kernel: CompiledKernel, on: CompiledKernel) -> bool:
         """Whether kernel needs `on` by way of a third."""
-        seen: set[Kernel] = set()
+        seen: set[CompiledKernel] = set()
         waiting = list(self._sources(kernel) - {on})
         while waiting:
             found = waiting.pop()
@@ -160,7 +160,7 @@ class _Fusion:
         return False
 
 
-def _join(kernel: Kernel, other: Kernel) -> None:
+def _join(kernel: CompiledKernel, other: CompiledKernel) -> None:
     kernel.values += other.values
     kernel.reads = {**kernel.reads, **other.reads}
     kernel.position = max(kernel.position, other.position)
@@ -168,7 +168,7 @@ def _join(kernel: Kernel, other: Kernel) -> None:
         kernel.size, kernel.reduced, kernel.trailing = other.size, other.reduced, other.trailing
 
 
-def _fits(a: Kernel, b: Kernel) -> bool:
+def _fits(a: CompiledKernel, b: CompiledKernel) -> bool:
     """Whether their loops run over the same sizes, or one reduces what the other runs over."""
     if len(a.values) + len(b.values) > KERNEL_AT_MOST:
         return False
@@ -181,16 +181,18 @@ def _fits(a: Kernel, b: Kernel) -> bool:
     return pointwise.size in (reduction.size, whole)
 
 
-def _common(a: Kernel, b: Kernel) -> int:
+def _common(a: CompiledKernel, b: CompiledKernel) -> int:
     """Bytes that one kernel in place of two does not load (Scheduler.score_fusion_memory)."""
     made = {*a.values, *b.values}
     shared = sum(size for value, size in b.reads.items() if value in a.reads or value in made)
     return shared + sum(size for value, size in a.reads.items() if value in made)
 
 
-def _in_order(kernels: list[Kernel], sources: Callable[[Kernel], Iterable[Kernel]]) -> list[Kernel]:
+def _in_order(
+    kernels: list[CompiledKernel], sources: Callable[[CompiledKernel], Iterable[CompiledKernel]]
+) -> list[CompiledKernel]:
     """Each kernel after those it needs, else as in the graph (Scheduler.topological_sort_schedule)."""
-    done: dict[Kernel, None] = {}
+    done: dict[CompiledKernel, None] = {}
     for kernel in kernels:
         waiting = [kernel]
         while waiting:

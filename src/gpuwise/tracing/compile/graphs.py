@@ -12,7 +12,7 @@ from torch._functorch import partitioners
 from torch.utils._pytree import tree_map
 
 from gpuwise.tracing.compile.fusion import Schedule, schedule
-from gpuwise.tracing.compile.lowering import Kernel, Value, is_view
+from gpuwise.tracing.compile.lowering import CompiledKernel, Value, is_view
 from gpuwise.tracing.describe import Numbers
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
 
@@ -85,19 +85,21 @@ class Run:
         self.recorder.place = None
         return [self._tensor(item, held) for item in self.output.args[0]]
 
-    def _place(self, kernel: Kernel, part: str) -> tuple[int, int]:
+    def _place(self, kernel: CompiledKernel, part: str) -> tuple[int, int]:
         node = kernel.library or kernel.values[-1].node
         inside = node.meta.get("custom", {}).get("module", "")
         module = self.recorder.module_index(".".join(filter(None, (part, inside))))
         return (RECOMPUTE if node.name in self.again else self.phase), module
 
-    def _run_library(self, kernel: Kernel, node: fx.Node, held: dict[Value, Any]) -> None:
+    def _run_library(self, kernel: CompiledKernel, node: fx.Node, held: dict[Value, Any]) -> None:
         args, kwargs = tree_map(lambda leaf: self._tensor(leaf, held), (node.args, node.kwargs))
         results = node.target(*args, **kwargs)  # type: ignore[operator]
         for value in kernel.values:
             held[value] = results if value.node is node else results[value.node.args[1]]
 
-    def _run_loop(self, kernel: Kernel, stored: tuple[Value, ...], donors: tuple[Value, ...], held: dict[Value, Any]) -> None:
+    def _run_loop(
+        self, kernel: CompiledKernel, stored: tuple[Value, ...], donors: tuple[Value, ...], held: dict[Value, Any]
+    ) -> None:
         """One generated kernel. An input that gives its memory to a result dies before that is born."""
         read = sum(kernel.reads.values())
         shapes = [value.node.meta["val"] for value in stored]

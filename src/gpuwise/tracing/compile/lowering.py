@@ -66,7 +66,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class Kernel:
+class CompiledKernel:
     """One launch. library: the node it runs, for a kernel that is not generated; else `values` are what its loop makes."""
 
     values: list[Value]
@@ -82,7 +82,7 @@ class Kernel:
         return self.library is None and not self.values[0].scatters
 
 
-def lower(graph: fx.Graph, *, on_cpu: bool) -> tuple[list[Kernel], dict[fx.Node, Value], list[Value]]:
+def lower(graph: fx.Graph, *, on_cpu: bool) -> tuple[list[CompiledKernel], dict[fx.Node, Value], list[Value]]:
     """The kernels of a graph before any are fused, in order; what each of its tensors is, or is a view of; and the
     values it returns. Nodes hold fake tensors in meta["val"]."""
     lowering = _Lowering(on_cpu)
@@ -128,7 +128,7 @@ class _Lowering:
     def __init__(self, on_cpu: bool):
         self.on_cpu = on_cpu
         self.value_of: dict[fx.Node, Value] = {}
-        self.made: list[Kernel] = []
+        self.made: list[CompiledKernel] = []
 
     def add(self, node: fx.Node) -> None:
         if node.op != "call_function":
@@ -152,7 +152,7 @@ class _Lowering:
         if not value.stored:
             value.stored = True
             self.made.append(
-                Kernel([value], reads=value.reads, size=value.size, reduced=value.reduced, trailing=value.trailing)
+                CompiledKernel([value], reads=value.reads, size=value.size, reduced=value.reduced, trailing=value.trailing)
             )
         return value
 
@@ -171,7 +171,7 @@ class _Lowering:
 
     def _run_library(self, node: fx.Node) -> None:
         reads = {self.store(value): 0 for value in self.values_in(node)}
-        kernel = Kernel([], library=node, reads=reads)
+        kernel = CompiledKernel([], library=node, reads=reads)
         if isinstance(node.meta.get("val"), torch.Tensor):
             self.value_of[node] = Value(node, stored=True)
             kernel.values.append(self.value_of[node])

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from gpuwise.tracing.compile.lowering import Kernel, Value
+from gpuwise.tracing.compile.lowering import CompiledKernel, Value
 
 _NEVER_FREED = ("primals_", "arg", "fwd_rng_state", "bwd_rng_state", "tangents")  # is_nonfreeable_buffers
 
 
-def reordered(kernels: Sequence[Kernel], outputs: Collection[Value]) -> list[Kernel]:
+def reordered(kernels: Sequence[CompiledKernel], outputs: Collection[Value]) -> list[CompiledKernel]:
     """The kernels, given in an order that may run, in that or the better one.
 
     Arguments:
@@ -30,7 +30,7 @@ def reordered(kernels: Sequence[Kernel], outputs: Collection[Value]) -> list[Ker
 class _Lives:
     """What each kernel allocates and which kernels still need it."""
 
-    def __init__(self, kernels: Sequence[Kernel], outputs: Collection[Value]):
+    def __init__(self, kernels: Sequence[CompiledKernel], outputs: Collection[Value]):
         self.kernels, self.outputs = kernels, set(outputs)
         maker = {value: kernel for kernel in kernels for value in kernel.values}
         self.reads = {k: [v for v in k.reads if maker.get(v) is not k and _may_be_freed(v)] for k in kernels}
@@ -40,7 +40,7 @@ class _Lives:
         self.readers.update(self.outputs)
         self.given_bytes = sum(_bytes(v) for v in self.readers if v not in maker)
 
-    def peak_bytes(self, order: Sequence[Kernel]) -> int:
+    def peak_bytes(self, order: Sequence[CompiledKernel]) -> int:
         """Largest sum of live values, what is never freed not counted (estimate_peak_memory)."""
         left, live_bytes, peak_bytes = self.readers.copy(), self.given_bytes, 0
         for kernel in order:
@@ -50,14 +50,14 @@ class _Lives:
             left.subtract(self.reads[kernel])
         return peak_bytes
 
-    def least_first(self) -> list[Kernel]:
+    def least_first(self) -> list[CompiledKernel]:
         """Of the kernels that may run, always the one after which least is alive, among those that do not raise the peak
         so far; where all raise it, the smallest."""
         left, live_bytes = self.readers.copy(), self.given_bytes
         peak_bytes = max(live_bytes, sum(map(_bytes, self.outputs)))
         place = {kernel: number for number, kernel in enumerate(self.kernels)}
         missing = {kernel: len(needs) for kernel, needs in self.needs.items()}
-        needed_by: dict[Kernel, list[Kernel]] = {kernel: [] for kernel in self.kernels}
+        needed_by: dict[CompiledKernel, list[CompiledKernel]] = {kernel: [] for kernel in self.kernels}
         for kernel, needs in self.needs.items():
             for other in needs:
                 needed_by[other].append(kernel)
@@ -65,7 +65,7 @@ class _Lives:
         while ready:
             room_bytes = peak_bytes - live_bytes
 
-            def cost(kernel: Kernel, room_bytes: int = room_bytes) -> tuple[int, int, int]:
+            def cost(kernel: CompiledKernel, room_bytes: int = room_bytes) -> tuple[int, int, int]:
                 made_bytes = self.made_bytes[kernel]
                 raises = made_bytes if made_bytes > room_bytes else 0
                 return raises, made_bytes - self._freed_bytes(kernel, left), place[kernel]
@@ -83,7 +83,7 @@ class _Lives:
                     ready.append(kernel)
         return order
 
-    def _freed_bytes(self, kernel: Kernel, left: Counter[Value]) -> int:
+    def _freed_bytes(self, kernel: CompiledKernel, left: Counter[Value]) -> int:
         """Of what it reads, that which nobody else will; of what it makes, that which nobody reads."""
         last = sum(_bytes(v) for v in self.reads[kernel] if left[v] == 1 and v not in self.outputs)
         return last + sum(_bytes(v) for v in kernel.values if not self.readers[v])
