@@ -16,7 +16,7 @@ import gpuwise
 ROOT = Path(gpuwise.__file__).parent
 # From the top of the house down: a package imports only what stands before it. Packages on one line are one floor.
 FLOORS = [
-    {"atomic", "errors", "lazy", "plain_files", "printed", "units", "strategy", "step_settings"},
+    {"atomic", "errors", "json_types", "lazy", "plain_files", "printed", "units", "strategy", "step_settings"},
     {"hardware"},
     {"trace"},
     {"cost"},
@@ -34,6 +34,7 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 TORCH_FREE = (
     "atomic",
     "errors",
+    "json_types",
     "lazy",
     "plain_files",
     "printed",
