@@ -55,7 +55,7 @@ def compare(case: Case, *, threads: int = 1) -> Row:
 def predicted_bytes(job: Job, strategy: Strategy, *, threads: int = 1) -> int:
     """Peak of the recorded step with the CPU's kernels, in bytes as requested."""
     with on_threads(threads):
-        trace = record(job, strategy, substrate="cpu").with_accumulation(strategy.accumulation)
+        trace = record(job, strategy, target="cpu").with_accumulation(strategy.accumulation)
     return live_bytes(trace, granule_bytes=1).peak_bytes
 
 

@@ -41,7 +41,7 @@ from gpuwise.trace import Trace
 from gpuwise.tracing import record
 
 MIB = 2**20
-SUBSTRATE = "pre-ampere"
+TARGET = "pre-ampere"
 ATTENTION = {"eager": "eager", "flash": "expanded_sdpa"}
 # Columns of the table, of a row's forecast and of the file, in MiB.
 COLUMNS = {
@@ -86,7 +86,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 
 def _row(name: str, row: dict[str, Any]) -> Row:
-    trace = record(job_of(row), Strategy(micro_batch=row["batch"]), substrate=SUBSTRATE)
+    trace = record(job_of(row), Strategy(micro_batch=row["batch"]), target=TARGET)
     adapter = "lora" if row["quantization"] == "none" else "qlora"
     return Row(name, adapter, forecast_mib(trace), {ours: float(row[theirs]) for ours, theirs in COLUMNS.items()})
 

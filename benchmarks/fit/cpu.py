@@ -87,7 +87,7 @@ def recorded(path: Path, job: str, strategy: Strategy, **sizes: int | None) -> T
         from gpuwise.tracing import record
 
         try:
-            save(record(resolve(job, **sizes), strategy, substrate="cpu"), path)
+            save(record(resolve(job, **sizes), strategy, target="cpu"), path)
         except GpuwiseError:
             return None
     trace = load(path)

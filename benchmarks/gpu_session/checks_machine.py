@@ -119,8 +119,8 @@ def recorded_steps(device: torch.device, *, job: Callable[[], Job], precision: s
     strategy = Strategy(precision=precision, micro_batch=4, optimizer="adamw", **settings)
     seen = observe(job(), strategy, device, steps=2)
     assert (seen.seconds >= 0).all(), "an operation took less than no time"
-    substrate = "cpu" if device.type == "cpu" else "accelerator"
-    [virtual] = record_many(job(), strategy, [4], substrate=substrate, once=[4])  # without a second micro-batch
+    target = "cpu" if device.type == "cpu" else "accelerator"
+    [virtual] = record_many(job(), strategy, [4], target=target, once=[4])  # without a second micro-batch
     names = [
         Counter(trace.operations.name[row] for row in trace.sequence.operation.tolist()) for trace in (virtual, seen.trace)
     ]

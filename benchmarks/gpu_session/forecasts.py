@@ -51,7 +51,7 @@ def forecast_of(case: StepCase) -> dict[str, Any]:
     priced = priced_of(case)
     told = priced.forecast.to_dict()
     found: dict[str, Any] = {name: told[name] for name in KEPT}
-    if priced.device.substrate != "cpu":
+    if priced.device.target != "cpu":
         sizes = sizes_at_peak(priced.trace, priced.device.chip)
         most = sorted(sizes.items(), key=lambda item: -item[0] * item[1])[:MOST_SIZES]
         found |= {"phases": phase_bytes(priced.trace, priced.device.chip), "sizes_at_peak": most}

@@ -36,11 +36,11 @@ FACTORS = {"gemm": 1.7, "elementwise": 0.6, "attention": 1.3, "norm": 0.8, "opti
 
 
 @cache
-def recorded(name: str, substrate: str = "cpu") -> Trace:
+def recorded(name: str, target: str = "cpu") -> Trace:
     """One micro-batch of a network, of up to four samples."""
     _, job, micro_batch = next(network for network in NETWORKS if network[0] == name)
-    strategy = Strategy(micro_batch=min(micro_batch, 4), precision=PRECISIONS[substrate])
-    (trace,) = record_many(job, strategy, [strategy.micro_batch], substrate=substrate, once=[strategy.micro_batch])
+    strategy = Strategy(micro_batch=min(micro_batch, 4), precision=PRECISIONS[target])
+    (trace,) = record_many(job, strategy, [strategy.micro_batch], target=target, once=[strategy.micro_batch])
     return trace
 
 
@@ -56,8 +56,8 @@ def observed(
 
 
 @cache
-def samples(substrate: str = "cpu", names: Sequence[str] = NAMES) -> tuple[StepSamples, ...]:
-    """Of those networks on CPU, or on GPU for the substrate "accelerator"."""
-    chip = CPU if substrate == "cpu" else GPU
-    traces = {name: recorded(name, substrate) for name in names}
+def samples(target: str = "cpu", names: Sequence[str] = NAMES) -> tuple[StepSamples, ...]:
+    """Of those networks on CPU, or on GPU for the target "accelerator"."""
+    chip = CPU if target == "cpu" else GPU
+    traces = {name: recorded(name, target) for name in names}
     return tuple(samples_of(name, observed(trace, chip, seed=seed)) for seed, (name, trace) in enumerate(traces.items()))

@@ -190,8 +190,8 @@ def test_a_cpu_trace_answers_for_one_instruction_set(monkeypatch: pytest.MonkeyP
     entries = JobCache("preset:tabular-mlp", {})
     family = load_preset("tabular-mlp", precision="fp32", recompute="none", mode="train")
     assert family is not None
-    for substrate in ("cpu", "accelerator"):
-        entries.store(family, FACTS, Strategy("fp32").variant, substrate)
+    for target in ("cpu", "accelerator"):
+        entries.store(family, FACTS, Strategy("fp32").variant, target)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     assert entries.load(Strategy("fp32").variant, "cpu") is None
     assert entries.load(Strategy("fp32").variant, "accelerator") is not None

@@ -30,10 +30,10 @@ class Drawing(StepSource):
         super().__init__("drawing", "", {})
         self.eager = eager
 
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        return family_of_one(self.step(strategy, substrate))
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
+        return family_of_one(self.step(strategy, target))
 
-    def step(self, strategy: Strategy, substrate: str) -> Trace:
+    def step(self, strategy: Strategy, target: str) -> Trace:
         if not (strategy.compile or self.eager):
             raise UnsupportedError("it was recorded compiled.")
         return trace_of(strategy, images=False, random_numbers=NUMBERS)

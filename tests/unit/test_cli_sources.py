@@ -30,8 +30,8 @@ class Counted(StepSource):
         super().__init__("counted", "", dict(sizes))
         self.asked: list[tuple[Strategy, str]] = []
 
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        self.asked.append((strategy, substrate))
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
+        self.asked.append((strategy, target))
         family = synthetic_family(strategy)
         said = ("assumed a size; --seq-len changes it", "assumed adamw; --optimizer changes it", "kept")
         return replace(family, header=replace(family.header, assumptions=said))
@@ -42,7 +42,7 @@ def test_a_family_is_found_once_for_what_it_depends_on():
     for micro_batch in (1, 2, 4):
         source(Strategy("amp-bf16", micro_batch=micro_batch, accumulation=3, mesh=Mesh(dp_replicate=micro_batch)))
     source(Strategy("amp-bf16", recompute="full"))
-    source(Strategy("amp-bf16"), substrate="cpu")
+    source(Strategy("amp-bf16"), target="cpu")
     assert len(source.asked) == 3
 
 
@@ -156,8 +156,8 @@ def test_a_saved_step_answers_for_another_optimizer_too(tmp_path: Path):
 
 
 def test_a_recording_with_flash_attention_says_so_on_a_gpu_that_has_none():
-    for substrate, said in (("accelerator", False), ("pre-ampere", True)):
-        lines = source_of("llama3-8b").find(Strategy("bf16"), substrate).header.assumptions
+    for target, said in (("accelerator", False), ("pre-ampere", True)):
+        lines = source_of("llama3-8b").find(Strategy("bf16"), target).header.assumptions
         assert any("attention kernels of Ampere" in line for line in lines) is said
 
 
@@ -210,9 +210,9 @@ def test_machines_need_a_known_network():
 
 def test_a_cpu_is_not_priced_as_an_instance():
     assert cheapest_offer(CATALOG, device_of("cpu", CATALOG).chip, 1) is None
-    assert device_of("cpu", CATALOG).substrate == "cpu"
-    assert device_of("t4", CATALOG).substrate == "pre-ampere"
-    assert device_of("h100-sxm", CATALOG).substrate == "accelerator"
+    assert device_of("cpu", CATALOG).target == "cpu"
+    assert device_of("t4", CATALOG).target == "pre-ampere"
+    assert device_of("h100-sxm", CATALOG).target == "accelerator"
 
 
 def test_memory_alone_reads_no_offers():

@@ -37,7 +37,7 @@ def product(m, n, k, batch=1.0):
     )
 
 
-def step(*operations, compiled=False, substrate="cpu"):
+def step(*operations, compiled=False, target="cpu"):
     """A trace of operations (name, kind, m, n, k, batch), each run once."""
     values = np.zeros((len(operations), len(COLUMNS)), dtype=np.int64)
     for row, (_, kind, m, n, k, batch) in enumerate(operations):
@@ -47,7 +47,7 @@ def step(*operations, compiled=False, substrate="cpu"):
     none = np.zeros(0, dtype=np.int64)
     index, zeros = np.arange(len(operations)), np.zeros(len(operations), dtype=np.int64)
     strategy = Strategy(precision="fp32", micro_batch=1, mode="infer", compile=compiled)
-    header = Header("drawn", "", {"micro_batch": 1}, strategy, 1, 1, substrate=substrate)
+    header = Header("drawn", "", {"micro_batch": 1}, strategy, 1, 1, target=target)
     return Trace(
         header,
         Operations(tuple(o[0] for o in operations), kinds, ("float32",) * len(operations), values),
@@ -89,7 +89,7 @@ def test_every_class_has_terms_that_grow_with_its_rows(kernel_class):
 def test_a_compiled_convolution_is_channels_last():
     assert ("conv", "float32") in classes(step(CONV))
     assert ("conv_channels_last", "float32") in classes(step(CONV, compiled=True))
-    assert ("conv_channels_last", "float32") in classes(step(CONV, compiled=True, substrate="accelerator"))
+    assert ("conv_channels_last", "float32") in classes(step(CONV, compiled=True, target="accelerator"))
 
 
 @pytest.mark.parametrize("chip", CPUS, ids=lambda chip: chip.id)

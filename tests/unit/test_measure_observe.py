@@ -39,7 +39,7 @@ STRATEGIES = {
 
 
 def recorded(job, strategy):
-    return record_many(job, strategy, [strategy.micro_batch], substrate="cpu", once=[strategy.micro_batch])[0]
+    return record_many(job, strategy, [strategy.micro_batch], target="cpu", once=[strategy.micro_batch])[0]
 
 
 def assert_same(trace, expected):
@@ -67,7 +67,7 @@ def test_the_rows_are_those_of_a_recording(job, strategy):
     found, expected = observe(job(), strategy, CPU, steps=2, least_s=0.0).trace, recorded(job(), strategy)
     assert_same(found, expected)
     assert found.model_flops == expected.model_flops
-    assert found.header.substrate == "cpu"
+    assert found.header.target == "cpu"
     for name in ("precision", "mode", "micro_batch", "accumulation"):
         assert getattr(found.header.strategy, name) == getattr(expected.header.strategy, name) == getattr(strategy, name)
 

@@ -29,19 +29,19 @@ from gpuwise.measure.samples import (
 )
 
 CHIPS = {"cpu": CPU, "accelerator": GPU}
-SUBSTRATES = pytest.mark.parametrize("substrate", list(CHIPS))
+TARGETS = pytest.mark.parametrize("target", list(CHIPS))
 
 
-@SUBSTRATES
-def test_they_travel_as_json(substrate):
-    for sample in samples(substrate):
+@TARGETS
+def test_they_travel_as_json(target):
+    for sample in samples(target):
         assert StepSamples.from_dict(json.loads(json.dumps(sample.to_dict()))) == sample
 
 
-@SUBSTRATES
+@TARGETS
 @pytest.mark.parametrize("name", NAMES)
-def test_every_operation_that_launches_something_is_there_with_its_count(name, substrate):
-    trace, found = recorded(name, substrate), samples(substrate)[NAMES.index(name)]
+def test_every_operation_that_launches_something_is_there_with_its_count(name, target):
+    trace, found = recorded(name, target), samples(target)[NAMES.index(name)]
     assert (found.network, found.precision, found.mode) == (name, trace.header.strategy.precision, "train")
     assert found.flops == trace.model_flops
     launching = trace.operations.column("kernels") > 0
@@ -64,9 +64,9 @@ def test_seconds_are_the_median_step_and_the_mean_of_the_runs_in_it():
         assert columns["seconds"] == pytest.approx([usual[operation == row].mean() for row in kept])
 
 
-@SUBSTRATES
-def test_keys_are_those_of_calibration_files(substrate):
-    found = by_class(samples(substrate), CHIPS[substrate], parameters())
+@TARGETS
+def test_keys_are_those_of_calibration_files(target):
+    found = by_class(samples(target), CHIPS[target], parameters())
     known = {key.partition(".") for file in shipped().values() for key in file.entries}
     kinds, numerics = {key[0].split("_")[0] for key in known}, {key[2] for key in known}
     for key, part in found.items():
@@ -78,18 +78,18 @@ def test_keys_are_those_of_calibration_files(substrate):
         assert set(part.step.tolist()) <= set(range(len(NAMES)))
 
 
-@SUBSTRATES
-def test_entries_price_samples_as_they_price_the_step(substrate):
+@TARGETS
+def test_entries_price_samples_as_they_price_the_step(target):
     """Else a fit would be of something that forecasts do not use."""
-    chip = CHIPS[substrate]
-    table, known = by_class(samples(substrate), chip, parameters()), calibration(chip)
+    chip = CHIPS[target]
+    table, known = by_class(samples(target), chip, parameters()), calibration(chip)
     total_s = np.zeros(len(NAMES))
     for key, part in table.items():
         entry = _shipped(known, key)
         assert entry is not None
         total_s += np.bincount(part.step, weights=part.count * predicted_s(entry, part), minlength=len(NAMES))
     for name, predicted in zip(NAMES, total_s, strict=True):
-        trace = recorded(name, substrate)
+        trace = recorded(name, target)
         count = np.bincount(trace.sequence.operation, minlength=len(trace.operations))
         device_s = float(count @ kernel_times(trace, chip, parameters()).device_s)
         assert predicted == pytest.approx(device_s, rel=1e-3), name  # some kernels stand at the least their bytes take

@@ -46,7 +46,7 @@ def small_job() -> Job:
 )
 def test_the_peak_is_that_of_the_recording_by_category(strategy: Strategy):
     job = small_job()
-    told = live_bytes(record(job, strategy, substrate="cpu").with_accumulation(strategy.accumulation), granule_bytes=1)
+    told = live_bytes(record(job, strategy, target="cpu").with_accumulation(strategy.accumulation), granule_bytes=1)
     program, peak = memory_on_cpu(lambda: build(job, strategy, CPU))
     assert program.trains == (strategy.mode == "train")
     assert peak.allocated_bytes == pytest.approx(told.peak_bytes, rel=0.01)

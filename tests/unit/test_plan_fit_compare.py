@@ -236,7 +236,7 @@ class Given(StepSource):
     def __init__(self):
         super().__init__("given", "", {})
 
-    def find(self, strategy, substrate):
+    def find(self, strategy, target):
         return synthetic_source(**SMALL)(strategy)
 
 

@@ -76,7 +76,7 @@ def test_any_number_of_the_step_changes_it():
     others = [
         small_trace(micro_batch=3),
         small_trace(seq_len=5),
-        replace(trace, header=replace(trace.header, substrate="cpu")),
+        replace(trace, header=replace(trace.header, target="cpu")),
         replace(trace, operations=replace(ops, values=flops)),
         replace(trace, operations=replace(ops, dtype=("bfloat16", *ops.dtype[1:]))),
         replace(trace, operations=replace(ops, name=("aten.bmm.default", *ops.name[1:]))),

@@ -100,12 +100,12 @@ def test_every_optimizer_composed_is_the_one_recorded(precision: str, way: dict[
         assert sizes[0] == sizes[1], (optimizer, kernels)
 
 
-@pytest.mark.parametrize(("precision", "substrate"), [("amp-fp16", "accelerator"), ("bf16", "cpu"), ("amp-fp16", "cpu")])
+@pytest.mark.parametrize(("precision", "target"), [("amp-fp16", "accelerator"), ("bf16", "cpu"), ("amp-fp16", "cpu")])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
-def test_where_fused_sgd_is_wrong_none_is_recorded_and_none_composed(optimizer: str, precision: str, substrate: str) -> None:
-    base = record(job(), Strategy(precision=precision, micro_batch=2, optimizer="adam"), substrate=substrate)
+def test_where_fused_sgd_is_wrong_none_is_recorded_and_none_composed(optimizer: str, precision: str, target: str) -> None:
+    base = record(job(), Strategy(precision=precision, micro_batch=2, optimizer="adam"), target=target)
     strategy = Strategy(precision=precision, micro_batch=2, optimizer=optimizer)
-    recorded, composed = record(job(), strategy, substrate=substrate), compose(base, strategy)
+    recorded, composed = record(job(), strategy, target=target), compose(base, strategy)
     # The loss scaler's own scalars aside, which composing leaves out.
     updates = [[row for row in rows(trace) if str(row[0]).startswith("aten._foreach_")] for trace in (recorded, composed)]
     assert updates[0] == updates[1]
@@ -114,7 +114,7 @@ def test_where_fused_sgd_is_wrong_none_is_recorded_and_none_composed(optimizer: 
     with pytest.raises(InputError, match="fused SGD"):
         compose(base, strategy.but(optimizer_kernels="fused"))
     with pytest.raises(InputError, match="fused SGD"):
-        record(job(), strategy.but(optimizer_kernels="fused"), substrate=substrate)
+        record(job(), strategy.but(optimizer_kernels="fused"), target=target)
 
 
 def test_offloaded_16_bit_parameters_are_updated_by_the_host_which_has_no_fused_sgd() -> None:
@@ -135,10 +135,10 @@ def test_a_recording_of_a_gpu_is_composed_anew_for_a_cpu_where_its_kernels_are_w
 
 
 def test_a_recording_on_the_cpu_counts_its_step_counters() -> None:
-    base = record(job(), Strategy(micro_batch=2, optimizer="sgd"), substrate="cpu")
+    base = record(job(), Strategy(micro_batch=2, optimizer="sgd"), target="cpu")
     for optimizer, kernels in ALL:
         strategy = Strategy(micro_batch=2, optimizer=optimizer, optimizer_kernels=kernels)
-        recorded, composed = record(job(), strategy, substrate="cpu"), compose(base, strategy)
+        recorded, composed = record(job(), strategy, target="cpu"), compose(base, strategy)
         sizes = [[size for size, *_ in storages(trace, "optimizer_state")] for trace in (composed, recorded)]
         assert sizes[0] == sizes[1], (optimizer, kernels)
         peaks = [live_bytes(trace).peak_bytes for trace in (composed, recorded)]

@@ -31,7 +31,7 @@ LLAMA = Job(
     token_loss,
 )
 COMPILED = Strategy(micro_batch=4, compile=True)
-SUBSTRATES = ["accelerator", "cpu"]
+TARGETS = ["accelerator", "cpu"]
 
 
 def kept_bytes(trace: Trace) -> int:
@@ -47,21 +47,21 @@ def kernels_of(function: Callable[..., Any], *args: Tensor, on_cpu: bool = False
     return schedule(make_fx(function, tracing_mode="fake")(*args).graph, on_cpu=on_cpu)
 
 
-@pytest.mark.parametrize("substrate", SUBSTRATES)
-def test_what_is_kept_is_what_the_partitioner_says(substrate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_kept_is_what_the_partitioner_says(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     partition = Graphs.partition
 
     def spy(self: Graphs, joint: Any, inputs: Any, **options: Any) -> Any:
         forward, backward = partition(self, joint, inputs, **options)
-        plan = schedule(forward.graph, on_cpu=substrate == "cpu")
+        plan = schedule(forward.graph, on_cpu=target == "cpu")
         saved = next(n for n in forward.graph.nodes if n.op == "output").args[0][options["num_fwd_outputs"] :]
         values = {plan.value_of[node] for node in saved if node in plan.value_of}
         kept.append(sum(v.node.meta["val"].nbytes for v in values if v.node.op == "call_function"))
         return forward, backward
 
     monkeypatch.setattr(Graphs, "partition", spy)
-    trace = record(attention_job(causal=True), COMPILED, substrate=substrate)
+    trace = record(attention_job(causal=True), COMPILED, target=target)
     # One graph for the block whose input is the batch, which needs no gradient, and one for the other, whose input is kept
     # too. Around the blocks: the mean that the head reads (4 of width 64), then the log-probabilities (4 × 5 fp32), the
     # weight of all labels, the loss, its share and 1.
@@ -70,9 +70,9 @@ def test_what_is_kept_is_what_the_partitioner_says(substrate: str, monkeypatch: 
     assert kept_bytes(trace) == sum(kept) + 4 * 16 * 64 * 4 + around
 
 
-@pytest.mark.parametrize("substrate", SUBSTRATES)
-def test_a_compiled_language_model_keeps_less_than_an_eager_one(substrate: str) -> None:
-    eager, compiled = (record(LLAMA, Strategy(micro_batch=8, compile=c), substrate=substrate) for c in (False, True))
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_compiled_language_model_keeps_less_than_an_eager_one(target: str) -> None:
+    eager, compiled = (record(LLAMA, Strategy(micro_batch=8, compile=c), target=target) for c in (False, True))
     assert kept_bytes(compiled) < kept_bytes(eager)
     assert live_bytes(compiled).peak_bytes < live_bytes(eager).peak_bytes
     assert ONE_GRAPH in compiled.header.assumptions

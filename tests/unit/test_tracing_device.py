@@ -25,14 +25,14 @@ def test_the_virtual_device_works_on_this_pytorch() -> None:
 def test_without_it_cpu_kernels_are_traced_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "problem", lambda: "AttributeError: no such registration")
     header = record(mlp_job(), Strategy(micro_batch=2)).header
-    assert header.substrate == "cpu"
+    assert header.target == "cpu"
     assert any("no such registration" in line for line in header.assumptions)
 
 
 def test_shape_rules_that_pytorch_lacks_are_there_for_a_cpu_step_that_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(accelerator, "problem", lambda: asked.append("registers") or "not on this PyTorch")
-    header = record(mlp_job(), Strategy(micro_batch=2, optimizer="sgd"), substrate="cpu").header
+    header = record(mlp_job(), Strategy(micro_batch=2, optimizer="sgd"), target="cpu").header
     assert asked
     assert not any("not on this PyTorch" in line for line in header.assumptions)
 

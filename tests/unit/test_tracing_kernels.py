@@ -47,7 +47,7 @@ MASK = torch.empty(16, 16, dtype=BF16, device="meta")
 
 
 @pytest.mark.parametrize(
-    ("substrate", "options", "expected"),
+    ("target", "options", "expected"),
     [
         ("accelerator", {}, FLASH),
         ("accelerator", {"dtype": HALF}, FLASH),
@@ -76,8 +76,8 @@ MASK = torch.empty(16, 16, dtype=BF16, device="meta")
         ("pre-ampere", {"size": 10, "dtype": HALF}, MATH),
     ],
 )
-def test_attention_is_routed_as_sdp_utils_does(substrate: str, options: dict[str, Any], expected: Any) -> None:
-    with targeting(substrate):
+def test_attention_is_routed_as_sdp_utils_does(target: str, options: dict[str, Any], expected: Any) -> None:
+    with targeting(target):
         assert choose(call(**options)) == expected
 
 
@@ -114,8 +114,8 @@ EFFICIENT_NAME = "_scaled_dot_product_efficient_attention"
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("precision", ["amp-fp16", "fp32"])
 def test_gpus_before_ampere_take_the_memory_efficient_kernel(precision: str, recompute: str) -> None:
-    trace = record(attention_job(), Strategy(precision=precision, recompute=recompute, micro_batch=2), substrate="pre-ampere")
-    assert trace.header.substrate == "pre-ampere"
+    trace = record(attention_job(), Strategy(precision=precision, recompute=recompute, micro_batch=2), target="pre-ampere")
+    assert trace.header.target == "pre-ampere"
     assert operators(trace, "forward").count(EFFICIENT_NAME) == 4
     assert operators(trace, "backward").count(f"{EFFICIENT_NAME}_backward") == 4
 

@@ -149,7 +149,7 @@ def test_lbfgs_is_recorded_as_it_runs_with_a_full_history(options):
     """Against PyTorch's own step in its steady state. With a line search the real one may look several times; products of
     forward and backward are compared an evaluation, the history an iteration."""
     job = by_lbfgs(tolerance_change=0.0, tolerance_grad=0.0, **options)
-    trace = record(job, Strategy(micro_batch=SIZE), substrate="cpu")
+    trace = record(job, Strategy(micro_batch=SIZE), target="cpu")
     program = build(job, Strategy(micro_batch=SIZE), "cpu")
     torch.manual_seed(0)
     batch = job.batch(SIZE)

@@ -166,9 +166,9 @@ def test_the_header_says_what_was_recorded() -> None:
     header = record(mlp_job(), Strategy(micro_batch=3, accumulation=9, precision="bf16")).header
     assert header.sizes == {"micro_batch": 3}
     assert (header.strategy.precision, header.strategy.optimizer, header.strategy.accumulation) == ("bf16", "adamw", 1)
-    assert header.substrate == "accelerator"
+    assert header.target == "accelerator"
     assert header.torch_version == torch.__version__.split("+")[0]
-    assert record(mlp_job(), Strategy(), substrate="cpu").header.substrate == "cpu"
+    assert record(mlp_job(), Strategy(), target="cpu").header.target == "cpu"
 
 
 def globals_of_torch() -> tuple[object, ...]:

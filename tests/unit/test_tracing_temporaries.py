@@ -225,7 +225,7 @@ def test_a_recording_counts_them() -> None:
 def test_a_recording_says_what_is_an_upper_bound() -> None:
     said = record(cnn_job(), Strategy(micro_batch=2)).header.assumptions
     assert [text for text in said if "convolution workspaces are an upper bound" in text]
-    assert not [t for t in record(cnn_job(), Strategy(micro_batch=2), substrate="cpu").header.assumptions if "cuDNN" in t]
+    assert not [t for t in record(cnn_job(), Strategy(micro_batch=2), target="cpu").header.assumptions if "cuDNN" in t]
 
 
 def language_job(length: int) -> Job:
@@ -292,5 +292,5 @@ def test_a_family_of_experts_sorts_with_memory_from_a_size_on() -> None:
 
 
 def test_a_family_of_the_cpu_has_no_steps() -> None:
-    trace = record(language_job(64), Strategy(micro_batch=60), substrate="cpu")
+    trace = record(language_job(64), Strategy(micro_batch=60), target="cpu")
     np.testing.assert_array_equal(family_of_one(trace).at().operations.values, trace.operations.values)

@@ -34,9 +34,9 @@ def held(trace: Trace, category: str) -> int:
     return int(trace.storages.size_bytes[trace.storages.category == CATEGORIES.index(category)].sum())
 
 
-@pytest.mark.parametrize("substrate", ["accelerator", "cpu"])
-def test_clipping_is_recorded_and_stays_under_another_optimizer(substrate):
-    plain, clipped = record(job(), STRATEGY, substrate=substrate), record(job(clip_norm=1.0), STRATEGY, substrate=substrate)
+@pytest.mark.parametrize("target", ["accelerator", "cpu"])
+def test_clipping_is_recorded_and_stays_under_another_optimizer(target):
+    plain, clipped = record(job(), STRATEGY, target=target), record(job(clip_norm=1.0), STRATEGY, target=target)
     assert names(clipped, "optimizer") == names(plain, "optimizer")
     added = len(names(clipped, "backward")) - len(names(plain, "backward"))
     assert added > 0

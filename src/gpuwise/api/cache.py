@@ -79,14 +79,14 @@ class JobCache:
     def reading(self) -> AbstractContextManager[object]:
         return self._read
 
-    def load(self, variant: Strategy, substrate: str, micro_batch: int | None = None) -> TraceFamily | None:
+    def load(self, variant: Strategy, target: str, micro_batch: int | None = None) -> TraceFamily | None:
         """What is kept of a variant: its family, or with micro_batch the step recorded at that batch alone.
 
         Raises the refusal (UnsupportedError, MissingDependencyError) that is kept.
         """
         if self.facts is None:
             return None
-        path = self._path(variant, substrate, micro_batch)
+        path = self._path(variant, target, micro_batch)
         self._raise_refusal(path.with_suffix(".refused.json"))
         if not path.exists():
             return None
@@ -108,7 +108,7 @@ class JobCache:
         made: TraceFamily | GpuwiseError,
         facts: JobFacts,
         variant: Strategy,
-        substrate: str,
+        target: str,
         micro_batch: int | None = None,
     ) -> None:
         """Keeps what was traced, or why it was refused. Nothing is kept of a job that changed while the process ran."""
@@ -118,7 +118,7 @@ class JobCache:
         if facts != self.facts or files != self._files:
             self.facts, self._files = facts, files
             self._write(self._note, lambda aside: aside.write_text(json.dumps({**asdict(facts), "files": files})))
-        path = self._path(variant, substrate, micro_batch)
+        path = self._path(variant, target, micro_batch)
         if isinstance(made, TraceFamily):
             self._write(path, partial(save, made))
             with suppress(OSError):
@@ -151,10 +151,10 @@ class JobCache:
     def _note(self) -> Path:
         return folder() / f"{self.key}.json"
 
-    def _path(self, variant: Strategy, substrate: str, micro_batch: int | None) -> Path:
+    def _path(self, variant: Strategy, target: str, micro_batch: int | None) -> Path:
         # A CPU's kernels take memory by thread and by instruction set: what is traced for one is not for another.
-        machine = [platform.node(), os.cpu_count(), *map(os.environ.get, _KERNELS)] if substrate == "cpu" else []
-        return folder() / f"{_digest(self.key, self._files, variant.to_dict(), substrate, micro_batch, machine)}.npz"
+        machine = [platform.node(), os.cpu_count(), *map(os.environ.get, _KERNELS)] if target == "cpu" else []
+        return folder() / f"{_digest(self.key, self._files, variant.to_dict(), target, micro_batch, machine)}.npz"
 
     def _raise_refusal(self, path: Path) -> None:
         if not path.exists():

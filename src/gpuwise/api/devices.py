@@ -79,11 +79,11 @@ class Device:
         return self.count * self.machines
 
     @property
-    def substrate(self) -> str:
-        return substrate_of(self.chip)
+    def target(self) -> str:
+        return target_of(self.chip)
 
 
-def substrate_of(chip: Chip) -> str:
+def target_of(chip: Chip) -> str:
     """Whose kernels are traced for a chip: GPUs before Ampere have no flash attention."""
     if chip.kind == "cpu":
         return "cpu"

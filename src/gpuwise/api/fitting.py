@@ -23,40 +23,38 @@ def what_would_fit(source: StepSource, device: Device, asked: Strategy) -> Fitti
         return None
     place = Place(device.chip, device.count, device.link, device.capacity_bytes)
     try:
-        return what_fits(
-            question_of(source, place, asked, device.catalog, substrate=device.substrate, host_bytes=host_bytes(device))
-        )
+        return what_fits(question_of(source, place, asked, device.catalog, target=device.target, host_bytes=host_bytes(device)))
     except GpuwiseError as error:
         warnings.warn(f"what would fit is not known: {error.what}", stacklevel=2)
         return None
 
 
 def question_of(
-    source: StepSource, place: Place, asked: Strategy, catalog: Catalog, *, substrate: str, host_bytes: int | None
+    source: StepSource, place: Place, asked: Strategy, catalog: Catalog, *, target: str, host_bytes: int | None
 ) -> Question:
     """The Question for a source."""
     here = f"{place.chip.id}:{place.count}" if place.count > 1 else place.chip.id
     return Question(
-        partial(source, substrate=substrate),
+        partial(source, target=target),
         asked,
         place,
         catalog,
         source.sizes,
         host_bytes,
-        at_other_lengths(source, substrate),
+        at_other_lengths(source, target),
         source.argument,
         here,
     )
 
 
-def at_other_lengths(source: StepSource, substrate: str) -> Callable[[int], TraceSource] | None:
+def at_other_lengths(source: StepSource, target: str) -> Callable[[int], TraceSource] | None:
     """The job's traces at another sequence length. None for a saved trace and a Job object, which have one."""
     if isinstance(source, SavedSource) or not source.argument:
         return None
 
     def with_seq_len(length: int) -> TraceSource:
         sizes = {**source.sizes, "seq_len": length}
-        return partial(source_of(source.argument, **sizes), substrate=substrate)
+        return partial(source_of(source.argument, **sizes), target=target)
 
     return with_seq_len
 

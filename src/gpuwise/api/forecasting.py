@@ -49,7 +49,7 @@ def forecast_step(
     mesh = asked.get("mesh")
     mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     device = device_of(on, load_catalog(), mesh=mesh)
-    on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
+    on_this_cpu = device.spec.machine is not None and device.target == "cpu"
     if on_this_cpu:
         source = source.with_own_kernels()
     choices = (
@@ -96,7 +96,7 @@ def _in_precision(
 ) -> Priced:
     """The forecast in one precision. refused: why it is none of the faster ones."""
     precision, micro_batch = asked.get("precision"), asked.get("micro_batch")
-    on_this_cpu = device.spec.machine is not None and device.substrate == "cpu"
+    on_this_cpu = device.spec.machine is not None and device.target == "cpu"
     assumed = list(device.assumptions)
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.api.devices import substrate_of
+from gpuwise.api.devices import target_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
@@ -74,7 +74,7 @@ def batch_in_memory(
     if {"micro_batch", "accumulate"} & set(given) or batch <= usual or named.optimizer_in_backward:
         return named
     ladder = [named.but(micro_batch=n, accumulation=batch // n if job.step is None else 1) for n in legal.micro_batches(batch)]
-    pricer = Pricer(partial(source, substrate=substrate_of(chip)), optimizer=named.optimizer, mode=named.mode)
+    pricer = Pricer(partial(source, target=target_of(chip)), optimizer=named.optimizer, mode=named.mode)
     try:
         family = pricer.family(named)
         if family.header.own_step:

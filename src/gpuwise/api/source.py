@@ -32,30 +32,30 @@ class StepSource(ABC):
         self.name, self.argument, self.sizes = name, argument, sizes
         self._families: dict[tuple[Strategy, str], TraceFamily] = {}
 
-    def __call__(self, strategy: Strategy, *, substrate: str = "accelerator") -> TraceFamily:
+    def __call__(self, strategy: Strategy, *, target: str = "accelerator") -> TraceFamily:
         """Raises UnsupportedError or MissingDependencyError where the variant cannot be had.
 
-        substrate: whose kernels are traced, "accelerator", "pre-ampere" or "cpu"; a recording keeps its own.
+        target: whose kernels are traced, "accelerator", "pre-ampere" or "cpu"; a recording keeps its own.
         """
         variant = strategy.variant
-        key = (variant, substrate)
+        key = (variant, target)
         if key not in self._families:
-            family = composed(partial(self.find, substrate=substrate), variant, on_cpu=substrate == "cpu")
+            family = composed(partial(self.find, target=target), variant, on_cpu=target == "cpu")
             self._families[key] = replace(family, header=self.unanswered(family.header))
         return self._families[key]
 
-    def trace(self, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
+    def trace(self, strategy: Strategy, *, target: str = "accelerator") -> Trace:
         """The Trace of this strategy, on one device, at the user's sizes."""
-        trace = composed(partial(self.step, substrate=substrate), strategy.but(mesh=Mesh()), on_cpu=substrate == "cpu")
+        trace = composed(partial(self.step, target=target), strategy.but(mesh=Mesh()), on_cpu=target == "cpu")
         return replace(trace, header=self.unanswered(trace.header))
 
     @abstractmethod
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
         """The family of a variant as recorded, not yet kept."""
 
-    def step(self, strategy: Strategy, substrate: str) -> Trace:
+    def step(self, strategy: Strategy, target: str) -> Trace:
         """The step of a strategy as recorded."""
-        family = self.find(strategy.variant, substrate)
+        family = self.find(strategy.variant, target)
         return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
 
     def with_own_kernels(self) -> StepSource:

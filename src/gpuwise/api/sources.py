@@ -37,7 +37,7 @@ class SavedSource(StepSource):
         self.family = saved if isinstance(saved, TraceFamily) else family_of_one(saved)
         super().__init__(self.family.header.job, path, sizes)
 
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
         recorded = self.family.header.strategy
         for field in ("mode", "mesh", *settings_of(Techniques)):
             asked, had = getattr(strategy, field), getattr(recorded, field)
@@ -67,7 +67,7 @@ class PresetSource(StepSource):
         self.samples_per_epoch = info.samples
         info.check_sizes(sizes)
 
-    def recorded(self, strategy: Strategy, substrate: str = "accelerator") -> TraceFamily | None:
+    def recorded(self, strategy: Strategy, target: str = "accelerator") -> TraceFamily | None:
         """The shipped family, or None where it does not cover the strategy or the user's sizes."""
         plain = Strategy(
             strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode, adapter=strategy.adapter
@@ -81,7 +81,7 @@ class PresetSource(StepSource):
             return None
         # A recording assumes no sizes; what is taken where the user names none is said here.
         said = (*self.info.assumptions(), *family.header.assumptions)
-        if substrate == "pre-ampere" and any("flash_attention" in name for name in family.operations.name):
+        if target == "pre-ampere" and any("flash_attention" in name for name in family.operations.name):
             said = (*said, "recorded with the attention kernels of Ampere and newer; this GPU takes others")
         return replace(family, header=replace(family.header, assumptions=said))
 
@@ -99,14 +99,14 @@ class PresetSource(StepSource):
             return False
         return True
 
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        family = self.recorded(strategy, substrate)
-        return self._live(strategy).find(strategy, substrate) if family is None else family
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
+        family = self.recorded(strategy, target)
+        return self._live(strategy).find(strategy, target) if family is None else family
 
-    def step(self, strategy: Strategy, substrate: str) -> Trace:
+    def step(self, strategy: Strategy, target: str) -> Trace:
         if self.recorded(strategy) is not None:
-            return super().step(strategy, substrate)
-        return self._live(strategy).step(strategy, substrate)
+            return super().step(strategy, target)
+        return self._live(strategy).step(strategy, target)
 
     def _live(self, strategy: Strategy) -> NamedSource:
         """The preset as a job to trace. Raises MissingDependencyError without PyTorch, UnsupportedError in a search."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwise.api.devices import substrate_of
+from gpuwise.api.devices import target_of
 from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import StepSource
 from gpuwise.cost import Forecast
@@ -28,7 +28,7 @@ def step_price(source: StepSource, chip: Chip, strategy: Strategy, *, history: b
 
     def trace_of(wanted: Strategy) -> tuple[Trace, Communication]:
         if wanted not in traces:
-            traces[wanted] = data_parallel(source.trace(recorded_as(wanted), substrate=substrate_of(chip)), wanted)
+            traces[wanted] = data_parallel(source.trace(recorded_as(wanted), target=target_of(chip)), wanted)
         return traces[wanted]
 
     found = forecast_of(trace_of, strategy, chip, catalog=load_catalog(), **terms)

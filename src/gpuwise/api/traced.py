@@ -27,20 +27,20 @@ class JobSource(StepSource):
         self.job = job
         self.samples_per_epoch = job.samples
 
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
         self._require_torch()
         from gpuwise.tracing import trace_family
 
         with tracing(self.name, strategy):
-            return trace_family(self.job, strategy, substrate=substrate)
+            return trace_family(self.job, strategy, target=target)
 
-    def step(self, strategy: Strategy, substrate: str) -> Trace:
+    def step(self, strategy: Strategy, target: str) -> Trace:
         """Recorded at this very micro-batch: one recording, where a family takes several."""
         self._require_torch()
         from gpuwise.tracing import record
 
         with tracing(self.name, strategy):
-            return record(self.job, strategy, substrate=substrate).with_accumulation(strategy.accumulation)
+            return record(self.job, strategy, target=target).with_accumulation(strategy.accumulation)
 
     def _require_torch(self) -> None:
         from gpuwise.job.dependencies import require
@@ -73,37 +73,37 @@ class NamedSource(StepSource):
         with self._cache.reading() if self._cache else nullcontext():
             return JobSource(resolve(self.argument, **self.sizes), self.argument, self.sizes)
 
-    def find(self, strategy: Strategy, substrate: str) -> TraceFamily:
-        return self._kept(lambda: self.live.find(strategy, substrate), strategy, substrate)
+    def find(self, strategy: Strategy, target: str) -> TraceFamily:
+        return self._kept(lambda: self.live.find(strategy, target), strategy, target)
 
-    def step(self, strategy: Strategy, substrate: str) -> Trace:
+    def step(self, strategy: Strategy, target: str) -> Trace:
         """From the family where that is kept and covers the micro-batch, else recorded at that micro-batch alone."""
         one, family = strategy.but(accumulation=1), None
         if self._cache is not None:
-            family = self._cache.load(strategy.variant, substrate)
+            family = self._cache.load(strategy.variant, target)
         if family is None or not family.covers({"micro_batch": strategy.micro_batch}):
             family = self._kept(
-                lambda: family_of_one(self.live.step(one, substrate)), strategy.variant, substrate, strategy.micro_batch
+                lambda: family_of_one(self.live.step(one, target)), strategy.variant, target, strategy.micro_batch
             )
         trace = family.at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation, **self.sizes)
         return replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
 
     def _kept(
-        self, make: Callable[[], TraceFamily], variant: Strategy, substrate: str, micro_batch: int | None = None
+        self, make: Callable[[], TraceFamily], variant: Strategy, target: str, micro_batch: int | None = None
     ) -> TraceFamily:
         """What the cache keeps, else what is made now and kept from then on."""
         if self._cache is None:
             return make()
-        found = self._cache.load(variant, substrate, micro_batch)
+        found = self._cache.load(variant, target, micro_batch)
         if found is not None:
             return found
         try:
             with self._cache.reading():
                 found = make()
         except (UnsupportedError, MissingDependencyError) as refusal:
-            self._cache.store(refusal, self.facts, variant, substrate, micro_batch)
+            self._cache.store(refusal, self.facts, variant, target, micro_batch)
             raise
-        self._cache.store(found, self.facts, variant, substrate, micro_batch)
+        self._cache.store(found, self.facts, variant, target, micro_batch)
         return found
 
     def _facts_of_job(self) -> JobFacts:

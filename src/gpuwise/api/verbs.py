@@ -116,7 +116,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     device = device_of(on, catalog, mesh=mesh)
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
-    traces = partial(source, substrate=device.substrate)
+    traces = partial(source, target=device.target)
     result = find_fit(
         traces,
         device.chip,

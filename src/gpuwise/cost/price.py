@@ -138,7 +138,7 @@ def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[
     if strategy.compile and not step_spread(level, family=family(chip), mode=strategy.mode, compiled=True).compiled:
         said = "torch.compile: the interval is that of eager steps; no spread of compiled ones is known for such a device"
         found.append(said)
-    if trace.header.substrate == "cpu" and family(chip) != "cpu":
+    if trace.header.target == "cpu" and family(chip) != "cpu":
         found.append("the trace was recorded with CPU kernels; a GPU takes others")
     return found
 

@@ -110,7 +110,7 @@ def observe(job: Job, strategy: Strategy, device: torch.device, *, steps: int = 
                 recorder.start()
                 one_step(program, recorder, strategy)
                 found.append(recorder.resolve())
-                trace = trace or to_trace(job, strategy, program, recorder, substrate=_substrate(device), identity="")
+                trace = trace or to_trace(job, strategy, program, recorder, target=_target(device), identity="")
             whole.append(_step_s(program, strategy, device))
     assert trace is not None
     return Observation(trace, np.array([row for row in found if len(row) == len(trace.sequence)]), np.array(whole))
@@ -126,7 +126,7 @@ def _step_s(program: Program, strategy: Strategy, device: torch.device) -> float
     return wall_seconds(run, torch.cuda.synchronize)
 
 
-def _substrate(device: torch.device) -> str:
+def _target(device: torch.device) -> str:
     if device.type == "cpu":
         return "cpu"
     return "accelerator" if torch.cuda.get_device_capability(device) >= (8, 0) else "pre-ampere"

@@ -47,7 +47,7 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
     optimizer = strategy.optimizer or own
     if optimizer is None:
         return base if strategy == plain else find(strategy)
-    of_gpu = on_cpu and base.header.substrate != "cpu" and strategy.precision == "bf16"  # may have kernels that a CPU lacks
+    of_gpu = on_cpu and base.header.target != "cpu" and strategy.precision == "bf16"  # may have kernels that a CPU lacks
     if strategy.but(optimizer=optimizer) != plain.but(optimizer=own) or (of_gpu and optimizer in ("sgd", "momentum")):
         from gpuwise.trace.update.optimizers import with_optimizer
 

@@ -27,7 +27,7 @@ def digest(trace: Trace, strategy: Strategy) -> str:
         json.dumps(
             [
                 FORM,
-                trace.header.substrate,
+                trace.header.target,
                 sorted(trace.header.sizes.items()),
                 [getattr(strategy, name) for name in _OF_STRATEGY],
             ]

@@ -158,7 +158,7 @@ def family_of_one(trace: Trace) -> TraceFamily:
 
 def _stepped(header: Header, operations: Operations, values: np.ndarray) -> np.ndarray:
     """Workspace bytes that are no polynomial of the sizes (see gpuwise.trace.stepped). Shape (operations,)."""
-    if header.substrate == "cpu":
+    if header.target == "cpu":
         return np.zeros(len(operations), dtype=np.int64)
     return stepped_bytes(operations.name, operations.dtype, values)
 

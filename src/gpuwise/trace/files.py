@@ -141,7 +141,7 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
 
 def _checked_header(header: Header) -> Header:
     counts = [header.parameters, header.trainable_parameters, header.units_per_sample, *header.sizes.values()]
-    texts = [header.job, header.fingerprint, header.sample_unit, header.substrate, header.torch_version, *header.sizes]
+    texts = [header.job, header.fingerprint, header.sample_unit, header.target, header.torch_version, *header.sizes]
     if not all(map(_is_count, counts)) or "micro_batch" not in header.sizes:
         raise FileFormatError("the trace is damaged: a size or a count of its header is no whole number.")
     if not all(_is_count(number) for shape in header.gradient_shapes for number in shape):

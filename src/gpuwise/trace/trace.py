@@ -47,6 +47,7 @@ COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels",
 
 T = TypeVar("T")
 _LOSS_BYTES, _NEAR = 8, 3  # a number at most; operations before and after the loss among which its divisions are
+_ON_DISK = {"target": "substrate"}  # names of header fields in files, where they differ
 BEFORE = -1  # born position of what lives before the step begins: parameters, optimizer state
 
 
@@ -56,7 +57,7 @@ class Header:
 
     job: name; fingerprint: of the job's code and shapes; sizes: e.g. {"micro_batch": 4, "seq_len": 2048};
     strategy: precision, recompute, optimizer and mode it was recorded under; parameters and trainable_parameters:
-    counts; sample_unit: "sample", "image" or "token"; units_per_sample: tokens a sample, else 1; substrate:
+    counts; sample_unit: "sample", "image" or "token"; units_per_sample: tokens a sample, else 1; target:
     "accelerator", "pre-ampere" or "cpu", whose kernels were taken; blocks: paths of the repeated blocks;
     assumptions: guesses, each with the flag that changes it; gradient_shapes: shape of the parameter behind each storage
     of category gradient, in their order, which is that of the model's parameters (empty in older files); averages: an
@@ -72,7 +73,7 @@ class Header:
     trainable_parameters: int
     sample_unit: str = "sample"
     units_per_sample: int = 1
-    substrate: str = "accelerator"
+    target: str = "accelerator"
     torch_version: str = ""
     blocks: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -89,15 +90,16 @@ class Header:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
         return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": list(self.assumptions)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Header:
         strategy = Strategy.from_dict(data["strategy"])
+        names = {on_disk: name for name, on_disk in _ON_DISK.items()}
         return cls(
             **{
-                **data,
+                **{names.get(name, name): value for name, value in data.items()},
                 "strategy": strategy,
                 "blocks": tuple(data["blocks"]),
                 "assumptions": tuple(data["assumptions"]),

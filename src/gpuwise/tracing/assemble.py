@@ -14,7 +14,7 @@ from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
 
 
-def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *, substrate: str, identity: str) -> Trace:
+def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *, target: str, identity: str) -> Trace:
     """The step recorded last. identity: the job's fingerprint."""
     length = len(recorder.rows)
     operation, module, phase, micro_step = np.array(recorder.rows, dtype=np.int32).reshape(-1, 4).T
@@ -24,7 +24,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     parameters = list(program.model.parameters())
     sizes = {"micro_batch": strategy.micro_batch}
     sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
-    said = temporaries.notes(key[0] for key in names) if substrate != "cpu" else ()
+    said = temporaries.notes(key[0] for key in names) if target != "cpu" else ()
     header = Header(
         job=job.name,
         fingerprint=identity,
@@ -34,7 +34,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         trainable_parameters=sum(parameter_count(p) for p in parameters if p.requires_grad),
         sample_unit=job.sample_unit,
         units_per_sample=job.tokens_per_sample or 1,
-        substrate=substrate,
+        target=target,
         torch_version=torch.__version__.split("+")[0],
         blocks=_block_paths(program),
         assumptions=(*job.assumptions, *recorder.answers.given, *said),

@@ -20,7 +20,7 @@ CHECKED_BATCH = 7  # off every grid
 TOLERANCE = 1e-3  # of the presets, whose sizes make kernels round dimensions up
 
 
-def trace_family(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> TraceFamily:
+def trace_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -> TraceFamily:
     """The job's step at any micro-batch; sequence length and image size are those of the job.
 
     Counts are linear in the batch, or quadratic where samples meet each other (a contrastive loss). Where neither is
@@ -29,15 +29,15 @@ def trace_family(job: Job, strategy: Strategy, *, substrate: str = "accelerator"
     Raises JobError as `record` does.
     """
     if strategy.compile:
-        return family_of_one(record(job, strategy, substrate=substrate))
+        return family_of_one(record(job, strategy, target=target))
     first = [*MICRO_BATCH.points, CHECKED_BATCH]
-    made = record_many(job, strategy, first, substrate=substrate, once=(CHECKED_BATCH,))
+    made = record_many(job, strategy, first, target=target, once=(CHECKED_BATCH,))
     recorded = dict(zip(first, made, strict=True))
 
     def at(sizes: Mapping[str, int]) -> Trace:
         micro_batch = sizes["micro_batch"]
         if micro_batch not in recorded:
-            recorded[micro_batch] = record(job, strategy.but(micro_batch=micro_batch), substrate=substrate)
+            recorded[micro_batch] = record(job, strategy.but(micro_batch=micro_batch), target=target)
         return recorded[micro_batch]
 
     default, check_at = {"micro_batch": strategy.micro_batch}, {"micro_batch": CHECKED_BATCH}

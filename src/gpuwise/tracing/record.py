@@ -34,23 +34,23 @@ from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
 
 
-def record(job: Job, strategy: Strategy, *, substrate: str = "accelerator") -> Trace:
+def record(job: Job, strategy: Strategy, *, target: str = "accelerator") -> Trace:
     """Records one steady-state step: the second, when optimizer state exists.
 
     Arguments:
         strategy: precision, micro_batch, recompute, optimizer, mode and techniques. Its accumulation does not matter:
             two micro-batches are recorded and any number follows from them (see gpuwise.trace.trace); one where the
             optimizer steps inside backward, or in a step of the job's own.
-        substrate: whose kernels are taken, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
+        target: whose kernels are taken, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
 
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data; PrecisionError where it
     does so in the strategy's precision and not in fp32.
     """
-    return record_many(job, strategy, [strategy.micro_batch], substrate=substrate)[0]
+    return record_many(job, strategy, [strategy.micro_batch], target=target)[0]
 
 
 def record_many(
-    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str = "accelerator", once: Collection[int] = ()
+    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str = "accelerator", once: Collection[int] = ()
 ) -> list[Trace]:
     """`record` at each of these micro-batches, with the program built and its optimizer state created once.
 
@@ -61,10 +61,10 @@ def record_many(
     for each. Raises as `record` does.
     """
     try:
-        return _record_many(job, strategy, micro_batches, substrate=substrate, once=once)
+        return _record_many(job, strategy, micro_batches, target=target, once=once)
     except JobError as error:
         plain = strategy.but(precision="fp32")
-        if strategy.recorded_precision == "fp32" or not _records(job, plain, substrate=substrate):
+        if strategy.recorded_precision == "fp32" or not _records(job, plain, target=target):
             raise
         name = job.name or "the job"
         why = error.what.removeprefix(f"a step of {name} fails: ")
@@ -73,23 +73,23 @@ def record_many(
         ) from error
 
 
-def _records(job: Job, strategy: Strategy, *, substrate: str) -> bool:
+def _records(job: Job, strategy: Strategy, *, target: str) -> bool:
     try:
-        _record_many(job, strategy, [strategy.micro_batch], substrate=substrate)
+        _record_many(job, strategy, [strategy.micro_batch], target=target)
     except GpuwiseError:
         return False
     return True
 
 
 def _record_many(
-    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str, once: Collection[int] = ()
+    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str, once: Collection[int] = ()
 ) -> list[Trace]:
     if job.step is None and _needs_no_first_step(strategy):
-        traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=False)
+        traces = _recorded(job, strategy, micro_batches, target=target, once=once, first_step=False)
         if traces is not None:
             return traces
-    traces = _recorded(job, strategy, micro_batches, substrate=substrate, once=once, first_step=True)
-    return traces or [record(job, strategy.but(micro_batch=n), substrate=substrate) for n in micro_batches]
+    traces = _recorded(job, strategy, micro_batches, target=target, once=once, first_step=True)
+    return traces or [record(job, strategy.but(micro_batch=n), target=target) for n in micro_batches]
 
 
 def _needs_no_first_step(strategy: Strategy) -> bool:
@@ -99,15 +99,15 @@ def _needs_no_first_step(strategy: Strategy) -> bool:
 
 
 def _recorded(
-    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, substrate: str, once: Collection[int], first_step: bool
+    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str, once: Collection[int], first_step: bool
 ) -> list[Trace] | None:
     """The traces, or None where steps leave another state behind than they found: of several micro-batches those after
     the first are then wrong, and without a real first step the only one is."""
     problem = accelerator.problem()  # asked for a CPU, too: shape rules that PyTorch lacks come with the device
-    broken = None if substrate == "cpu" else problem
+    broken = None if target == "cpu" else problem
     if broken is not None:
-        substrate = "cpu"
-    device = DEVICES[substrate]
+        target = "cpu"
+    device = DEVICES[target]
     try:
         identity = fingerprint(job)
     except Exception as error:
@@ -122,10 +122,10 @@ def _recorded(
         stack.enter_context(_quiet_matmul_precision())
         stack.enter_context(only_recorded())
         stack.enter_context(VirtualMode())
-        stack.enter_context(targeting(substrate))
+        stack.enter_context(targeting(target))
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(autocast.of_cuda() if substrate != "cpu" else nullcontext())
+        stack.enter_context(autocast.of_cuda() if target != "cpu" else nullcontext())
         stack.enter_context(libraries.answering_as_on_a_gpu(device))
         recorder = stack.enter_context(Recorder(device))
         stack.enter_context(noticing_updates(recorder))
@@ -159,7 +159,7 @@ def _recorded(
                     at_this = at_this.but(accumulation=1)
                 recorder.start()
                 trained = one_step(program, recorder, at_this)
-                traces[micro_batch] = to_trace(job, at_this, program, recorder, substrate=substrate, identity=identity)
+                traces[micro_batch] = to_trace(job, at_this, program, recorder, target=target, identity=identity)
                 unchanged = _sizes_kept(recorder) == found and (trained or first_step)
                 if not unchanged:
                     break

@@ -85,7 +85,7 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
             infer=strategy.mode == "infer",
             channels_last=channels_last,
             decode=bool(decode[row]),
-            odd=bool(odd[row]) and trace.header.substrate != "cpu",
+            odd=bool(odd[row]) and trace.header.target != "cpu",
         )
         found.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
     return {key: np.sort(np.concatenate(parts)) for key, parts in found.items()}

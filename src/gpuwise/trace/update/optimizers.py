@@ -51,10 +51,10 @@ def with_optimizer(
         offload=offload,
         keep_gradients=keep_gradients,
     )
-    _check(recorded, asked, substrate=trace.header.substrate)
+    _check(recorded, asked, target=trace.header.target)
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
-    on_host = trace.header.substrate == "cpu"
+    on_host = trace.header.target == "cpu"
     kernels = kernels_of(
         optimizer,
         kernels,
@@ -86,7 +86,7 @@ def with_optimizer(
     return edit.result(asked, gradient_shapes=() if offload == "optimizer" else trace.header.gradient_shapes)
 
 
-def _check(recorded: Strategy, asked: Strategy, *, substrate: str) -> None:
+def _check(recorded: Strategy, asked: Strategy, *, target: str) -> None:
     plain = recorded.mode == "train" and recorded.offload == "none" and recorded.mesh.devices == 1
     if not plain or recorded.optimizer_in_backward or recorded.keep_gradients:
         raise InputError(
@@ -98,7 +98,7 @@ def _check(recorded: Strategy, asked: Strategy, *, substrate: str) -> None:
             "parameters that visit the device must be recorded; they cannot be composed.",
             ['record them with PyTorch: pip install "gpuwise[torch]"'],
         )
-    if asked.offload != "none" and substrate == "cpu":
+    if asked.offload != "none" and target == "cpu":
         raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
     if asked.optimizer_in_backward and asked.precision == "amp-fp16":
         raise InputError("an optimizer in backward cannot scale fp16 gradients.", ["--precision amp-bf16"])

@@ -1,4 +1,4 @@
-"""Whose kernels are being recorded: set for the length of a recording, asked by what stands in for the kernels.
+"""The target whose kernels are recorded: set for the length of a recording, read by what stands in for its kernels.
 
 Registrations with PyTorch hold for the process; which kernel they stand for depends on the device forecast for.
 """
@@ -12,13 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """A substrate of traces. compute_capability: of the NVIDIA GPU stood for; None on a CPU."""
+    """A kind of device whose kernels a trace has.
 
-    substrate: str
+    Attributes:
+        name: "accelerator" (CUDA on Ampere and newer), "pre-ampere" or "cpu".
+        compute_capability: of the NVIDIA GPU stood for; None on a CPU.
+    """
+
+    name: str
     compute_capability: tuple[int, int] | None
 
 
-TARGETS = {t.substrate: t for t in (Target("accelerator", (8, 0)), Target("pre-ampere", (7, 5)), Target("cpu", None))}
+TARGETS = {t.name: t for t in (Target("accelerator", (8, 0)), Target("pre-ampere", (7, 5)), Target("cpu", None))}
 _current = [TARGETS["accelerator"]]  # of the process, not of a thread: backward may run on another
 
 
@@ -27,9 +32,9 @@ def current() -> Target:
 
 
 @contextmanager
-def targeting(substrate: str) -> Iterator[None]:
-    """While entered, the kernels of this substrate are taken: "accelerator", "pre-ampere" or "cpu"."""
-    _current.append(TARGETS[substrate])
+def targeting(name: str) -> Iterator[None]:
+    """Inside, the kernels of the target of this name are recorded: "accelerator", "pre-ampere" or "cpu"."""
+    _current.append(TARGETS[name])
     try:
         yield
     finally:
