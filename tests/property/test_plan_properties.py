@@ -16,7 +16,7 @@ from gpuwise.hardware import load_catalog
 from gpuwise.hardware.types import TERMS, Offer, Source
 from gpuwise.plan import Plan, Request, load_plan, save_plan
 from gpuwise.plan.economics.terms import Terms, bill
-from gpuwise.plan.pricing import NoStrategy, Place, Pricer, Wish
+from gpuwise.plan.pricing import Constraints, NoStrategy, Place, Pricer
 from gpuwise.plan.search import plan
 from gpuwise.plan.space.legal import batch_for, micro_batches
 from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
@@ -183,9 +183,9 @@ def test_micro_batch_times_accumulation_times_devices_is_the_global_batch(batch,
         assert found in (None, batch)
     if found is None:
         return
-    wish = Wish(found, micro_batch=micro_batch)
+    constraints = Constraints(found, micro_batch=micro_batch)
     ladder = Pricer(SOURCE).ladder(
-        "fp32", "none", Mesh(dp_replicate=devices), wish, micro_batches(found // devices, micro_batch)
+        "fp32", "none", Mesh(dp_replicate=devices), constraints, micro_batches(found // devices, micro_batch)
     )
     assert ladder
     for strategy in ladder:
@@ -208,8 +208,8 @@ def test_more_memory_never_makes_a_fitting_strategy_unfit_or_slower(memory, more
 
     device = CATALOG.chip(chip)
     link = link_inside(device, devices, catalog=CATALOG)
-    less = PRICER.best(Place(device, devices, link, int(memory * 2**30)), Wish(batch))
-    roomier = PRICER.best(Place(device, devices, link, int((memory + more) * 2**30)), Wish(batch))
+    less = PRICER.best(Place(device, devices, link, int(memory * 2**30)), Constraints(batch))
+    roomier = PRICER.best(Place(device, devices, link, int((memory + more) * 2**30)), Constraints(batch))
     if isinstance(less, Forecast):
         assert isinstance(roomier, Forecast)
         assert roomier.memory.fits

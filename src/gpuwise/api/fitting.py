@@ -1,4 +1,4 @@
-"""What would fit where something does not: gpuwise.plan.fit.what_fits asked for a job's source and a device."""
+"""What would fit where something does not: gpuwise.plan.fit.change asked for a job's source and a device."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.sources import SavedSource, source_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange, Question, what_fits
+from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange, fitting_change
 from gpuwise.plan.traces import Place
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Strategy
 
 
-def what_would_fit(source: StepSource, device: Device, asked: Strategy) -> FittingChange | NoFittingChange | None:
+def fitting_change_of(source: StepSource, device: Device, asked: Strategy) -> FittingChange | NoFittingChange | None:
     """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
     if device.machines > 1:
         return None
     place = Place(device.chip, device.count, device.link, device.capacity_bytes)
     try:
-        return what_fits(question_of(source, place, asked, device.catalog, target=device.target, host_bytes=host_bytes(device)))
+        return fitting_change(
+            fit_problem_of(source, place, asked, device.catalog, target=device.target, host_bytes=host_bytes(device))
+        )
     except GpuwiseError as error:
         warnings.warn(f"what would fit is not known: {error.what}", stacklevel=2)
         return None
 
 
-def question_of(
+def fit_problem_of(
     source: StepSource, place: Place, asked: Strategy, catalog: Catalog, *, target: str, host_bytes: int | None
-) -> Question:
-    """The Question for a source."""
+) -> FitProblem:
+    """The FitProblem for a source."""
     here = f"{place.chip.id}:{place.count}" if place.count > 1 else place.chip.id
-    return Question(
+    return FitProblem(
         partial(source, target=target),
         asked,
         place,

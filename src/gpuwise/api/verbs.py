@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.devices import device_of
-from gpuwise.api.fitting import at_other_lengths, what_would_fit
+from gpuwise.api.fitting import at_other_lengths, fitting_change_of
 from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.sources import PresetSource, SavedSource, StepSource, source_of
 from gpuwise.errors import InputError, UnsupportedError
@@ -17,7 +17,7 @@ from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
 from gpuwise.plan.economics.length import RunLength, with_whole_run
-from gpuwise.plan.fit.what_fits import FittingChange
+from gpuwise.plan.fit.change import FittingChange
 from gpuwise.step_settings import (
     DeviceSettings,
     ForecastSettings,
@@ -78,7 +78,7 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     priced = forecast_step(source, on, loader_samples_per_s=loader, **step)
     forecast = priced.forecast
     if forecast.memory.fits is False:
-        found = what_would_fit(source, priced.device, forecast.strategy)
+        found = fitting_change_of(source, priced.device, forecast.strategy)
         forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, FittingChange) else None)
     if not length.named:
         return replace(forecast, assumptions=of_a_step(forecast.assumptions)), priced
@@ -131,7 +131,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
         at_hand=None if every_technique else _at_hand(source, traces),
     )
     if not result.fits or (result.largest_micro_batch or 0) < asked.get("micro_batch", 0):
-        result = replace(result, answer=what_would_fit(source, device, result.rows[0].strategy))
+        result = replace(result, answer=fitting_change_of(source, device, result.rows[0].strategy))
     return replace(result, assumptions=of_a_step([*device.spec.assumed, *result.assumptions]))
 
 
@@ -167,7 +167,7 @@ def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalo
     """Where the job does not fit a device, the reason says what would."""
     if row.forecast is None or row.forecast.memory.fits is not False:
         return row
-    found = what_would_fit(source, device_of(name, catalog), row.forecast.strategy)
+    found = fitting_change_of(source, device_of(name, catalog), row.forecast.strategy)
     if not isinstance(found, FittingChange):
         return row
     return replace(row, reason=f"{row.reason}; it would with {found.words}: {found.command}")

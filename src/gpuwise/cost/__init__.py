@@ -1,4 +1,4 @@
-"""A Trace on a Chip: kernel times, exchange, memory, energy -> Forecast. No PyTorch here."""
+"""A Trace on a Chip: kernel times, communication, memory, energy -> Forecast. No PyTorch here."""
 
 from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
 from gpuwise.cost.price import price

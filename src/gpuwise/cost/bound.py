@@ -23,11 +23,13 @@ _WORDS = {
 _SECOND = 0.25  # a share from which on the second bound is named, too
 
 
-def bound_shares(trace: Trace, times: KernelTimes, *, alone_s: float, exchange_s: float, input_s: float) -> dict[str, float]:
+def bound_shares(
+    trace: Trace, times: KernelTimes, *, alone_s: float, communication_s: float, input_s: float
+) -> dict[str, float]:
     """Shares of the step by BOUNDS, summing to 1.
 
     Arguments:
-        alone_s: the step of a device without exchange and input; exchange_s, input_s: by how much each lengthens it.
+        alone_s: the step of a device without communication and input; communication_s, input_s: by how much each lengthens it.
 
     A kernel counts as the larger of its two roofs. Launch: kernel floors, and the device waiting for the host.
     """
@@ -38,7 +40,7 @@ def bound_shares(trace: Trace, times: KernelTimes, *, alone_s: float, exchange_s
         "compute": float(np.sum(beyond, where=arithmetic)),
         "memory": float(np.sum(beyond, where=~arithmetic)),
         "launch": 0.0,
-        "communication": exchange_s,
+        "communication": communication_s,
         "input": input_s,
     }
     seconds["launch"] = max(0.0, alone_s - seconds["compute"] - seconds["memory"])

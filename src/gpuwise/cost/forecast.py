@@ -68,7 +68,7 @@ class Forecast(Printed):
     device's time. assumptions and warnings: each guess with the flag that changes it. top_modules: the ten groups of modules
     that take most of the device's time, with their share. measured: where step_time_s is not forecast but was measured of this
     very step on this machine: date, steps, and model_s, what the model says. run: where the user says how much is trained.
-    fits_with: where memory does not fit, the smallest change that does, as FittingChange.to_dict (plan.fit.what_fits) has it.
+    fits_with: where memory does not fit, the smallest change that does, as FittingChange.to_dict (plan.fit.change) has it.
     """
 
     job: str

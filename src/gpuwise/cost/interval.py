@@ -53,16 +53,16 @@ def step_interval(
     chip: Chip,
     strategy: Strategy,
     *,
-    exchanged: float,
+    communication: float,
     measured: Sequence[StepSpread] = (),
 ) -> Interval:
     """90 %, from the spreads of the levels that the step rests on.
 
     Arguments:
-        levels: see level_shares. exchanged: share of the step that is communication, which rests on datasheets alone.
+        levels: see level_shares. communication: share of the step that is communication, which rests on datasheets alone.
         measured: spreads known of this machine, beside those that are shipped.
     """
-    shares = {level: share * (1 - exchanged) for level, share in levels.items()}
+    shares = {level: share * (1 - communication) for level, share in levels.items()}
     shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
     low, high = joined_spread(
         shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile, spreads=(*shipped_steps(), *measured)

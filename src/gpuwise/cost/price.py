@@ -16,7 +16,7 @@ from gpuwise.cost.inputs import Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.memory.device import memory_forecast
-from gpuwise.cost.network.collectives import CommunicationTime, Traffic, exchange
+from gpuwise.cost.network.collectives import CommunicationTime, Traffic, communication_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run, family
@@ -30,7 +30,7 @@ UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
 
 def price(
     trace: Trace,
-    communication: Traffic,
+    traffic: Traffic,
     chip: Chip,
     *,
     count: int = 1,
@@ -50,9 +50,9 @@ def price(
     """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
 
     Arguments:
-        communication: what one step exchanges (gpuwise.trace.parallel.data_parallel.data_parallel gives it).
+        traffic: what one step communicates (gpuwise.trace.parallel.data_parallel.data_parallel gives it).
         count: devices in one machine; machines: how many of them; link and link_between: inside and between machines,
-            needed only where something is exchanged (link_between's bandwidth is of a whole machine).
+            needed only where something is communicated (link_between's bandwidth is of a whole machine).
         offer: sets usd_per_hour where that is None. capacity_bytes: a CPU's memory, or another limit than the chip's.
         strategy: what is reported; its precision and mode must be the trace's.
         parameters, calibration: the shipped figures where None.
@@ -73,8 +73,8 @@ def price(
     busy_s = sum(device_s.values())
     alone_s = max(busy_s, host_s(trace, chip, parameters))
     stretch = alone_s / busy_s if busy_s else 1.0
-    exchanged = exchange(
-        communication,
+    communication = communication_time(
+        traffic,
         devices=devices,
         machines=machines,
         link=link,
@@ -84,7 +84,7 @@ def price(
         micro_batches=trace.accumulation,
         parameters=parameters,
     )
-    taken = input_s(
+    batches = input_s(
         trace,
         chip,
         loader_samples_per_s=loader_samples_per_s,
@@ -92,9 +92,9 @@ def price(
         prefetched=prefetched,
         parameters=parameters,
     )
-    waited_s = taken.exposed_s(alone_s + exchanged.exposed_s)
-    step_s = alone_s + exchanged.exposed_s + waited_s
-    bound = bound_shares(trace, times, alone_s=alone_s, exchange_s=exchanged.exposed_s, input_s=waited_s)
+    waited_s = batches.exposed_s(alone_s + communication.exposed_s)
+    step_s = alone_s + communication.exposed_s + waited_s
+    bound = bound_shares(trace, times, alone_s=alone_s, communication_s=communication.exposed_s, input_s=waited_s)
     levels = level_shares(trace, times)
     top_modules = _top_modules(trace, times, busy_s)
     ideal_s = float(np.sum((trace.counts("forward") + trace.counts("backward")) * times.ideal_s))
@@ -107,7 +107,7 @@ def price(
         count=devices,
         strategy=strategy,
         step_time_s=step_interval(
-            step_s, levels, chip, strategy, exchanged=bound["communication"], measured=calibration.spreads
+            step_s, levels, chip, strategy, communication=bound["communication"], measured=calibration.spreads
         ),
         throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
@@ -124,8 +124,8 @@ def price(
         usd_per_hour=usd_per_hour,
         assumptions=(
             *trace.header.assumptions,
-            *_assumptions(times, exchanged, taken, energy_j),
-            *_unverified(chip, times, exchanged),
+            *_assumptions(times, communication, batches, energy_j),
+            *_unverified(chip, times, communication),
         ),
         warnings=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
         top_modules=top_modules,
@@ -155,20 +155,20 @@ def _ranks(strategy: Strategy, devices: int) -> int:
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
 
-def _assumptions(times: KernelTimes, exchanged: CommunicationTime, taken: Input, energy_j: float | None) -> list[str]:
-    notes = [*times.notes, *taken.notes]
-    if exchanged.note:
-        notes.append(exchanged.note)
+def _assumptions(times: KernelTimes, communication: CommunicationTime, batches: Input, energy_j: float | None) -> list[str]:
+    notes = [*times.notes, *batches.notes]
+    if communication.note:
+        notes.append(communication.note)
     if energy_j is not None:
         notes.append("energy is the device's TDP times a share by what the step waits for; host and cooling not counted")
     return notes
 
 
-def _unverified(chip: Chip, times: KernelTimes, exchanged: CommunicationTime) -> list[str]:
+def _unverified(chip: Chip, times: KernelTimes, communication: CommunicationTime) -> list[str]:
     """One line that names the figures of chip and link that the forecast rests on and that have no verified source."""
     used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
     found = [name for name in used if name in chip.unverified]
-    found += [exchanged.unverified] if exchanged.unverified else []
+    found += [communication.unverified] if communication.unverified else []
     where = f"unverified ({chip.source.text})" if chip.id == "here-cpu" else "unverified in the catalog"
     return [f"{where}: {', '.join(found)}"] if found else []
 

@@ -29,7 +29,7 @@ _NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 
 
 @dataclass(frozen=True)
-class Wish:
+class Constraints:
     """What the user pinned, and the batch an optimizer step has to see. techniques: the fields that are not searched.
 
     exact: the batch is the user's own; else a job whose step takes one micro-batch may have a smaller one.
@@ -161,38 +161,40 @@ class Pricer:
                 tight = strategy  # the smallest of those that only just fit: better than none
         return None if tight is None else self.forecast(tight, place)
 
-    def best(self, place: Place, wish: Wish) -> Forecast | NoStrategy:
+    def best(self, place: Place, constraints: Constraints) -> Forecast | NoStrategy:
         """The fastest strategy that fits a place, or why there is none."""
-        if wish.global_batch % place.count:
-            return NoStrategy("global batch does not divide over the devices", f"{wish.global_batch} over {place.count}")
-        accumulate = 1 if wish.techniques.optimizer_in_backward else wish.accumulate  # it leaves nothing to accumulate
-        micro_batches = legal.micro_batches(wish.global_batch // place.count, wish.micro_batch, accumulate)
+        if constraints.global_batch % place.count:
+            return NoStrategy("global batch does not divide over the devices", f"{constraints.global_batch} over {place.count}")
+        accumulate = (
+            1 if constraints.techniques.optimizer_in_backward else constraints.accumulate
+        )  # it leaves nothing to accumulate
+        micro_batches = legal.micro_batches(constraints.global_batch // place.count, constraints.micro_batch, accumulate)
         if not micro_batches:
             return NoStrategy("micro-batch and accumulation do not make the batch of a device")
-        precisions = legal.precisions_for(place.chip, wish.precision)
+        precisions = legal.precisions_for(place.chip, constraints.precision)
         if not precisions:
-            return NoStrategy("precision unsupported", wish.precision or "")
+            return NoStrategy("precision unsupported", constraints.precision or "")
         found: list[Forecast] = []
         problems: list[GpuwiseError] = []
         for precision in precisions:
             if found and min(f.bound.get("launch", 0.0) for f in found) < LAUNCH_BOUND:
                 break
             try:
-                found += self._best_in(precision, place, wish, micro_batches)
+                found += self._best_in(precision, place, constraints, micro_batches)
             except _NOT_TRACED as error:
                 problems.append(error)
         if found:
             best = min(found, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
             refused = next((error for error in problems if isinstance(error, PrecisionError)), None)
-            if refused is None or wish.precision is not None:
+            if refused is None or constraints.precision is not None:
                 return best
             note = f"{legal.assumed_precision(best.strategy.precision, refused)}; --precision changes it"
             return replace(best, assumptions=(*best.assumptions, note))
         if len(problems) == len(precisions):
             return NoStrategy("no trace in a precision of the chip", problems[0].what)
-        return self._shortfall(precisions, place, wish, micro_batches[0])
+        return self._shortfall(precisions, place, constraints, micro_batches[0])
 
-    def _best_in(self, precision: str, place: Place, wish: Wish, micro_batches: list[int]) -> list[Forecast]:
+    def _best_in(self, precision: str, place: Place, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
         """The largest micro-batch of each mesh; recomputation and sharding only where memory limits what is had.
 
         Empty where nothing fits. Raises what the source raised where it has no variant to try at all.
@@ -200,9 +202,9 @@ class Pricer:
         found: list[Forecast] = []
         tried, problem = 0, None
         for mesh in legal.meshes(place.count):
-            for recompute in legal.recomputes_for(wish.recompute):
+            for recompute in legal.recomputes_for(constraints.recompute):
                 try:
-                    ladder = self.ladder(precision, recompute, mesh, wish, micro_batches)
+                    ladder = self.ladder(precision, recompute, mesh, constraints, micro_batches)
                     forecast = self.largest(ladder, place)
                 except _NOT_TRACED as error:
                     problem = problem or error
@@ -219,12 +221,14 @@ class Pricer:
             raise problem
         return found
 
-    def ladder(self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]) -> list[Strategy]:
+    def ladder(
+        self, precision: str, recompute: str, mesh: Mesh, constraints: Constraints, micro_batches: Sequence[int]
+    ) -> list[Strategy]:
         """Strategies of exactly the global batch, ascending in micro-batch, as far as the family knows them."""
-        key = precision, recompute, mesh, wish, tuple(micro_batches)
+        key = precision, recompute, mesh, constraints, tuple(micro_batches)
         if key not in self._ladders:
             try:
-                self._ladders[key] = self._ladder(precision, recompute, mesh, wish, micro_batches)
+                self._ladders[key] = self._ladder(precision, recompute, mesh, constraints, micro_batches)
             except (UnsupportedError, MissingDependencyError) as error:
                 self._ladders[key] = error
         found = self._ladders[key]
@@ -232,9 +236,11 @@ class Pricer:
             raise found
         return found
 
-    def _ladder(self, precision: str, recompute: str, mesh: Mesh, wish: Wish, micro_batches: Sequence[int]) -> list[Strategy]:
-        each = wish.global_batch // mesh.data_parallel
-        whole = wish.techniques.but(precision=precision, recompute=recompute, mesh=mesh, mode=self.mode)
+    def _ladder(
+        self, precision: str, recompute: str, mesh: Mesh, constraints: Constraints, micro_batches: Sequence[int]
+    ) -> list[Strategy]:
+        each = constraints.global_batch // mesh.data_parallel
+        whole = constraints.techniques.but(precision=precision, recompute=recompute, mesh=mesh, mode=self.mode)
         family = self.family(whole)
         known = [m for m in micro_batches if family.covers({**self.sizes, "micro_batch": m})]
         if not known:
@@ -245,18 +251,18 @@ class Pricer:
             )
         if not family.header.own_step:
             return [whole.but(micro_batch=m, accumulation=each // m) for m in known]
-        ladder = [whole.but(micro_batch=m) for m in known if m == each or not wish.exact]
+        ladder = [whole.but(micro_batch=m) for m in known if m == each or not constraints.exact]
         if not ladder:
             family.header.check_accumulation(each // known[-1])  # says why nothing makes that batch
         return ladder
 
-    def _shortfall(self, precisions: list[str], place: Place, wish: Wish, micro_batch: int) -> NoStrategy:
+    def _shortfall(self, precisions: list[str], place: Place, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
         for mesh in reversed(legal.meshes(place.count)):  # sharded needs least, where it can be had
             for precision in precisions:
-                for recompute in legal.recomputes_for(wish.recompute):
+                for recompute in legal.recomputes_for(constraints.recompute):
                     try:
-                        peak = self.peak_bytes(self.ladder(precision, recompute, mesh, wish, [micro_batch])[0])
+                        peak = self.peak_bytes(self.ladder(precision, recompute, mesh, constraints, [micro_batch])[0])
                     except _NOT_TRACED:
                         continue
                     least = peak if least is None else min(least, peak)

@@ -12,14 +12,14 @@ from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.prices import median_prices, share_of_median
 from gpuwise.hardware.types import Offer
-from gpuwise.plan.buying.at_hand import machines_at_hand
 from gpuwise.plan.buying.candidates import Candidate, Key, candidates
+from gpuwise.plan.buying.owned import owned_machines
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.cpu.choice import CpuChoice, Price
 from gpuwise.plan.cpu.this_cpu import choices_here
 from gpuwise.plan.economics import terms as economics
-from gpuwise.plan.fit.what_fits import FittingChange, Question, what_fits
-from gpuwise.plan.pricing import NoStrategy, Pricer, Wish, has_headroom
+from gpuwise.plan.fit.change import FitProblem, FittingChange, fitting_change
+from gpuwise.plan.pricing import Constraints, NoStrategy, Pricer, has_headroom
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, rank_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
@@ -114,7 +114,7 @@ def plan(
                 f"{header.job}: every offer that would do has a price over a year old.",
                 ["rank them all the same: --stale", "list what is offered: gpuwise offers"],
             )
-        raise NothingInside(request, current, rejected.result(), machines_at_hand(rejected.at_hand, found, (), chips))
+        raise NothingInside(request, current, rejected.result(), owned_machines(rejected.at_hand, found, (), chips))
     ranked = rank_reasons(chosen, chips, inside=inside, request=request)
     usual = best_at_usual_price(ranked, inside)
     total = len(considered) + (len(catalog.incomplete_offers) if request.on is None else 0)
@@ -124,7 +124,7 @@ def plan(
         (*header.assumptions, *assumptions),
         total,
         pricer.priced,
-        machines_at_hand(rejected.at_hand, found, ranked, chips),
+        owned_machines(rejected.at_hand, found, ranked, chips),
         usual,
     )
 
@@ -196,15 +196,15 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
         what = f"{place.count} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
         what += f" × {request.accumulate} accumulated" if request.accumulate else ""
         return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
-    wish = Wish(
+    constraints = Constraints(
         batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques, exact=exact
     )
     try:
-        found = pricer.best(place, wish)
+        found = pricer.best(place, constraints)
         # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
         while isinstance(found, NoStrategy) and request.techniques.optimizer_in_backward and not exact and batch > place.count:
             batch = max(1, batch // place.count // 2) * place.count
-            found = pricer.best(place, replace(wish, global_batch=batch))
+            found = pricer.best(place, replace(constraints, global_batch=batch))
         return found
     except GpuwiseError as error:
         return NoStrategy("the step cannot be priced there", error.what)
@@ -284,7 +284,7 @@ def _what_would_fit(
             accumulation=request.accumulate or 1,
             mesh=Mesh(dp_replicate=place.count),
         )
-        question = Question(
+        problem = FitProblem(
             source,
             asked,
             place,
@@ -296,7 +296,7 @@ def _what_would_fit(
             f"{place.chip.id}:{place.count}",
         )
         try:
-            answer = what_fits(question)
+            answer = fitting_change(problem)
         except GpuwiseError:
             continue
         if isinstance(answer, FittingChange):

@@ -17,7 +17,7 @@ from gpuwise.trace.trace import Header, Trace
 if TYPE_CHECKING:
     from gpuwise.plan.types import TraceSource
 
-NOT_AT_HAND = "takes a tracing of its own: --every-technique does it"
+NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Traces:
 
     def _recorded(self, variant: Strategy) -> TraceFamily:
         if self.at_hand is not None and not self.at_hand(variant):
-            raise UnsupportedError(NOT_AT_HAND)
+            raise UnsupportedError(NOT_RECORDED)
         return self._once(variant, lambda: self.source(variant))
 
     def header(self, precisions: Iterable[str], techniques: Strategy) -> Header:

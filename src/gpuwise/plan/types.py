@@ -204,7 +204,7 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class AtHand:
+class OwnedMachine:
     """A machine that the user has: one named with --own, or this one.
 
     count: devices.
@@ -227,7 +227,7 @@ class AtHand:
     break_even_months: float | None = None
     rental: str = ""
 
-    def bought(self, purchase_usd: float, break_even_months: float | None, rental: Plan) -> AtHand:
+    def bought(self, purchase_usd: float, break_even_months: float | None, rental: Plan) -> OwnedMachine:
         """With what buying it means."""
         return replace(self, purchase_usd=purchase_usd, break_even_months=break_even_months, rental=describe(rental))
 
@@ -259,7 +259,7 @@ class PlanResult(Printed):
     assumptions: tuple[str, ...]
     considered: int
     priced: int
-    at_hand: tuple[AtHand, ...] = ()
+    at_hand: tuple[OwnedMachine, ...] = ()
     best_at_usual_price: Plan | None = None
 
     @property
@@ -287,7 +287,7 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
     """
 
     def __init__(
-        self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection], at_hand: Sequence[AtHand] = ()
+        self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection], at_hand: Sequence[OwnedMachine] = ()
     ):
         self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
         self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))

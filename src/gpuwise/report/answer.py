@@ -15,7 +15,7 @@ def answer_report(answer: Mapping[str, Any]) -> list[RenderableType]:
     """The smallest change that fits, its step, what it changes, and the commands to paste.
 
     Arguments:
-        answer: as gpuwise.plan.fit.what_fits.FittingChange.to_dict has it.
+        answer: as gpuwise.plan.fit.change.FittingChange.to_dict has it.
     """
     time, throughput = answer["step_time_s"], answer["throughput"]
     interval = f"{format_duration(time['low'])} to {format_duration(time['high'])}"

@@ -8,8 +8,8 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.fit.types import FitResult, FitRow
-from gpuwise.plan.fit.what_fits import FittingChange
 from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH
 from gpuwise.report.answer import answer_report
 from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpuwise.hardware.prices import OUTLIER_SHARE
 from gpuwise.plan.reasons import price_words
-from gpuwise.plan.types import AtHand, Plan, PlanResult, Rejection, describe
+from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection, describe
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.units import format_count, format_duration, format_usd
 
@@ -82,7 +82,7 @@ def outliers(result: PlanResult) -> list[str]:
     return found
 
 
-def bought(machine: AtHand) -> str:
+def bought(machine: OwnedMachine) -> str:
     """When a machine named with --own would have paid for itself; empty where nothing is known."""
     if machine.purchase_usd is None or machine.usd is None:
         return ""
@@ -139,7 +139,7 @@ def _row(plan: Plan, best_at_usual_price: Plan | None) -> list[str]:
     ]
 
 
-def _out_row(machine: AtHand) -> list[str]:
+def _out_row(machine: OwnedMachine) -> list[str]:
     """A machine at hand that is not in the ranking: why, and what the job would take on it."""
     time = UNKNOWN if machine.hours is None else format_duration(machine.hours * 3600)
     money = UNKNOWN if machine.usd is None else _money(machine.usd)

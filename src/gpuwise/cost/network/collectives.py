@@ -1,4 +1,4 @@
-"""Time of gradient and parameter exchange, and how much of it the backward pass does not hide."""
+"""Time of communicating gradients and parameters, and how much of it the backward pass does not hide."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class CommunicationTime:
 NOTHING = CommunicationTime(0.0, 0.0, None)
 
 
-def exchange(
-    communication: Traffic,
+def communication_time(
+    traffic: Traffic,
     *,
     devices: int,
     machines: int,
@@ -62,16 +62,16 @@ def exchange(
             the micro_batches; gathers and scatters of shards run beside every forward and backward pass.
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
-    payload = communication.all_reduce_bytes + communication.all_gather_bytes + communication.reduce_scatter_bytes
+    payload = traffic.all_reduce_bytes + traffic.all_gather_bytes + traffic.reduce_scatter_bytes
     if devices == 1 or payload == 0:
         return NOTHING
     bandwidth, latency, note, unverified = _bandwidth(link, link_between, devices, machines, parameters)
     ring = (devices - 1) / devices
-    sharded = communication.all_gather_bytes + communication.reduce_scatter_bytes
-    call_s = latency * max(1, communication.calls)
-    total = ring * (2 * communication.all_reduce_bytes + sharded) / bandwidth + call_s
+    sharded = traffic.all_gather_bytes + traffic.reduce_scatter_bytes
+    call_s = latency * max(1, traffic.calls)
+    total = ring * (2 * traffic.all_reduce_bytes + sharded) / bandwidth + call_s
     window = backward_s + forward_s if sharded else backward_s / micro_batches
-    hidden = min(total - call_s / max(1, communication.calls), parameters.overlap_share * window)  # the last call has no cover
+    hidden = min(total - call_s / max(1, traffic.calls), parameters.overlap_share * window)  # the last call has no cover
     exposed = total - hidden * (1 - parameters.overlap_slowdown)
     return CommunicationTime(total, exposed, bandwidth, note, unverified)
 

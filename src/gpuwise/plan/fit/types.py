@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.memory.peak import MemoryPeak
-from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange
+from gpuwise.plan.fit.change import FittingChange, NoFittingChange
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from gpuwise.hardware.types import Chip, Offer
 from gpuwise.plan.economics.terms import break_even_months
-from gpuwise.plan.types import AtHand, Plan
+from gpuwise.plan.types import OwnedMachine, Plan
 
 OWN = "own"  # the provider of what --own names; this machine is "here"
 _RENTED = ("on-demand", "spot")
 
 
-def machines_at_hand(
+def owned_machines(
     reasons: Mapping[Offer, str], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
-) -> tuple[AtHand, ...]:
+) -> tuple[OwnedMachine, ...]:
     """Every machine at hand, in the ranking or not.
 
     Arguments:
@@ -31,8 +31,10 @@ def machines_at_hand(
     )
 
 
-def _one(offer: Offer, plan: Plan | None, rank: int | None, reason: str, rental: Plan | None, chip: Chip | None) -> AtHand:
-    machine = AtHand(
+def _one(
+    offer: Offer, plan: Plan | None, rank: int | None, reason: str, rental: Plan | None, chip: Chip | None
+) -> OwnedMachine:
+    machine = OwnedMachine(
         offer,
         offer.chip_id,
         offer.devices,

@@ -54,7 +54,7 @@ _NOT_HAD = (UnsupportedError, MissingDependencyError, InputError)
 
 
 @dataclass(frozen=True)
-class Question:
+class FitProblem:
     """What does not fit.
 
     source: the job's traces. asked: with its precision, batch and mesh. place: the device. sizes: those the user gave.
@@ -121,18 +121,18 @@ class NoFittingChange:
     not_tried: tuple[str, ...] = ()
 
 
-def what_fits(question: Question) -> FittingChange | NoFittingChange:
+def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
     """The smallest change of what is asked that fits the device. Raises what tracing the job as asked raises."""
-    search = _Search(question, Traces(question.source, question.sizes, question.asked.optimizer, question.asked.mode))
+    search = _Search(problem, Traces(problem.source, problem.sizes, problem.asked.optimizer, problem.asked.mode))
     found = search.first()
     if found is not None:
         return found
     length = search.header.sizes.get("seq_len")
-    while found is None and question.with_seq_len is not None and length is not None and length // 2 >= SHORTEST_SEQUENCE:
+    while found is None and problem.with_seq_len is not None and length is not None and length // 2 >= SHORTEST_SEQUENCE:
         length //= 2
         try:
-            source = question.with_seq_len(length)
-            shorter = replace(question, source=source, sizes={**question.sizes, "seq_len": length})
+            source = problem.with_seq_len(length)
+            shorter = replace(problem, source=source, sizes={**problem.sizes, "seq_len": length})
             search = _Search(
                 shorter,
                 Traces(source, shorter.sizes, shorter.asked.optimizer, shorter.asked.mode),
@@ -151,22 +151,22 @@ class _Search:
     """The search at one size of the samples. not_tried: the names of changes by why they could not be had."""
 
     def __init__(
-        self, question: Question, traces: Traces, *, longest: int | None = None, not_tried: dict[str, list[str]] | None = None
+        self, problem: FitProblem, traces: Traces, *, longest: int | None = None, not_tried: dict[str, list[str]] | None = None
     ):
-        self.question, self.traces = question, traces
+        self.problem, self.traces = problem, traces
         self.not_tried = {} if not_tried is None else not_tried
-        family = traces.family(question.asked)
-        self.header = traces.make(question.asked.but(micro_batch=1))[0].header
+        family = traces.family(problem.asked)
+        self.header = traces.make(problem.asked.but(micro_batch=1))[0].header
         self.longest = longest or self.header.sizes.get("seq_len")
-        named = question.asked.but(optimizer=question.asked.optimizer or family.header.strategy.optimizer)
-        self.known = {each.name: each for each in techniques(named, question.place.chip)}
+        named = problem.asked.but(optimizer=problem.asked.optimizer or family.header.strategy.optimizer)
+        self.known = {each.name: each for each in techniques(named, problem.place.chip)}
         self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
 
     def first(self) -> FittingChange | None:
         shorter = self._fitting(())
         if shorter is not None:
             return shorter
-        for line in INFERENCE if self.question.asked.mode == "infer" else TRAINING:
+        for line in INFERENCE if self.problem.asked.mode == "infer" else TRAINING:
             steps = [self._techniques(names) for names in line]
             if all(not chosen for chosen in steps) or self._fitting(steps[-1]) is None:
                 continue
@@ -184,7 +184,7 @@ class _Search:
         return self._answers[chosen]
 
     def _find(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
-        strategy: Strategy | None = self.question.asked
+        strategy: Strategy | None = self.problem.asked
         for technique in chosen:
             strategy = None if strategy is None else technique.of(strategy)
         if strategy is None:
@@ -212,7 +212,7 @@ class _Search:
 
     def _may_fit(self, strategy: Strategy) -> bool:
         """False where the tensors alone are too many: counted, or before a tracing the least that is known of them."""
-        place, host_bytes = self.question.place, self.question.host_bytes
+        place, host_bytes = self.problem.place, self.problem.host_bytes
         if place.capacity_bytes is None:
             return True
         most = LARGEST_SHARE * place.capacity_bytes
@@ -252,7 +252,7 @@ class _Search:
         return 4 * self.header.parameters + 12 * self.header.trainable_parameters
 
     def _tried(self, strategy: Strategy, chosen: tuple[Technique, ...]) -> FittingChange | None:
-        question, place = self.question, self.question.place
+        problem, place = self.problem, self.problem.place
         capacity = place.capacity_bytes
         if capacity is not None and needed_bytes(self.traces, strategy, place) > LARGEST_SHARE * capacity:
             return None
@@ -260,7 +260,7 @@ class _Search:
             self.traces.trace,
             strategy,
             place.chip,
-            catalog=question.catalog,
+            catalog=problem.catalog,
             count=place.count,
             link=place.link,
             capacity_bytes=capacity,
@@ -271,10 +271,10 @@ class _Search:
         return self._answer(forecast, chosen)
 
     def _answer(self, forecast: Forecast, chosen: tuple[Technique, ...]) -> FittingChange:
-        question, strategy = self.question, forecast.strategy
+        problem, strategy = self.problem, forecast.strategy
         names = [technique.name for technique in chosen]
         notes = [f"{technique.name}: {technique.note}" for technique in chosen if technique.note]
-        if strategy.micro_batch != question.asked.micro_batch:
+        if strategy.micro_batch != problem.asked.micro_batch:
             names.insert(0, f"micro-batch {strategy.micro_batch:,} x {strategy.accumulation:,}")
         length = self.header.sizes.get("seq_len")
         if length is not None and self.longest is not None and length < self.longest:
@@ -285,20 +285,20 @@ class _Search:
             notes.append(f"{format_bytes(host_bytes)} of host memory are needed")
         changes = any(technique.changes_training for technique in chosen) or (length or 0) < (self.longest or 0)
         flags, techniques_alone = flags_of(strategy), flags_of(strategy, without=("precision", "micro_batch", "accumulate"))
-        if strategy.precision != question.asked.precision:
+        if strategy.precision != problem.asked.precision:
             techniques_alone = f"{techniques_alone} --precision {strategy.precision}".strip()
-        sizes = "".join(f" --{name.replace('_', '-')} {value}" for name, value in question.sizes.items())
+        sizes = "".join(f" --{name.replace('_', '-')} {value}" for name, value in problem.sizes.items())
         mesh, mode = strategy.mesh, " --mode infer" if strategy.mode == "infer" else ""
         sharded = f" --mesh dp_shard={mesh.dp_shard}" if mesh.dp_shard > 1 else ""
-        job = job_word(question.job)
+        job = job_word(problem.job)
         return FittingChange(
             tuple(names),
             tuple(notes),
             changes,
-            dict(question.sizes),
+            dict(problem.sizes),
             forecast,
             host_bytes,
             techniques_alone + sizes,
-            f"gpuwise forecast {job} --on {question.on} {flags}{sizes}{sharded}{mode}",
+            f"gpuwise forecast {job} --on {problem.on} {flags}{sizes}{sharded}{mode}",
             "" if mode or mesh.devices > 1 else f"gpuwise train {job} {flags}{sizes}",
         )

@@ -15,8 +15,8 @@ from gpuwise import api
 from gpuwise.cli.main import main
 from gpuwise.errors import DoesNotFitError, UnsupportedError
 from gpuwise.hardware import load_catalog
+from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange, fitting_change
 from gpuwise.plan.fit.fit import fit
-from gpuwise.plan.fit.what_fits import FittingChange, NoFittingChange, Question, what_fits
 from gpuwise.plan.traces import Place
 from gpuwise.strategy import Strategy
 from gpuwise.trace.presets import load_preset
@@ -39,7 +39,7 @@ def asked_of(
     source = source or synthetic_source(**BIG)
     host = None if host_gib is None else int(host_gib * GIB)
     asked = asked or Strategy("amp-bf16", optimizer="adamw")
-    return what_fits(Question(source, asked, place, CATALOG, {}, host, job="j", **more))
+    return fitting_change(FitProblem(source, asked, place, CATALOG, {}, host, job="j", **more))
 
 
 def recorded(name: str):
@@ -113,8 +113,8 @@ def test_where_nothing_fits_it_says_what_was_not_tried():
 def test_samples_are_shortened_last():
     source = recorded("llama2-7b")
     place = Place(CATALOG.chip("rtx-3060-12gb"), 1, None, int(11.86 * GIB))
-    long = what_fits(
-        Question(
+    long = fitting_change(
+        FitProblem(
             source,
             Strategy("amp-bf16"),
             place,
