@@ -25,7 +25,7 @@ from gpuwise.hardware.types import Chip
 from gpuwise.trace import Trace
 from gpuwise.trace.parallel.data_parallel import Communication
 from gpuwise.trace.presets import load_preset
-from gpuwise.trace.trace import COLUMNS, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
 
 PRESETS = ("resnet50", "gpt2", "vit-b16", "bert-base")
 SIZES = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "m")]

@@ -22,7 +22,8 @@ from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
 from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
-from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
+from gpuwise.trace.tables import CATEGORIES, KINDS
+from gpuwise.trace.trace import Trace
 
 LEAST_COMPUTE = round(1 / GEFORCE_BOOST, 2)
 

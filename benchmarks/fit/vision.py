@@ -24,7 +24,8 @@ from benchmarks.support.published import Case, cached, recording_path, step_of
 from benchmarks.support.published_timm import timm_cases
 from gpuwise.cost.calibration import CalibrationEntry, names_of
 from gpuwise.trace import Axis, build_family
-from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.trace.tables import KINDS
+from gpuwise.trace.trace import Trace
 
 SOURCE = "whole steps of vision models, eager PyTorch 1.12 to 2.9 (huggingface/pytorch-image-models, Apache-2.0)"
 # Ways to run: (compiled, channels-last).

@@ -12,7 +12,7 @@ from gpuwise.cost.memory.events import Events, step_events
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.types import Chip
 from gpuwise.trace import PHASES, Trace
-from gpuwise.trace.trace import BEFORE, CATEGORIES
+from gpuwise.trace.tables import BEFORE, CATEGORIES
 
 _PEAKS = {"forward": ["forward"], "backward": ["backward", "recompute"], "optimizer": ["optimizer"]}
 

@@ -17,7 +17,7 @@ import pandas as pd
 from benchmarks.fit.split import kept_out_model
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace, TraceFamily, load, save
-from gpuwise.trace.trace import OperationSequence, Storages
+from gpuwise.trace.tables import OperationSequence, Storages
 
 CHIPS = {
     "A100-80GB-SXM": "a100-80gb-sxm",

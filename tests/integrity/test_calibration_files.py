@@ -16,7 +16,7 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import family
 from gpuwise.cost.single_kernel import one_shape
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.trace.trace import KINDS
+from gpuwise.trace.tables import KINDS
 
 CATALOG = Catalog(user_files=())
 FILES = sorted(shipped().values(), key=lambda file: file.name)

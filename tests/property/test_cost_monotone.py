@@ -13,7 +13,9 @@ from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 CATALOG = Catalog()
 USUAL = ("h100-80gb-sxm", "rtx-4090", "v100-sxm2-32gb", "mi300x", "tpu-v5e", "xeon-8480plus", "apple-m4")

@@ -7,7 +7,9 @@ from gpuwise.cost.host import host_s
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 CATALOG = Catalog()
 H100 = CATALOG.chip("h100-80gb-sxm")

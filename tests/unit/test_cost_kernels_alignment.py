@@ -6,7 +6,9 @@ import pytest
 from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.cost.kernels.classes import classes
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 
 def linear(samples, inputs, outputs, dtype="bfloat16", batch=1):

@@ -9,7 +9,9 @@ from gpuwise.cost.kernels import conv
 from gpuwise.cost.kernels.classes import class_of, classes
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 HARDWARE = Hardware(peak_flops_per_s=1e14, bandwidth_bytes_per_s=1e12, units=100.0, cache_bytes=4e7)
 

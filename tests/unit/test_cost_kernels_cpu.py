@@ -12,7 +12,9 @@ from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import COLUMNS, KINDS, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 CATALOG = Catalog()
 DESKTOP = CATALOG.chip("i9-10940x")

@@ -4,7 +4,7 @@ from gpuwise.cost.bound import BOUNDS
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import sustained_share, sustained_tensor_share
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.trace.trace import PHASES
+from gpuwise.trace.tables import PHASES
 
 
 def test_shares_are_shares():

@@ -17,18 +17,9 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip, Link, Source
 from gpuwise.plan.space.legal import precisions_for
 from gpuwise.strategy import PRECISIONS, Mesh, Strategy
-from gpuwise.trace.trace import (
-    BEFORE,
-    CATEGORIES,
-    COLUMNS,
-    KINDS,
-    PHASES,
-    Header,
-    Operations,
-    OperationSequence,
-    Storages,
-    Trace,
-)
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 CATALOG = Catalog()
 H100, A100, T4, V100 = (CATALOG.chip(i) for i in ("h100-80gb-sxm", "a100-80gb-sxm", "t4", "v100-pcie-32gb"))

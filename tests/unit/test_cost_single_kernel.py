@@ -10,7 +10,7 @@ from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.trace.presets import load_preset
-from gpuwise.trace.trace import KINDS
+from gpuwise.trace.tables import KINDS
 
 H100 = load_catalog().chip("h100-80gb-sxm")
 IMAGE = {"batch": 8, "in_channels": 64, "out_channels": 128, "height": 56, "width": 56, "kernel_size": 3}

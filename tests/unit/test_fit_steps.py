@@ -14,7 +14,9 @@ from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 KNOTS = (1.0, 8.0, 64.0)
 TRUE = {

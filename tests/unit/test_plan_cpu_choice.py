@@ -17,7 +17,7 @@ from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Communication, Trace
-from gpuwise.trace.trace import COLUMNS, KINDS
+from gpuwise.trace.tables import COLUMNS, KINDS
 
 CPU = Chip(
     "here-cpu",

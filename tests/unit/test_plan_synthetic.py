@@ -10,7 +10,7 @@ from gpuwise.hardware.types import Source
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Strategy
 from gpuwise.trace import BEFORE, Axis, Header, Operations, OperationSequence, Storages, Trace, TraceFamily, build_family
-from gpuwise.trace.trace import CATEGORIES, COLUMNS, KINDS, PHASES
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES
 
 
 def synthetic_trace(

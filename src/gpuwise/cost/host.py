@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
-from gpuwise.trace.trace import PHASES, Trace
+from gpuwise.trace.tables import PHASES
+from gpuwise.trace.trace import Trace
 
 COMPILED_PHASES = ("forward", "backward", "recompute")  # torch.compile takes the model; the update stays eager
 

@@ -13,7 +13,8 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.types import Chip, Link
-from gpuwise.trace.trace import CATEGORIES, Trace
+from gpuwise.trace.tables import CATEGORIES
+from gpuwise.trace.trace import Trace
 from gpuwise.units import format_bytes
 
 # A copy from pageable memory goes through the driver's pinned buffers first, written there by one thread: 4.5 GB/s where

@@ -108,7 +108,7 @@ _BYTES: _Shape = (("bytes_read", "bytes_written"), {"kernels": 1}, _moved)
 
 
 def columns_of(kind: str, sizes: Mapping[str, int], dtype: str) -> dict[str, float]:
-    """The columns of a trace (gpuwise.trace.trace.COLUMNS) of a kernel of checked sizes. dtype: as dtype_of gives it."""
+    """The columns of a trace (gpuwise.trace.tables.COLUMNS) of a kernel of checked sizes. dtype: as dtype_of gives it."""
     shape = SIZES.get(kind.split("_")[0], _BYTES)[2]
     columns = shape(sizes, ELEMENT_BYTES[dtype], backward=kind.endswith("_backward"))
     if dtype in QUANTIZED and kind.startswith("gemm"):

@@ -15,7 +15,8 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.links import pcie_link
 from gpuwise.hardware.types import Chip, Link
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import CATEGORIES, KINDS, Trace
+from gpuwise.trace.tables import CATEGORIES, KINDS
+from gpuwise.trace.trace import Trace
 from gpuwise.units import format_bytes
 
 # The host is not known: what two channels of DDR5-5600 carry (2 × 44.8 GB/s), as a desktop has.

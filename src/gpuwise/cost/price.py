@@ -23,7 +23,8 @@ from gpuwise.cost.rates import check_can_run, family
 from gpuwise.errors import InputError
 from gpuwise.hardware.types import Chip, Link, Offer
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import PHASES, Trace
+from gpuwise.trace.tables import PHASES
+from gpuwise.trace.trace import Trace
 
 UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
 

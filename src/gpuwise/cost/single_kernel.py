@@ -23,7 +23,7 @@ from gpuwise.cost.rates import NO_SPEED, TOO_OLD, Units, check_can_run, why_not
 from gpuwise.errors import unknown_name
 from gpuwise.hardware.types import Chip
 from gpuwise.printed import Printed
-from gpuwise.trace.trace import COLUMNS, KINDS, Operations
+from gpuwise.trace.tables import COLUMNS, KINDS, Operations
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +62,7 @@ def kernel_forecast(
     """The time of one kernel.
 
     Arguments:
-        kind: of operation (gpuwise.trace.trace.KINDS), or one of its classes: attention_backward, conv_channels_last.
+        kind: of operation (gpuwise.trace.tables.KINDS), or one of its classes: attention_backward, conv_channels_last.
         dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8, or a name of PyTorch's. sizes: see gpuwise.cost.kernel_sizes.SIZES.
         parameters, calibration: the shipped figures where None.
 
@@ -71,7 +71,7 @@ def kernel_forecast(
     """
     base = kind.split("_")[0]
     if base not in KINDS:
-        raise unknown_name("kind of kernel", kind, KINDS, listing="gpuwise.trace.trace.KINDS")
+        raise unknown_name("kind of kernel", kind, KINDS, listing="gpuwise.trace.tables.KINDS")
     short, full = dtype_of(dtype)
     if why_not(chip, mode="infer") in (NO_SPEED, TOO_OLD):
         check_can_run(chip, mode="infer")
@@ -124,7 +124,7 @@ def _beyond(chip: Chip, units: Units | None, kernel_class: str, flops_per_s: flo
 
 
 def one_shape(kind: str, dtype: str, *, images: int = 1, **numbers: float) -> Shapes:
-    """The shapes of a single operation. numbers: by the names of gpuwise.trace.trace.COLUMNS; kernels is 1 where not given."""
+    """The shapes of a single operation. numbers: by the names of gpuwise.trace.tables.COLUMNS; kernels is 1 where not given."""
     row = [{"kernels": 1, **numbers}.get(name, 0) for name in COLUMNS]
     operations = Operations((kind,), np.array([KINDS.index(kind)]), (dtype,), np.array([row]).astype(np.int64))
     return Shapes.of(operations, np.array([0]), images=images)

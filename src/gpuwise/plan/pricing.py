@@ -18,8 +18,8 @@ from gpuwise.plan.traces import Place, Traces
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.header import Header
 from gpuwise.trace.memory import live_bytes
-from gpuwise.trace.trace import Header
 
 # Below this share of launches a step gains from a faster precision, so the slower ones need no pricing.
 LAUNCH_BOUND = 0.2

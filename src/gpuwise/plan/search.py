@@ -28,7 +28,7 @@ from gpuwise.plan.space.global_batch import TrainedOn, assumed_global_batch
 from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
-from gpuwise.trace.trace import Header
+from gpuwise.trace.header import Header
 
 _NO_MEMORY = "does not fit in memory"
 

@@ -11,8 +11,9 @@ from gpuwise.hardware.types import Chip, Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.composed import composed
 from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.header import Header
 from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
-from gpuwise.trace.trace import Header, Trace
+from gpuwise.trace.trace import Trace
 
 if TYPE_CHECKING:
     from gpuwise.plan.types import TraceSource

@@ -2,20 +2,11 @@
 
 from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save
+from gpuwise.trace.header import Header
 from gpuwise.trace.memory import Live, live_bytes
 from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
-from gpuwise.trace.trace import (
-    BEFORE,
-    CATEGORIES,
-    COLUMNS,
-    KINDS,
-    PHASES,
-    Header,
-    Operations,
-    OperationSequence,
-    Storages,
-    Trace,
-)
+from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 __all__ = [
     "BEFORE",

@@ -17,8 +17,10 @@ from math import prod
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.trace.header import Header
 from gpuwise.trace.stepped import stepped_bytes
-from gpuwise.trace.trace import COLUMNS, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 MOST_COUNTED = 2**62  # of bytes or operations in a step: columns, and sums over them, are int64
 _WORKSPACE = COLUMNS.index("workspace_bytes")

@@ -16,7 +16,9 @@ from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError
 from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
 from gpuwise.trace.family import Axis, TraceFamily
-from gpuwise.trace.trace import COLUMNS, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.header import Header
+from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 
 FORMAT = "gpuwise-trace"
 VERSION = 1

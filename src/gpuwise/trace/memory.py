@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.trace.trace import CATEGORIES, Trace
+from gpuwise.trace.tables import CATEGORIES
+from gpuwise.trace.trace import Trace
 
 ALLOCATION_GRANULE_BYTES = 512  # PyTorch rounds each request up to this (c10/cuda/CUDACachingAllocator.cpp)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpuwise.trace.trace import COLUMNS
+from gpuwise.trace.tables import COLUMNS
 
 _INDEX_BYTES = 8  # int64
 _ITEM_BYTES = {

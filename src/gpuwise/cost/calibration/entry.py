@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpuwise.errors import FileFormatError
-from gpuwise.trace.trace import KINDS
+from gpuwise.trace.tables import KINDS
 
 LARGEST = 1e30  # of any figure: far beyond all that make sense, and products of several are still numbers
 WAYS_OUT = ("restore the file, or fit it again: python -m benchmarks.fit",)

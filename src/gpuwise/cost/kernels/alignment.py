@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.trace.tables import KINDS
+from gpuwise.trace.trace import Trace
 
 HALF = ("float16", "bfloat16")
 

@@ -10,7 +10,8 @@ import numpy as np
 from gpuwise.cost.kernels import attention, attention_decode, contraction, conv, cpu, gemm, rows, streaming, systolic
 from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
-from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.trace.tables import KINDS
+from gpuwise.trace.trace import Trace
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
 TERMS: dict[str, Callable[[Shapes, Hardware], KernelTerms]] = {

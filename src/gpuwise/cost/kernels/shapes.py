@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.trace.trace import Operations
+from gpuwise.trace.tables import Operations
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Numbers of operations of one class (columns of gpuwise.trace.trace.COLUMNS), as floats. All of shape (operations,).
+    """Numbers of operations of one class (columns of gpuwise.trace.tables.COLUMNS), as floats. All of shape (operations,).
 
     element_bytes: of the type computed in. images: samples of a micro-batch, 1 where unknown: a convolution's m over it is
     the area of one image.

@@ -14,7 +14,8 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.memory import live_bytes
-from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.trace.tables import KINDS
+from gpuwise.trace.trace import Trace
 
 SEGMENT_BYTES = 2 * 2**20  # the allocator asks the driver for multiples of this (c10/cuda/CUDACachingAllocator.cpp)
 _BIG_BLAS_WORKSPACE = (9, 10, 12)  # major compute capabilities: Hopper and Blackwell

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.trace.trace import BEFORE, CATEGORIES, KINDS, PHASES, Trace
+from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES
+from gpuwise.trace.trace import Trace
 
 WORKSPACE = "workspace"  # what cuBLAS holds, beside the categories of storages
 CATEGORY_NAMES = (*CATEGORIES, WORKSPACE)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpuwise.trace.memory import Live, live_bytes, rounded
-from gpuwise.trace.trace import CATEGORIES, KINDS, PHASES, Trace
+from gpuwise.trace.tables import CATEGORIES, KINDS, PHASES
+from gpuwise.trace.trace import Trace
 from gpuwise.units import format_bytes
 
 TOP = 10

@@ -21,7 +21,8 @@ from gpuwise.hardware.types import Chip
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import ALLOCATION_GRANULE_BYTES, alive_bytes
-from gpuwise.trace.trace import PHASES, Trace
+from gpuwise.trace.tables import PHASES
+from gpuwise.trace.trace import Trace
 
 
 @dataclass(frozen=True, repr=False)

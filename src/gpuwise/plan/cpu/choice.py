@@ -12,7 +12,8 @@ from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.compile_time import compile_s, pays_back_after
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.trace.tables import KINDS
+from gpuwise.trace.trace import Trace
 from gpuwise.units import format_duration
 
 # Steps shorter than this are mostly what operations take beside their kernels, which neither precision nor layout changes.

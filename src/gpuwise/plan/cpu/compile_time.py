@@ -10,7 +10,8 @@ import numpy as np
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Shapes
 from gpuwise.hardware.types import Chip
-from gpuwise.trace.trace import KINDS, Trace
+from gpuwise.trace.tables import KINDS
+from gpuwise.trace.trace import Trace
 from gpuwise.units import format_duration
 
 # The compiler is loaded, each kernel written in C++ and compiled. Set by ResNet-50 and GPT-2 on two Zen 4 cores, with nothing

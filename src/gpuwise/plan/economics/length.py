@@ -10,7 +10,7 @@ from typing import Any
 from gpuwise.cost.forecast import Forecast, Interval, WholeRun
 from gpuwise.errors import InputError
 from gpuwise.plan.economics import terms as economics
-from gpuwise.trace.trace import Header
+from gpuwise.trace.header import Header
 from gpuwise.units import format_count, format_duration, parse_count
 
 MOST_EPOCHS = 10**9

@@ -25,7 +25,7 @@ from gpuwise.plan.types import TraceSource
 from gpuwise.step_settings import flags_of, job_word
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
-from gpuwise.trace.trace import CATEGORIES
+from gpuwise.trace.tables import CATEGORIES
 from gpuwise.units import format_bytes
 
 FULL, BACKWARD = "full recompute", "optimizer in backward"

@@ -13,7 +13,8 @@ import numpy as np
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
-from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Storages, Trace
+from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, Storages
+from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.sharded import check_update, with_scaled_update, with_sharded_update
 
 _PARAMETER, _GRADIENT, _TEMPORARY, _BUFFER = (

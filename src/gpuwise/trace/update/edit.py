@@ -11,7 +11,8 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.trace import BEFORE, CATEGORIES, PHASES, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.rows import Row, Temporary
 
 END = -2  # a place: behind everything recorded; of a storage: it lives to the end of the step

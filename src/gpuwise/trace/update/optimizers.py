@@ -13,7 +13,8 @@ from typing import TypeVar
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.strategy import Strategy, kernels_of
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.trace import BEFORE, Trace
+from gpuwise.trace.tables import BEFORE
+from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.edit import END, Edit
 from gpuwise.trace.update.rows import Parameter, UpdateRows
 from gpuwise.trace.update.rules import LOW_BIT, state_bytes, write_update

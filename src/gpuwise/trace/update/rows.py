@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gpuwise.trace.trace import COLUMNS, KINDS
+from gpuwise.trace.tables import COLUMNS, KINDS
 
 # Tensors and 65,536-element chunks that one launch of a many-tensor kernel takes, for four tensor lists
 # (aten/src/ATen/native/cuda/MultiTensorApply.cuh: depth_to_max_tensors, depth_to_max_blocks, kChunkSize).

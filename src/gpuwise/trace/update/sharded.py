@@ -9,7 +9,8 @@ import numpy as np
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy, kernels_of
-from gpuwise.trace.trace import BEFORE, CATEGORIES, COLUMNS, PHASES, Trace
+from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, PHASES
+from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.edit import END, Edit
 from gpuwise.trace.update.optimizers import parameters_of, whole_update
 from gpuwise.trace.update.rows import Parameter, UpdateRows

@@ -1,0 +1,80 @@
+"""The head of a trace: which step of which job it is, and what the recording assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.strategy import Strategy
+
+_ON_DISK = {"target": "substrate"}  # names of fields in files, where they differ
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a trace is of.
+
+    Attributes:
+        job: the job's name.
+        fingerprint: of the job's parameters, 16 hexadecimal digits (gpuwise.job.fingerprint).
+        sizes: of the recorded batch: "micro_batch" in samples, and "seq_len" in tokens or "image_size" in pixels an edge
+            where the job has one.
+        strategy: precision, recompute, optimizer, mode and techniques of the step.
+        parameters: of the model, a count.
+        trainable_parameters: those of them that get a gradient, a count.
+        sample_unit: what throughput counts, "sample" | "image" | "token". Default "sample".
+        units_per_sample: tokens a sample, else 1 (the default).
+        target: the kind of device whose kernels were recorded, "accelerator" (the default) | "pre-ampere" | "cpu".
+        torch_version: of the recording; "" (the default) where unknown.
+        blocks: paths of the model's repeated blocks; empty by default.
+        assumptions: guesses of the recording, each with the flag that changes it; none by default.
+        gradient_shapes: the shape of the parameter behind each storage of category gradient, in their order, which is that
+            of the model's parameters; empty (the default) in files of older versions.
+        averages: whether an average of the parameters is updated after the optimizer's step. Default False.
+        own_step: whether the job updates inside a step of its own. Such a step is recorded with one micro-batch, and nothing
+            is accumulated over several. Default False.
+    """
+
+    job: str
+    fingerprint: str
+    sizes: dict[str, int]
+    strategy: Strategy
+    parameters: int
+    trainable_parameters: int
+    sample_unit: str = "sample"
+    units_per_sample: int = 1
+    target: str = "accelerator"
+    torch_version: str = ""
+    blocks: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    gradient_shapes: tuple[tuple[int, ...], ...] = ()
+    averages: bool = False
+    own_step: bool = False
+
+    def check_accumulation(self, accumulation: int) -> None:
+        """Raises UnsupportedError where the step has no such number of micro-batches."""
+        if self.own_step and accumulation != 1:
+            raise UnsupportedError(
+                f"{self.job} updates inside a step of its own, so nothing is accumulated before.",
+                ["--accumulate 1, with a larger --micro-batch"],
+            )
+
+    def to_dict(self) -> dict[str, object]:
+        data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
+        return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": list(self.assumptions)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Header:
+        strategy = Strategy.from_dict(data["strategy"])
+        names = {on_disk: name for name, on_disk in _ON_DISK.items()}
+        return cls(
+            **{
+                **{names.get(name, name): value for name, value in data.items()},
+                "strategy": strategy,
+                "blocks": tuple(data["blocks"]),
+                "assumptions": tuple(data["assumptions"]),
+                "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ()))),
+            }
+        )

@@ -1,0 +1,124 @@
+"""The tables of a trace: its distinct operations, the order in which they run, and the storages they make.
+
+Columnar: each field is an array with one entry a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+KINDS = (
+    "gemm",
+    "conv",
+    "attention",
+    "norm",
+    "softmax",
+    "loss",
+    "elementwise",
+    "reduction",
+    "embedding",
+    "scatter",
+    "pool",
+    "copy",
+    "random",
+    "optimizer",
+    "rnn",
+    "sort",
+    "collective",
+    "other",
+)
+PHASES = ("forward", "backward", "recompute", "optimizer")
+CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "temporary", "input", "communication_buffer")
+# Numbers of a distinct operation, the columns of Operations.values.
+# batch, m, n, k describe contractions: a (batched) matrix product, a convolution as an implicit matrix product
+# (batch = groups), attention (batch = batch × heads, m = queries, n = keys, k = head size).
+# causal is 1 where flops and bytes leave out the masked half; kernels is the number of launches.
+COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")
+
+BEFORE = -1  # position at which a storage is born that lives before the step begins: parameters, optimizer state
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Distinct operations, one a row, however often a step runs them.
+
+    Attributes:
+        name: of the operator, such as "aten.mm.default".
+        kind: index into KINDS. Shape (operations,).
+        dtype: the type computed in: "float32", "bfloat16", "float16", "int64", ...
+        values: the numbers that COLUMNS names. Shape (operations, len(COLUMNS)); a family has one more axis, of polynomial
+            terms.
+    """
+
+    name: tuple[str, ...]
+    kind: np.ndarray
+    dtype: tuple[str, ...]
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def column(self, name: str) -> np.ndarray:
+        return self.values[:, COLUMNS.index(name)]
+
+    @property
+    def model_flops(self) -> np.ndarray:
+        """Operations as MFU counts them: causal attention in full, and four products in attention's backward, where a
+        fused kernel does five because it computes the scores again. Shape (operations,)."""
+        flops = self.column("flops") * (1 + self.column("causal"))
+        again = np.zeros(len(self), dtype=bool)
+        attention = np.flatnonzero(self.kind == KINDS.index("attention"))
+        again[attention] = ["_backward" in self.name[row] for row in attention.tolist()]
+        return np.where(again, flops * 4 // 5, flops)
+
+    def in_fp16(self) -> Operations:
+        """The same operations where bf16 was recorded and fp16 runs: equal sizes, other units."""
+        return replace(self, dtype=tuple("float16" if name == "bfloat16" else name for name in self.dtype))
+
+    def in_bf16(self) -> Operations:
+        """The same operations where fp16 was recorded and bf16 runs."""
+        return replace(self, dtype=tuple("bfloat16" if name == "float16" else name for name in self.dtype))
+
+
+@dataclass(frozen=True)
+class OperationSequence:
+    """The positions of a step in the order they run, one a row. All columns have shape (positions,).
+
+    Attributes:
+        operation: row of the Operations.
+        module: index into the trace's modules.
+        phase: index into PHASES.
+        micro_step: 0 in the first micro-batch, 1 in the second, 2 in the optimizer's update.
+    """
+
+    operation: np.ndarray
+    module: np.ndarray
+    phase: np.ndarray
+    micro_step: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+
+@dataclass(frozen=True)
+class Storages:
+    """Memory that tensors of the step hold, one storage a row. All columns have shape (storages,).
+
+    Attributes:
+        size_bytes: in a family with one more axis, of polynomial terms.
+        category: index into CATEGORIES.
+        module: of the operation that made it, index into the trace's modules.
+        born: the first position at which it is alive; BEFORE: it is alive when the step begins.
+        died: the last position at which it is alive; the number of positions: it is alive when the step ends.
+    """
+
+    size_bytes: np.ndarray
+    category: np.ndarray
+    module: np.ndarray
+    born: np.ndarray
+    died: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.born)
