@@ -32,9 +32,9 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.job import Job
 from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.checkpoint import CheckpointStore, Files, program_state, store
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.interruption.signals import STOP_SIGNALS
-from gpuwise.runtime.run import keeping, training
+from gpuwise.runtime.run import checkpoint_manager, training
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Strategy
 
@@ -164,7 +164,7 @@ def forgets_random_numbers(at: int, folder: Path) -> None:
 
 
 def forgets_the_position(at: int, folder: Path) -> None:
-    Feed.load = lambda self, state: None  # type: ignore[assignment, method-assign]
+    MicroBatchLoader.load = lambda self, state: None  # type: ignore[assignment, method-assign]
 
 
 def forgets_the_optimizer(at: int, folder: Path) -> None:
@@ -172,12 +172,12 @@ def forgets_the_optimizer(at: int, folder: Path) -> None:
 
 
 def writes_in_place(at: int, folder: Path) -> None:
-    keeping.CheckpointStore = WritesInPlace  # type: ignore[misc]
+    checkpoint_manager.CheckpointStore = WritesInPlace  # type: ignore[misc]
     store.Files = lambda: Killed(at)  # type: ignore[assignment, misc]
 
 
 def removes_first(at: int, folder: Path) -> None:
-    keeping.CheckpointStore = RemovesFirst  # type: ignore[misc]
+    checkpoint_manager.CheckpointStore = RemovesFirst  # type: ignore[misc]
     store.Files = lambda: Killed(at)  # type: ignore[assignment, misc]
 
 
@@ -232,9 +232,9 @@ def live(plan: Plan, told: Any) -> None:
 
 def wait_for_the_save(run: Training) -> None:
     """Until nothing is being written."""
-    keeper = run._with.keeper
-    assert keeper is not None
-    keeper._saver._join()
+    checkpoints = run._with.checkpoints
+    assert checkpoints is not None
+    checkpoints._saver._join()
 
 
 def _context() -> Any:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import Feed, workers
+from gpuwise.runtime.data import MicroBatchLoader, workers
 from gpuwise.strategy import Strategy
 
 pytestmark = [
@@ -42,9 +42,9 @@ class Rows(Dataset):
         return torch.tensor(float(index))
 
 
-def feed_of(data, count=1):
+def loader_of(data, count=1):
     job = Job(model=nn.Identity, batch=lambda n: torch.zeros(n), loss=lambda model, batch: batch, data=lambda: data)
-    return Feed(job, Strategy(micro_batch=4, loader_workers=count))
+    return MicroBatchLoader(job, Strategy(micro_batch=4, loader_workers=count))
 
 
 def alive(pid):
@@ -58,8 +58,8 @@ def alive(pid):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_worker_ends_the_run_with_its_cause(number):
-    feed = feed_of(Rows(), count=2)
-    steps = feed.steps()
+    loader = loader_of(Rows(), count=2)
+    steps = loader.steps()
     next(steps)
     victim = multiprocessing.active_children()[0]
     os.kill(victim.pid, number)
@@ -67,31 +67,31 @@ def test_a_killed_worker_ends_the_run_with_its_cause(number):
     with pytest.raises(JobError, match=f"pid {victim.pid}\\) was killed by {number.name}") as caught:
         list(itertools.islice(steps, 20))
     assert "--loader-workers 0" in caught.value.ways_out[1]
-    feed.close()
+    loader.close()
     assert multiprocessing.active_children() == []
 
 
 def test_a_worker_that_dies_while_it_reads():
-    feed = feed_of(Rows(dies=signal.SIGKILL))
+    loader = loader_of(Rows(dies=signal.SIGKILL))
     with pytest.raises(JobError, match="SIGKILL; the system does that when memory runs out"):
-        next(feed.steps())
-    feed.close()
+        next(loader.steps())
+    loader.close()
     assert multiprocessing.active_children() == []
 
 
 def test_a_dying_worker_does_not_interrupt_the_training():
     """PyTorch's own handler would raise in the middle of whatever the training does."""
     before = signal.getsignal(signal.SIGCHLD)
-    feed = feed_of(Rows())
-    next(feed.steps())
+    loader = loader_of(Rows())
+    next(loader.steps())
     assert signal.getsignal(signal.SIGCHLD) is before
-    feed.close()
+    loader.close()
 
 
 def test_a_hanging_worker_does_not_survive(monkeypatch):
     monkeypatch.setattr(workers, "CLOSING_S", 0.2)
-    feed = feed_of(Rows(hangs=True))
-    source = feed._source.reader, iter([(0, 0, 0, [0])])
+    loader = loader_of(Rows(hangs=True))
+    source = loader._source.reader, iter([(0, 0, 0, [0])])
     processes = workers.Workers.of_samples(*source, workers=1, ahead=1)
     [child] = multiprocessing.active_children()
     processes.close()
@@ -101,15 +101,15 @@ def test_a_hanging_worker_does_not_survive(monkeypatch):
 
 
 def test_workers_outlive_signals_to_the_whole_group():
-    feed = feed_of(Rows(), count=2)
-    steps = feed.steps()
+    loader = loader_of(Rows(), count=2)
+    steps = loader.steps()
     next(steps)
     for child in multiprocessing.active_children():
-        for number in workers.SHIELDED:
+        for number in workers.IGNORED_SIGNALS:
             os.kill(child.pid, number)
     for _ in range(30):
         next(steps)
-    feed.close()
+    loader.close()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at /proc")
@@ -117,8 +117,8 @@ def test_workers_end_with_a_killed_run():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import multiprocessing, os, signal, test_data_faults as t\n"
-        "feed = t.feed_of(t.Rows(), count=2)\n"
-        "next(feed.steps())\n"
+        "loader = t.loader_of(t.Rows(), count=2)\n"
+        "next(loader.steps())\n"
         "print(*[child.pid for child in multiprocessing.active_children()], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -137,8 +137,8 @@ def test_a_run_that_forgets_to_close_ends():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import test_data_faults as t\n"
-        "feed = t.feed_of(t.Rows(), count=2)\n"
-        "steps = feed.steps()\n"
+        "loader = t.loader_of(t.Rows(), count=2)\n"
+        "steps = loader.steps()\n"
         "next(steps)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], timeout=60, check=False)

@@ -220,9 +220,9 @@ def test_the_comparison_with_plain_pytorch_sees_a_step_that_is_not_taken(broken:
 
     compared(CPU, job=classifier, optimizer="adamw", precision="fp32", optimizer_kernels="foreach")
     if broken == "update":
-        monkeypatch.setattr(program.Program, "update", lambda self: self.discard())
+        monkeypatch.setattr(program.Program, "update", lambda self: self.zero_grad())
     else:
-        monkeypatch.setattr(program.Program, "discard", lambda self: None)  # gradients of the step before stay
+        monkeypatch.setattr(program.Program, "zero_grad", lambda self: None)  # gradients of the step before stay
     with pytest.raises(AssertionError, match=r"apart|step \d+ is"):
         compared(CPU, job=classifier, optimizer="adamw", precision="fp32", optimizer_kernels="foreach")
 
@@ -230,6 +230,6 @@ def test_the_comparison_with_plain_pytorch_sees_a_step_that_is_not_taken(broken:
 def test_the_overflow_check_sees_a_step_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     import gpuwise.runtime.build.program as program
 
-    monkeypatch.setattr(program.Program, "update", lambda self: (self.optimizer.step(), self.discard()))
+    monkeypatch.setattr(program.Program, "update", lambda self: (self.optimizer.step(), self.zero_grad()))
     with pytest.raises(AssertionError):
         overflow(CPU, optimizer="momentum", kernels="for-loop")

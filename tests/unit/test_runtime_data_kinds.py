@@ -22,24 +22,24 @@ from torch.utils.data import (
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import Strategy
 
 NUMBERS = torch.arange(12.0)
 
 
-def feed_of(data, *, example=lambda n: {"x": torch.zeros(n)}, samples=None, **strategy):
+def batches_of(data, *, example=lambda n: {"x": torch.zeros(n)}, samples=None, **strategy):
     job = Job(model=nn.Identity, batch=example, loss=lambda model, batch: batch, data=data, samples=samples)
-    return Feed(job, Strategy(**{"micro_batch": 4, **strategy}))
+    return MicroBatchLoader(job, Strategy(**{"micro_batch": 4, **strategy}))
 
 
-def x_of(feed, count):
-    return [step[0]["x"].tolist() for step in itertools.islice(feed.steps(), count)]
+def x_of(batches, count):
+    return [step[0]["x"].tolist() for step in itertools.islice(batches.steps(), count)]
 
 
 def refused(data, **settings):
     with pytest.raises(JobError) as caught:
-        next(feed_of(data, **settings).steps())
+        next(batches_of(data, **settings).steps())
     assert caught.value.ways_out
     return caught.value.what
 
@@ -57,12 +57,12 @@ class Rows(Dataset):
 
 def test_arrays_are_columns():
     for data in (NUMBERS.numpy(), Subset(TensorDataset(NUMBERS), range(3, 12))):
-        feed = feed_of(lambda data=data: data, example=lambda n: torch.zeros(n))
-        step = next(feed.steps())[0]
+        batches = batches_of(lambda data=data: data, example=lambda n: torch.zeros(n))
+        step = next(batches.steps())[0]
         assert (step[0] if isinstance(step, tuple) else step).shape == (4,)
     frozen = NUMBERS.numpy().copy()
     frozen.flags.writeable = False
-    assert sorted(itertools.chain(*x_of(feed_of(lambda: {"x": frozen}), 3))) == NUMBERS.tolist()
+    assert sorted(itertools.chain(*x_of(batches_of(lambda: {"x": frozen}), 3))) == NUMBERS.tolist()
 
 
 def test_hugging_face_data_sets():
@@ -70,16 +70,16 @@ def test_hugging_face_data_sets():
     rows = {"x": NUMBERS.tolist(), "ids": [[n, n] for n in range(12)]}
     example = lambda n: {"x": torch.zeros(n), "ids": torch.zeros(n, 2, dtype=torch.int64)}  # noqa: E731
     mapped = datasets.Dataset.from_dict(rows)
-    feed = feed_of(lambda: mapped, example=example)
-    assert feed.notes == []
-    assert sorted(itertools.chain(*x_of(feed, 3))) == NUMBERS.tolist()
+    batches = batches_of(lambda: mapped, example=example)
+    assert batches.notes == []
+    assert sorted(itertools.chain(*x_of(batches, 3))) == NUMBERS.tolist()
 
-    whole = feed_of(lambda: mapped.to_iterable_dataset(num_shards=2), example=example)
+    whole = batches_of(lambda: mapped.to_iterable_dataset(num_shards=2), example=example)
     expected = x_of(whole, 2)
     assert whole.notes == []
     assert expected == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert whole.state()["mark"]["offset"] == 8
-    resumed = feed_of(lambda: mapped.to_iterable_dataset(num_shards=2), example=example)
+    resumed = batches_of(lambda: mapped.to_iterable_dataset(num_shards=2), example=example)
     resumed.load(whole.state())
     assert x_of(resumed, 2) == [[8, 9, 10, 11], [0, 1, 2, 3]]
 
@@ -91,12 +91,12 @@ def test_a_shuffle_buffer_of_hugging_faces_is_filled_again_from_the_start():
         return datasets.Dataset.from_dict({"x": list(range(40))}).to_iterable_dataset().shuffle(seed=1, buffer_size=16)
 
     example = lambda n: {"x": torch.zeros(n, dtype=torch.int64)}  # noqa: E731
-    expected = x_of(feed_of(data, example=example), 20)
+    expected = x_of(batches_of(data, example=example), 20)
     assert expected[0] != expected[10] != list(range(4))
-    whole = feed_of(data, example=example)
+    whole = batches_of(data, example=example)
     x_of(whole, 3)
     assert whole.state()["mark"] is None
-    resumed = feed_of(data, example=example)
+    resumed = batches_of(data, example=example)
     resumed.load(whole.state())
     assert x_of(resumed, 17) == expected[3:]
 
@@ -115,22 +115,22 @@ def test_web_datasets(tmp_path):  # which leaves closing its files to the garbag
         files = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
         return files.decode().map(lambda sample: {"x": torch.tensor(float(sample["txt"]))})
 
-    whole = feed_of(data)
+    whole = batches_of(data)
     assert x_of(whole, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    resumed = feed_of(data)
+    resumed = batches_of(data)
     resumed.load(whole.state())
     assert x_of(resumed, 2) == [[8, 9, 10, 11], [0, 1, 2, 3]]
     assert "batches, not samples" in refused(
         lambda: data().batched(4, collation_fn=lambda rows: {"x": torch.stack([row["x"] for row in rows])})
     )
-    for feed in (whole, resumed):
-        feed.close()
+    for batches in (whole, resumed):
+        batches.close()
     gc.collect()
 
 
 def test_what_is_not_taken_of_a_loader_is_said():
     sampler = WeightedRandomSampler([1.0] * 12, 12)
-    notes = feed_of(lambda: DataLoader(TensorDataset(NUMBERS), sampler=sampler), example=lambda n: (torch.zeros(n),)).notes
+    notes = batches_of(lambda: DataLoader(TensorDataset(NUMBERS), sampler=sampler), example=lambda n: (torch.zeros(n),)).notes
     assert "the batch size is the strategy's" in notes[0]
     assert notes[1] == "its WeightedRandomSampler is left out: gpuwise shuffles, each sample once an epoch."
 
@@ -148,9 +148,9 @@ def test_a_loader_with_batches_of_its_own_gives_its_collate_and_is_told():
         batch_sampler=Pairs(),
         collate_fn=lambda rows: {"x": 100 + torch.stack([row["x"] for row in rows])},
     )
-    feed = feed_of(lambda: loader)
-    assert feed.notes[1] == "its Pairs is left out: gpuwise puts batches together itself."
-    assert min(x_of(feed, 1)[0]) >= 100
+    batches = batches_of(lambda: loader)
+    assert batches.notes[1] == "its Pairs is left out: gpuwise puts batches together itself."
+    assert min(x_of(batches, 1)[0]) >= 100
 
 
 def test_a_chain_of_parts_without_a_length():
@@ -162,13 +162,13 @@ def test_a_chain_of_parts_without_a_length():
     parts = ChainDataset([Part(), Part()])
     with pytest.raises(TypeError):
         len(parts)
-    assert x_of(feed_of(lambda: parts), 1) == [[0, 1, 2, 3]]
+    assert x_of(batches_of(lambda: parts), 1) == [[0, 1, 2, 3]]
 
 
 def test_settings_that_nothing_comes_of_are_said():
-    notes = feed_of(lambda: {"x": NUMBERS}, loader_workers=2, prefetch=4, pinned_memory=True).notes
+    notes = batches_of(lambda: {"x": NUMBERS}, loader_workers=2, prefetch=4, pinned_memory=True).notes
     assert [note.split(":")[0] for note in notes] == ["no worker processes", "nothing is read ahead", "no pinned memory"]
-    assert "no worker processes" in feed_of(lambda: ({"x": n} for n in NUMBERS), loader_workers=2).notes[0]
+    assert "no worker processes" in batches_of(lambda: ({"x": n} for n in NUMBERS), loader_workers=2).notes[0]
 
 
 def test_samples_of_different_shapes():
@@ -177,7 +177,7 @@ def test_samples_of_different_shapes():
     assert "sample['x'] is [3] in one and [4] in another" in refused(lambda: ragged, example=example, micro_batch=12)
     assert "differ in shape" in refused(lambda: iter(ragged.rows), example=example)
     collate = lambda rows: {"x": torch.cat([row["x"] for row in rows])}  # noqa: E731
-    assert feed_of(lambda: DataLoader(ragged, collate_fn=collate), example=example)
+    assert batches_of(lambda: DataLoader(ragged, collate_fn=collate), example=example)
 
 
 def test_samples_of_different_parts():
@@ -204,19 +204,19 @@ def test_columns_that_are_none():
 
 def test_iterables_that_end_early_or_cannot_begin_again():
     assert "has 0 samples" in refused(lambda: iter(()))
-    feed = feed_of(lambda: ({"x": n} for n in NUMBERS), samples=50)
-    x_of(feed, 5)
-    assert feed.notes[-1].endswith("had 12 samples, not 50 as was said.")
+    batches = batches_of(lambda: ({"x": n} for n in NUMBERS), samples=50)
+    x_of(batches, 5)
+    assert batches.notes[-1].endswith("had 12 samples, not 50 as was said.")
     once = ({"x": n} for n in NUMBERS)
     with pytest.raises(JobError, match="no samples in epoch 2") as caught:
-        x_of(feed_of(lambda: once), 5)
+        x_of(batches_of(lambda: once), 5)
     assert len(caught.value.ways_out) == 2
 
 
 def test_a_batch_function_that_changes_its_shapes():
     widths = itertools.count(1)
     with pytest.raises(JobError, match=r"changes its shapes: batch\(4\) gave batch\['x'\] of \(4, \d\), then"):
-        next(feed_of(None, example=lambda n: {"x": torch.zeros(n, next(widths))}).steps())
+        next(batches_of(None, example=lambda n: {"x": torch.zeros(n, next(widths))}).steps())
 
 
 def test_the_length_of_an_iterable_counts():
@@ -227,4 +227,4 @@ def test_the_length_of_an_iterable_counts():
         def __len__(self):
             return 12
 
-    assert feed_of(Sized).micro_batches_per_epoch == 3
+    assert batches_of(Sized).micro_batches_per_epoch == 3

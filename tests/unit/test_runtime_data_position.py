@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.streams import Stream
 from gpuwise.strategy import Strategy
 
@@ -101,9 +101,9 @@ KINDS = {
 }
 
 
-def feed_of(data, *, micro_batch=4, accumulation=1, seed=3, **host):
+def loader_of(data, *, micro_batch=4, accumulation=1, seed=3, **host):
     job = Job(model=nn.Identity, batch=lambda n: {"x": torch.rand(n)}, loss=lambda model, batch: batch, data=data)
-    return Feed(job, Strategy(micro_batch=micro_batch, accumulation=accumulation, **host), seed=seed)
+    return MicroBatchLoader(job, Strategy(micro_batch=micro_batch, accumulation=accumulation, **host), seed=seed)
 
 
 def numbers(steps, count):
@@ -115,13 +115,13 @@ def numbers(steps, count):
 @pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_resume_at_every_step_continues_as_if_nothing_had_happened(data, accumulation):
-    whole = feed_of(data, accumulation=accumulation)
+    whole = loader_of(data, accumulation=accumulation)
     steps, states, expected = whole.steps(), [whole.state()], []
     for _ in range(14):
         expected += numbers(steps, 1)
         states.append(whole.state())
     for done, state in enumerate(states[:12]):
-        resumed = feed_of(data, accumulation=accumulation)
+        resumed = loader_of(data, accumulation=accumulation)
         resumed.load(json.loads(json.dumps(state)))
         assert resumed.state() == state
         assert numbers(resumed.steps(), 2) == expected[done : done + 2], done
@@ -131,8 +131,8 @@ def test_a_resume_at_every_step_continues_as_if_nothing_had_happened(data, accum
 @settings(max_examples=30, deadline=None)
 @given(samples=st.integers(12, 60), micro_batch=st.integers(1, 6), accumulation=st.integers(1, 2), done=st.integers(0, 12))
 def test_columns_continue_at_any_position(samples, micro_batch, accumulation, done):
-    def feed():
-        return feed_of(lambda: torch.arange(float(samples)), micro_batch=micro_batch, accumulation=accumulation)
+    def loader():
+        return loader_of(lambda: torch.arange(float(samples)), micro_batch=micro_batch, accumulation=accumulation)
 
     class Raw(Dataset):
         def __len__(self):
@@ -141,10 +141,10 @@ def test_columns_continue_at_any_position(samples, micro_batch, accumulation, do
         def __getitem__(self, index):
             return (float(index),)
 
-    whole = feed()
+    whole = loader()
     steps = whole.steps()
     list(itertools.islice(steps, done))
-    resumed, mapped = feed(), feed_of(Raw, micro_batch=micro_batch, accumulation=accumulation)
+    resumed, mapped = loader(), loader_of(Raw, micro_batch=micro_batch, accumulation=accumulation)
     resumed.load(whole.state())
     mapped.load(whole.state())
     expected = [torch.cat(list(step)).tolist() for step in itertools.islice(steps, 4)]
@@ -161,14 +161,14 @@ def test_another_micro_batch_goes_on_from_the_same_sample(name, micro_batch, acc
         "stateful": lambda: StatefulIterator(30),
         "generator": lambda: ({"x": n} for n in MANY),
     }[name]
-    whole = feed_of(plain, micro_batch=4, accumulation=3)
+    whole = loader_of(plain, micro_batch=4, accumulation=3)
     steps = whole.steps()
     next(steps)
-    resumed = feed_of(plain, micro_batch=micro_batch, accumulation=accumulation)
+    resumed = loader_of(plain, micro_batch=micro_batch, accumulation=accumulation)
     resumed.load(whole.state())
     mine, expected = numbers(resumed.steps(), 1)[0], numbers(steps, 1)[0]
     assert mine == expected
-    resumed_again = feed_of(plain, micro_batch=micro_batch, accumulation=accumulation)
+    resumed_again = loader_of(plain, micro_batch=micro_batch, accumulation=accumulation)
     resumed_again.load(resumed.state())
     assert numbers(resumed_again.steps(), 1) == numbers(resumed.steps(), 1)
 
@@ -189,10 +189,10 @@ def test_a_state_that_goes_on_changing_is_kept_as_it_was():
         def state_dict(self):
             return self.state
 
-    feed = feed_of(Shared)
-    steps = feed.steps()
+    loader = loader_of(Shared)
+    steps = loader.steps()
     numbers(steps, 1)
-    state = feed.state()
+    state = loader.state()
     before = json.dumps(state)
     numbers(steps, 2)
     assert json.dumps(state) == before
@@ -205,9 +205,9 @@ def test_a_state_in_use_reads_nothing_again():
         made.append(Stateful())
         return made[-1]
 
-    whole = feed_of(data)
+    whole = loader_of(data)
     list(itertools.islice(whole.steps(), 3))
-    resumed = feed_of(data)
+    resumed = loader_of(data)
     resumed.load(whole.state())
     numbers(resumed.steps(), 1)
     assert made[-1].reads == [13, 14, 15, 16]
@@ -215,7 +215,7 @@ def test_a_state_in_use_reads_nothing_again():
 
 def test_steps_can_be_asked_for_again():
     for name in ("columns", "mapped", "streamed", "stateful"):
-        whole, broken = feed_of(KINDS[name]), feed_of(KINDS[name])
+        whole, broken = loader_of(KINDS[name]), loader_of(KINDS[name])
         expected = numbers(whole.steps(), 9)
         got = [row for _ in range(3) for row in numbers(broken.steps(), 3)]
         assert got == expected, name
@@ -242,54 +242,54 @@ def test_an_iterable_of_another_order_is_noticed():
         return ({"x": n + next(noise)} for n in NUMBERS)
 
     noise = itertools.count()
-    whole = feed_of(data)
+    whole = loader_of(data)
     next(whole.steps())
-    resumed = feed_of(data)
+    resumed = loader_of(data)
     resumed.load(whole.state())
     next(resumed.steps())
     assert "other samples than before" in resumed.notes[-1]
 
 
 def test_other_data_is_refused():
-    state = feed_of(lambda: NUMBERS).state()
+    state = loader_of(lambda: NUMBERS).state()
     for other, match in [
         (lambda: NUMBERS[1:], "22 samples, now it is 21"),
         (Streamed, "rows, now it is iterable"),
         (None, "synthetic"),
     ]:
         with pytest.raises(JobError, match=match) as caught:
-            feed_of(other).load(state)
+            loader_of(other).load(state)
         assert len(caught.value.ways_out) == 2
 
 
 def test_another_global_batch_is_refused():
     with pytest.raises(JobError, match="4 × 1 samples a step, now it is 4 × 2"):
-        feed_of(lambda: NUMBERS, accumulation=2).load(feed_of(lambda: NUMBERS).state())
+        loader_of(lambda: NUMBERS, accumulation=2).load(loader_of(lambda: NUMBERS).state())
 
 
 @pytest.mark.parametrize("change", [{"epoch": -1}, {"offset": "4"}, {"seed": None}, {"micro_batch": 1.5}])
 def test_a_damaged_position_is_refused(change):
-    feed = feed_of(lambda: NUMBERS)
+    loader = loader_of(lambda: NUMBERS)
     with pytest.raises(FileFormatError, match="cannot be read"):
-        feed.load({**feed.state(), **change})
+        loader.load({**loader.state(), **change})
     with pytest.raises(FileFormatError, match="cannot be read"):
-        feed.load({})
+        loader.load({})
 
 
 def test_an_iterable_shorter_than_the_position():
-    whole = feed_of(lambda: ({"x": n} for n in NUMBERS))
+    whole = loader_of(lambda: ({"x": n} for n in NUMBERS))
     list(itertools.islice(whole.steps(), 4))
-    resumed = feed_of(lambda: ({"x": n} for n in NUMBERS[:9]))
+    resumed = loader_of(lambda: ({"x": n} for n in NUMBERS[:9]))
     resumed.load(whole.state())
     with pytest.raises(JobError, match="ended after 9 samples; the run had used 16"):
         next(resumed.steps())
 
 
 def test_the_seed_of_the_run_is_kept():
-    whole = feed_of(lambda: NUMBERS, seed=5)
+    whole = loader_of(lambda: NUMBERS, seed=5)
     steps = whole.steps()
     next(steps)
-    resumed = feed_of(lambda: NUMBERS, seed=9)
+    resumed = loader_of(lambda: NUMBERS, seed=9)
     resumed.load(whole.state())
     assert torch.equal(next(resumed.steps())[0], next(steps)[0])
 
@@ -297,20 +297,20 @@ def test_the_seed_of_the_run_is_kept():
 @pytest.mark.parametrize("name", ["columns", "mapped"])
 def test_where_names_the_samples(name):
     data = KINDS["columns"] if name == "columns" else (lambda: [{"x": n} for n in NUMBERS])
-    feed = feed_of(data, micro_batch=4, accumulation=3)
-    assert feed.where(feed.places)["micro_batches"] == []
-    steps = feed.steps()
+    loader = loader_of(data, micro_batch=4, accumulation=3)
+    assert loader.where(loader.places)["micro_batches"] == []
+    steps = loader.steps()
     for _ in range(2):
         step = next(steps)
-        found = feed.where(feed.places)["micro_batches"]
+        found = loader.where(loader.places)["micro_batches"]
         assert [NUMBERS[m["samples"]].tolist() for m in found] == [b["x"].tolist() for b in step]
     assert [(m["epoch"], m["micro_batch"]) for m in found] == [(0, 3), (0, 4), (1, 0)]
-    assert json.dumps(feed.where(feed.places))
+    assert json.dumps(loader.where(loader.places))
 
 
 def test_a_batch_changed_in_place_spoils_no_other():
     for data in (lambda: {"x": NUMBERS}, None):
-        spoiled, clean = feed_of(data).steps(), feed_of(data).steps()
+        spoiled, clean = loader_of(data).steps(), loader_of(data).steps()
         for _ in range(12):
             mine, other = next(spoiled)[0]["x"], next(clean)[0]["x"]
             assert torch.equal(mine, other)
@@ -319,7 +319,7 @@ def test_a_batch_changed_in_place_spoils_no_other():
 
 
 def test_a_batch_changed_in_place_spoils_no_gradient_of_another():
-    steps = feed_of(lambda: {"x": NUMBERS}, accumulation=2).steps()
+    steps = loader_of(lambda: {"x": NUMBERS}, accumulation=2).steps()
     first, second = (batch["x"] for batch in next(steps))
     weight = torch.ones(4, requires_grad=True)
     loss = (weight * first).sum()

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.draws import draws_of
-from gpuwise.runtime.data.workers import SHIELDED
+from gpuwise.runtime.data.workers import IGNORED_SIGNALS
 from gpuwise.strategy import Strategy
 
 # One core is enough for these two processes.
@@ -39,7 +39,7 @@ class Told(Dataset):
         return 8
 
     def __getitem__(self, index):
-        ignored = all(signal.getsignal(number) is signal.SIG_IGN for number in SHIELDED)
+        ignored = all(signal.getsignal(number) is signal.SIG_IGN for number in IGNORED_SIGNALS)
         here = multiprocessing.parent_process() is not None
         return torch.tensor([here, ignored, torch.get_num_threads()])
 
@@ -57,32 +57,32 @@ class Sharded(IterableDataset):
         yield from ((torch.tensor([n, random.random()]),) for n in range(info.id, 20, info.num_workers))
 
 
-def feed_of(data, *, example=lambda n: torch.zeros(n, 5), **strategy):
+def loader_of(data, *, example=lambda n: torch.zeros(n, 5), **strategy):
     job = Job(model=nn.Identity, batch=example, loss=lambda model, batch: batch, data=data)
-    return Feed(job, Strategy(**{"micro_batch": 4, **strategy}))
+    return MicroBatchLoader(job, Strategy(**{"micro_batch": 4, **strategy}))
 
 
-def batches(feed, count):
+def batches(loader, count):
     try:
-        steps = feed.steps()
+        steps = loader.steps()
         return [next(steps)[0].tolist() for _ in range(count)]
     finally:
-        feed.close()
+        loader.close()
 
 
 def test_the_number_of_workers_changes_no_batch():
-    expected = batches(feed_of(Noisy), 7)
+    expected = batches(loader_of(Noisy), 7)
     assert len({row[1] for batch in expected for row in batch}) == 28
     for workers, prefetch in [(1, None), (2, 6)]:
-        assert batches(feed_of(Noisy, loader_workers=workers, prefetch=prefetch), 7) == expected
+        assert batches(loader_of(Noisy, loader_workers=workers, prefetch=prefetch), 7) == expected
     assert multiprocessing.active_children() == []
 
 
 def test_a_resume_with_other_workers():
-    expected = batches(feed_of(Noisy), 6)
-    whole = feed_of(Noisy, loader_workers=1)
+    expected = batches(loader_of(Noisy), 6)
+    whole = loader_of(Noisy, loader_workers=1)
     assert batches(whole, 3) == expected[:3]
-    resumed = feed_of(Noisy)
+    resumed = loader_of(Noisy)
     resumed.load(whole.state())
     assert batches(resumed, 3) == expected[3:]
 
@@ -100,14 +100,14 @@ def test_reading_draws_nothing_of_the_training():
     for data in (Noisy, lambda: iter(Noisy())):
         seed()
         np.random.randn()
-        steps, got = feed_of(data).steps(), []
+        steps, got = loader_of(data).steps(), []
         for _ in range(4):
             next(steps)
             got.append(draws())
         assert got == expected
     seed()
     np.random.randn()
-    steps = feed_of(Noisy, loader_workers=1)
+    steps = loader_of(Noisy, loader_workers=1)
     stream = steps.steps()
     assert [(next(stream), draws())[1] for _ in range(4)] == expected
     steps.close()
@@ -143,27 +143,27 @@ def test_another_generator_of_numpys_is_left_as_it_was(kind):
 
 
 def test_workers_are_shielded_and_use_one_thread():
-    [batch] = batches(feed_of(Told, loader_workers=1, example=lambda n: torch.zeros(n, 3, dtype=torch.int64)), 1)
+    [batch] = batches(loader_of(Told, loader_workers=1, example=lambda n: torch.zeros(n, 3, dtype=torch.int64)), 1)
     assert batch == [[1, 1, 1]] * 4
 
 
 def test_the_loader_says_how_many_workers_and_the_strategy_has_the_last_word():
     data = lambda: DataLoader(Told(), num_workers=1, prefetch_factor=3)  # noqa: E731
     example = lambda n: torch.zeros(n, 3, dtype=torch.int64)  # noqa: E731
-    assert batches(feed_of(data, example=example), 1)[0][0][0] == 1
-    assert batches(feed_of(data, example=example, loader_workers=0), 1)[0][0][0] == 0
+    assert batches(loader_of(data, example=example), 1)[0][0][0] == 1
+    assert batches(loader_of(data, example=example, loader_workers=0), 1)[0][0][0] == 0
 
 
 def test_reading_ahead_on_the_cpu_takes_a_worker():
     example = lambda n: torch.zeros(n, 3, dtype=torch.int64)  # noqa: E731
-    assert batches(feed_of(Told, example=example, prefetch=2), 1)[0][0][0] == 1
-    feed = feed_of(Told, example=example, prefetch=2, loader_workers=0)
-    assert "nothing is read ahead" in feed.notes[0]
+    assert batches(loader_of(Told, example=example, prefetch=2), 1)[0][0][0] == 1
+    loader = loader_of(Told, example=example, prefetch=2, loader_workers=0)
+    assert "nothing is read ahead" in loader.notes[0]
 
 
 def test_an_error_in_a_worker_arrives_as_it_was():
     with pytest.raises(JobError, match=r"in a worker process \(.*test_runtime_data_workers.py:\d+\): ValueError: sample \d is"):
-        batches(feed_of(Broken, loader_workers=1), 1)
+        batches(loader_of(Broken, loader_workers=1), 1)
 
 
 def test_unpicklable_data_where_it_must_be_pickled():
@@ -172,28 +172,28 @@ def test_unpicklable_data_where_it_must_be_pickled():
 
     data = lambda: DataLoader(Local(), num_workers=1, multiprocessing_context="spawn")  # noqa: E731
     with pytest.raises(JobError, match="cannot be sent to worker processes") as caught:
-        batches(feed_of(data), 1)
+        batches(loader_of(data), 1)
     assert len(caught.value.ways_out) == 2
     assert multiprocessing.active_children() == []
-    assert len(batches(feed_of(Local, loader_workers=1), 1)) == 1  # forked it needs no pickling
+    assert len(batches(loader_of(Local, loader_workers=1), 1)) == 1  # forked it needs no pickling
 
 
 def test_an_iterable_that_workers_share():
     data = lambda: DataLoader(Sharded(), num_workers=2)  # noqa: E731
     example = lambda n: (torch.zeros(n, 2),)  # noqa: E731
 
-    def read(feed, count):
-        steps = feed.steps()
+    def read(loader, count):
+        steps = loader.steps()
         got = [next(steps)[0][0].tolist() for _ in range(count)]
-        feed.close()
+        loader.close()
         return got
 
-    whole = feed_of(data, example=example)
+    whole = loader_of(data, example=example)
     first, rest = read(whole, 3), None
     assert [row[0] for batch in first for row in batch] == [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14]
     rest = read(whole, 2)
     assert [row[0] for batch in rest for row in batch] == [9, 11, 13, 15, 0, 2, 4, 6]
-    resumed = feed_of(data, example=example)
+    resumed = loader_of(data, example=example)
     resumed.load({**whole.state(), "offset": 12, "epoch": 0, "mark": None})
     assert read(resumed, 2) == rest
     assert multiprocessing.active_children() == []
@@ -220,13 +220,13 @@ class Counted(IterableDataset):
 def test_the_stateful_loader_of_torchdata_continues_by_its_state(workers):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
-    def feed():
-        return feed_of(
+    def loader():
+        return loader_of(
             lambda: torchdata.StatefulDataLoader(Counted(), num_workers=workers),
             example=lambda n: torch.zeros(n, 2, dtype=torch.int64),
         )
 
-    whole, resumed = feed(), feed()
+    whole, resumed = loader(), loader()
     steps = whole.steps()
     for _ in range(3):
         next(steps)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpuwise.runtime.build.optimizers import InBackward, Together
+from gpuwise.runtime.build.optimizers import CombinedOptimizer, InBackward
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.health import FirstUpdate
 from gpuwise.runtime.show import read_log
@@ -149,7 +149,7 @@ def test_a_step_that_the_scaler_skips_is_not_the_first_update() -> None:
         torch.manual_seed(0)
         program = build(toy(model=wide), Strategy(precision="amp-fp16", optimizer="adam", optimizer_kernels=kernels), "cpu")
         first = FirstUpdate(program.optimizer, program.names_of_updated())
-        program.accumulate([points(8)])
+        program.accumulate_gradients([points(8)])
         next(iter(program.model.parameters())).grad[0] = torch.inf  # type: ignore[index]
         program.update()
         assert first.notes() is None
@@ -167,7 +167,7 @@ def test_several_optimizers_tied_weights_and_other_layouts_are_looked_at() -> No
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             pass
 
-    both = Together([torch.optim.SGD([a, b], lr=0.1), Nothing([still], lr=0.1)])
+    both = CombinedOptimizer([torch.optim.SGD([a, b], lr=0.1), Nothing([still], lr=0.1)])
     first = FirstUpdate(both, {id(a): "a", id(b): "b", id(still): "still"})
     (a.sum() + b.sum() + still.sum()).backward()
     both.step()

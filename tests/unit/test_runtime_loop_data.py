@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import Strategy
 
 NUMBERS = torch.arange(10.0)
@@ -33,12 +33,12 @@ class Shifted(TensorDataset):
 
 def batches_of(data, *, micro_batch=4, accumulation=1, seed=0, example=lambda n: {"x": torch.zeros(n)}, samples=None):
     job = Job(model=nn.Identity, batch=example, loss=lambda model, batch: batch, data=data, samples=samples)
-    return Feed(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), seed=seed)
+    return MicroBatchLoader(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), seed=seed)
 
 
 def values(batches, steps):
-    feed = batches.steps()
-    leaves = [batch["x"] if isinstance(batch, dict) else batch for _ in range(steps) for batch in next(feed)]
+    steps = batches.steps()
+    leaves = [batch["x"] if isinstance(batch, dict) else batch for _ in range(steps) for batch in next(steps)]
     return [leaf[0].tolist() if isinstance(leaf, tuple | list) else leaf.tolist() for leaf in leaves]
 
 

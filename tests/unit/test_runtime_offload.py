@@ -15,7 +15,7 @@ from tracing_samples import WIDTH, attention_job, class_loss, mlp_job, rows
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.runtime.build import program
-from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, VisitingBlocks
+from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
 from gpuwise.runtime.build.optimizers import make_optimizer
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.build.recompute import apply_recompute
@@ -68,7 +68,7 @@ def test_visiting_blocks_train_the_same_and_hold_one_block_at_a_time(recompute: 
     net = model()
     apply_recompute(net, recompute)
     copies = HostCopies(net.parameters())
-    visiting = VisitingBlocks(net, copies)
+    visiting = StreamedBlocks(net, copies)
     held: list[int] = []
 
     blocks = [p for name, p in net.named_parameters() if name.startswith("layers.")]
@@ -89,7 +89,7 @@ def test_visiting_blocks_train_the_same_and_hold_one_block_at_a_time(recompute: 
 def test_visiting_blocks_serve_inference() -> None:
     expected = model()(BATCH["x"])
     net = model()
-    VisitingBlocks(net, HostCopies(net.parameters()))
+    StreamedBlocks(net, HostCopies(net.parameters()))
     with torch.no_grad():
         assert torch.equal(net(BATCH["x"]), expected)
 
@@ -147,7 +147,7 @@ def test_offload_is_refused_where_there_is_no_other_memory_or_nothing_to_visit()
         build(mlp_job(), Strategy(offload="optimizer"), "cpu")
     net = mlp_job().model()
     with pytest.raises(UnsupportedError, match="no repeated blocks"):
-        VisitingBlocks(net, HostCopies(net.parameters()))
+        StreamedBlocks(net, HostCopies(net.parameters()))
     with pytest.raises(InputError, match="adds nothing"):
         record(attention_job(), Strategy(offload="optimizer", optimizer_in_backward=True))
 

@@ -12,7 +12,7 @@ from tracing_samples import WIDTH, attention_job, mlp_job
 
 from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
 from gpuwise.job import Job, dependencies
-from gpuwise.runtime.build.optimizers import InBackward, Together, hidden_matrices, make_optimizer
+from gpuwise.runtime.build.optimizers import CombinedOptimizer, InBackward, hidden_matrices, make_optimizer
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import KERNELS_OF, OPTIMIZERS, Strategy
 
@@ -92,7 +92,7 @@ def test_a_jobs_own_optimizer_takes_no_kernels_but_steps_in_backward() -> None:
 
 def test_muon_takes_the_matrices_of_blocks_and_leaves_the_rest_to_adamw() -> None:
     _, program = steps(attention_job(), Strategy(optimizer="muon", micro_batch=4), 1)
-    assert isinstance(program.optimizer, Together)
+    assert isinstance(program.optimizer, CombinedOptimizer)
     muon, adamw = program.optimizer.parts
     hidden = {id(p) for p in hidden_matrices(program.model)}
     assert {id(p) for group in muon.param_groups for p in group["params"]} == hidden
@@ -107,7 +107,7 @@ def test_muon_takes_the_matrices_of_blocks_and_leaves_the_rest_to_adamw() -> Non
 def test_several_optimizers_behave_as_one() -> None:
     """What schedulers and checkpoints use: common groups, one state, a state dict that comes back."""
     a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    both = Together([torch.optim.SGD([a], lr=1.0), torch.optim.Adam([b], lr=1.0)])
+    both = CombinedOptimizer([torch.optim.SGD([a], lr=1.0), torch.optim.Adam([b], lr=1.0)])
     scheduler = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 0.5)
     assert [group["lr"] for part in both.parts for group in part.param_groups] == [0.5, 0.5]
     (a.sum() + b.sum()).backward()

@@ -17,7 +17,7 @@ from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.build.own_step import StepContext
 from gpuwise.runtime.build.program import build
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import Strategy
 
 STEPS, SIZE, NOISE = 6, 8, 3
@@ -66,7 +66,7 @@ def gan(**changes) -> Job:
 
 
 def batches_of(job: Job):
-    return itertools.islice((batch for (batch,) in Feed(job, STRATEGY, seed=0).steps()), STEPS)
+    return itertools.islice((batch for (batch,) in MicroBatchLoader(job, STRATEGY, seed=0).steps()), STEPS)
 
 
 def gan_by_hand(job: Job, precision: str = "fp32", *, clip_norm: float | None = None, factor=lambda step: 1.0):
@@ -185,7 +185,7 @@ def test_parts_of_a_plain_loss_are_means_over_the_micro_batches():
     assert [step.parts["entropy"] for step in ours] == plain
     assert [step.loss for step in ours] == pytest.approx([value + 0.5 for value in plain])
     assert {step.parts["half"] for step in ours} == {0.5}
-    first = list(itertools.islice(Feed(toy(), strategy, seed=0).steps(), 4))
+    first = list(itertools.islice(MicroBatchLoader(toy(), strategy, seed=0).steps(), 4))
     assert [step.parts["first"] for step in ours] == pytest.approx([(a["x"][0, 0] + b["x"][0, 0]).item() / 2 for a, b in first])
 
 

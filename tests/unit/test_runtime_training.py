@@ -13,7 +13,7 @@ from torch import nn
 
 from gpuwise.errors import InputError, JobError, MissingDependencyError
 from gpuwise.job import Job
-from gpuwise.runtime.build.average import Average
+from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.checkpoint import CheckpointStore
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.show import read_log
@@ -245,7 +245,7 @@ def test_the_average_follows_and_is_what_is_evaluated_and_exported(tmp_path):
 
 def test_an_average_swaps_back_when_evaluation_fails():
     model = nn.Linear(2, 2)
-    average, before = Average(model, 0.9), model.weight.detach().clone()
+    average, before = ExponentialMovingAverage(model, 0.9), model.weight.detach().clone()
     with torch.no_grad():
         model.weight.add_(1)
 

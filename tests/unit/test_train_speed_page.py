@@ -11,7 +11,7 @@ from benchmarks.train_speed.page import COMMAND, PAGE, RESULTS, page, ratios
 from benchmarks.train_speed.rounds import CONTESTANTS, names
 from benchmarks.train_speed.works import MLP
 
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import Strategy
 
 DATA = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -89,8 +89,8 @@ def test_what_cannot_be_measured_or_mixed_is_refused_before(words, versions, sai
 
 def test_batches_by_hand_come_in_the_order_of_gpuwise():
     epoch_and_more = len(MLP.rows()) // MLP.batch + 3
-    feed = Feed(ours.job_of(MLP, MLP.columns), Strategy(micro_batch=MLP.batch))
-    for (batch,), other in itertools.islice(zip(feed.steps(), peers.ordered(MLP), strict=False), epoch_and_more):
+    loader = MicroBatchLoader(ours.job_of(MLP, MLP.columns), Strategy(micro_batch=MLP.batch))
+    for (batch,), other in itertools.islice(zip(loader.steps(), peers.ordered(MLP), strict=False), epoch_and_more):
         assert torch.equal(batch["x"], other["x"])
         assert torch.equal(batch["y"], other["y"])
 

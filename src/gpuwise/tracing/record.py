@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError
 from gpuwise.job import Job, checked_batch, fingerprint
 from gpuwise.runtime.build.adapters_recorded import only_recorded
-from gpuwise.runtime.build.optimizers import Together
+from gpuwise.runtime.build.optimizers import CombinedOptimizer
 from gpuwise.runtime.build.own_step import check_own_step
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
@@ -177,7 +177,7 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
     optimizer = program.optimizer
     if program.own is not None:
         program.own.context.evaluation = partial(_evaluating, recorder)
-    if isinstance(optimizer, Together):
+    if isinstance(optimizer, CombinedOptimizer):
         optimizer.on_gradient = lambda parameter: _is_gradient(recorder, parameter)
     if really:
         one_step(program, recorder, strategy.but(accumulation=1))

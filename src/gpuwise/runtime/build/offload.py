@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import repeated_blocks
-from gpuwise.runtime.build.optimizers import Together
+from gpuwise.runtime.build.optimizers import CombinedOptimizer
 
 HOST = torch.device("cpu")
 
@@ -46,7 +46,7 @@ class HostCopies(dict[Parameter, Parameter]):
         super().__init__({p: Parameter(on_host(p), requires_grad=p.requires_grad) for p in parameters})
 
 
-class VisitingBlocks:
+class StreamedBlocks:
     """Brings the parameters of a repeated block to the device for its forward and its backward, and frees them after.
 
     A parameter that several modules share stays on the device. While a block is away its parameters have no memory: their
@@ -114,7 +114,7 @@ class VisitingBlocks:
                 state[prefix + name] = self.copies[parameter].detach()
 
 
-class HostOptimizer(Together):
+class HostOptimizer(CombinedOptimizer):
     """An optimizer whose state and step are the host's. copies: what it updates, by the parameter each is a copy of.
 
     Arguments:
@@ -123,7 +123,7 @@ class HostOptimizer(Together):
     """
 
     def __init__(
-        self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer], visiting: VisitingBlocks | None = None
+        self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer], visiting: StreamedBlocks | None = None
     ):
         self._all_copies = copies
         self.copies = {p: copy for p, copy in copies.items() if p.requires_grad}

@@ -109,10 +109,10 @@ def _muon(parameters: Sequence[Parameter], hidden: set[int], learning_rate: floa
         parts.append(torch.optim.Muon(matrices, lr=learning_rate))
     if others:
         parts.append(torch.optim.AdamW(others, lr=learning_rate, fused=True))
-    return parts[0] if len(parts) == 1 else Together(parts)
+    return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
 
 
-class Together(Optimizer):
+class CombinedOptimizer(Optimizer):
     """Several optimizers behind the interface of one: it holds their parameter groups and one common state.
 
     on_gradient: called with a parameter whose gradient has come, where that is used and freed at once (InBackward and
@@ -141,7 +141,7 @@ class Together(Optimizer):
             part.state = self.state
 
 
-class InBackward(Together):
+class InBackward(CombinedOptimizer):
     """Updates each parameter as soon as backward has its gradient, and frees that at once; `step` has nothing left to do.
 
     Arguments:

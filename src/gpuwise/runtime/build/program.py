@@ -14,11 +14,11 @@ from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError,
 from gpuwise.job import Job
 from gpuwise.job.batches import mapped
 from gpuwise.runtime.build.adapters import adapted
-from gpuwise.runtime.build.average import Average
+from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.checkpoint import plain_name
 from gpuwise.runtime.build.compiling import apply_compile
 from gpuwise.runtime.build.named_loss import Parts, check_trains, mean_parts, separated
-from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, VisitingBlocks, refuse_host
+from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks, refuse_host
 from gpuwise.runtime.build.optimizers import InBackward, check_fused_sgd, hidden_matrices, make_optimizer
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, named_optimizers, needs_closure
 from gpuwise.runtime.build.own_step import ONLY, OwnStep, StepContext, check_own_step
@@ -58,12 +58,12 @@ class Program:
         _check_techniques(strategy, device)
         _check_update(job, strategy)
         copies = None if strategy.offload == "none" else HostCopies(model.parameters())
-        visiting = VisitingBlocks(model, copies) if copies and strategy.offload == "parameters" else None
+        visiting = StreamedBlocks(model, copies) if copies and strategy.offload == "parameters" else None
         self.own: OwnStep | None = None
         self.parts: Parts = {}
         self._parts: list[Parts] = []  # of the micro-batches of this step
         self.optimizer = self._make_optimizer(trainable, copies, visiting) if self.trains else None
-        self.average = Average(model, job.ema_decay) if self.trains and job.ema_decay is not None else None
+        self.average = ExponentialMovingAverage(model, job.ema_decay) if self.trains and job.ema_decay is not None else None
         self.scaler = make_scaler(strategy.precision, device.type)
         self._scales = self.scaler.is_enabled()
         self.gradient_norm: torch.Tensor | None = None  # of the latest update, before it was clipped
@@ -105,7 +105,7 @@ class Program:
             sound = self._update(checks_norm=checks_norm)
         if sound and self.average is not None:
             self.average.update()
-        self.discard()
+        self.zero_grad()
         return sound
 
     def _update(self, *, checks_norm: bool) -> bool:
@@ -131,7 +131,7 @@ class Program:
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(self._held if parameters is None else parameters, norm)
         return self.gradient_norm
 
-    def accumulate(self, batches: Sequence[Any]) -> torch.Tensor:
+    def accumulate_gradients(self, batches: Sequence[Any]) -> torch.Tensor:
         """The gradients of one optimizer step, over all its micro-batches. Returns the mean loss, detached, on the device."""
         losses = [self.forward_backward(batch) for batch in batches]
         if self._parts:
@@ -139,8 +139,8 @@ class Program:
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def step(self, batches: Sequence[Any]) -> torch.Tensor:
-        """One optimizer step: `accumulate` and `update`."""
-        loss = self.accumulate(batches)
+        """One optimizer step: `accumulate_gradients` and `update`."""
+        loss = self.accumulate_gradients(batches)
         self.update()
         return loss
 
@@ -174,7 +174,7 @@ class Program:
         """Whether what is trained still is numbers; waits for the device."""
         return bool(torch.isfinite(torch.nn.utils.get_total_norm([p.detach() for p in self._held], norm_type=math.inf)))
 
-    def discard(self) -> None:
+    def zero_grad(self) -> None:
         """Frees the gradients, or sets them to zero where the strategy keeps them."""
         if self.strategy.keep_gradients:
             assert isinstance(self.optimizer, torch.optim.Optimizer)
@@ -204,7 +204,7 @@ class Program:
         return answer[0] if answer else None
 
     def _make_optimizer(
-        self, trainable: list[nn.Parameter], copies: HostCopies | None, visiting: VisitingBlocks | None
+        self, trainable: list[nn.Parameter], copies: HostCopies | None, visiting: StreamedBlocks | None
     ) -> torch.optim.Optimizer | NamedOptimizers:
         """The optimizer of the trainable parameters, or of their copies in host memory; or the job's own, by name."""
         if isinstance(self.job.optimizer, Mapping):

@@ -25,7 +25,7 @@ READ_AHEAD = 2  # micro-batches, on their way to a GPU or of each worker process
 _OPENING = -2  # stands where a micro-batch's first sample does, in the seeds of what job.data() draws
 
 
-class Opener:
+class DataOpener:
     """Opens a job's data, once or, for an iterable, again for each epoch.
 
     ahead: micro-batches to be on their way to the device; samples: in an epoch, where something says it; notes: what the

@@ -59,7 +59,7 @@ class Stream:
         self.first_sample: int | None = None  # a checksum of the epoch's first sample
         self._opened, self._clock = opened, clock
         self.epoch = self._offset = 0
-        self._source: _Here | _InWorkers | None = None
+        self._source: _InProcess | _InWorkerProcesses | None = None
 
     def read(
         self,
@@ -113,14 +113,16 @@ class Stream:
     @property
     def processes(self) -> Workers | None:
         """Those that read, where that is not this process."""
-        return self._source.batches if isinstance(self._source, _InWorkers) else None
+        return self._source.batches if isinstance(self._source, _InWorkerProcesses) else None
 
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
             self._source = None
 
-    def _open(self, epoch: int, *, seed: int, micro_batch: int, mark: Mapping[str, Any] | None) -> _Here | _InWorkers:
+    def _open(
+        self, epoch: int, *, seed: int, micro_batch: int, mark: Mapping[str, Any] | None
+    ) -> _InProcess | _InWorkerProcesses:
         self.close()
         state = None if mark is None else mark["state"]
         with draws_of(seed, epoch, _OPENING):
@@ -130,9 +132,9 @@ class Stream:
             if loader is not None and self.workers:
                 if state is not None:
                     self.notes.append("random draws in the workers of a stateful loader begin anew where the run resumed.")
-                self._source = _InWorkers(loader, self, state, micro_batch, seed=seed_of(seed, epoch, self._offset))
+                self._source = _InWorkerProcesses(loader, self, state, micro_batch, seed=seed_of(seed, epoch, self._offset))
             else:
-                self._source = _Here(data, self.collate, state, seed=seed, epoch=epoch)
+                self._source = _InProcess(data, self.collate, state, seed=seed, epoch=epoch)
         return self._source
 
     def _look_at(self, sample: Any, *, expected: int | None) -> None:
@@ -158,7 +160,7 @@ class Stream:
         return JobError("the job's data has 0 samples.", ["data with samples in it"])
 
 
-class _Here:
+class _InProcess:
     """An iterable that this process reads."""
 
     def __init__(self, data: Any, collate: Collate, state: Any, *, seed: int, epoch: int):
@@ -190,7 +192,7 @@ class _Here:
             self._samples.close()  # its own files, in its own `finally`
 
 
-class _InWorkers:
+class _InWorkerProcesses:
     """An iterable that the workers of the job's DataLoader read, which deliver whole micro-batches."""
 
     def __init__(self, loader: DataLoader[Any], stream: Stream, state: Any, micro_batch: int, *, seed: int):
@@ -211,7 +213,7 @@ class _InWorkers:
         self.batches = Workers(self._loader)
 
     def read(self, offset: int, size: int, *, keep: bool) -> tuple[Any, int]:
-        """See `_Here`; here the size is fixed."""
+        """See `_InProcess`; here the size is fixed."""
         if size != self.micro_batch:
             raise JobError(
                 f"the run began this epoch with worker processes that read micro-batches of {size}; it cannot go on "

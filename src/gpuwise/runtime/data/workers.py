@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.runtime.build.failure import job_line
 
-SHIELDED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+IGNORED_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 # How long a worker may take to end once it was asked to; then it is ended.
 CLOSING_S = 2.0
 _NO_WORKERS = "read in the training's own process: --loader-workers 0"
@@ -50,7 +50,7 @@ class Workers:
         """Processes that read `reader[index]` for each index, `ahead` of them each; the rest as the job's loader says."""
         return cls(
             DataLoader(
-                Guarded(reader),
+                ErrorsAsItems(reader),
                 batch_size=None,
                 sampler=indices,
                 collate_fn=_as_it_is,
@@ -114,21 +114,21 @@ def settings(loader: DataLoader[Any] | None, workers: int) -> dict[str, Any]:
         "num_workers": workers,
         "multiprocessing_context": context,
         "timeout": getattr(loader, "timeout", 0),
-        "worker_init_fn": Shield(getattr(loader, "worker_init_fn", None)),
+        "worker_init_fn": IgnoreSignals(getattr(loader, "worker_init_fn", None)),
     }
 
 
-class Shield:
+class IgnoreSignals:
     """The first thing a worker runs: ignores signals, ends with its parent, then what the job's loader asks for."""
 
     def __init__(self, then: Callable[[int], None] | None):
         self.then = then
 
     def __call__(self, number: int) -> None:
-        for signal_ in SHIELDED:
+        for signal_ in IGNORED_SIGNALS:
             signal.signal(signal_, signal.SIG_IGN)
         if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SHIELDED)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         if self.then is not None:
             self.then(number)
@@ -142,7 +142,7 @@ class WorkerFailure:
     ways_out: tuple[str, ...] = ()
 
 
-class Guarded(Dataset[Any]):
+class ErrorsAsItems(Dataset[Any]):
     """A map-style data set whose errors arrive in the training's process as they were, and in their turn."""
 
     def __init__(self, data: Any):
@@ -200,7 +200,7 @@ def _signals_wait() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
     try:
         yield
     finally:

@@ -21,8 +21,8 @@ HOUR_S = 3600.0
 
 def update(its: Equipment, loss: float) -> ProgressUpdate:
     """The run as it is now."""
-    meter, keeper, forecast = its.meter, its.keeper, its.forecast
-    last = keeper.last if keeper is not None else None
+    meter, checkpoints, forecast = its.meter, its.checkpoints, its.forecast
+    last = checkpoints.last if checkpoints is not None else None
     return ProgressUpdate(
         step=meter.step,
         steps=its.steps,
@@ -40,7 +40,7 @@ def update(its: Equipment, loss: float) -> ProgressUpdate:
         usd_left=usd(its, meter.remaining_s),
         forecast=forecast.step_time_s if forecast else None,
         checkpoint=None if last is None else LastCheckpoint(last[0], meter.now_s - last[1]),
-        checkpoint_problem=keeper.problem if keeper is not None else None,
+        checkpoint_problem=checkpoints.problem if checkpoints is not None else None,
         metrics=its.evaluations.metrics,
     )
 
@@ -110,7 +110,7 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         metrics=dict(its.evaluations.metrics),
         stopped=_kind(its),
         stop_reason=its.stopped,
-        synthetic=its.feed.synthetic,
+        synthetic=its.loader.synthetic,
         notes=tuple(its.notes),
         forecast=None
         if forecast is None or not step_time.steps
@@ -125,7 +125,7 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
         log_path=None if its.log.path is None or not its.begun else str(its.log.path),
         run_folder=None if its.folder is None or not its.begun else str(its.folder.path),
         resumed_from=its.start or None,
-        checkpoints=None if its.keeper is None else its.keeper.told(),
+        checkpoints=None if its.checkpoints is None else its.checkpoints.told(),
         best=its.evaluations.best,
         usd=usd(its, its.spent_s),
         skipped_steps=its.watch.nonfinite,
@@ -145,10 +145,10 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
 
 def _unsaved(its: Equipment) -> Iterator[str]:
     """What of the run is not on the disk, though it was to be: its last checkpoint, its log."""
-    keeper, step = its.keeper, its.meter.step
+    checkpoints, step = its.checkpoints, its.meter.step
     saves = its.request is None or its.request.save  # else there was no time for it, which is said elsewhere
-    if keeper is not None and its.begun and saves and (keeper.last is None or keeper.last[0] != step):
-        yield keeper.problem or f"no checkpoint of step {step}."
+    if checkpoints is not None and its.begun and saves and (checkpoints.last is None or checkpoints.last[0] != step):
+        yield checkpoints.problem or f"no checkpoint of step {step}."
     if its.log.problem:
         yield its.log.problem
 

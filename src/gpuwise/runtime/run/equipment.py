@@ -24,18 +24,18 @@ from gpuwise.runtime.build.host_threads import apply_threads, unusable
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.checkpoint import plain_name
 from gpuwise.runtime.checkpoint.program_state import seed_everything
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import LossWatch, MemoryView, Stall, StallWatch
 from gpuwise.runtime.interruption import ReadWatch, Stop, StopRequest, source_for
+from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, identity_of
-from gpuwise.runtime.run.keeping import Keeper
 from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.neighbours import Neighbours
 from gpuwise.runtime.run.resuming import Parts, to_continue
-from gpuwise.runtime.run.saveable import check_saveable, rehearse_optimizer
+from gpuwise.runtime.run.save_checks import check_saveable, rehearse_optimizer
 from gpuwise.runtime.run.schedule import LearningRate, factor_of
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.show import Fanout, LogStream, RunLog, display, is_stream, writer
@@ -90,11 +90,13 @@ class Equipment:
         stack.callback(self.writers.close)
 
         self._memory = PeakMemory(device)
-        self.feed = self._blaming("opening its data", job.data, lambda: Feed(job, strategy, seed=settings.seed, device=device))
-        stack.callback(self.feed.close)
-        self.notes += self.feed.notes
-        self._feed_notes = len(self.feed.notes)  # more come while an iterable is read
-        self.steps, assumed = count_steps(job, self.feed, strategy, settings)
+        self.loader = self._blaming(
+            "opening its data", job.data, lambda: MicroBatchLoader(job, strategy, seed=settings.seed, device=device)
+        )
+        stack.callback(self.loader.close)
+        self.notes += self.loader.notes
+        self._loader_notes = len(self.loader.notes)  # more come while an iterable is read
+        self.steps, assumed = count_steps(job, self.loader, strategy, settings)
         self.notes += assumed
         self.program = self._blaming("building its model", job.model, lambda: build(job, strategy, device))
         assert self.program.optimizer is not None
@@ -105,41 +107,43 @@ class Equipment:
             )
         self._sound_buffers = sound_buffers(self.program.model)
         self.rate = LearningRate(self.program.optimizer, factor_of(job, self.steps))
-        self.evaluations = Evaluations(job, strategy, settings, self.feed.micro_batches_per_epoch)
+        self.evaluations = Evaluations(job, strategy, settings, self.loader.micro_batches_per_epoch)
         self.watch = LossWatch(on_nonfinite=_patience_of_scaler(self.program.scaler, settings.on_nonfinite))
-        self._parts = Parts(self.program, self.feed, self.evaluations, self.watch)
+        self._parts = Parts(self.program, self.loader, self.evaluations, self.watch)
 
-        self.keeper: Keeper | None = None
+        self.checkpoints: CheckpointManager | None = None
         self.start, self._spent_before_s = 0, 0.0
         self.identity: dict[str, Any] = {}  # of a run that has a folder
         if self.folder is not None:
             self.identity = identity_of(job, strategy, seed=settings.seed, steps=self.steps, plan=plan)
-            self.keeper = Keeper(
+            self.checkpoints = CheckpointManager(
                 self.folder.checkpoints,
                 device,
                 keep=settings.keep,
                 save_every_s=settings.save_every_s,
                 interruptions_per_day=settings.interruptions_per_day,
             )
-            stack.callback(self._close_keeper)
-            checkpoint, told = to_continue(self.folder, self.keeper, self.identity, resume=settings.resume, steps=self.steps)
+            stack.callback(self._close_checkpoints)
+            checkpoint, told = to_continue(
+                self.folder, self.checkpoints, self.identity, resume=settings.resume, steps=self.steps
+            )
             self.notes += told
             if checkpoint is not None:
                 before = self._parts.load(checkpoint)
                 self.start, self._spent_before_s = checkpoint.step, before["spent_s"]
                 self.first_loss, self.good_loss = before["first_loss"], before["last_loss"]
-        self.batches = self.feed.steps()
+        self.batches = self.loader.steps()
         for note in self.notes:
             self.shown.note(note)
         self.meter = Meter(steps=self.steps, global_batch=strategy.global_batch, before=self.start)
-        if self.keeper is not None:
+        if self.checkpoints is not None:
             check_saveable(self._state(), self._meta())  # before anything is trained
         self.stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
         self._stalls: deque[Stall] = deque()
         self.stall = stack.enter_context(
-            StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled, waits_for=self.feed.waits_for)
+            StallWatch(None if self.folder is None else self.folder.path, tell=self._stalled, waits_for=self.loader.waits_for)
         )
-        stack.enter_context(ReadWatch(self.feed, self._ends_now))
+        stack.enter_context(ReadWatch(self.loader, self._ends_now))
         self.memory_bytes: int | None = None
         self.neighbours = Neighbours(torch.get_num_threads()) if device.type == "cpu" else None
         self.paused_s = self.evaluation_s = 0.0  # of the latest pause, of the latest evaluation
@@ -148,7 +152,7 @@ class Equipment:
 
     def first_step_is_done(self, loss: float) -> None:
         """A step had a finite loss: from here on there is something to keep."""
-        if self.keeper is not None and not self.begun:
+        if self.checkpoints is not None and not self.begun:
             check_saveable(self._state(), self._meta())  # of the optimizer, which has had no state until now
         self.started = True
         if not self.begun:
@@ -156,8 +160,8 @@ class Equipment:
             self._begin()
         for note in self.notes:
             self.log.write("event", {"kind": "note", "text": note})
-        if self.keeper is not None:
-            self.keeper.started(now_s=self.meter.now_s)
+        if self.checkpoints is not None:
+            self.checkpoints.started(now_s=self.meter.now_s)
 
     def _begin(self) -> None:
         """Opens what a run that fails in its first step must not have written."""
@@ -183,16 +187,16 @@ class Equipment:
         if self.neighbours is not None and (note := self.neighbours.look(time.monotonic())):
             self.notes.append(note)
             self.tell(note, "note")
-        for note in self.feed.notes[self._feed_notes :]:
-            self._feed_notes += 1
+        for note in self.loader.notes[self._loader_notes :]:
+            self._loader_notes += 1
             self.notes.append(note)
             self.tell(note, "note")
         while self._stalls:
             stall = self._stalls.popleft()
             self.log.write("event", {"kind": "stall", "text": stall.text, "step": self.meter.step, "phase": stall.phase})
-        if self.keeper is None:
+        if self.checkpoints is None:
             return
-        for record, said in self.keeper.look(now_s=self.meter.now_s):
+        for record, said in self.checkpoints.look(now_s=self.meter.now_s):
             if record:
                 self.log.write("checkpoint", record)
             if said:
@@ -214,14 +218,14 @@ class Equipment:
 
     def save(self, step: int, *, best: bool = False, wait: bool = False) -> None:
         """A checkpoint of the run as it is after `step`."""
-        keeper = self.keeper
-        assert keeper is not None
+        checkpoints = self.checkpoints
+        assert checkpoints is not None
         self.stall.beat("save")
         if problem := self.not_finite():
-            keeper.problem = f"no checkpoint of step {step}: {problem}."
-            self.tell(keeper.problem, "checkpoint")
+            checkpoints.problem = f"no checkpoint of step {step}: {problem}."
+            self.tell(checkpoints.problem, "checkpoint")
             return
-        self.timed(lambda: keeper.save(step, self._state(), self._meta(), best=best, wait=wait))
+        self.timed(lambda: checkpoints.save(step, self._state(), self._meta(), best=best, wait=wait))
         self.look()
 
     def not_finite(self) -> str | None:
@@ -234,10 +238,10 @@ class Equipment:
 
     def save_last(self, step: int) -> None:
         """As `save`, and waits until it is on the disk. What an evaluation has just saved is not saved again."""
-        assert self.keeper is not None
-        self.keeper.wait()
+        assert self.checkpoints is not None
+        self.checkpoints.wait()
         self.look()
-        if self.keeper.last is None or self.keeper.last[0] != step:
+        if self.checkpoints.last is None or self.checkpoints.last[0] != step:
             self.save(step, wait=True)
 
     @property
@@ -256,7 +260,7 @@ class Equipment:
 
     def epoch(self, samples: int) -> float | None:
         """Passes over the data so far."""
-        whole = self.feed.samples_per_epoch
+        whole = self.loader.samples_per_epoch
         return None if not whole else samples / whole
 
     def tell(self, text: str, kind: str = "event", **fields: Any) -> None:
@@ -305,16 +309,16 @@ class Equipment:
         now_s = time.perf_counter()
         if not self.stop.pending and now_s < self.stop.look_s:
             return None
-        return self.stop.check(now_s, self.meter.recent_step_time_s, self.keeper.save_s if self.keeper else 0.0)
+        return self.stop.check(now_s, self.meter.recent_step_time_s, self.checkpoints.save_s if self.checkpoints else 0.0)
 
     def _example(self) -> Any:
         with suppress(Exception):  # the user's own code, and there may be no memory left for it
             return self.job.batch(self.strategy.micro_batch)
         return None
 
-    def _close_keeper(self) -> None:
-        assert self.keeper is not None
-        self.keeper.wait()
+    def _close_checkpoints(self) -> None:
+        assert self.checkpoints is not None
+        self.checkpoints.wait()
         if self.begun:
             self.look()
 

@@ -6,12 +6,12 @@ import math
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
 
 
-def count_steps(job: Job, feed: Feed, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[str]]:
+def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[str]]:
     """Optimizer steps of a run, at least one, and what was assumed. Samples and tokens are rounded up to whole steps.
 
     Raises JobError where nothing says how long an epoch is, InputError for tokens of a job that has none.
@@ -27,7 +27,7 @@ def count_steps(job: Job, feed: Feed, strategy: Strategy, settings: TrainSetting
                 ["--samples or --epochs", "tokens_per_sample=... in the Job"],
             )
         return math.ceil(settings.tokens / (job.tokens_per_sample * strategy.global_batch)), []
-    micro_batches = feed.micro_batches_per_epoch
+    micro_batches = loader.micro_batches_per_epoch
     if micro_batches is None:
         raise JobError("nothing says how many samples an epoch of this job has.", ["samples=... in the Job", "--steps N"])
     assumed = [] if settings.epochs else ["trained for one epoch; --epochs or --steps changes it."]

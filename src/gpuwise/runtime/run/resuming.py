@@ -9,11 +9,11 @@ from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.checkpoint.program_state import load_program, program_state
-from gpuwise.runtime.data import Feed
+from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import LossWatch
+from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, check_continues
-from gpuwise.runtime.run.keeping import Keeper
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Parts:
     """All that the next step depends on, and what is said of the run."""
 
     program: Program
-    feed: Feed
+    loader: MicroBatchLoader
     evaluations: Evaluations
     watch: LossWatch
 
     def state(self, account: dict[str, Any]) -> dict[str, Any]:
         """To be saved; account: what the run's own account is made of. Tensors are the program's own, not copies."""
-        run = {**account, "data": self.feed.state(), "evaluations": self.evaluations.state(), "losses": self.watch.state()}
+        run = {**account, "data": self.loader.state(), "evaluations": self.evaluations.state(), "losses": self.watch.state()}
         return {**program_state(self.program), "run": run}
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -36,14 +36,14 @@ class Parts:
         state = checkpoint.load()
         run: dict[str, Any] = state.pop("run")
         load_program(self.program, state)
-        self.feed.load(run.pop("data"))
+        self.loader.load(run.pop("data"))
         self.evaluations.load(run.pop("evaluations"), checkpoint.step)
         self.watch.load(run.pop("losses"))
         return run
 
 
 def to_continue(
-    folder: RunFolder, keeper: Keeper, identity: dict[str, Any], *, resume: str, steps: int
+    folder: RunFolder, checkpoints: CheckpointManager, identity: dict[str, Any], *, resume: str, steps: int
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint of the run in the folder, None where the run is to begin; and what to say of it.
 
@@ -60,7 +60,7 @@ def to_continue(
     if found is not None:
         notes = check_continues(found, identity, folder.path)
         identity["begun"] = found.get("begun")
-    checkpoint, told = keeper.latest()
+    checkpoint, told = checkpoints.latest()
     if checkpoint is None:
         if resume == "must":
             raise InputError(

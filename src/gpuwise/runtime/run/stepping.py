@@ -11,8 +11,8 @@ from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.health import FirstUpdate, LossEvent, write_bad_batch
 from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
 from gpuwise.runtime.run.equipment import Equipment
-from gpuwise.runtime.run.judging import Cause, Judge
 from gpuwise.runtime.run.losses import DeviceLosses
+from gpuwise.runtime.run.update_guard import Cause, UpdateGuard
 
 NAMED = 5  # parameters that a note names
 
@@ -44,7 +44,7 @@ class Stepper:
         self.parts: dict[str, float] = {}
         self._skips = its.settings.on_nonfinite == "skip"
         self._judges = its.program.device.type == "cpu" or self._skips  # the loss is known before the update
-        self._judge = Judge(its.program, skips=self._skips)
+        self._judge = UpdateGuard(its.program, skips=self._skips)
         self._first: FirstUpdate | None = FirstUpdate(its.program.optimizer, its.program.names_of_updated())
         self._waiting: DeviceLosses[_LogRow] | None = None  # made when a step shows how many numbers it has
 
@@ -57,7 +57,7 @@ class Stepper:
         except (ReadGivenUp, *AT_ONCE):
             raise
         except BaseException as error:  # the user's own code may raise anything
-            if its.keeper is not None and its.begun:  # what was trained up to here is sound
+            if its.checkpoints is not None and its.begun:  # what was trained up to here is sound
                 self.settle()
                 its.save_last(step - 1)
             raise job_failure(
@@ -68,7 +68,7 @@ class Stepper:
         try:
             its.rate.set(step - 1)
             self._judge.before()
-            loss = program.accumulate(micro_batches)
+            loss = program.accumulate_gradients(micro_batches)
             if step == its.start + 1:
                 its.notes += self._untrained()
             cause: Cause | None = None
@@ -98,7 +98,7 @@ class Stepper:
             meter.step_time_s,
             meter.data_s,
             norm if math.isfinite(norm) else None,
-            its.feed.places,
+            its.loader.places,
             tuple(parts),
             cause,
         )
@@ -192,7 +192,7 @@ class Stepper:
         if its.folder is not None and its.begun:
             with suppress(OSError):  # a full disk must not hide what is wrong
                 path = write_bad_batch(
-                    its.folder.path, its.feed.where(row.places), loss=event.loss, step=event.step, seed=its.settings.seed
+                    its.folder.path, its.loader.where(row.places), loss=event.loss, step=event.step, seed=its.settings.seed
                 )
                 saved = f" Its data is named in {path}."
         # fp16 finds its scale by trying, but no scale helps against NaN in the data.

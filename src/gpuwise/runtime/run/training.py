@@ -176,8 +176,8 @@ class Training:
                 if self._look_around():
                     return
                 look_s = now_s + LOOK_EVERY_S
-                if its.keeper is not None:
-                    look_s = min(look_s, its.keeper.due_s)
+                if its.checkpoints is not None:
+                    look_s = min(look_s, its.checkpoints.due_s)
                 meter.fetch()
         stepper.settle()
 
@@ -190,7 +190,7 @@ class Training:
             its.writers.scalars(meter.step, account.scalars(its, self._stepper.parts))
         evaluates = not last and self.step >= its.evaluations.due_at
         next_s = meter.recent_step_time_s + (its.evaluation_s if evaluates else 0.0)
-        request = its.stop.check(meter.now_s, next_s, its.keeper.save_s if its.keeper else 0.0)
+        request = its.stop.check(meter.now_s, next_s, its.checkpoints.save_s if its.checkpoints else 0.0)
         for note in its.stop.take_notes():
             its.tell(note, "notice")
         if evaluates and request is None:
@@ -201,7 +201,7 @@ class Training:
             self._end_by(request)
         elif its.evaluations.over and not last:
             its.stopped = "early stop"
-        elif its.keeper is not None and not last and meter.now_s >= its.keeper.due_s:
+        elif its.checkpoints is not None and not last and meter.now_s >= its.checkpoints.due_s:
             self._stepper.settle()
             its.save(self.step)
         return its.stopped is not None
@@ -209,7 +209,7 @@ class Training:
     def _without_data(self, given_up: ReadGivenUp) -> None:
         """The run is to end, and the data of its next step does not come: it ends as it was after the step before."""
         its = self._with
-        waits = its.feed.waits_for()
+        waits = its.loader.waits_for()
         self.step -= 1
         for note in its.stop.take_notes():
             its.tell(note, "notice")
@@ -242,11 +242,11 @@ class Training:
         try:
             best = its.evaluations.seen(self.step, metrics)
         except InputError:  # a metric that is not there: known now, and no reason to lose what was trained
-            if its.keeper is not None and its.begun:
+            if its.checkpoints is not None and its.begun:
                 self._stepper.settle()
                 its.save_last(self.step)
             raise
-        if best and its.keeper is not None:
+        if best and its.checkpoints is not None:
             self._stepper.settle()
             its.save(self.step, best=True)
 
@@ -258,6 +258,6 @@ class Training:
         if its.stopped is None and its.evaluations.done_at != self.step:
             self._evaluate()
         its.stall.beat("end")
-        if its.keeper is not None and its.begun and (its.request is None or its.request.save):
+        if its.checkpoints is not None and its.begun and (its.request is None or its.request.save):
             its.save_last(self.step)
         self.result = account.conclude(its, self._stepper.loss, self._stepper.parts)

@@ -9,7 +9,7 @@ import math
 import sys
 from typing import TextIO
 
-from gpuwise.runtime.show.stream import SturdyStream
+from gpuwise.runtime.show.stream import TolerantStream
 from gpuwise.runtime.show.update import ProgressUpdate, beside
 
 LINE_EVERY_S = 10.0
@@ -24,7 +24,7 @@ class Display:
     every_s = math.inf
 
     def __init__(self, stream: TextIO | None = None):
-        self.stream = SturdyStream(stream or sys.stderr)
+        self.stream = TolerantStream(stream or sys.stderr)
         self._next_s = -math.inf
 
     def due(self, now_s: float) -> bool:

@@ -8,7 +8,7 @@ from typing import TextIO
 _ASCII = str.maketrans({"·": "-", "µ": "u", "…": "...", "–": "-", "—": "-", "×": "x"})
 
 
-class SturdyStream:
+class TolerantStream:
     """A text stream that goes on when what is behind it is gone (a closed terminal, a broken pipe): it drops what it is given.
 
     gone: whether that has happened. unicode: whether it has every character; one without an encoding, as of a test, has.

@@ -13,7 +13,7 @@ from tests.training_samples import toy, train
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.checkpoint import CheckpointStore
-from gpuwise.runtime.run.saveable import rehearse_optimizer
+from gpuwise.runtime.run.save_checks import rehearse_optimizer
 from gpuwise.strategy import Strategy
 
 

@@ -28,7 +28,7 @@ class Cause(NamedTuple):
     of_data: bool = False
 
 
-class Judge:
+class UpdateGuard:
     """Makes the updates of a program. Call `before` first, then one of the two others with the loss.
 
     Buffers that forward wrote (batch norm's statistics) go back where the update is skipped: by `skips`, or by a loss scaler
@@ -56,7 +56,7 @@ class Judge:
         elif finite and self._gradients_are_sound() and self.program.update(checks_norm=True):
             return loss, None
         else:
-            self.program.discard()
+            self.program.zero_grad()
         if self._buffers is not None and not (self._scales and finite):
             self._buffers.restore()
         if not finite:

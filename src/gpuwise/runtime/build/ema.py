@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 
-class Average:
+class ExponentialMovingAverage:
     """Averages of the trained parameters of a model, on its device and in its types.
 
     After step n the average moves by 1 - min(decay, (1 + n) / (10 + n)) towards the parameters: the early bound, as
-    TensorFlow's ExponentialMovingAverage has it, lets it follow while they still move far.
+    TensorFlow's class of this name has it, lets it follow while they still move far.
     """
 
     def __init__(self, model: nn.Module, decay: float):

@@ -1,4 +1,4 @@
-"""Keeper: when a run is saved, what became of it, and what that took."""
+"""CheckpointManager: when a run is saved, what became of it, and what that took."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpuwise.units import format_duration
 Event = tuple[dict[str, Any], str]  # a record for the log, and a sentence for the user or ""
 
 
-class Keeper:
+class CheckpointManager:
     """The checkpoints of one run, written while it goes on.
 
     Arguments:

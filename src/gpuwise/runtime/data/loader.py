@@ -1,4 +1,4 @@
-"""Feed: micro-batches for the training loop, from the job's data or synthetic when it has none."""
+"""MicroBatchLoader: micro-batches for the training loop, from the job's data or synthetic when it has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
 from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
-from gpuwise.runtime.data.opening import Opener, Source
+from gpuwise.runtime.data.opening import DataOpener, Source
 from gpuwise.runtime.data.order import Chunk, shuffled
 from gpuwise.runtime.data.prefetch import CudaCopies, ahead
 from gpuwise.runtime.data.samples import Samples
@@ -23,7 +23,7 @@ from gpuwise.strategy import Strategy
 _CPU = torch.device("cpu")
 
 
-class Feed:
+class MicroBatchLoader:
     """The micro-batches of a job, `strategy.micro_batch` samples each, epoch after epoch without end.
 
     The order depends on `seed` and the epoch alone. Samples left over at the end of an epoch, fewer than a micro-batch,
@@ -54,7 +54,7 @@ class Feed:
         self._places: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
         self._position, self._mark = (0, 0), None  # of the sample that comes next
         self._saved: dict[str, Any] = {"mark": None, "first_sample": None}  # what else a saved position says of a stream
-        opener = Opener(job, strategy, seed=seed, device=device, notes=self.notes)
+        opener = DataOpener(job, strategy, seed=seed, device=device, notes=self.notes)
         self._source, self._ahead = opener.source(), opener.ahead
         self.synthetic = isinstance(self._source, Synthetic)
         self.samples_per_epoch = opener.samples
