@@ -37,8 +37,8 @@ def batches_of(data, *, micro_batch=4, accumulation=1, seed=0, example=lambda n:
 
 
 def values(batches, steps):
-    steps = batches.steps()
-    leaves = [batch["x"] if isinstance(batch, dict) else batch for _ in range(steps) for batch in next(steps)]
+    taken = batches.steps()
+    leaves = [batch["x"] if isinstance(batch, dict) else batch for _ in range(steps) for batch in next(taken)]
     return [leaf[0].tolist() if isinstance(leaf, tuple | list) else leaf.tolist() for leaf in leaves]
 
 
