@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from gpuwise.version import __version__
 
 _HOME = {
     "Job": "gpuwise.job",

@@ -16,8 +16,8 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.detect.memory import Memory
 from gpuwise.measure.child import ChildDiedError
-from gpuwise.measure.result import Progress
 from gpuwise.measure.run import MOST_DEATHS, measure
+from gpuwise.results.measurement import Progress
 
 
 @pytest.fixture

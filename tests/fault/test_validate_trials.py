@@ -14,7 +14,7 @@ from gpuwise.api.validating import Doing
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError
 from gpuwise.measure.child import ChildDiedError
-from gpuwise.measure.trial_result import FAILED, MEASURED, OUT_OF_MEMORY
+from gpuwise.results.validation import FAILED, MEASURED, OUT_OF_MEMORY
 
 pytest.importorskip("torch")
 

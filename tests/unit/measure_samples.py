@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwise.measure.result import AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Timing
+from gpuwise.results.measurement import AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Timing
 
 MIB = 2**20
 

@@ -19,7 +19,7 @@ from gpuwise.hardware.load import Busy
 from gpuwise.hardware.measured import path_of
 from gpuwise.measure import run as module
 from gpuwise.measure.child import ChildDiedError
-from gpuwise.measure.result import AchievedPeak, MeasuredRow, MemoryLevel, Timing
+from gpuwise.results.measurement import AchievedPeak, MeasuredRow, MemoryLevel, Timing
 
 CHIP = Catalog().chips["epyc-9654"]
 QUIET = Busy(1000.0, 5e8, 2000.0, 2, busy_s=100.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)

@@ -14,7 +14,7 @@ from gpuwise.api import history, measured
 from gpuwise.api.forecasting import forecast_step
 from gpuwise.api.history import HistoryEntry
 from gpuwise.api.sources import source_of
-from gpuwise.measure.trial_result import METHOD
+from gpuwise.results.validation import METHOD
 from gpuwise.trace.digest import digest
 
 ENTRY = HistoryEntry(

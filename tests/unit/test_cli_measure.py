@@ -16,8 +16,8 @@ from gpuwise import api
 from gpuwise.cli.main import main
 from gpuwise.cli.measure_progress import shown
 from gpuwise.errors import MissingDependencyError
-from gpuwise.measure.result import Progress
 from gpuwise.report.measure import GROUP_WORDS
+from gpuwise.results.measurement import Progress
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_the_function_and_the_package_share_a_name(asked):
     assert gpuwise.measure(quick=True) is CPU
     assert api.measure() is CPU
     assert asked == [True, False]
-    assert gpuwise.measure.result.Row is type(CPU.rows[0])
+    assert gpuwise.measure.__path__  # the package
 
 
 def test_without_pytorch_it_says_what_to_install(asked, monkeypatch):

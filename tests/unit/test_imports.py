@@ -16,11 +16,24 @@ import gpuwise
 ROOT = Path(gpuwise.__file__).parent
 # From the top of the house down: a package imports only what stands before it. Packages on one line are one floor.
 FLOORS = [
-    {"atomic", "errors", "json_types", "lazy", "plain_files", "printed", "units", "strategy", "step_settings"},
+    {
+        "atomic",
+        "errors",
+        "json_types",
+        "lazy",
+        "plain_files",
+        "printed",
+        "units",
+        "version",
+        "notes",
+        "strategy",
+        "step_settings",
+    },
     {"hardware"},
     {"trace"},
     {"cost"},
     {"plan"},
+    {"results"},
     {"report"},
     {"job"},
     {"runtime"},
@@ -39,12 +52,15 @@ TORCH_FREE = (
     "plain_files",
     "printed",
     "units",
+    "version",
+    "notes",
     "strategy",
     "step_settings",
     "hardware",
     "trace",
     "cost",
     "plan",
+    "results",
     "report",
     "api",
     "cli",
@@ -59,27 +75,18 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imports(path: Path, *, inside_functions: bool) -> set[str]:
-    """Modules of gpuwise that a file imports, those only for the type checker left out."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not inside_functions:
-            return
+def imports(path: Path) -> set[str]:
+    """Modules of gpuwise that a file imports anywhere: inside functions and for the type checker, too."""
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                found.add(whole if whole in MODULES else node.module or "")
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(path.read_text(encoding="utf-8")))
-    return {name for name in found if name.split(".")[0] == "gpuwise"}
+                imported.add(whole if whole in MODULES else node.module or "")
+    return {name for name in imported if name.split(".")[0] == "gpuwise"}
 
 
 def in_a_fresh_python(code: str) -> str:
@@ -95,15 +102,14 @@ def test_every_package_has_its_floor():
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "gpuwise"])
 def test_a_package_imports_only_packages_above_it(name: str):
     package = name.split(".")[1]
-    for imported in imports(MODULES[name], inside_functions=True):
-        if imported == "gpuwise":  # for its __version__; it loads nothing by itself
-            continue
+    for imported in imports(MODULES[name]):
+        assert imported != "gpuwise", f"{name} imports the whole package, which stands below every room"
         other = imported.split(".")[1]
         assert other == package or FLOOR[other] <= FLOOR[package], f"{name} imports {imported}"
 
 
 def test_no_circular_imports():
-    graph = {name: imports(path, inside_functions=False) & set(MODULES) - {name} for name, path in MODULES.items()}
+    graph = {name: imports(path) & set(MODULES) - {name} for name, path in MODULES.items()}
     list(TopologicalSorter(graph).static_order())  # raises CycleError with the cycle
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from gpuwise.measure.probes import cases, kernels, peaks, products, streaming  # noqa: E402
 from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel  # noqa: E402
-from gpuwise.measure.result import GROUPS, Timing  # noqa: E402
+from gpuwise.results.measurement import GROUPS, Timing  # noqa: E402
 
 CPU = torch.device("cpu")
 DTYPES = ("fp32", "bf16", "fp16")

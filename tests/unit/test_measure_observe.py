@@ -22,9 +22,9 @@ from gpuwise.cost.calibration.machine import parse_machine  # noqa: E402
 from gpuwise.measure import observe as module  # noqa: E402
 from gpuwise.measure import worker  # noqa: E402
 from gpuwise.measure.observe import MOST_STEPS, Observation, observe  # noqa: E402
-from gpuwise.measure.result import MeasuredRow  # noqa: E402
 from gpuwise.measure.samples import StepSamples  # noqa: E402
 from gpuwise.measure.stages import Stage  # noqa: E402
+from gpuwise.results.measurement import MeasuredRow  # noqa: E402
 from gpuwise.strategy import Strategy  # noqa: E402
 from gpuwise.trace import COLUMNS  # noqa: E402
 from gpuwise.tracing.record import record_many  # noqa: E402

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from gpuwise.hardware.detect import Cache, Cpu, detect_cpu  # noqa: E402
 from gpuwise.measure.probes import copies, disk, launch, loader, memory, peaks  # noqa: E402
-from gpuwise.measure.result import GROUPS, MeasuredRow, Timing  # noqa: E402
+from gpuwise.results.measurement import GROUPS, MeasuredRow, Timing  # noqa: E402
 
 CPU = torch.device("cpu")
 BUDGET_S = 0.02

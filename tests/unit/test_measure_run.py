@@ -16,8 +16,8 @@ from gpuwise.cost.calibration import calibration
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.measured import as_measured
 from gpuwise.hardware.types import Source
-from gpuwise.measure.result import METHOD, Progress
 from gpuwise.measure.run import measure
+from gpuwise.results.measurement import METHOD, Progress
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from gpuwise.measure import timing as module
-from gpuwise.measure.result import Timing
 from gpuwise.measure.timing import FEWEST_ROUNDS, LEAST_ROUND_S, summary, timed, wall_seconds
+from gpuwise.results.measurement import Timing
 
 
 class Clock:

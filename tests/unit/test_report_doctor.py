@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from gpuwise.api import installation as module
-from gpuwise.api.installation import Installation, inspect_installation
+from gpuwise.api.installation import inspect_installation
 from gpuwise.hardware import Catalog, Cpu, Gpu
 from gpuwise.hardware.detect import Detected, GpuLoad, GpuPair, Interconnect, NumaNode, detect, machine_key
 from gpuwise.report.doctor import doctor_report
 from gpuwise.report.json import to_json
+from gpuwise.results.installation import Installation
 
 GPU = Gpu("NVIDIA H100 80GB HBM3", 80 << 30, driver="570.1", power_limit_w=500.0, default_power_limit_w=700.0, nvlinks=18)
 LOAD = GpuLoad(GPU.name, 0.45, 80 << 30, 3 << 30, (5, 6), power_limit_w=500.0, held_back=("power limit",))

@@ -11,10 +11,10 @@ import pytest
 from measure_samples import CPU, EMPTY, GPU, INCOMPLETE, SAMPLES
 
 from gpuwise.errors import InputError, MissingDependencyError
-from gpuwise.measure.result import MemoryLevel
 from gpuwise.report.machine_picture import draw, save_picture
 from gpuwise.report.machine_text import text_picture
 from gpuwise.report.picture import LogGrid, apart, check_drawable
+from gpuwise.results.measurement import MemoryLevel
 
 # Bandwidths so near to each other that names along their slants would touch.
 CLOSE = replace(CPU, memory=(MemoryLevel("L2", 36e9, 2**21), MemoryLevel("L3", 34e9, 2**25), CPU.memory[-1]))

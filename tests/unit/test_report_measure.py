@@ -10,11 +10,11 @@ import pytest
 from measure_samples import CPU, DETECTED, EMPTY, GPU, INCOMPLETE, SAMPLES, UNKNOWN_SHEET, timing
 from rich.console import Console
 
-from gpuwise.measure.result import GROUPS, MeasuredRow
 from gpuwise.report.detected import detected_words
 from gpuwise.report.json import to_json
 from gpuwise.report.machine_text import LETTERS
 from gpuwise.report.measure import GROUP_WORDS, achieved, measure_report, rate_of, row_words
+from gpuwise.results.measurement import GROUPS, MeasuredRow
 
 
 def text(report: object, width: int = 160) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from torch import nn
 
 from gpuwise.report.train import train_report
-from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, StepTime, TrainResult, measured_step_time
+from gpuwise.results.training import ForecastCheck, MemoryCheck, StepTime, TrainResult, measured_step_time
 from gpuwise.strategy import Strategy
 
 RESULT = TrainResult(

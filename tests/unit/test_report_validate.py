@@ -11,9 +11,9 @@ from rich.console import Console
 from validation_samples import BROKEN, GOOD, LARGE, SLOW, validation
 
 from gpuwise.errors import InputError
-from gpuwise.measure.trial_result import MeasuredStep, Trial, Validation
 from gpuwise.report.validate import validate_report
 from gpuwise.report.validate_page import save_page
+from gpuwise.results.validation import MeasuredStep, Trial, Validation
 
 ALL = validation(GOOD, SLOW, LARGE, BROKEN)
 

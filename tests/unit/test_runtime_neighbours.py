@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gpuwise.hardware.load import Busy, processor_times
+from gpuwise.results.training import ForecastCheck
 from gpuwise.runtime.run.neighbours import LOOK_EVERY_S, Neighbours
-from gpuwise.runtime.run.result import ForecastCheck
 
 Clock = Callable[[], Busy]
 

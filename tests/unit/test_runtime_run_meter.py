@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpuwise.results.training import WARMUP_STEPS
 from gpuwise.runtime.run import meter as meter_module
 from gpuwise.runtime.run.meter import Meter
-from gpuwise.runtime.run.result import WARMUP_STEPS
 
 DATA_S, STEP_S = 0.25, 0.75
 

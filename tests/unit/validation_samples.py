@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuwise.measure.result import Timing
-from gpuwise.measure.trial_result import FAILED, MEASURED, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
+from gpuwise.results.measurement import Timing
+from gpuwise.results.validation import FAILED, MEASURED, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
 from gpuwise.strategy import Strategy
 
 FORECAST: dict[str, Any] = {

@@ -27,13 +27,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gpuwise import __version__
 from gpuwise.api.files_read import FilesRead, state_of
 from gpuwise.errors import FileFormatError, GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.parsed import OFF, cache_home, switched_off
 from gpuwise.plain_files import parse_json, read_regular, reason_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import TraceFamily, load, save
+from gpuwise.version import __version__
 
 FORMAT = 1  # counted up when an entry changes its form
 RECORDING = ("strategy.py", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording

@@ -6,55 +6,21 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from gpuwise import __version__
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.detect import Detected, detect, machine_key, machine_of
-from gpuwise.printed import Printed
+from gpuwise.results.installation import Installation
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
+from gpuwise.version import __version__
 
 PACKAGES = ("numpy", "click", "rich", "torch", "torchvision", "safetensors", "transformers", "timm")
 CUDA_LIBRARY = b"libtorch_cuda.so"
-
-
-@dataclass(frozen=True, repr=False)
-class Installation(Printed):
-    """What was found.
-
-    versions: of packages, None where absent. machine: in words. device: what `here` is. machine_key: this hardware's name in
-    files. detected: all that was found of this machine (gpuwise.hardware.detect.Detected); cpu is of it, gpus its GPUs by name.
-    unverified: figures of chips without a verified source. presets: the PyTorch version each was recorded with, None where the
-    recording is missing. problems: what should be mended.
-    """
-
-    versions: Mapping[str, str | None] = field(hash=False)
-    machine: str
-    device: str
-    cpu: Mapping[str, Any] = field(hash=False)
-    gpus: tuple[str, ...]
-    chips: int
-    links: int
-    offers: int
-    prices_from: str
-    prices_to: str
-    stale_offers: int
-    unverified: int
-    config_files: tuple[str, ...]
-    presets: Mapping[str, str | None] = field(hash=False)
-    problems: tuple[str, ...] = ()
-    machine_key: str = ""
-    detected: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `gpuwise doctor --json`."""
-        return asdict(self)
 
 
 def inspect_installation(catalog: Catalog) -> Installation:

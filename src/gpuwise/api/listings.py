@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from gpuwise.errors import unknown_name
 from gpuwise.hardware import Chip, Offer, load_catalog, parse_filter
 from gpuwise.hardware.filters import check_values
-from gpuwise.hardware.types import Source
-
-
-@dataclass(frozen=True)
-class UnpricedOffer:
-    """A machine that is offered, but that nothing can be planned on. count: devices, None where unknown."""
-
-    provider: str
-    instance: str
-    region: str
-    chip_id: str | None
-    count: float | None
-    why: str
-    source: Source
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `gpuwise offers --unpriced --json`."""
-        return {
-            "provider": self.provider,
-            "instance": self.instance,
-            "region": self.region,
-            "chip_id": self.chip_id,
-            "count": self.count,
-            "why": self.why,
-            "source": str(self.source),
-        }
+from gpuwise.results.listings import UnpricedOffer
 
 
 def chips(filter: str = "") -> tuple[Chip, ...]:

@@ -11,7 +11,7 @@ from gpuwise.api import history
 from gpuwise.cost.calibration import PROVENANCE
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.hardware.types import Chip
-from gpuwise.measure.trial_result import METHOD
+from gpuwise.results.validation import METHOD
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.trace.digest import digest

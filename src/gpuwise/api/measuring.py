@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import MachineMeasurement, Progress
+    from gpuwise.results.measurement import MachineMeasurement, Progress
 
 
 def measure(*, quick: bool = False, progress: Callable[[Progress], None] | None = None) -> MachineMeasurement:

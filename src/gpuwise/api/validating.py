@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from gpuwise import __version__
 from gpuwise.api import history
 from gpuwise.api.measured import machine_key
 from gpuwise.api.sources import TRACE_SUFFIX
@@ -24,9 +23,10 @@ from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.load import disturbances, load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
-from gpuwise.measure.trial_result import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
+from gpuwise.results.validation import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
 from gpuwise.step_settings import DeviceSettings, check_mode, flag_of, given, sizes_of, strategy_of
 from gpuwise.trace.presets.table import PRESETS
+from gpuwise.version import __version__
 
 if TYPE_CHECKING:
     from gpuwise.job import Job

@@ -33,7 +33,6 @@ from gpuwise.strategy import Mesh, Strategy
 from gpuwise.units import parse_duration, parse_usd
 
 if TYPE_CHECKING:
-    from gpuwise.api.installation import Installation
     from gpuwise.cost.forecast import Forecast
     from gpuwise.cost.memory.timeline import Timeline
     from gpuwise.hardware.catalog import Catalog
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.compare import CompareRow, Comparison
     from gpuwise.plan.fit.types import FitResult
     from gpuwise.plan.types import PlanResult
+    from gpuwise.results.installation import Installation
     from gpuwise.trace import TraceFamily
 
 # Operations of a step (two micro-batches) up to which a job is traced a second time unasked. Counted, not timed, so that

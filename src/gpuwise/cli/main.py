@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from gpuwise import __version__
 from gpuwise.cli import failure
 from gpuwise.cli.stdout import given_back
 from gpuwise.cli.streams import flush_stdout, ready_streams
 from gpuwise.errors import unknown_name
+from gpuwise.version import __version__
 
 VERBS = {
     "plan": "Which hardware, how many, which settings, inside a budget and a deadline.",

@@ -12,7 +12,7 @@ from gpuwise.report.picture import shortened
 from gpuwise.units import format_duration
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import MeasuredRow, Progress
+    from gpuwise.results.measurement import MeasuredRow, Progress
 
 _BAR_CELLS = 14
 _COUNT_CELLS = 10  # of "123/123" and the blanks around it

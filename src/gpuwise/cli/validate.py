@@ -13,7 +13,7 @@ from gpuwise.step_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from gpuwise.api.validating import Doing
-    from gpuwise.measure.trial_result import Trial
+    from gpuwise.results.validation import Trial
 
 
 class _ValidateCommand(JobCommand):

@@ -18,8 +18,8 @@ from gpuwise.hardware.load import all_busy, disturbances, load
 from gpuwise.hardware.measured import path_of
 from gpuwise.measure.calibration_file import check_writable, write
 from gpuwise.measure.child import ChildDiedError, answers
-from gpuwise.measure.result import METHOD, AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Progress
 from gpuwise.measure.stages import Stage, stages
+from gpuwise.results.measurement import METHOD, AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Progress
 
 WORKER = "gpuwise.measure.worker"
 LEAST_MEMORY_BYTES = 2**30

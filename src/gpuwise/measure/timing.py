@@ -9,7 +9,7 @@ from math import ceil
 
 import torch
 
-from gpuwise.measure.result import Timing
+from gpuwise.results.measurement import Timing
 
 LEAST_ROUND_S = 2e-4  # a round that is shorter is mostly the clock and the scheduler
 FEWEST_ROUNDS = 3

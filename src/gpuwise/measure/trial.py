@@ -11,10 +11,10 @@ import torch
 
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.batches import mapped
-from gpuwise.measure.result import Timing
 from gpuwise.measure.timing import device_seconds, summary, wall_seconds
 from gpuwise.measure.trial_memory import PeakBytes, memory_on_cpu, memory_on_cuda
-from gpuwise.measure.trial_result import MeasuredStep
+from gpuwise.results.measurement import Timing
+from gpuwise.results.validation import MeasuredStep
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy

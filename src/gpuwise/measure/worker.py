@@ -25,10 +25,10 @@ from gpuwise.measure.devices import accelerators
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import collectives, copies, disk, kernels, launch, loader, memory, peaks
-from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.samples import StepSamples, samples_of
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
+from gpuwise.results.measurement import MeasuredRow
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.strategy import Strategy
 

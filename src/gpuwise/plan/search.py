@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import gpuwise
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
@@ -29,6 +28,7 @@ from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSo
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.trace.header import Header
+from gpuwise.version import __version__
 
 _NO_MEMORY = "does not fit in memory"
 
@@ -254,7 +254,7 @@ def _plan(
         steps=steps,
         samples=samples,
         price_as_of=item.offer.as_of,
-        gpuwise_version=gpuwise.__version__,
+        gpuwise_version=__version__,
         sizes={name: value for name, value in header.sizes.items() if name != "micro_batch"},
         checkpoint_interval_s=bill.checkpoint_interval_s,
         reasons=tuple(reasons),

@@ -14,7 +14,7 @@ from gpuwise.report.parts import UNKNOWN, columns, offer_words
 from gpuwise.units import format_bytes, format_usd
 
 if TYPE_CHECKING:
-    from gpuwise.api.listings import UnpricedOffer
+    from gpuwise.results.listings import UnpricedOffer
 
 _CHIP_COLUMNS = ("chip", "kind", "year", "memory", "GB/s", "fp32", "tf32", "fp16", "bf16", "fp8", "link GB/s", "W")
 _CHIP_NARROW = (("chip", "kind"), ("memory", "year"), ("GB/s", "link GB/s"), ("fp32", "tf32"), ("fp16", "bf16"), ("fp8", "W"))

@@ -13,7 +13,7 @@ from gpuwise.report.parts import grid, heading, notes, percent
 from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuwise.api.installation import Installation
+    from gpuwise.results.installation import Installation
 
 
 def doctor_report(installation: Installation) -> Group:

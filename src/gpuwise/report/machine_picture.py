@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from gpuwise.measure.result import MachineMeasurement, MeasuredRow
+    from gpuwise.results.measurement import MachineMeasurement, MeasuredRow
 
 FLAG = "--roofline-plot"
 _MARKERS = "os^Dv<>P"  # by dtype, in their order

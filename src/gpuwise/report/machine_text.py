@@ -12,7 +12,7 @@ from gpuwise.report.picture import LogGrid, shortened
 from gpuwise.units import format_flops
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import MachineMeasurement, MeasuredRow
+    from gpuwise.results.measurement import MachineMeasurement, MeasuredRow
 
 # By group; launches, copies and the rest are bound by something else than a roof of the device.
 LETTERS = {

@@ -14,9 +14,9 @@ from gpuwise.report.parts import UNKNOWN, columns, grid, heading, indented, note
 from gpuwise.units import format_bytes, format_duration, format_flops
 
 if TYPE_CHECKING:
-    from gpuwise.measure.result import MachineMeasurement, MeasuredRow
+    from gpuwise.results.measurement import MachineMeasurement, MeasuredRow
 
-# Of gpuwise.measure.result.GROUPS, in the order they are shown.
+# Of gpuwise.results.measurement.GROUPS, in the order they are shown.
 GROUP_WORDS = {
     "memory": "memory",
     "gemm": "matrix products",

@@ -14,7 +14,7 @@ from gpuwise.step_settings import job_word
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
-    from gpuwise.runtime import TrainResult
+    from gpuwise.results.training import TrainResult
 
 _STOPPED = {"finished": "trained", "early stop": "stopped early", "time limit": "stopped at its time limit"}
 

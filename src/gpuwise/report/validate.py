@@ -13,7 +13,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from gpuwise.measure.trial_result import Trial, Validation
+    from gpuwise.results.validation import Trial, Validation
 
 HEADERS = (
     "job",

@@ -16,7 +16,7 @@ from gpuwise.report.validate import HEADERS, RIGHT, ending, memory_rows, overall
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:
-    from gpuwise.measure.trial_result import Trial, Validation
+    from gpuwise.results.validation import Trial, Validation
 
 SUFFIXES = (".md", ".html")
 

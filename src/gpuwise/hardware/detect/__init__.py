@@ -3,7 +3,8 @@
 from gpuwise.hardware.detect.container import Container, detect_container
 from gpuwise.hardware.detect.cpu import Cache, Cpu, detect_cpu
 from gpuwise.hardware.detect.disk import Disk
-from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair, detect_gpus
+from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
+from gpuwise.hardware.detect.gpu_survey import detect_gpus
 from gpuwise.hardware.detect.machine import (
     Detected,
     Interconnect,

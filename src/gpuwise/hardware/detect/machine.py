@@ -15,7 +15,8 @@ from gpuwise.hardware.detect.container import Container, detect_container
 from gpuwise.hardware.detect.cpu import Cpu, detect_cpu
 from gpuwise.hardware.detect.disk import Disk, detect_disk
 from gpuwise.hardware.detect.files import ROOT, folders, read, told
-from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair, detect_gpus, survey_gpus
+from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
+from gpuwise.hardware.detect.gpu_survey import detect_gpus, survey_gpus
 from gpuwise.hardware.detect.match import local_cpu_chip, match_gpu, unknown_gpu
 from gpuwise.hardware.detect.memory import Memory, detect_channels, detect_memory
 from gpuwise.hardware.links import link_inside

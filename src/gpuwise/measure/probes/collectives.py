@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.measure.result import MeasuredRow, Timing
+from gpuwise.results.measurement import MeasuredRow, Timing
 
 CPU_PROCESSES = 2
 # gloo would ask the system which address the host name has; the loopback is there whatever that is.

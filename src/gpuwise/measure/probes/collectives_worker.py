@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpuwise.measure.result import Timing
 from gpuwise.measure.timing import LEAST_ROUND_S, summary
+from gpuwise.results.measurement import Timing
 
 SIZES_BYTES = tuple(4096 << 2 * i for i in range(8))  # 4 KiB .. 64 MiB
 QUICK_S = 8.0  # with less time than this every other size is measured

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import timed
+from gpuwise.results.measurement import MeasuredRow
 
 SIZES_BYTES = (2**16, 2**20, 2**24, 2**28)
 

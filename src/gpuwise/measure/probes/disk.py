@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from gpuwise.hardware.parsed import cache_home
-from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import summary
+from gpuwise.results.measurement import MeasuredRow
 
 PIECE_BYTES = 2**24
 LARGEST_BYTES = 2**28

@@ -17,8 +17,8 @@ from gpuwise.measure.probes.memory import SHARE_OF_FREE, caches_together, free_b
 from gpuwise.measure.probes.peaks import has_tf32, numerics
 from gpuwise.measure.probes.products import attentions, gemms
 from gpuwise.measure.probes.streaming import elementwise, norms, optimizers, reductions
-from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import device_seconds, timed, wall_seconds
+from gpuwise.results.measurement import MeasuredRow
 
 # A kernel that is done sooner is grown: it would show the launch, not the device; on a GPU, what autograd takes on the host.
 LEAST_S = {"cpu": 5e-5, "cuda": 2e-4}

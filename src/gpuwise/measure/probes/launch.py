@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from gpuwise.measure.result import MeasuredRow, Timing
 from gpuwise.measure.timing import summary, timed, wall_seconds
+from gpuwise.results.measurement import MeasuredRow, Timing
 
 CHAIN = 100  # operations a run; far fewer than a GPU's queue holds (1,024 launches), so that issuing never waits
 WIDTH = 8

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from gpuwise.hardware.detect import detect_cpu
-from gpuwise.measure.result import MeasuredRow
 from gpuwise.measure.timing import summary
+from gpuwise.results.measurement import MeasuredRow
 
 BATCH = 16
 IMAGES = 8

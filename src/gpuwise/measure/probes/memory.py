@@ -16,8 +16,8 @@ from statistics import median
 import torch
 
 from gpuwise.hardware.detect import Cpu, detect_memory
-from gpuwise.measure.result import MeasuredRow, MemoryLevel
 from gpuwise.measure.timing import timed
+from gpuwise.results.measurement import MeasuredRow, MemoryLevel
 
 KINDS = ("copy", "triad", "read", "write")
 SMALLEST_BYTES = {"cpu": 2**14, "cuda": 2**22}

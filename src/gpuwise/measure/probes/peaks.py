@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-from gpuwise.measure.result import AchievedPeak, MeasuredRow, Timing
 from gpuwise.measure.timing import timed
+from gpuwise.results.measurement import AchievedPeak, MeasuredRow, Timing
 
 DTYPES = {
     "fp32": torch.float32,

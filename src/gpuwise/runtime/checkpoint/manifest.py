@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import gpuwise
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.plain_files import parse_json
 from gpuwise.runtime.checkpoint.tensors_file import Digest, open_ordinary
+from gpuwise.version import __version__
 
 MANIFEST, STATE = "manifest.json", "state.json"
 FORMAT, VERSION = "gpuwise-checkpoint", 1
@@ -40,7 +40,7 @@ class Manifest:
     files: Mapping[str, Digest]
     best: bool
     meta: Mapping[str, Any]
-    gpuwise: str = gpuwise.__version__
+    gpuwise: str = __version__
 
     @property
     def nbytes(self) -> int:

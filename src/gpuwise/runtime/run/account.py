@@ -8,8 +8,8 @@ from dataclasses import replace
 from gpuwise.atomic import written_whole
 from gpuwise.errors import GpuwiseError
 from gpuwise.report.run_page import run_page
+from gpuwise.results.training import ForecastCheck, MemoryCheck, TrainResult
 from gpuwise.runtime.run.equipment import Equipment
-from gpuwise.runtime.run.result import ForecastCheck, MemoryCheck, TrainResult
 from gpuwise.runtime.show import LastCheckpoint, ProgressUpdate, read_log
 
 SLOW_DATA_SHARE = 0.2  # of the wall time: above it the user is told that data loading holds the run up

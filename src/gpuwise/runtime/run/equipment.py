@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-import gpuwise
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
@@ -41,6 +40,7 @@ from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.show import Fanout, LogStream, RunLog, display, is_stream, writer
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Strategy
+from gpuwise.version import __version__
 
 T = TypeVar("T")
 
@@ -277,7 +277,7 @@ class Equipment:
 
     def _header(self) -> dict[str, Any]:
         """What the log begins with: what runs, where and how."""
-        versions = {"gpuwise": gpuwise.__version__, "torch": torch.__version__, "python": platform.python_version()}
+        versions = {"gpuwise": __version__, "torch": torch.__version__, "python": platform.python_version()}
         return {
             "job": self.job.name,
             "parameters": sum(p.numel() for p in self.program.model.parameters()),

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import gpuwise
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.job import Job, fingerprint
@@ -22,6 +21,7 @@ from gpuwise.runtime.checkpoint import RunLock
 from gpuwise.runtime.checkpoint.lock import LOCK
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
+from gpuwise.version import __version__
 
 FORMAT, VERSION = "gpuwise-run", 1
 MAX_BYTES = 1_000_000  # of run.json
@@ -144,7 +144,7 @@ def identity_of(
         "seed": seed,
         "steps": steps,
         "recipe": {name: _plain(getattr(job, name)) for name in _RECIPE},
-        "gpuwise_version": gpuwise.__version__,
+        "gpuwise_version": __version__,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return identity if plan is None else {**identity, "plan": dict(plan)}

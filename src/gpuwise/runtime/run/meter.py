@@ -6,7 +6,7 @@ import statistics
 import time
 from array import array
 
-from gpuwise.runtime.run.result import WARMUP_STEPS, StepTime, measured_step_time
+from gpuwise.results.training import WARMUP_STEPS, StepTime, measured_step_time
 
 RECENT_STEPS = 50  # what the displayed step time is the median of
 

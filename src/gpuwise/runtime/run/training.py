@@ -15,13 +15,13 @@ import torch
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.job import Job
+from gpuwise.results.training import TrainResult
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.interruption import ReadGivenUp, StopRequest
 from gpuwise.runtime.run import account
 from gpuwise.runtime.run.equipment import Equipment
 from gpuwise.runtime.run.evaluation import evaluate
 from gpuwise.runtime.run.exporting import export_checkpoint
-from gpuwise.runtime.run.result import TrainResult
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.stepping import Stepper
 from gpuwise.strategy import Strategy

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.measure.result import Timing
 from gpuwise.printed import Printed
+from gpuwise.results.measurement import Timing
 
 # Counted up when a trial measures something else, so that figures of two methods are never compared.
 METHOD = 1

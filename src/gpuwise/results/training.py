@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Steps that pay for first touches of memory, kernel choice and compilation; left out of what is called measured.
 WARMUP_STEPS = 3
