@@ -1,9 +1,9 @@
-"""Training step by step, in a script or a notebook: three spirals told apart by a small network.
+"""Training step by step, in a script or a notebook: a small network classifies points on three spirals.
 
     python examples/by_hand.py
 
-Stop it with Ctrl-C, or kill it, and start it again: it goes on from its last checkpoint, and the losses that follow are to
-the last bit those of a run that nobody stopped.
+Stop it with Ctrl-C, or kill it, and start it again: it continues from its last checkpoint. The losses that follow equal those of
+an uninterrupted run bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLASSES, POINTS = 3, 3000
 
 
 def spirals(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Points (count, 2) on three arms that wind around each other, and which arm each is of."""
+    """Points (count, 2) on three arms that wind around each other, and the arm of each point."""
     draws = torch.Generator().manual_seed(seed)
     arm = torch.randint(0, CLASSES, (count,), generator=draws)
     radius = torch.rand(count, generator=draws)
@@ -30,8 +30,8 @@ def spirals(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Jittered(Dataset[dict[str, Tensor]]):
-    """Each point is moved a little every time it is read. What a data set draws depends on the seed and the place in the data
-    alone, so that loader workers and a resume change nothing."""
+    """Moves each point a little every time it is read. The random numbers depend on the seed and the position in the data alone,
+    so loader workers and a resume change nothing."""
 
     def __init__(self) -> None:
         self.point, self.arm = spirals(POINTS, seed=0)

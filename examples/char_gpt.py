@@ -32,12 +32,12 @@ EVALUATED = 128  # windows
 @cache
 def text() -> str:
     """Docstrings of the standard library's modules in alphabetical order, the same in every run of one Python."""
-    found: list[str] = []
+    docstrings: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (docstring := ast.get_docstring(node)):
-                found.append(docstring)
-    return "\n\n".join(found)[:CHARACTERS]
+                docstrings.append(docstring)
+    return "\n\n".join(docstrings)[:CHARACTERS]
 
 
 @cache
@@ -49,7 +49,7 @@ def splits() -> tuple[Tensor, Tensor]:
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Runs of characters, and the same moved by one as labels."""
+    """Sequences of characters, with the same sequence shifted by one as labels."""
 
     def __init__(self, codes: Tensor, *, seq_len: int, stride: int):
         self.codes, self.seq_len, self.stride = codes, seq_len, stride

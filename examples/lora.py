@@ -1,11 +1,11 @@
-"""Fine-tuning with LoRA: a character-level GPT that has read docstrings learns to write Python.
+"""Fine-tuning with LoRA: a character-level GPT, trained on docstrings, learns Python.
 
     gpuwise train examples/char_gpt.py:job --steps 200 --export char-gpt.safetensors
     gpuwise train examples/lora.py:job --adapter lora --steps 200 --micro-batch 16
     gpuwise plan examples/lora.py:job --adapter lora --epochs 1
 
-Source code that the model has not seen takes it 2.4 nats a character before
-fine-tuning and 1.7 after; its own weights stay as they are.
+The loss on held-out source code falls from 2.4 nats a character to 1.7; the
+model's own weights do not change.
 """
 
 from __future__ import annotations
