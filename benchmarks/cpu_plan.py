@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 RESULTS = Path(__file__).parent / "results" / "cpu_plan.json"
 # Preset, sequence length (0: none), samples a step.
@@ -60,7 +60,7 @@ def measured(name: str, seq_len: int, samples: int, strategy: dict[str, Any] | N
             optimizer.zero_grad()
     else:
         keep_freed_memory()
-        apply_threads(Strategy.from_dict(strategy))
+        apply_threads(HostSettings())
         program = build(job, Strategy.from_dict(strategy), "cpu")
 
         def step() -> None:

@@ -16,7 +16,7 @@ from benchmarks.train_speed.works import LEARNING_RATE, MLP, Work
 from gpuwise import Job
 from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.show import read_log
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 SAVE_EVERY_S = 0.5  # of small steps: several times within the time that is taken
 WARM_STEPS, LEAST_BEFORE = 3, 10  # of a run that is saved: steps left out, and steps a save is compared with
@@ -44,12 +44,13 @@ def training(
     """A run with progress on; with log, checkpoints and report, too, where it has a folder."""
     return Training(
         job_of(work, work.columns if columns else work.rows, **(more or {})),
-        Strategy(micro_batch=work.batch, precision=precision, threads=work.threads),
+        Strategy(micro_batch=work.batch, precision=precision),
         TrainSettings(
             steps=steps,
             folder=None if folder is None else Path(folder) / "run",
             progress="plain",
             preemption="none",
+            host=HostSettings(threads=work.threads),
             **settings,
         ),
         device=work.device,

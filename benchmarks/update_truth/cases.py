@@ -33,7 +33,7 @@ from benchmarks.update_truth.plain import (
 )
 from gpuwise.job import Job
 from gpuwise.runtime import Training, TrainSettings
-from gpuwise.strategy import OPTIMIZERS, Strategy, kernels_for
+from gpuwise.strategy import OPTIMIZERS, HostSettings, Strategy, kernels_for
 
 PRECISIONS = ("fp32", "amp-bf16", "amp-fp16", "bf16")
 # Largest deviation that passes, as a share of what training changed (see deviation). Numbers that an update leaves out
@@ -110,7 +110,6 @@ class Case:
             optimizer=self.optimizer,
             optimizer_kernels=self.kernels,
             channels_last=recipe.channels_last,
-            threads=1,
             adapter="lora" if recipe.adapter else "none",
             **self.technique.strategy,
         )
@@ -199,7 +198,7 @@ def train_ours(case: Case, job: Job | None = None, strategy: Strategy | None = N
     run = Training(
         job or job_of(case),
         strategy or case.strategy,
-        TrainSettings(steps=STEPS, seed=SEED, progress="silent", preemption="none"),
+        TrainSettings(steps=STEPS, seed=SEED, progress="silent", preemption="none", host=HostSettings(threads=1)),
     )
     losses = []
     for step in run:

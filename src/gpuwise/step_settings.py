@@ -94,7 +94,7 @@ class PlanSettings(StepSettings, WorkSettings, total=False):
     """What `plan` takes beside its limits."""
 
 
-class HostSettings(TypedDict, total=False):
+class HostKeywords(TypedDict, total=False):
     """Of the host that feeds the device. They change no operation of the step."""
 
     threads: Annotated[int | None, Setting("Of the CPU's operations (default: its cores).")]
@@ -104,7 +104,7 @@ class HostSettings(TypedDict, total=False):
     pinned_memory: Annotated[bool | None, Setting("Batches wait where the device can read by itself.", off_switch=True)]
 
 
-class RunSettings(StepSettings, HostSettings, total=False):
+class RunSettings(StepSettings, HostKeywords, total=False):
     """What a run on this machine takes."""
 
 

@@ -36,7 +36,7 @@ from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.interruption.signals import STOP_SIGNALS
 from gpuwise.runtime.run import checkpoint_manager, training
 from gpuwise.runtime.show import read_log
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 TOLD = struct.Struct("<qdd")  # step, loss, learning rate; step 0: text follows, of what ended the life
 HELLO = b"\n"  # told before all steps
@@ -91,16 +91,25 @@ def job(**changes: Any) -> Job:
     return Job(**(fields | changes))
 
 
+ONE_THREAD = HostSettings(threads=1)
 RUNS: dict[str, tuple[Job, Strategy, dict[str, Any]]] = {
-    "rows": (job(), Strategy(micro_batch=4, accumulation=2, threads=1), {}),
-    "loader workers": (job(schedule="linear"), Strategy(micro_batch=8, optimizer="momentum", loader_workers=2, threads=1), {}),
-    "a stream": (job(data=Stream, samples=70, schedule="wsd"), Strategy(micro_batch=8, optimizer="adam", threads=1), {}),
+    "rows": (job(), Strategy(micro_batch=4, accumulation=2), {"host": ONE_THREAD}),
+    "loader workers": (
+        job(schedule="linear"),
+        Strategy(micro_batch=8, optimizer="momentum"),
+        {"host": HostSettings(loader_workers=2, threads=1)},
+    ),
+    "a stream": (job(data=Stream, samples=70, schedule="wsd"), Strategy(micro_batch=8, optimizer="adam"), {"host": ONE_THREAD}),
     "pictures": (
         job(model=Convolving, batch=pictures, data=lambda: pictures(60)),
-        Strategy(micro_batch=8, channels_last=True, precision="amp-bf16", threads=1),
-        {},
+        Strategy(micro_batch=8, channels_last=True, precision="amp-bf16"),
+        {"host": ONE_THREAD},
     ),
-    "monitored": (job(evaluate=accuracy), Strategy(micro_batch=8, threads=1), {"evaluate_every": 3, "monitor": "max:accuracy"}),
+    "monitored": (
+        job(evaluate=accuracy),
+        Strategy(micro_batch=8),
+        {"host": ONE_THREAD, "evaluate_every": 3, "monitor": "max:accuracy"},
+    ),
 }
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.runtime.data import MicroBatchLoader, workers
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -44,7 +44,7 @@ class Rows(Dataset):
 
 def loader_of(data, count=1):
     job = Job(model=nn.Identity, batch=lambda n: torch.zeros(n), loss=lambda model, batch: batch, data=lambda: data)
-    return MicroBatchLoader(job, Strategy(micro_batch=4, loader_workers=count))
+    return MicroBatchLoader(job, Strategy(micro_batch=4), HostSettings(loader_workers=count))
 
 
 def alive(pid):

@@ -22,7 +22,7 @@ from gpuwise.runtime.checkpoint import CheckpointStore
 from gpuwise.runtime.data import workers
 from gpuwise.runtime.interruption import ReadGivenUp, ReadWatch, StopRequest, reading
 from gpuwise.runtime.show import read_log
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals of POSIX"),
@@ -112,9 +112,11 @@ def job_of(data: Callable[[], Any]) -> Job:
 
 
 def training(data: Callable[[], Any], folder: Path, *, loader_workers: int | None = None, **settings: Any) -> Training:
-    strategy = Strategy(micro_batch=2, accumulation=2, loader_workers=loader_workers)
+    strategy, host = Strategy(micro_batch=2, accumulation=2), HostSettings(loader_workers=loader_workers)
     return Training(
-        job_of(data), strategy, TrainSettings(folder=folder, progress="silent", preemption="none", **{"steps": 10, **settings})
+        job_of(data),
+        strategy,
+        TrainSettings(folder=folder, progress="silent", preemption="none", host=host, **{"steps": 10, **settings}),
     )
 
 

@@ -16,7 +16,7 @@ from gpuwise.api.step_price import step_price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.plan.cpu.compile_time import drawing_s
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
 
 COMPILED = Strategy(compile=True)
@@ -55,7 +55,7 @@ def test_compiled_steps_on_a_cpu_take_their_random_numbers_whoever_asks():
     added_s = drawing_s(eager, CPU)
     expected_s = pytest.approx(without.step_time_s.value + added_s)
     assert added_s > 0.1
-    found = [own_price(source, CPU, None)(COMPILED)[0], forecast_here(source, COMPILED, Here(CPU, None, "cpu"))]
+    found = [own_price(source, CPU, None)(COMPILED)[0], forecast_here(source, COMPILED, Here(CPU, None, "cpu"), HostSettings())]
     assert [forecast.step_time_s.value for forecast in found] == [expected_s, expected_s]
     assert found[0] == found[1]
     assert "random numbers of compiled steps are not priced: it was recorded compiled." in without.assumptions

@@ -18,7 +18,7 @@ from gpuwise.errors import JobError
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.batches import mapped, named_tensors
 from gpuwise.runtime.data import MicroBatchLoader
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def test_what_samples_in_says_is_checked(changes, what):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_graphs_are_put_together_by_the_jobs_own_collate_function(workers):
-    loader = MicroBatchLoader(ring_job(), Strategy(micro_batch=4, loader_workers=workers), seed=0)
+    loader = MicroBatchLoader(ring_job(), Strategy(micro_batch=4), HostSettings(loader_workers=workers), seed=0)
     assert not any("differs" in note for note in loader.notes)
     (batch,) = next(loader.steps())
     loader.close()

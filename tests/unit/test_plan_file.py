@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from test_plan_synthetic import offer, synthetic_source
 
@@ -9,6 +11,7 @@ from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan import Plan, Request, load_plan, save_plan
 from gpuwise.plan.search import plan
+from gpuwise.strategy import HostSettings
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,16 @@ def test_a_plan_reads_back_equal(made, tmp_path):
     assert load_plan(path).to_dict() == made.to_dict()
     assert path.read_text().startswith("#")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.toml"]
+
+
+def test_host_settings_are_kept_in_the_table_of_the_strategy(made, tmp_path):
+    path = tmp_path / "plan.toml"
+    own = replace(made, host=HostSettings(threads=4, pinned_memory=False))
+    save_plan(own, path)
+    assert "[host]" not in path.read_text()
+    assert "threads = 4\n" in path.read_text().partition("[strategy]")[2].partition("\n[")[0]
+    assert load_plan(path) == own
+    assert own.to_dict()["strategy"] == {**made.to_dict()["strategy"], "threads": 4, "pinned_memory": False}
 
 
 def test_saving_again_replaces_and_a_failed_save_leaves_nothing(made, tmp_path):
@@ -64,6 +77,8 @@ def test_absent_truncated_and_foreign_files_are_refused(made, tmp_path):
         ("finish_probability = ", "finish_probability = nan #", "finish_probability must be finite"),
         ('precision = "amp-bf16"', 'precision = "fp7"', "fp7"),
         ("micro_batch = ", "micro_batch = -", "micro-batch must be"),
+        ("micro_batch = ", 'threads = "all"\nmicro_batch = ', "strategy.threads must be int"),
+        ("[end]", "[host]\nthreads = 2\n[end]", "unknown key host"),
         ('job = "synthetic"', "", "job is missing"),
         ('provider = "somewhere"', "provider = []", "offer.provider must be str"),
     ],

@@ -23,14 +23,14 @@ from torch.utils.data import (
 from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.runtime.data import MicroBatchLoader
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 NUMBERS = torch.arange(12.0)
 
 
-def batches_of(data, *, example=lambda n: {"x": torch.zeros(n)}, samples=None, **strategy):
+def batches_of(data, *, example=lambda n: {"x": torch.zeros(n)}, samples=None, micro_batch=4, accumulation=1, **host):
     job = Job(model=nn.Identity, batch=example, loss=lambda model, batch: batch, data=data, samples=samples)
-    return MicroBatchLoader(job, Strategy(**{"micro_batch": 4, **strategy}))
+    return MicroBatchLoader(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), HostSettings(**host))
 
 
 def x_of(batches, count):

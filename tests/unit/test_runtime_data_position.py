@@ -16,7 +16,7 @@ from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.streams import Stream
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 NUMBERS = torch.arange(22.0)
 MANY = torch.arange(30.0)
@@ -103,7 +103,7 @@ KINDS = {
 
 def loader_of(data, *, micro_batch=4, accumulation=1, seed=3, **host):
     job = Job(model=nn.Identity, batch=lambda n: {"x": torch.rand(n)}, loss=lambda model, batch: batch, data=data)
-    return MicroBatchLoader(job, Strategy(micro_batch=micro_batch, accumulation=accumulation, **host), seed=seed)
+    return MicroBatchLoader(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), HostSettings(**host), seed=seed)
 
 
 def numbers(steps, count):

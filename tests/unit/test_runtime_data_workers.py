@@ -15,7 +15,7 @@ from gpuwise.job import Job
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.workers import IGNORED_SIGNALS
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 # One core is enough for these two processes.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -57,9 +57,9 @@ class Sharded(IterableDataset):
         yield from ((torch.tensor([n, random.random()]),) for n in range(info.id, 20, info.num_workers))
 
 
-def loader_of(data, *, example=lambda n: torch.zeros(n, 5), **strategy):
+def loader_of(data, *, example=lambda n: torch.zeros(n, 5), micro_batch=4, accumulation=1, **host):
     job = Job(model=nn.Identity, batch=example, loss=lambda model, batch: batch, data=data)
-    return MicroBatchLoader(job, Strategy(**{"micro_batch": 4, **strategy}))
+    return MicroBatchLoader(job, Strategy(micro_batch=micro_batch, accumulation=accumulation), HostSettings(**host))
 
 
 def batches(loader, count):

@@ -13,7 +13,7 @@ import torch
 from gpuwise.hardware.detect.cpu import Cpu, core_processors
 from gpuwise.runtime.build import host_threads
 from gpuwise.runtime.build.host_threads import apply_threads, bind_threads, unusable
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 ZEN4 = Cpu("EPYC", "AMD", 2, 4, flags=("avx2", "avx512", "avx512-bf16"))
 OLD = Cpu("Xeon", "Intel", 2, 4, flags=("avx2", "avx512"))
@@ -28,7 +28,7 @@ def threads_as_before() -> Iterator[None]:
 
 
 def test_threads_are_those_asked_for():
-    assert apply_threads(Strategy(threads=1)) == []
+    assert apply_threads(HostSettings(threads=1)) == []
     assert torch.get_num_threads() == 1
 
 
@@ -37,18 +37,20 @@ def test_without_a_word_there_is_no_more_than_a_thread_a_core(monkeypatch):
     monkeypatch.setattr(host_threads, "detect_cpu", lambda: ZEN4)
     for before, after in ((1, 1), (8, 2)):
         torch.set_num_threads(before)
-        apply_threads(Strategy())
+        apply_threads(HostSettings())
         assert torch.get_num_threads() == after
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     torch.set_num_threads(3)
-    apply_threads(Strategy())
+    apply_threads(HostSettings())
     assert torch.get_num_threads() == 3
     torch.set_num_threads(1)
 
 
 def test_threads_that_cannot_be_bound_are_told(monkeypatch):
     monkeypatch.setattr(host_threads, "core_processors", lambda: [0])
-    assert apply_threads(Strategy(threads=2, pin_threads=True)) == ["threads are not bound to cores: 2 threads have 1 cores"]
+    assert apply_threads(HostSettings(threads=2, pin_threads=True)) == [
+        "threads are not bound to cores: 2 threads have 1 cores"
+    ]
     monkeypatch.setattr(host_threads, "_OPENMP", ("no library is called so",))
     assert "without OpenMP" in (bind_threads(1, [0]) or "")
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -81,25 +83,26 @@ def test_cores_are_told_by_one_processor_each():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "cpu", "said"),
+    ("settings", "cpu", "said"),
     [
         (Strategy("tf32"), ZEN4, "tf32 is ignored here: a CPU has no such arithmetic"),
         (Strategy("amp-bf16"), OLD, "amp-bf16 is emulated here: Xeon has no bfloat16 arithmetic"),
         (Strategy("amp-fp16"), ZEN4, "amp-fp16 is slow here"),
         (Strategy("fp8"), ZEN4, "fp8 is emulated here"),
-        (Strategy(pinned_memory=True), ZEN4, "pinned memory is ignored here"),
-        (Strategy(threads=5), ZEN4, "5 threads share 4 processors here"),
+        (HostSettings(pinned_memory=True), ZEN4, "pinned memory is ignored here"),
+        (HostSettings(threads=5), ZEN4, "5 threads share 4 processors here"),
     ],
 )
-def test_what_a_cpu_has_no_use_for(monkeypatch, strategy, cpu, said):
+def test_what_a_cpu_has_no_use_for(monkeypatch, settings, cpu, said):
     monkeypatch.setattr(host_threads, "detect_cpu", lambda: cpu)
-    (found,) = unusable(strategy, HERE)
+    host = isinstance(settings, HostSettings)
+    (found,) = unusable(Strategy(), HERE, host=settings) if host else unusable(settings, HERE)
     assert found.startswith(said)
 
 
 def test_nothing_is_said_of_what_a_cpu_can_do(monkeypatch):
     monkeypatch.setattr(host_threads, "detect_cpu", lambda: ZEN4)
-    assert unusable(Strategy("amp-bf16", channels_last=True, threads=2, pinned_memory=False), HERE) == []
+    assert unusable(Strategy("amp-bf16", channels_last=True), HERE, host=HostSettings(threads=2, pinned_memory=False)) == []
 
 
 def test_a_gpu_before_ampere(monkeypatch):
@@ -108,4 +111,4 @@ def test_a_gpu_before_ampere(monkeypatch):
     device = torch.device("cuda")
     assert unusable(Strategy("tf32"), device) == ["tf32 is ignored here: Tesla T4 has no such arithmetic, products run in fp32"]
     assert "amp-fp16 is faster" in unusable(Strategy("amp-bf16"), device)[0]
-    assert unusable(Strategy("amp-fp16", pinned_memory=True), device) == []
+    assert unusable(Strategy("amp-fp16"), device, host=HostSettings(pinned_memory=True)) == []

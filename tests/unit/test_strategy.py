@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import GpuwiseError, InputError, unknown_name
-from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
+from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, HostSettings, Mesh, Strategy
 
 degrees = st.integers(1, 64)
 strategies = st.builds(
@@ -69,3 +69,17 @@ def test_errors_say_what_why_and_ways_out() -> None:
     assert str(error).count("try:") == 2
     assert error.to_dict()["error"]["code"] == "unknown-name"  # type: ignore[index]
     assert len(GpuwiseError("x", ["a", "b", "c"]).ways_out) == 2
+
+
+def test_host_settings_stand_among_the_keys_of_a_strategy_and_read_back() -> None:
+    host = HostSettings(threads=2, pin_threads=False, loader_workers=0)
+    together = {**Strategy(micro_batch=4).to_dict(), **host.to_dict()}
+    assert together.keys() - Strategy().to_dict().keys() == {"threads", "pin_threads", "loader_workers"}
+    assert Strategy.from_dict(together) == Strategy(micro_batch=4)
+    assert HostSettings.from_dict(together) == host
+
+
+@pytest.mark.parametrize("values", [{"threads": 0}, {"loader_workers": -1}, {"prefetch": 1.5}, {"pinned_memory": "yes"}])
+def test_host_settings_refuse_nonsense(values: dict) -> None:
+    with pytest.raises(InputError):
+        HostSettings.from_dict(values)

@@ -30,7 +30,7 @@ from benchmarks.update_truth.cases import (
     train_ours,
 )
 
-import gpuwise.strategy
+import gpuwise.strategy.kernels
 
 COVERING = covering()
 
@@ -109,14 +109,14 @@ def skips_16_bit_blocks() -> bool:
 def test_fused_sgd_in_16_bits_is_found(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not skips_16_bit_blocks():
         pytest.skip("PyTorch's fused SGD is right here")
-    monkeypatch.setattr(gpuwise.strategy, "fused_sgd_fault", lambda **where: None)
+    monkeypatch.setattr(gpuwise.strategy.kernels, "fused_sgd_fault", lambda **where: None)
     assert run(Case(optimizer, "fused", "bf16", TECHNIQUES[0])) > TOLERANCES["bf16"]
 
 
 def test_momentum_that_an_overflow_leaves_uninitialised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is not initialised is filled with NaN for once."""
     empty_like = torch.empty_like
-    monkeypatch.setattr(gpuwise.strategy, "fused_sgd_fault", lambda **where: None)
+    monkeypatch.setattr(gpuwise.strategy.kernels, "fused_sgd_fault", lambda **where: None)
     monkeypatch.setattr(
         torch,
         "empty_like",

@@ -36,7 +36,7 @@ from gpuwise.trace import TraceFamily, load, save
 from gpuwise.version import __version__
 
 FORMAT = 1  # counted up when an entry changes its form
-RECORDING = ("strategy.py", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording
+RECORDING = ("strategy", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording
 LIMIT_BYTES = 500_000_000
 LARGEST_NOTE_BYTES = 10_000_000
 # What decides which kernels a CPU runs, and so what they hold inside: threads and instruction sets.
@@ -247,6 +247,6 @@ def _environment() -> str:
         with suppress(OSError):
             packages += sorted(name for name in os.listdir(place or ".") if name.endswith(".dist-info"))
     home = Path(__file__).parents[1]
-    sources = [path for name in RECORDING for path in ((home / name).rglob("*.py") if "." not in name else [home / name])]
+    sources = [path for name in RECORDING for path in (home / name).rglob("*.py")]
     states = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources)
     return _digest(FORMAT, __version__, states, sys.version, sys.path, packages)

@@ -17,7 +17,7 @@ from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import flags_of, job_word, strategy_of
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -157,15 +157,15 @@ def chosen_strategy(
         named = batch_in_memory(named, given, source, here.chip, here.capacity_bytes, job)
     if found is None and here.torch_device != "cpu" and "precision" not in given:
         try:
-            return named, (), _forecast(source, named, here)
+            return named, (), _forecast(source, named, here, settings.host)
         except PrecisionError as refused:
             named = named.but(precision="fp32")
             said = f"{assumed_precision(named.precision, refused)}; --precision changes it"
-            return named, (said,), forecast_here(source, named, here)
+            return named, (said,), forecast_here(source, named, here, settings.host)
         except GpuwiseError as error:
             _tell_no_forecast(error)
             return named, (), None
-    return named, (), forecast_here(source, named, here)
+    return named, (), forecast_here(source, named, here, settings.host)
 
 
 def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | None:
@@ -176,18 +176,18 @@ def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | Non
     return None if samples is None else samples / strategy.global_batch
 
 
-def forecast_here(source: StepSource, strategy: Strategy, here: Here) -> Forecast | None:
+def forecast_here(source: StepSource, strategy: Strategy, here: Here, host: HostSettings) -> Forecast | None:
     """The forecast of a step here; None, with a warning, where there can be none. Never stops a run."""
     if strategy.mesh.devices != 1:
         return None  # the runtime refuses it with its own words
     try:
-        return _forecast(source, strategy, here)
+        return _forecast(source, strategy, here, host)
     except GpuwiseError as error:
         _tell_no_forecast(error)
         return None
 
 
-def _forecast(source: StepSource, strategy: Strategy, here: Here) -> Forecast:
+def _forecast(source: StepSource, strategy: Strategy, here: Here, host: HostSettings) -> Forecast:
     # On a GPU the next batch is copied while a step computes.
     return step_price(
         source,
@@ -196,7 +196,7 @@ def _forecast(source: StepSource, strategy: Strategy, here: Here) -> Forecast:
         history=True,
         count=1,
         capacity_bytes=here.capacity_bytes,
-        prefetched=strategy.prefetch != 0,
+        prefetched=host.prefetch != 0,
     )[0]
 
 

@@ -24,7 +24,7 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flag_of, settings_of, sizes_of
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 from gpuwise.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class Trainer:
             log_path=None if log is None else Path(log),
             writers=(writers,) if isinstance(writers, str) else tuple(writers),
             usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
+            host=HostSettings.from_dict(given) if plan is None else plan.host,
         )
         here = this_device()
         self.job: Job
@@ -144,7 +145,7 @@ class Trainer:
             check_device(plan, here.chip)
             self.strategy = plan.strategy
             self.settings = _in_folder(self.settings, run, self.job, self.strategy)
-            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here)
+            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, self.settings.host)
         else:
             self.job, source = job_to_run(job, sizes)
             named = named_strategy(self.job, given, here, self.settings)

@@ -6,7 +6,7 @@ import math
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
@@ -15,6 +15,7 @@ from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.plain_files import parse_toml, read_regular, reason_of
 from gpuwise.plan.types import Plan
+from gpuwise.strategy import HostSettings
 
 FORMAT = "gpuwise-plan"
 VERSION = 1
@@ -25,7 +26,9 @@ _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes aside, syncs and renames, so that the file is complete or as it was before. Raises InputError."""
-    text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **to_plain(plan), "end": _END})
+    tables = to_plain(plan)
+    tables["strategy"] |= tables.pop("host")  # one table of the file
+    text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
     try:
         with written_whole(path) as file:
             file.write(text.encode(errors="replace"))  # a file's name may have bytes that are no text
@@ -65,8 +68,15 @@ def from_plain(data: dict[str, Any], *, name: str = "the plan") -> Plan:
             f"{name} is cut short: its last table, [end], is not there.",
             ["plan again with -o", "check that the copy is complete"],
         )
+    host: dict[str, object] = {}
+    if isinstance(strategy := data.get("strategy"), dict):
+        names = {f.name for f in fields(HostSettings)}
+        host = {key: value for key, value in strategy.items() if key in names}
+        data["strategy"] = {key: value for key, value in strategy.items() if key not in names}
     try:
-        plan: Plan = _build(Plan, data, "")
+        if "host" in data:  # a field of Plan that the file keeps in the strategy's table
+            raise _Wrong("unknown key host.")
+        plan: Plan = replace(_build(Plan, data, ""), host=_build(HostSettings, host, "strategy"))
     except (_Wrong, InputError) as error:
         raise FileFormatError(f"{name}: the plan is damaged: {error.args[0]}", ["plan again with -o"]) from None
     return plan

@@ -15,7 +15,7 @@ from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan.economics.terms import USD_PER_KWH, YEAR_S
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
-from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
+from gpuwise.strategy import PRECISIONS, RECOMPUTES, HostSettings, Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.units import format_duration, format_usd
 
@@ -116,6 +116,7 @@ class Plan(Printed):
     no interruption is expected. price_as_of: the date of the price. steps: optimizer steps; samples: in all.
     hours_interval: 90 %, of the calendar hours. train_obstacle: why `gpuwise train` cannot run it; empty where it can.
     price_of_median: the price over the median of its chip on demand; None where nothing is rented or no median is known.
+    host: of the machine that runs it; what is None is left to the runtime.
     """
 
     rank: int
@@ -142,6 +143,7 @@ class Plan(Printed):
     hours_interval: Interval | None = None
     train_obstacle: str = ""
     price_of_median: float | None = None
+    host: HostSettings = field(default_factory=HostSettings)
 
     @property
     def price_outlier(self) -> bool:
@@ -173,7 +175,7 @@ class Plan(Printed):
             "offer": self.offer.to_dict(),
             "device": self.device,
             "count": self.count,
-            "strategy": self.strategy.to_dict(),
+            "strategy": {**self.strategy.to_dict(), **self.host.to_dict()},
             "forecast": self.forecast.to_dict(),
             "hours": self.hours,
             "hours_interval": _ends(self.hours_interval),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.printed import Printed
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,6 +119,7 @@ class TrainResult(Printed):
     loss_parts: dict[str, float] = field(default_factory=dict)
     job_argument: str = ""
     unsaved: tuple[str, ...] = ()
+    host: HostSettings = field(default_factory=HostSettings)
 
     @property
     def interrupted(self) -> bool:
@@ -127,9 +128,9 @@ class TrainResult(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, everything but the model."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "model"}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "host")}
         return values | {
-            "strategy": self.strategy.to_dict(),
+            "strategy": {**self.strategy.to_dict(), **self.host.to_dict()},
             "step_time": asdict(self.step_time),
             "interrupted": self.interrupted,
             "forecast": self.forecast and self.forecast.to_dict(),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
+from typing import Unpack
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.compile_time import compile_s, pays_back_after
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Strategy, StrategyChanges
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
 from gpuwise.units import format_duration
@@ -66,7 +67,7 @@ def choose(
     if best.step_time_s.value < SHORTEST_S:
         return CpuChoice(best, ("a step is too short for precision or layout to matter: what it takes is overhead",))
 
-    def faster(than: Forecast, by: float, **changes: object) -> Forecast | None:
+    def faster(than: Forecast, by: float, **changes: Unpack[StrategyChanges]) -> Forecast | None:
         found = _try(price, than.strategy.but(**changes))
         if isinstance(found, Exception) or found[0].memory.fits is False:
             return None

@@ -1,4 +1,4 @@
-"""Threads of the CPU's operations: how many, and on which cores; and what of a strategy this device has no use for."""
+"""Threads of the CPU's operations: how many, and on which cores; and what of its settings a device has no use for."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from pathlib import Path
 import torch
 
 from gpuwise.hardware.detect.cpu import Cpu, core_processors, detect_cpu
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 # What PyTorch's builds run their parallel loops with: GNU's, LLVM's or Intel's OpenMP, which all know GOMP_parallel.
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 # The first NVIDIA GPUs that compute in TF32 and bfloat16: Ampere (NVIDIA A100 white paper).
 _AMPERE = (8, 0)
+_UNSET = HostSettings()
 
 
-def apply_threads(strategy: Strategy) -> list[str]:
-    """Sets how many threads the CPU's operations run on, and binds them to cores where the strategy says so.
+def apply_threads(host: HostSettings) -> list[str]:
+    """Sets how many threads the CPU's operations run on, and binds them to cores where the settings say so.
 
     None leaves them as they are, but for more than the physical cores that this process may use (affinity and a container's
     limit respected): those only wait for each other.
 
     Returns what could not be done, in sentences.
     """
-    wanted = strategy.threads
+    wanted = host.threads
     if wanted is None and not os.environ.get("OMP_NUM_THREADS"):
         wanted = min(torch.get_num_threads(), detect_cpu().cores)
     if wanted is not None and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
-    if not strategy.pin_threads:
+    if not host.pin_threads:
         return []
     problem = bind_threads(torch.get_num_threads(), core_processors())
     return [f"threads are not bound to cores: {problem}"] if problem else []
@@ -79,8 +80,8 @@ def _openmp() -> ctypes.CDLL:
     raise OSError("this build of PyTorch runs its loops without OpenMP")
 
 
-def unusable(strategy: Strategy, device: torch.device) -> list[str]:
-    """What of a strategy this device ignores or only emulates, in sentences for the user."""
+def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _UNSET) -> list[str]:
+    """What of a strategy and of host settings this device ignores or only emulates, in sentences for the user."""
     on_cpu, found = device.type == "cpu", []
     bf16 = strategy.precision in ("amp-bf16", "bf16")
     old = "" if on_cpu else _older_than_ampere(device)
@@ -94,10 +95,10 @@ def unusable(strategy: Strategy, device: torch.device) -> list[str]:
         found.append("amp-fp16 is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling")
     if strategy.precision == "fp8" and on_cpu:
         found.append("fp8 is emulated here: numbers are rounded to float8 and multiplied in their own type")
-    if strategy.pinned_memory and device.type != "cuda":
+    if host.pinned_memory and device.type != "cuda":
         found.append("pinned memory is ignored here: there is no GPU to copy to")
-    if strategy.threads is not None and strategy.threads > (processors := detect_cpu().threads):
-        found.append(f"{strategy.threads} threads share {processors} processors here: more threads than those are slower")
+    if host.threads is not None and host.threads > (processors := detect_cpu().threads):
+        found.append(f"{host.threads} threads share {processors} processors here: more threads than those are slower")
     return found
 
 

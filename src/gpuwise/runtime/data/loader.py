@@ -18,9 +18,10 @@ from gpuwise.runtime.data.prefetch import CudaCopies, ahead
 from gpuwise.runtime.data.samples import Samples
 from gpuwise.runtime.data.streams import Stream
 from gpuwise.runtime.data.synthetic import Synthetic
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 _CPU = torch.device("cpu")
+_HOST = HostSettings()
 
 
 class MicroBatchLoader:
@@ -46,15 +47,15 @@ class MicroBatchLoader:
     Raises JobError when the data is shorter than one global batch, or is nothing to take samples from.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, *, seed: int = 0, device: torch.device = _CPU):
-        self.job, self.strategy, self.seed, self.device = job, strategy, seed, device
+    def __init__(self, job: Job, strategy: Strategy, host: HostSettings = _HOST, *, seed: int = 0, device: torch.device = _CPU):
+        self.job, self.strategy, self.host, self.seed, self.device = job, strategy, host, seed, device
         self.size, self.accumulation = strategy.micro_batch, strategy.accumulation
         self.notes: list[str] = []
         self.reading, self.reads = False, 0
         self._places: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
         self._position, self._mark = (0, 0), None  # of the sample that comes next
         self._saved: dict[str, Any] = {"mark": None, "first_sample": None}  # what else a saved position says of a stream
-        opener = DataOpener(job, strategy, seed=seed, device=device, notes=self.notes)
+        opener = DataOpener(job, strategy, host, seed=seed, device=device, notes=self.notes)
         self._source, self._ahead = opener.source(), opener.ahead
         self.synthetic = isinstance(self._source, Synthetic)
         self.samples_per_epoch = opener.samples
@@ -162,7 +163,7 @@ class MicroBatchLoader:
         else:
             chunks = self._source.read(**at)
         if self.device.type == "cuda":
-            pinned = self.strategy.pinned_memory is not False
+            pinned = self.host.pinned_memory is not False
             chunks = ahead(chunks, CudaCopies(self.device, pinned=pinned), micro_batches=self._ahead)
         if not isinstance(self._source, TensorColumns):
             for chunk in chunks:

@@ -18,7 +18,7 @@ from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, ref
 from gpuwise.runtime.data.samples import Collate, Samples
 from gpuwise.runtime.data.streams import Stream
 from gpuwise.runtime.data.synthetic import Synthetic
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import HostSettings, Strategy
 
 Source = Synthetic | TensorColumns | Samples | Stream
 READ_AHEAD = 2  # micro-batches, on their way to a GPU or of each worker process, where nothing else is said
@@ -32,13 +32,13 @@ class DataOpener:
     user should know goes there.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, *, seed: int, device: torch.device, notes: list[str]):
-        self.job, self.strategy, self.seed, self.notes = job, strategy, seed, notes
+    def __init__(self, job: Job, strategy: Strategy, host: HostSettings, *, seed: int, device: torch.device, notes: list[str]):
+        self.job, self.strategy, self.host, self.seed, self.notes = job, strategy, host, seed, notes
         self.on_gpu = device.type == "cuda"
         self.samples = job.samples
         self.ahead = 0
         if self.on_gpu:
-            self.ahead = READ_AHEAD if strategy.prefetch is None else strategy.prefetch
+            self.ahead = READ_AHEAD if host.prefetch is None else host.prefetch
 
     def source(self) -> Source:
         """Raises JobError when the data is shorter than one global batch, or is nothing to take samples from."""
@@ -107,24 +107,24 @@ class DataOpener:
             return self.job.data()
 
     def _workers(self, loader: DataLoader[Any] | None) -> int:
-        """Processes to read with: the strategy's word, then that of the job's loader; one where reading ahead needs it."""
-        if self.strategy.loader_workers is not None:
-            return self.strategy.loader_workers
+        """Processes to read with: what the settings say, else the job's loader; one where reading ahead needs it."""
+        if self.host.loader_workers is not None:
+            return self.host.loader_workers
         workers = 0 if loader is None else loader.num_workers
-        return workers or (1 if self.strategy.prefetch and not self.on_gpu else 0)
+        return workers or (1 if self.host.prefetch and not self.on_gpu else 0)
 
     def _ahead_of_each(self, workers: int, loader: DataLoader[Any] | None) -> int:
-        if self.strategy.prefetch is None:
+        if self.host.prefetch is None:
             return getattr(loader, "prefetch_factor", None) or READ_AHEAD
-        return max(1, math.ceil(self.strategy.prefetch / max(1, workers)))
+        return max(1, math.ceil(self.host.prefetch / max(1, workers)))
 
     def _note_unused(self, workers: int) -> None:
         """Says which settings nothing comes of."""
-        if self.strategy.loader_workers and not workers:
+        if self.host.loader_workers and not workers:
             self.notes.append("no worker processes: they read data sets by index, and iterables in a DataLoader.")
-        if self.strategy.prefetch and not workers and not self.on_gpu:
+        if self.host.prefetch and not workers and not self.on_gpu:
             self.notes.append("nothing is read ahead: on the CPU that takes worker processes, and there are none.")
-        if self.strategy.pinned_memory and not self.on_gpu:
+        if self.host.pinned_memory and not self.on_gpu:
             self.notes.append("no pinned memory: it serves copies to a GPU.")
 
 

@@ -95,6 +95,7 @@ def conclude(its: Equipment, loss: float, parts: Mapping[str, float]) -> TrainRe
     step_time, peak_bytes = meter.step_time, its.peak_memory_bytes()
     result = TrainResult(
         job=its.job.name,
+        host=its.settings.host,
         device=str(its.program.device),
         strategy=strategy,
         steps=meter.step,

@@ -79,7 +79,7 @@ class Equipment:
             self.notes += self.folder.exposure()
         if device.type == "cpu":
             keep_freed_memory()
-        self.notes += [*apply_threads(strategy), *unusable(strategy, device)]
+        self.notes += [*apply_threads(settings.host), *unusable(strategy, device, host=settings.host)]
         if self.folder is not None:
             rehearse_optimizer(job, strategy)
         seed_everything(settings.seed)
@@ -91,7 +91,9 @@ class Equipment:
 
         self._memory = PeakMemory(device)
         self.loader = self._blaming(
-            "opening its data", job.data, lambda: MicroBatchLoader(job, strategy, seed=settings.seed, device=device)
+            "opening its data",
+            job.data,
+            lambda: MicroBatchLoader(job, strategy, settings.host, seed=settings.seed, device=device),
         )
         stack.callback(self.loader.close)
         self.notes += self.loader.notes
@@ -115,7 +117,7 @@ class Equipment:
         self.start, self._spent_before_s = 0, 0.0
         self.identity: dict[str, Any] = {}  # of a run that has a folder
         if self.folder is not None:
-            self.identity = identity_of(job, strategy, seed=settings.seed, steps=self.steps, plan=plan)
+            self.identity = identity_of(job, strategy, settings, steps=self.steps, plan=plan)
             self.checkpoints = CheckpointManager(
                 self.folder.checkpoints,
                 device,
@@ -281,7 +283,7 @@ class Equipment:
         return {
             "job": self.job.name,
             "parameters": sum(p.numel() for p in self.program.model.parameters()),
-            "strategy": self.strategy.to_dict(),
+            "strategy": {**self.strategy.to_dict(), **self.settings.host.to_dict()},
             "device": str(self.program.device),
             "threads": torch.get_num_threads(),
             "seed": self.settings.seed,

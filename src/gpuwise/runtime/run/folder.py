@@ -131,7 +131,7 @@ def _make(folder: Path) -> None:
 
 
 def identity_of(
-    job: Job, strategy: Strategy, *, seed: int, steps: int, plan: Mapping[str, Any] | None = None
+    job: Job, strategy: Strategy, settings: TrainSettings, *, steps: int, plan: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What tells one run from another, and the plan it carries out."""
     identity = {
@@ -139,9 +139,9 @@ def identity_of(
         "version": VERSION,
         "job": job.name,
         "fingerprint": fingerprint(job),
-        "strategy": strategy.to_dict(),
+        "strategy": {**strategy.to_dict(), **settings.host.to_dict()},
         "global_batch": strategy.global_batch,
-        "seed": seed,
+        "seed": settings.seed,
         "steps": steps,
         "recipe": {name: _plain(getattr(job, name)) for name in _RECIPE},
         "gpuwise_version": __version__,
@@ -213,7 +213,7 @@ def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettin
     Raises InputError where there must be one to continue, and none is.
     """
     name = re.sub(r"[^a-z0-9.]+", "-", (job.name or "run").lower()).strip("-.") or "run"
-    wanted = identity_of(job, strategy, seed=settings.seed, steps=0)
+    wanted = identity_of(job, strategy, settings, steps=0)
     same = ("fingerprint", "global_batch", "seed")
     for number in itertools.count(1):
         folder = RunFolder(root / (name if number == 1 else f"{name}-{number}"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.health.losses import ON_NONFINITE
+from gpuwise.strategy import HostSettings
 
 RESUMES = ("auto", "must", "never")
 PREEMPTIONS = ("auto", "aws", "gcp", "azure", "none")
@@ -37,6 +38,8 @@ class TrainSettings:
     log_path: JSON lines go there, too; progress: what stderr shows, auto | panel | plain | silent; writers: "tensorboard",
     "wandb"; usd_per_hour: what the machine costs.
 
+    host: threads, loader workers and the like.
+
     job_argument: what the user calls the job, "" for a Job object.
 
     started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
@@ -65,6 +68,7 @@ class TrainSettings:
     progress: str = "auto"
     writers: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    host: HostSettings = field(default_factory=HostSettings)
     job_argument: str = ""
     started_in: Path = field(default_factory=Path.cwd)
 
@@ -113,6 +117,6 @@ class TrainSettings:
         return metric, which == "max"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types; what is None is left out."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Plain types; what is None is left out. Host settings stand with the strategy."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
         return {name: str(value) if isinstance(value, Path) else value for name, value in found.items() if value is not None}

@@ -1,0 +1,31 @@
+"""How a job is trained: Strategy, of the step of one rank; Mesh, of the devices; HostSettings, of the host that feeds them."""
+
+from gpuwise.strategy.host import HostSettings
+from gpuwise.strategy.kernels import (
+    KERNELS_OF,
+    OPTIMIZER_KERNELS,
+    OPTIMIZERS,
+    fused_sgd_fault,
+    kernels_for,
+    kernels_of,
+)
+from gpuwise.strategy.mesh import Mesh
+from gpuwise.strategy.strategy import ADAPTERS, MODES, OFFLOADS, PRECISIONS, RECOMPUTES, Strategy, StrategyChanges
+
+__all__ = [
+    "ADAPTERS",
+    "KERNELS_OF",
+    "MODES",
+    "OFFLOADS",
+    "OPTIMIZERS",
+    "OPTIMIZER_KERNELS",
+    "PRECISIONS",
+    "RECOMPUTES",
+    "HostSettings",
+    "Mesh",
+    "Strategy",
+    "StrategyChanges",
+    "fused_sgd_fault",
+    "kernels_for",
+    "kernels_of",
+]
