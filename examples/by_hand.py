@@ -2,8 +2,8 @@
 
     python examples/by_hand.py
 
-Stop it with Ctrl-C, or kill it, and start it again: it continues from its last checkpoint. The losses that follow equal those of
-an uninterrupted run bit for bit.
+Stop it with Ctrl-C, or kill it, and start it again: it continues from its last checkpoint. The losses that follow equal those
+of an uninterrupted run bit for bit.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def spirals(count: int, *, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Jittered(Dataset[dict[str, Tensor]]):
-    """Moves each point a little every time it is read. The random numbers depend on the seed and the position in the data alone,
-    so loader workers and a resume change nothing."""
+    """Moves each point a little every time it is read. The random numbers depend on the seed and the position in the data
+    alone, so loader workers and a resume change nothing."""
 
     def __init__(self) -> None:
         self.point, self.arm = spirals(POINTS, seed=0)

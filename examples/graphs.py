@@ -2,8 +2,8 @@
 
     gpuwise train examples/graphs.py:job --epochs 8
 
-Training takes about seven seconds on two CPU cores. The network is right on 94 % of held-out graphs: rings with shortcuts, random
-graphs and graphs with hubs, all with the same number of edges.
+Training takes about seven seconds on two CPU cores. The network is right on 94 % of held-out graphs: rings with shortcuts,
+random graphs and graphs with hubs, all with the same number of edges.
 """
 
 from __future__ import annotations
