@@ -3,7 +3,7 @@
     python -m benchmarks.steps_here [--rounds N] [--only freed|bound|observed]
 
 freed: memory that is freed is kept (gpuwise.runtime.build.host_memory) or goes back to the system; steps of common presets.
-bound: threads stay on their cores (OMP_PROC_BIND) or not; a step of the suite's perceptron.
+bound: threads stay on their cores (OMP_PROC_BIND) or not; a step of the suite's MLP.
 observed: what a step's operations add up to when each is timed (gpuwise.measure.observe), over the step that nobody watched.
 
 Medians of the rounds, and the range of the rounds' own medians. 8 minutes on two cores.

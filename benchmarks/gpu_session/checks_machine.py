@@ -50,7 +50,7 @@ def detected(device: torch.device) -> dict[str, Any]:
     usable = found.chip.usable_memory_bytes
     return {
         "chip": found.chip.id,
-        "told_by": survey.told_by,
+        "told_by": survey.source,
         "gpu": repr(gpu),
         "load": repr(load_now),
         "tool": repr(tool.gpus),

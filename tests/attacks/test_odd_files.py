@@ -13,7 +13,7 @@ from gpuwise.api import history
 from gpuwise.atomic import written_whole
 from gpuwise.cli.main import main
 from gpuwise.errors import FileFormatError, GpuwiseError
-from gpuwise.hardware.parsed import parsed
+from gpuwise.hardware.toml_cache import cached_tables
 from gpuwise.plain_files import open_regular, parse_json, parse_toml, read_regular
 from gpuwise.plan.file import load_plan, save_plan
 from gpuwise.trace import load
@@ -93,7 +93,7 @@ def test_in_place_of_a_cached_catalog_file(odd, tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("GPUWISE_NO_CACHE", raising=False)
     (tmp_path / "gpuwise/catalog").mkdir(parents=True)
     odd(tmp_path / "gpuwise/catalog/mine.json")
-    assert parsed("mine", b"a = 1") == {"a": 1}
+    assert cached_tables("mine", b"a = 1") == {"a": 1}
 
 
 @pytest.mark.parametrize(

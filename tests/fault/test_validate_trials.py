@@ -74,11 +74,11 @@ def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Pat
     assert [trial.job for trial in result.trials] == names
 
     assert killed.outcome == OUT_OF_MEMORY
-    assert "SIGKILL" in killed.said
+    assert "SIGKILL" in killed.message
     assert killed.foreseen is False
     assert raising.outcome == FAILED
-    assert "jobs.py:26" in raising.said
-    assert "ValueError: the sky fell" in raising.said
+    assert "jobs.py:26" in raising.message
+    assert "ValueError: the sky fell" in raising.message
     assert huge.outcome == OUT_OF_MEMORY
     assert huge.foreseen is True
 
@@ -132,7 +132,7 @@ def test_a_child_that_says_nothing_or_dies_late(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(validating, "answers", hangs)
     trial = gpuwise.validate("gpt2").trials[0]
-    assert (trial.outcome, trial.said) == (FAILED, "the trial said nothing for 600 s and was ended.")
+    assert (trial.outcome, trial.message) == (FAILED, "the trial said nothing for 600 s and was ended.")
 
 
 def test_ctrl_c_keeps_what_is_done_and_ends_the_child(monkeypatch: pytest.MonkeyPatch):

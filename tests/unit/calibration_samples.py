@@ -23,13 +23,13 @@ CPU, GPU = CHIPS["epyc-9654"], CHIPS["h200-141gb-sxm"]
 PRECISIONS = {"cpu": "fp32", "accelerator": "amp-bf16"}
 # Light ones, two of a kind and more: what is kept out of a fit is like something that is in it.
 NAMES = (
-    "gpt of width 512",
-    "llama of width 320",
-    "patches",
-    "encoder of width 384",
-    "gpt of width 256",
-    "perceptron, wide",
-    "perceptron, flat",
+    "GPT-2, width 512",
+    "Llama, width 320",
+    "ViT",
+    "BERT, width 384",
+    "GPT-2, width 256",
+    "MLP, wide",
+    "MLP, one wide layer",
 )
 # How much longer the kinds of operation take than the shipped figures say.
 FACTORS = {"gemm": 1.7, "elementwise": 0.6, "attention": 1.3, "norm": 0.8, "optimizer": 1.2}

@@ -11,19 +11,19 @@ import pytest
 
 from gpuwise.cost.calibration import CalibrationEntry, StepSpread, Term, to_table
 from gpuwise.hardware import Catalog, Machine
-from gpuwise.hardware.detect import Cpu, Detected, machine_key
+from gpuwise.hardware.detect import Cpu, DetectedMachine, machine_key
 from gpuwise.hardware.detect.container import Container
 from gpuwise.hardware.detect.machine import Interconnect, System
 from gpuwise.hardware.detect.memory import Memory
-from gpuwise.hardware.load import Busy
-from gpuwise.hardware.measured import path_of
+from gpuwise.hardware.load import LoadSnapshot
+from gpuwise.hardware.measured_chip import calibration_path
 from gpuwise.measure import run as module
 from gpuwise.measure.child import ChildDiedError
 from gpuwise.results.measurement import AchievedPeak, MeasuredRow, MemoryLevel, Timing
 
 CHIP = Catalog().chips["epyc-9654"]
-QUIET = Busy(1000.0, 5e8, 2000.0, 2, busy_s=100.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)
-FULL_OF_OTHERS = Busy(1000.5, 5e8 + 0.5, 2000.5, 2, busy_s=101.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)
+QUIET = LoadSnapshot(1000.0, 5e8, 2000.0, 2, busy_s=100.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)
+FULL_OF_OTHERS = LoadSnapshot(1000.5, 5e8 + 0.5, 2000.5, 2, busy_s=101.0, idle_s=50.0, stolen_s=0.0, own_s=10.0)
 TIMING = Timing(1e-3, 0.99e-3, 1.01e-3, 0.98e-3, 9)
 FITTED = {
     "entries": {"gemm.fp32": to_table(CalibrationEntry({"compute": Term(2.5), "memory": Term(1.5)}, 2.0, 3e-6, (0.9, 1.2)))},
@@ -103,18 +103,18 @@ class Here:
 
     worker: Worker
     machine: Machine
-    detected: Detected
-    loads: list[Busy]
+    detected: DetectedMachine
+    loads: list[LoadSnapshot]
 
     @property
     def path(self) -> Path:
-        return path_of(machine_key(self.detected))
+        return calibration_path(machine_key(self.detected))
 
 
 def set_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     """This machine, with its configuration in a folder."""
     cpu = Cpu("Some CPU", "AMD", 2, 2, 3e9, ("avx2",), memory_bytes=8 * 2**30)
-    detected = Detected(cpu, Memory(8 * 2**30, 6 * 2**30), Container(), (), (), (), Interconnect(), System("Linux 6.18"))
+    detected = DetectedMachine(cpu, Memory(8 * 2**30, 6 * 2**30), Container(), (), (), (), Interconnect(), System("Linux 6.18"))
     here = Here(Worker(), Machine(CHIP, 1, None, None, 2, 8 * 2**30, "Some CPU, 2 cores, 8 GiB"), detected, [QUIET])
     monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(folder))
     monkeypatch.setattr(module, "answers", here.worker)

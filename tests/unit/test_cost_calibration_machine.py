@@ -24,7 +24,7 @@ from gpuwise.cost.price import price
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.hardware import Catalog, Chip
 from gpuwise.hardware.detect import Cpu, local_cpu_chip
-from gpuwise.hardware.measured import _with
+from gpuwise.hardware.measured_chip import _with
 from gpuwise.measure.calibration_file import HEAD, check_writable, write
 from gpuwise.trace.parallel.data_parallel import Communication
 

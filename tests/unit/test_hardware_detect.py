@@ -374,7 +374,7 @@ def test_what_nvml_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = read_nvml(tmp_path, library)
     assert found is not None
     assert library.open == 0
-    assert found.told_by == "NVML"
+    assert found.source == "NVML"
     assert found.gpus[0] == Gpu(
         "NVIDIA H100 80GB HBM3", 80 << 30, "NVIDIA", "570.1", (9, 0), 500.0, 700.0, 1.98e9, 2.619e9, 5, 16, 18, 1
     )
@@ -472,7 +472,7 @@ def test_nvidia_smi_where_nvml_is_not(monkeypatch: pytest.MonkeyPatch):
     assert detect_gpus() == (Gpu("NVIDIA L4", 23034 << 20),) * 2  # an old tool, which does not know all that is asked first
     assert detect_gpus() == ()
     found = gpu_survey.survey_gpus()
-    assert found.told_by == "nvidia-smi"
+    assert found.source == "nvidia-smi"
     assert found.gpus == (Gpu("NVIDIA L4", 23034 << 20, "NVIDIA", "570.1", (8, 9), 60.0, 72.0, 2.04e9, 6.251e9, 4, 16),)
     assert (found.loads[0].busy, found.loads[0].memory_used_bytes, found.loads[0].temperature_c) == (0.12, 1 << 30, None)
 

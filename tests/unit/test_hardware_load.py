@@ -11,10 +11,10 @@ import pytest
 
 from gpuwise.hardware import load as module
 from gpuwise.hardware.detect import GpuLoad
-from gpuwise.hardware.load import Busy, Shares, all_busy, disturbances, load, shares
+from gpuwise.hardware.load import LoadSnapshot, Shares, all_busy, disturbances, load, shares
 
 TICKS = os.sysconf("SC_CLK_TCK")
-BEFORE = Busy(
+BEFORE = LoadSnapshot(
     1000.0,
     5e8,
     2000.0,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.hardware.waiting import CHOICES, chosen, passive_waiting, wait_passively
+from gpuwise.hardware.waiting import CHOICES, passive_waiting, wait_passively, waiting_is_set
 from gpuwise.measure.child import answers
 
 JOB = """
@@ -32,12 +32,12 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_user_chose_stands(monkeypatch: pytest.MonkeyPatch):
     assert passive_waiting() == {"OMP_WAIT_POLICY": "passive"}
-    assert not chosen()
+    assert not waiting_is_set()
     for name in CHOICES:
         with monkeypatch.context() as patch:
             patch.setenv(name, "")
             assert passive_waiting() == {}
-            assert chosen()
+            assert waiting_is_set()
 
 
 def test_nothing_is_set_where_it_would_be_too_late(monkeypatch: pytest.MonkeyPatch):
@@ -76,7 +76,8 @@ def test_the_process_that_trains_waits_passively(
 
 def test_children_that_measure_wait_passively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "a_child.py").write_text(
-        "import os\nfrom gpuwise.measure.child import Answering\nAnswering().say(policy=os.environ.get('OMP_WAIT_POLICY'))\n"
+        "import os\nfrom gpuwise.measure.child import WorkerConnection\n"
+        "WorkerConnection().send(policy=os.environ.get('OMP_WAIT_POLICY'))\n"
     )
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     assert next(answers("a_child", {}, environment=path)) == {"policy": "passive"}

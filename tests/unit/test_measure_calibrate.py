@@ -15,12 +15,12 @@ from gpuwise.cost.calibration import Calibration, CalibrationEntry, Term, calibr
 from gpuwise.cost.calibration.files import CalibrationFile
 from gpuwise.cost.parameters import parameters
 from gpuwise.measure import calibrate as module
-from gpuwise.measure.calibrate import FEWEST_NETWORKS, LARGEST_FACTOR, LEAST_SPREAD, Fitted, calibrate
+from gpuwise.measure.calibrate import FEWEST_NETWORKS, LARGEST_FACTOR, LEAST_SPREAD, MachineFit, calibrate
 from gpuwise.measure.samples import by_class
 
 
 @pytest.fixture(scope="module")
-def of_cpu() -> Fitted:
+def of_cpu() -> MachineFit:
     return calibrate(samples(), CPU)
 
 

@@ -19,13 +19,13 @@ from gpuwise.measure import child as module
 from gpuwise.measure.child import ChildDiedError, answers
 
 Ask = Callable[..., Iterator[dict[str, Any]]]
-BEGIN = "import os, signal, subprocess, sys\nfrom gpuwise.measure.child import Answering\nchild = Answering()\n"
+BEGIN = "import os, signal, subprocess, sys\nfrom gpuwise.measure.child import WorkerConnection\nchild = WorkerConnection()\n"
 LONGEST_S = 20.0  # a child that is not ended by then never is
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """answers() of a child of this code, in which `child` is its Answering."""
+    """answers() of a child of this code, in which `child` is its WorkerConnection."""
 
     def asking(code: str, request: Any = None, **options: Any) -> Iterator[dict[str, Any]]:
         (tmp_path / "a_child.py").write_text(f"{BEGIN}{code}\n")
@@ -37,7 +37,7 @@ def ask(tmp_path: Path) -> Ask:
 
 def test_answers_come_in_order_and_say_what_was_asked(ask: Ask):
     request = {"text": "µ × 8\n", "list": list(range(50_000))}  # more than a pipe holds
-    code = "child.say(asked=child.request)\nfor n in range(300): child.say(n=n, text='é\\n' * n)\nchild.say()"
+    code = "child.send(asked=child.request)\nfor n in range(300): child.send(n=n, text='é\\n' * n)\nchild.send()"
     first, *rest, last = ask(code, request)
     assert first == {"asked": request}
     assert [answer["n"] for answer in rest] == list(range(300))
@@ -46,7 +46,7 @@ def test_answers_come_in_order_and_say_what_was_asked(ask: Ask):
 
 
 def test_an_answer_comes_before_the_child_is_done(ask: Ask):
-    found = ask("child.say(n=1)\nsignal.pause()")
+    found = ask("child.send(n=1)\nsignal.pause()")
     assert next(found) == {"n": 1}
     found.close()
 
@@ -54,7 +54,7 @@ def test_an_answer_comes_before_the_child_is_done(ask: Ask):
 def test_what_else_it_prints_is_no_answer(ask: Ask):
     code = (
         "print('{\"n\": 0}')\nos.write(1, b'noise\\n' * 50_000)\nsubprocess.run(['echo', '{}'], check=True)\n"
-        "sys.stderr.write('more' * 9999)\nchild.say(n=1)\nprint('end')"
+        "sys.stderr.write('more' * 9999)\nchild.send(n=1)\nprint('end')"
     )
     assert list(ask(code)) == [{"n": 1}]
 
@@ -65,7 +65,7 @@ def test_a_child_without_an_answer_gives_none(ask: Ask):
 
 def test_variables_beside_ours(ask: Ask, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OF_OURS", "kept")
-    (told,) = ask("child.say(**{name: os.environ[name] for name in ('OF_OURS', 'PYTHONPATH')})")
+    (told,) = ask("child.send(**{name: os.environ[name] for name in ('OF_OURS', 'PYTHONPATH')})")
     assert told["OF_OURS"] == "kept"
 
 
@@ -78,7 +78,7 @@ def died(found: Iterator[dict[str, Any]], answered: list[dict[str, Any]]) -> Chi
 
 def test_an_exit_code_and_the_last_words(ask: Ask):
     before: list[dict[str, Any]] = []
-    code = "child.say(n=1)\nfor n in range(9): print('line', n)\nprint('cannot go on', file=sys.stderr)\nsys.exit(3)"
+    code = "child.send(n=1)\nfor n in range(9): print('line', n)\nprint('cannot go on', file=sys.stderr)\nsys.exit(3)"
     error = died(ask(code, purpose="trial"), before)
     assert before == [{"n": 1}]
     assert error.what == "the trial failed with exit code 3: cannot go on"
@@ -109,7 +109,7 @@ def test_a_killed_child_keeps_what_it_said(ask: Ask, name: str, memory: bool):
     before: list[dict[str, Any]] = []
     error = died(
         ask(
-            f'child.say(n=1)\nchild._answers.write(\'{{"n": 2, "cut\')\nchild._answers.flush()\n'
+            f'child.send(n=1)\nchild._answers.write(\'{{"n": 2, "cut\')\nchild._answers.flush()\n'
             f"os.kill(os.getpid(), signal.{name})"
         ),
         before,
@@ -127,7 +127,7 @@ def test_a_module_that_is_not_there():
 def test_a_child_that_is_silent_too_long_is_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch):
     passed_s = iter([0.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(passed_s, 0.0)))
-    found = ask("child.say(pid=os.getpid())\nsignal.pause()", silence_s=600.0)
+    found = ask("child.send(pid=os.getpid())\nsignal.pause()", silence_s=600.0)
     pid = next(found)["pid"]
     passed_s = iter(range(0, 10**9, 400))  # each look at the clock
     with pytest.raises(ChildDiedError, match="the benchmark said nothing for 600 s and was ended") as caught:
@@ -149,7 +149,7 @@ def lives(tmp_path: Path) -> Iterator[Callable[[], bool]]:
 HOLDS = """
 held = os.open(child.request["alive"], os.O_WRONLY)
 grandchild = subprocess.Popen([sys.executable, "-c", "import signal; signal.alarm(60); signal.pause()"], pass_fds=[held])
-child.say(begun=True)
+child.send(begun=True)
 """
 
 
@@ -170,7 +170,7 @@ def test_a_child_that_does_not_listen_is_killed(
 ):
     monkeypatch.setattr(module, "_GRACE_S", 0.1)
     code = "held = os.open(child.request['alive'], os.O_WRONLY)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    found = ask(f"{code}child.say()\nwhile True: signal.pause()", {"alive": str(tmp_path / "alive")})
+    found = ask(f"{code}child.send()\nwhile True: signal.pause()", {"alive": str(tmp_path / "alive")})
     next(found)
     found.close()
     assert not lives()
@@ -183,7 +183,7 @@ def test_what_a_dead_child_started_is_ended(ask: Ask, tmp_path: Path, lives: Cal
 
 
 def test_ctrl_c_reaches_this_process_alone(ask: Ask):
-    (told,) = ask("child.say(group=os.getpgid(0), pid=os.getpid())")
+    (told,) = ask("child.send(group=os.getpgid(0), pid=os.getpid())")
     assert told["group"] == told["pid"] != os.getpgid(0)
 
 
@@ -193,9 +193,9 @@ def test_no_file_stays_open(ask: Ask):
 
     list(ask(""))
     before = opened()
-    list(ask("child.say(n=1)"))
+    list(ask("child.send(n=1)"))
     died(ask("raise ValueError"), [])
-    next(found := ask("child.say(n=1)\nsignal.pause()"))
+    next(found := ask("child.send(n=1)\nsignal.pause()"))
     found.close()
     assert opened() == before
 

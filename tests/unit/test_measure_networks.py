@@ -16,7 +16,9 @@ from gpuwise.measure.stages import stages  # noqa: E402
 from gpuwise.measure.suite import SUITE  # noqa: E402
 from gpuwise.trace import KINDS  # noqa: E402
 
-LIGHT = [name for name, _, _ in NETWORKS[:QUICK] if name not in ("unet", "convolutions 3 x 3", "convolutions by channel")]
+LIGHT = [
+    name for name, _, _ in NETWORKS[:QUICK] if name not in ("UNet, width 64", "ResNet, 3 x 3", "depthwise convolution net")
+]
 
 
 def test_names_are_their_own():
@@ -49,7 +51,7 @@ def test_the_quick_ones_train(name):
 def test_networks_of_a_seed_are_the_same_each_time_and_differ_between_seeds():
     def sizes(seed):
         with torch.device("meta"):
-            model = module.pyramid(seed, width=24, kernels=(3, 5), block=module.mobile)
+            model = module.convolution_net(seed, width=24, kernels=(3, 5), stage=module.mbconv_stage)
         return [tuple(p.shape) for p in model.parameters()]
 
     assert sizes(1) == sizes(1) != sizes(2)
@@ -69,4 +71,4 @@ def test_the_worker_and_the_plan_mean_the_same_networks():
         if stage.name == "network"
     ]
     assert max(places) == len(NETWORKS) - 1
-    assert all(inspect.isfunction(part) for part in (module.dense, module.plain, module.mobile))
+    assert all(inspect.isfunction(part) for part in (module.resnet_stage, module.vgg_stage, module.mbconv_stage))

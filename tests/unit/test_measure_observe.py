@@ -149,7 +149,7 @@ def test_the_worker_says_what_it_saw(monkeypatch):
     said = []
 
     class Child:
-        def say(self, **answer):
+        def send(self, **answer):
             said.append(json.loads(json.dumps(answer)))
 
     monkeypatch.setattr(worker, "NETWORKS", (("small", mlp_job(), 4),))
@@ -164,18 +164,18 @@ def test_the_worker_says_what_it_saw(monkeypatch):
 
 
 class Asked:
-    """An Answering that was asked this."""
+    """A WorkerConnection that was asked this."""
 
     def __init__(self, **request):
         self.request, self.said = request, []
 
-    def say(self, **answer):
+    def send(self, **answer):
         self.said.append(answer)
 
 
 def run_worker(monkeypatch, **request):
     asked = Asked(**request)
-    monkeypatch.setattr(worker, "Answering", lambda: asked)
+    monkeypatch.setattr(worker, "WorkerConnection", lambda: asked)
     monkeypatch.setattr(worker, "keep_freed_memory", lambda: True)  # it would be for all tests that follow
     with warnings.catch_warnings():
         worker.main()
@@ -190,7 +190,7 @@ def test_a_stage_that_fails_leaves_the_others(error, monkeypatch):
         ran.append(stage.what)
         if stage.what == "second":
             raise error
-        child.say(row=stage.what)
+        child.send(row=stage.what)
 
     monkeypatch.setattr(worker, "run_stage", run_stage)
     names = ["first", "second", "third"]

@@ -14,7 +14,7 @@ from measured_machine import CHIP, FITTED, QUIET, Here, set_up
 from gpuwise.cli.main import main
 from gpuwise.cost.calibration import calibration
 from gpuwise.hardware import Catalog
-from gpuwise.hardware.measured import as_measured
+from gpuwise.hardware.measured_chip import with_measurements
 from gpuwise.hardware.types import Source
 from gpuwise.measure.run import measure
 from gpuwise.results.measurement import METHOD, Progress
@@ -60,7 +60,7 @@ def test_what_the_worker_is_asked(here: Here):
 
 def test_forecasts_on_this_machine_rest_on_it_at_once(here: Here):
     measure()
-    chip = as_measured(CHIP, here.path.stem)
+    chip = with_measurements(CHIP, here.path.stem)
     assert chip.peak_flops_per_s["fp32"] == 2.5e11
     assert chip.memory_bandwidth_bytes_per_s == 3.123e10
     found = calibration(chip)
@@ -115,7 +115,7 @@ def test_a_gpu_keeps_the_figures_of_its_sheet(here: Here):
     data = tomllib.loads(here.path.read_text())
     assert (data["of"], data["scale"], data["chip"]) == (gpu.id, {"gemm.bf16": 1.1}, {})
     assert found.peaks[0].datasheet == gpu.peak_flops_per_s["bf16"]
-    assert as_measured(gpu, here.path.stem) == replace(gpu, calibration=str(here.path))
+    assert with_measurements(gpu, here.path.stem) == replace(gpu, calibration=str(here.path))
 
 
 def test_half_precision_where_the_machine_has_it(here: Here):

@@ -55,7 +55,7 @@ def test_every_operation_that_launches_something_is_there_with_its_count(name, t
 
 
 def test_seconds_are_the_median_step_and_the_mean_of_the_runs_in_it():
-    trace = recorded("patches")
+    trace = recorded("ViT")
     operation = trace.sequence.operation
     usual = np.where(np.arange(len(operation)) % 2, 1e-3, 3e-3)
     found = samples_of("x", replace(observed(trace, CPU), seconds=np.stack([usual, 100 * usual, usual])))

@@ -13,7 +13,7 @@ from rich.console import Console
 from gpuwise.api import installation as module
 from gpuwise.api.installation import inspect_installation
 from gpuwise.hardware import Catalog, Cpu, Gpu
-from gpuwise.hardware.detect import Detected, GpuLoad, GpuPair, Interconnect, NumaNode, detect, machine_key
+from gpuwise.hardware.detect import DetectedMachine, GpuLoad, GpuPair, Interconnect, NumaNode, detect, machine_key
 from gpuwise.report.doctor import doctor_report
 from gpuwise.report.json import to_json
 from gpuwise.results.installation import Installation
@@ -29,7 +29,7 @@ def text(found: Installation, width: int = 160) -> str:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Detected:
+def server(tmp_path: Path) -> DetectedMachine:
     return replace(
         detect(tmp_path),
         cpu=Cpu("Intel(R) Xeon(R) Platinum 8480+", "Intel", 112, 224, 3.8e9, ("avx512", "amx"), sockets=2),
@@ -41,7 +41,7 @@ def server(tmp_path: Path) -> Detected:
 
 
 def inspected(
-    monkeypatch: pytest.MonkeyPatch, detected: Detected, torch: str = "2.13.0+cu128", *, torchvision_broken: bool = False
+    monkeypatch: pytest.MonkeyPatch, detected: DetectedMachine, torch: str = "2.13.0+cu128", *, torchvision_broken: bool = False
 ) -> Installation:
     monkeypatch.setattr("gpuwise.api.installation._torchvision_misses_cuda", lambda: torchvision_broken)
     monkeypatch.setattr(module, "detect", lambda: detected)
@@ -50,7 +50,7 @@ def inspected(
     return inspect_installation(Catalog())
 
 
-def test_a_server_with_gpus(monkeypatch: pytest.MonkeyPatch, server: Detected):
+def test_a_server_with_gpus(monkeypatch: pytest.MonkeyPatch, server: DetectedMachine):
     found = inspected(monkeypatch, server)
     assert (found.device, found.gpus, found.machine_key) == ("h100-80gb-sxm", (f"{GPU.name} x 2",), machine_key(server))
     assert found.problems == ()
@@ -68,7 +68,7 @@ def test_a_server_with_gpus(monkeypatch: pytest.MonkeyPatch, server: Detected):
     assert max(map(len, text(found, 80).splitlines())) <= 80
 
 
-def test_what_should_be_mended_of_gpus(monkeypatch: pytest.MonkeyPatch, server: Detected):
+def test_what_should_be_mended_of_gpus(monkeypatch: pytest.MonkeyPatch, server: DetectedMachine):
     found = inspected(monkeypatch, replace(server, gpus_told_by="nvidia-smi"), torch="2.13.0+cpu")
     assert [problem.split(":")[0] for problem in found.problems] == [
         "PyTorch is a build for CPUs alone and leaves the GPU unused",

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuwise.hardware.load import Busy, processor_times
+from gpuwise.hardware.load import LoadSnapshot, processor_times
 from gpuwise.results.training import ForecastCheck
 from gpuwise.runtime.run.neighbours import LOOK_EVERY_S, Neighbours
 
-Clock = Callable[[], Busy]
+Clock = Callable[[], LoadSnapshot]
 
 
 def machine(*, processors: int, own: float, others: float, stolen: float = 0.0) -> Clock:
     """Snapshots ten seconds apart, in which these shares of the processors are used."""
     moments = iter(range(0, 1000, 10))
 
-    def now() -> Busy:
+    def now() -> LoadSnapshot:
         at = next(moments)
         whole = at * processors
-        return Busy(
+        return LoadSnapshot(
             float(at),
             float(at),
             processors=processors,
@@ -93,7 +93,7 @@ def test_threads_that_spin_are_told_with_the_way_out(monkeypatch: pytest.MonkeyP
 
 
 def test_a_system_that_does_not_tell_is_taken_as_free():
-    seen = Neighbours(2, lambda: Busy(0.0, 0.0))
+    seen = Neighbours(2, lambda: LoadSnapshot(0.0, 0.0))
     assert seen.look(10.0) is None
     assert seen.available() == 1.0
 

@@ -71,7 +71,7 @@ LARGE = replace(
     GOOD,
     job="large",
     outcome=OUT_OF_MEMORY,
-    said="can't allocate memory",
+    message="can't allocate memory",
     ways_out=("a smaller --micro-batch",),
     measured=None,
     forecast={**FORECAST, "memory": {**FORECAST["memory"], "fits": False}},

@@ -29,7 +29,7 @@ from typing import Any
 
 from gpuwise.api.files_read import FilesRead, state_of
 from gpuwise.errors import FileFormatError, GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
-from gpuwise.hardware.parsed import OFF, cache_home, switched_off
+from gpuwise.hardware.toml_cache import OFF, cache_home, switched_off
 from gpuwise.plain_files import parse_json, read_regular, reason_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import TraceFamily, load, save

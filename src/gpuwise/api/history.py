@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.atomic import written_whole
-from gpuwise.hardware.parsed import OFF, switched_off
+from gpuwise.hardware.toml_cache import OFF, switched_off
 from gpuwise.plain_files import check_regular, open_regular, parse_json
 
 LIMIT_BYTES = 2 * 2**20  # some two thousand lines; beyond it the older half goes
@@ -105,18 +105,18 @@ def append(entry: HistoryEntry) -> str:
 
 def entries(containing: str = "") -> list[HistoryEntry]:
     """All that are readable, oldest first; of lines that hold a text only. Warns of damaged lines."""
-    found, damaged = [], 0
+    entries_, damaged = [], 0
     for line in _lines(path()) if not switched_off() else ():
         if containing not in line:
             continue
         try:
-            found.append(HistoryEntry.from_dict(parse_json(line)))
+            entries_.append(HistoryEntry.from_dict(parse_json(line)))
         except (ValueError, TypeError, KeyError):
             damaged += 1
     if damaged:
         lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
         warnings.warn(f"{lines} damaged in {path()} and skipped", stacklevel=2)
-    return found
+    return entries_
 
 
 def _lines(file: Path) -> list[str]:

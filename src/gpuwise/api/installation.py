@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Catalog
-from gpuwise.hardware.detect import Detected, detect, machine_key, machine_of
+from gpuwise.hardware.detect import DetectedMachine, detect, machine_key, machine_of
 from gpuwise.results.installation import Installation
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
@@ -61,8 +61,8 @@ def _version(package: str) -> str | None:
 
 def _torchvision_misses_cuda() -> bool:
     """Whether torchvision's operators are linked to PyTorch's CUDA library, and that is not there. Nothing is imported."""
-    places = [find_spec(name) for name in ("torch", "torchvision")]
-    torch, torchvision = (Path(spec.origin).parent if spec and spec.origin else None for spec in places)
+    specs = [find_spec(name) for name in ("torch", "torchvision")]
+    torch, torchvision = (Path(spec.origin).parent if spec and spec.origin else None for spec in specs)
     if torch is None or torchvision is None or not (torch / "lib").is_dir():
         return False
     operators = next(torchvision.glob("_C*.so"), None)
@@ -82,21 +82,23 @@ def _recorded_with(name: str) -> str | None:
     return None
 
 
-def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None], detected: Detected) -> list[str]:
-    found = []
+def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None], detected: DetectedMachine) -> list[str]:
+    problems = []
     if versions["torch"] is None:
-        found.append('PyTorch is absent: presets can be planned, other jobs not. pip install "gpuwise[torch]"')
+        problems.append('PyTorch is absent: presets can be planned, other jobs not. pip install "gpuwise[torch]"')
     elif detected.gpus and (versions["torch"] or "").endswith("+cpu"):
-        found.append("PyTorch is a build for CPUs alone and leaves the GPU unused: https://pytorch.org/get-started has others")
+        problems.append(
+            "PyTorch is a build for CPUs alone and leaves the GPU unused: https://pytorch.org/get-started has others"
+        )
     if _torchvision_misses_cuda():
-        found.append(
+        problems.append(
             "torchvision is a build for CUDA beside a PyTorch for CPUs: its operators do not load, and plain Python "
             "cannot import it. gpuwise does, without them; https://pytorch.org/get-started has the build that fits"
         )
     if detected.gpus_told_by == "nvidia-smi":
-        found.append('little is known of the GPU: pip install "gpuwise[nvidia]" tells its links and what slows it down')
+        problems.append('little is known of the GPU: pip install "gpuwise[nvidia]" tells its links and what slows it down')
     if missing := [name for name, version in presets.items() if version is None]:
-        found.append(f"no recorded trace of {', '.join(missing)}: `gpuwise record` makes them")
+        problems.append(f"no recorded trace of {', '.join(missing)}: `gpuwise record` makes them")
     if sys.flags.optimize:
-        found.append("Python runs with -O, which removes checks")
-    return found
+        problems.append("Python runs with -O, which removes checks")
+    return problems

@@ -13,10 +13,10 @@ def chips(filter: str = "") -> tuple[Chip, ...]:
     catalog = load_catalog()
     chosen = parse_filter(filter)
     check_values(chosen, catalog.chips.values(), listing="gpuwise chips")
-    found = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))
-    if not found and chosen.bare:
+    matching = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))
+    if not matching and chosen.bare:
         raise unknown_name("chip", " ".join(chosen.bare), list(catalog.chips), listing="gpuwise chips")
-    return found
+    return matching
 
 
 def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
@@ -38,10 +38,10 @@ def unpriced_offers(filter: str = "") -> tuple[UnpricedOffer, ...]:
     """The rows that pass a filter, by provider. Raises InputError for a filter that cannot be read."""
     catalog, chosen = load_catalog(), parse_filter(filter, offers=True)
     rows = [row for row in catalog.incomplete_offers if chosen.matches(catalog.chips.get(row.chip_id or ""), row)]
-    made = [
+    offers_ = [
         UnpricedOffer(
             row.provider, row.instance, row.region, row.chip_id, row.values.get("count"), row.why_no_offer or "", row.source
         )
         for row in rows
     ]
-    return tuple(sorted(made, key=lambda row: (row.provider, row.instance, row.region)))
+    return tuple(sorted(offers_, key=lambda row: (row.provider, row.instance, row.region)))

@@ -22,7 +22,7 @@ from gpuwise.api.traced import JobSource
 from gpuwise.api.verbs import of_a_step
 from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
-from gpuwise.measure.child import Answering
+from gpuwise.measure.child import WorkerConnection
 from gpuwise.trace.digest import digest
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ ON = "here:1"
 
 
 def main() -> None:
-    child = Answering()
+    child = WorkerConnection()
     _end_before_others()
     job: Job | None = None
     doing = "preparing"
@@ -40,7 +40,7 @@ def main() -> None:
     def say(what: str) -> None:
         nonlocal doing
         doing = what
-        child.say(doing=what)
+        child.send(doing=what)
 
     try:
         say("forecast")
@@ -49,7 +49,7 @@ def main() -> None:
 
         device = _device(priced.device.chip)
         told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
-        child.say(
+        child.send(
             forecast=told.to_dict(),
             digest=digest(priced.trace, told.strategy),
             device=device,
@@ -59,12 +59,12 @@ def main() -> None:
         from gpuwise.measure.trial import run_trial
 
         found = run_trial(job, told.strategy, torch.device(device), steps=child.request["steps"], say=say)
-        child.say(measured=asdict(found))
+        child.send(measured=asdict(found))
     except Exception as error:  # the job's own code may raise anything
         if _is_out_of_memory(error):
-            child.say(out_of_memory=f"{' '.join(str(error).split())[:300] or type(error).__name__}")
+            child.send(out_of_memory=f"{' '.join(str(error).split())[:300] or type(error).__name__}")
         else:
-            child.say(failed=_explained(error, job, doing).to_dict()["error"])
+            child.send(failed=_explained(error, job, doing).to_dict()["error"])
 
 
 def _forecast(job: str, sizes: Mapping[str, int], strategy: Mapping[str, Any], suite: bool, **_: Any) -> tuple[Priced, Job]:

@@ -141,10 +141,12 @@ def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
     counted = _oom_kills()
     by_another = death.signal == signal.SIGKILL and counted is not None and counted == kills
     if by_another:
-        return replace(trial, said="the trial was killed by SIGKILL, but not for want of memory: by itself or another program.")
+        return replace(
+            trial, message="the trial was killed by SIGKILL, but not for want of memory: by itself or another program."
+        )
     if death.likely_out_of_memory:
-        return replace(trial, outcome=OUT_OF_MEMORY, said=death.what, ways_out=_LESS)
-    return replace(trial, said=death.what, ways_out=death.ways_out)
+        return replace(trial, outcome=OUT_OF_MEMORY, message=death.what, ways_out=_LESS)
+    return replace(trial, message=death.what, ways_out=death.ways_out)
 
 
 def _oom_kills() -> int | None:
@@ -161,11 +163,11 @@ def _heard(trial: Trial, answer: Mapping[str, Any]) -> Trial:
         names = ("forecast", "digest", "device", "threads", "torch_version")
         return replace(trial, **{name: answer[name] for name in names})
     if "measured" in answer:
-        return replace(trial, outcome=MEASURED, said="", measured=MeasuredStep.from_dict(answer["measured"]))
+        return replace(trial, outcome=MEASURED, message="", measured=MeasuredStep.from_dict(answer["measured"]))
     if "out_of_memory" in answer:
-        return replace(trial, outcome=OUT_OF_MEMORY, said=answer["out_of_memory"], ways_out=_LESS)
+        return replace(trial, outcome=OUT_OF_MEMORY, message=answer["out_of_memory"], ways_out=_LESS)
     if "failed" in answer:
-        return replace(trial, said=answer["failed"]["message"], ways_out=tuple(answer["failed"]["ways_out"]))
+        return replace(trial, message=answer["failed"]["message"], ways_out=tuple(answer["failed"]["ways_out"]))
     return trial
 
 

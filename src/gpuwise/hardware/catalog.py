@@ -32,10 +32,10 @@ class Catalog:
         """By id."""
         chips: dict[str, Chip] = {}
         for path, raw, text in self._files("chips/*.toml"):
-            for id_, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=path not in self.user_files, seen=chips):
+            for id_, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=path not in self.user_files, ids=chips):
                 chips[id_] = _chip(id_, row, chips, path, fail)
         for path, raw, text in self._files():
-            for _, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=False, seen={}):
+            for _, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=False, ids={}):
                 link = row.values.get("link_id")
                 if link is not None and link not in self.links:
                     raise fail("link", f"unknown link {link!r}")
@@ -46,7 +46,7 @@ class Catalog:
         """By id."""
         links: dict[str, Link] = {}
         for path, raw, text in self._files("links.toml"):
-            for id_, row, fail in _tables(path, raw, text, "link", LINK, shipped=path not in self.user_files, seen=links):
+            for id_, row, fail in _tables(path, raw, text, "link", LINK, shipped=path not in self.user_files, ids=links):
                 links[id_] = _build(Link, id_, row, links, path, fail, ("name", "kind"))
         return links
 
@@ -55,16 +55,16 @@ class Catalog:
         """Every stored row, also those without a price."""
         rows: dict[tuple[str, str, str], OfferRow] = {}
         for path, raw, text in self._files("offers/*.toml"):
-            seen: set[tuple[str, str, str]] = set()
-            for place, table in enumerate(_list(raw, "offer", path, text)):
-                fail = _failure(path, text, "offer", place)
+            keys: set[tuple[str, str, str]] = set()
+            for index, table in enumerate(_list(raw, "offer", path, text)):
+                fail = _failure(path, text, "offer", index)
                 row = read_row(table, OFFER, fail)
                 if path in self.user_files:
                     _check_past(row, fail)
                 key = _offer_key(row, fail)
-                if key in seen:
+                if key in keys:
                     raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
-                seen.add(key)
+                keys.add(key)
                 rows[key] = _offer_row(key, row, rows.get(key), path, fail)
                 self._check_offer(rows[key].values, fail)
         return tuple(rows.values())
@@ -165,7 +165,7 @@ def _failure(path: Path, text: str, section: str, name: str | int) -> Callable[[
 
 
 def _tables(
-    path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, shipped: bool, seen: Any
+    path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, shipped: bool, ids: Any
 ) -> Iterable[tuple[str, CatalogRow, Callable[[str | None, str], FileFormatError]]]:
     tables = raw.get(section, {})
     if not isinstance(tables, dict):
@@ -176,7 +176,7 @@ def _tables(
             raise fail(None, f"{section}.{id_} must be a table")
         if not names.valid_id(id_):
             raise fail(None, f"{id_!r} is no id: lower-case letters, digits and hyphens")
-        if shipped and id_ in seen:
+        if shipped and id_ in ids:
             raise fail(None, f"duplicate id {id_!r}")
         row = read_row(table, columns, fail)
         if not shipped:
@@ -201,43 +201,43 @@ def _check_past(row: CatalogRow, fail: Callable[[str | None, str], FileFormatErr
 
 def _row_source(row: CatalogRow, path: Path) -> Source:
     """Rows of a user's file may leave out source and date: the file itself, as of its last change, at latest today."""
-    given = row.source or Source("", "")
-    if given.text and given.as_of:
-        return given
+    source = row.source or Source("", "")
+    if source.text and source.as_of:
+        return source
     day = min(date.fromtimestamp(path.stat().st_mtime), date.today()).isoformat()
-    return replace(given, text=given.text or path.name, as_of=given.as_of or day)
+    return replace(source, text=source.text or path.name, as_of=source.as_of or day)
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def _near(name: str, candidates: Iterable[str]) -> str:
     """' (nearest: rtx-4090)', or ''."""
-    near = nearest(name, list(known))
+    near = nearest(name, list(candidates))
     return f" (nearest: {', '.join(near)})" if near else ""
 
 
 def _build(
-    type_: Any, id_: str, row: CatalogRow, known: Mapping[str, Any], path: Path, fail: Any, required: tuple[str, ...]
+    type_: Any, id_: str, row: CatalogRow, existing: Mapping[str, Any], path: Path, fail: Any, required: tuple[str, ...]
 ) -> Any:
     """A new object, or the known one of this id with the row's fields in place of its own."""
-    base = known.get(id_)
+    base = existing.get(id_)
     source = _row_source(row, path)
     values = dict(row.values)
     if base is None:
         missing = [name for name in required if name not in values]
         if missing:
-            raise fail(None, f"there is no {id_!r} to change{_near(id_, known)}, and a new row needs {', '.join(missing)}")
+            raise fail(None, f"there is no {id_!r} to change{_near(id_, existing)}, and a new row needs {', '.join(missing)}")
         return type_(id=id_, **values, source=source, sources=row.sources, caveats=row.caveats)
-    given = {name: row.sources.get(name, source) for name in (*values, *values.get("peak_flops_per_s", {}))}
+    sources = {name: row.sources.get(name, source) for name in (*values, *values.get("peak_flops_per_s", {}))}
     if "peak_flops_per_s" in values:
         values["peak_flops_per_s"] = {**base.peak_flops_per_s, **values["peak_flops_per_s"]}
-    return replace(base, **values, sources={**base.sources, **given}, caveats={**base.caveats, **row.caveats})
+    return replace(base, **values, sources={**base.sources, **sources}, caveats={**base.caveats, **row.caveats})
 
 
-def _chip(id_: str, row: CatalogRow, known: Mapping[str, Chip], path: Path, fail: Any) -> Chip:
+def _chip(id_: str, row: CatalogRow, existing: Mapping[str, Chip], path: Path, fail: Any) -> Chip:
     values = {k: v for k, v in row.values.items() if k not in PEAKS}
     peaks = {k: v for k, v in row.values.items() if k in PEAKS}
     if peaks:
         values["peak_flops_per_s"] = peaks
-    return _build(Chip, id_, replace(row, values=values), known, path, fail, ("vendor", "name", "kind"))
+    return _build(Chip, id_, replace(row, values=values), existing, path, fail, ("vendor", "name", "kind"))
 
 
 def _offer_key(row: CatalogRow, fail: Any) -> tuple[str, str, str]:
@@ -255,12 +255,12 @@ def _offer_row(key: tuple[str, str, str], row: CatalogRow, base: OfferRow | None
         prices["free"] = 0.0
     if base is None:
         return OfferRow(*key, values, prices, source, row.sources, row.caveats)
-    given = {name: row.sources.get(name, source) for name in row.values}
+    sources = {name: row.sources.get(name, source) for name in row.values}
     return OfferRow(
         *key,
         {**base.values, **values},
         {**base.prices, **prices},
         base.source,
-        {**base.sources, **given},
+        {**base.sources, **sources},
         {**base.caveats, **row.caveats},
     )

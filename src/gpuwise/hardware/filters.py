@@ -95,13 +95,13 @@ class Filter:
 
     def matches(self, chip: Chip | None, offer: Offer | OfferRow | None = None) -> bool:
         """Whether a chip, or an offer with its chip, satisfies every term and every bare word."""
-        known: set[str] = set()
+        name_words: set[str] = set()
         for text in (chip and chip.id, chip and chip.name, offer and offer.provider, offer and offer.instance):
-            known.update(words(text or ""))
-        return all(word in known for word in self.bare) and all(self._term(*term, chip, offer) for term in self.terms)
+            name_words.update(words(text or ""))
+        return all(word in name_words for word in self.bare) and all(self._term(*term, chip, offer) for term in self.terms)
 
     @staticmethod
-    def _term(name: str, sign: str, wanted: Any, chip: Chip | None, offer: Offer | OfferRow | None) -> bool:
+    def _term(name: str, sign: str, target: Any, chip: Chip | None, offer: Offer | OfferRow | None) -> bool:
         of_offer = name in _OFFER_FIELDS
         field, item = (_OFFER_FIELDS[name], offer) if of_offer else (_CHIP_FIELDS[name], chip)
         value = None if item is None else field.get(item)
@@ -110,9 +110,9 @@ class Filter:
         if value is None:
             return False
         if field.parse is None:
-            found = any(_says(value, one) for one in wanted)
-            return found if sign == "=" else not found
-        return _COMPARE[sign](value, wanted)
+            matches = any(_has_words(value, one) for one in target)
+            return matches if sign == "=" else not matches
+        return _COMPARE[sign](value, target)
 
 
 def check_values(chosen: Filter, chips: Iterable[Chip], offers: Iterable[Offer | OfferRow] = (), *, listing: str) -> None:
@@ -121,27 +121,27 @@ def check_values(chosen: Filter, chips: Iterable[Chip], offers: Iterable[Offer |
     Arguments:
         listing: the command that lists what there is.
     """
-    for name, _, wanted in chosen.terms:
+    for name, _, targets in chosen.terms:
         field, items = (_OFFER_FIELDS[name], offers) if name in _OFFER_FIELDS else (_CHIP_FIELDS[name], chips)
         if field.parse is not None:
             continue
         texts = {text for item in items if (text := field.get(item))}
         values = sorted({term for text in texts for term in text.split()} if name == "terms" else texts)
-        for one in wanted:
-            if not any(_says(value, one) for value in values):
-                raise unknown_name(name, "-".join(one), values, listing=listing)
+        for target in targets:
+            if not any(_has_words(value, target) for value in values):
+                raise unknown_name(name, "-".join(target), values, listing=listing)
 
 
 def _offer_memory(chip_bytes: int | None, offer: Offer | OfferRow) -> float | None:
     """Memory of one device of an offer: a slice has its share, a CPU the host's."""
-    told = vars(offer) if isinstance(offer, Offer) else offer.values
+    values = vars(offer) if isinstance(offer, Offer) else offer.values
     if chip_bytes is None:
-        return told.get("host_memory_bytes")
-    return chip_bytes * min(1.0, told.get("count") or 1.0)
+        return values.get("host_memory_bytes")
+    return chip_bytes * min(1.0, values.get("count") or 1.0)
 
 
-def _says(value: str, wanted: tuple[str, ...]) -> bool:
-    return set(wanted) <= set(words(value))
+def _has_words(value: str, words_: tuple[str, ...]) -> bool:
+    return set(words_) <= set(words(value))
 
 
 def parse_filter(text: str, *, offers: bool = False) -> Filter:
@@ -180,7 +180,7 @@ def _value(field: _Field, name: str, sign: str, value: str) -> Any:
         return field.parse(value)
     if sign not in ("=", "!="):
         raise InputError(f"{name} is a text: it has no order.", [f"write {name}={value}"])
-    wanted = tuple(tuple(words(one)) for one in value.split(",") if words(one))
-    if not wanted:
+    alternatives = tuple(tuple(words(one)) for one in value.split(",") if words(one))
+    if not alternatives:
         raise InputError(f"the filter on {name} names nothing: {value!r}.")
-    return wanted
+    return alternatives

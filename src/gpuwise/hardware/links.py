@@ -22,14 +22,14 @@ def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link |
     are sold apart: they count only where an offer names one. Consumer cards take PCIe.
     """
     chip = catalog.chip(what.chip_id) if isinstance(what, Offer) else what
-    said = (what.interconnect or "").lower() if isinstance(what, Offer) else ""
+    interconnect = (what.interconnect or "").lower() if isinstance(what, Offer) else ""
     if count <= 1 or chip.kind == "cpu":
         return None
-    if "pcie" in said:
+    if "pcie" in interconnect:
         return pcie_link(chip, catalog=catalog)
     own = catalog.links.get(chip.link_id or "")
-    names_fabric = bool(said) and "fractional" not in said
-    if "bridge" in said:
+    names_fabric = bool(interconnect) and "fractional" not in interconnect
+    if "bridge" in interconnect:
         pair = own if own is not None and own.kind == "scale-up" else _unnamed(chip, _BRIDGED_PAIR)
         return pair if count <= _BRIDGED_PAIR and pair else pcie_link(chip, catalog=catalog)
     if own is not None and own.kind == "scale-up" and chip.kind != "gpu-consumer":

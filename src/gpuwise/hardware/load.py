@@ -33,7 +33,7 @@ _BUSY_FIELDS, _IDLE_FIELDS, _STOLEN_FIELD = (0, 1, 2, 5, 6), (3, 4), 7  # of /pr
 
 
 @dataclass(frozen=True)
-class Busy:
+class LoadSnapshot:
     """This machine at one moment; times are counted since its start, what cannot be read is None.
 
     taken_s, wall_s, awake_s: by the monotonic clock, by the system's clock, and by the clock that also counts suspended time.
@@ -59,7 +59,7 @@ class Busy:
     gpus: tuple[GpuLoad, ...] = ()
 
 
-def load(root: Path = ROOT) -> Busy:
+def load(root: Path = ROOT) -> LoadSnapshot:
     """A snapshot. It works for 20 ms first, so that the clock read is that of a core at work."""
     until_s = time.perf_counter() + _SETTLE_S
     while time.perf_counter() < until_s:
@@ -79,11 +79,11 @@ def load(root: Path = ROOT) -> Busy:
     )
 
 
-def processor_times(root: Path = ROOT) -> Busy:
+def processor_times(root: Path = ROOT) -> LoadSnapshot:
     """A snapshot of the processors' times alone: about a millisecond."""
     processors = allowed_processors(root)
     busy, idle, stolen = _processor_times(root, processors) or (None, None, None)
-    return Busy(
+    return LoadSnapshot(
         time.monotonic(), time.time(), processors=len(processors), busy_s=busy, idle_s=idle, stolen_s=stolen, own_s=_own_s(root)
     )
 
@@ -98,7 +98,7 @@ class Shares:
     own: float
 
 
-def shares(before: Busy, after: Busy) -> Shares | None:
+def shares(before: LoadSnapshot, after: LoadSnapshot) -> Shares | None:
     """None where the system counts no times, or too few between the two."""
     busy, idle, stolen = (_grown(before, after, name) for name in ("busy_s", "idle_s", "stolen_s"))
     if busy is None or idle is None or stolen is None or (total := busy + idle + stolen) <= 0:
@@ -107,93 +107,93 @@ def shares(before: Busy, after: Busy) -> Shares | None:
     return Shares((busy - own) / total, stolen / total, own / total)
 
 
-def disturbances(before: Busy, after: Busy) -> list[str]:
+def disturbances(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
     """What between the two made figures worse than the machine is, a sentence each; thresholds are this module's constants."""
-    return [*_by_others(before, after), *_by_limits(before, after), *_by_clocks(before, after), *_on_gpus(before, after)]
+    return [*_other_programs(before, after), *_limits(before, after), *_clock_changes(before, after), *_gpu_load(before, after)]
 
 
-def all_busy(before: Busy, after: Busy, *, device: str = "cpu") -> bool:
+def all_busy(before: LoadSnapshot, after: LoadSnapshot, *, device: str = "cpu") -> bool:
     """Whether others took practically all of what this process left them: of the processors, or ("cuda") of each GPU before."""
     if device != "cpu":
         return bool(before.gpus) and all((gpu.busy or 0.0) >= ALL for gpu in before.gpus)
-    found = shares(before, after)
-    if found is None:
+    used = shares(before, after)
+    if used is None:
         return False
-    taken = found.others + found.stolen
+    taken = used.others + used.stolen
     # Who shares evenly with one as greedy as we are has half, so nearly half is all there was to take.
-    return taken >= ALL * (1 - found.own) and taken >= 0.4
+    return taken >= ALL * (1 - used.own) and taken >= 0.4
 
 
-def _by_others(before: Busy, after: Busy) -> list[str]:
-    found, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+def _other_programs(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
+    sentences, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
     if used := shares(before, after):
         if used.others >= OTHERS_SHARE:
-            found.append(f"other processes used {used.others:.0%} of the processors meanwhile")
+            sentences.append(f"other processes used {used.others:.0%} of the processors meanwhile")
         if used.stolen >= STOLEN_SHARE:
-            found.append(f"the hypervisor took {used.stolen:.0%} of the processors (steal)")
+            sentences.append(f"the hypervisor took {used.stolen:.0%} of the processors (steal)")
     waiting_s = _grown(before, after, "waiting_s")
     if waiting_s is not None and waiting_s / passed_s >= WAITING_SHARE:
-        found.append(f"programs waited for a free processor {min(1.0, waiting_s / passed_s):.0%} of the time")
-    return [sentence.replace("%", " %") for sentence in found]
+        sentences.append(f"programs waited for a free processor {min(1.0, waiting_s / passed_s):.0%} of the time")
+    return [sentence.replace("%", " %") for sentence in sentences]
 
 
-def _by_limits(before: Busy, after: Busy) -> list[str]:
-    found, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+def _limits(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
+    sentences, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
     stopped_s = _grown(before, after, "throttled_s")
     if stopped_s is not None and stopped_s / passed_s >= THROTTLED_SHARE:
         limit = "" if after.cpu_limit is None else f" of {after.cpu_limit:g} processors"
-        found.append(f"the container's limit{limit} stopped the program for {stopped_s:.1f} s")
+        sentences.append(f"the container's limit{limit} stopped the program for {stopped_s:.1f} s")
     first, last = (before.clock_hz or 0.0) / 1e9, (after.clock_hz or 0.0) / 1e9
     if 0 < last < (1 - CLOCK_FALL) * first:
-        found.append(f"the clock fell from {first:.1f} to {last:.1f} GHz: thermal or power limit")
+        sentences.append(f"the clock fell from {first:.1f} to {last:.1f} GHz: thermal or power limit")
     if throttles := _grown(before, after, "heat_throttles"):
-        found.append(f"heat lowered the processors' clock {throttles:.0f} times")
-    return found
+        sentences.append(f"heat lowered the processors' clock {throttles:.0f} times")
+    return sentences
 
 
-def _by_clocks(before: Busy, after: Busy) -> list[str]:
+def _clock_changes(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
     passed_s = after.taken_s - before.taken_s
     slept_s = 0.0
     if before.awake_s is not None and after.awake_s is not None:
         slept_s = after.awake_s - before.awake_s - passed_s
     jumped_s = after.wall_s - before.wall_s - passed_s - slept_s
-    found = []
+    sentences = []
     if slept_s > JUMP_S:
-        found.append(f"the machine was suspended for {slept_s:.0f} s")
+        sentences.append(f"the machine was suspended for {slept_s:.0f} s")
     if abs(jumped_s) > JUMP_S:
-        found.append(f"the system clock jumped by {jumped_s:.0f} s; times are from the monotonic clock")
-    return found
+        sentences.append(f"the system clock jumped by {jumped_s:.0f} s; times are from the monotonic clock")
+    return sentences
 
 
-def _on_gpus(before: Busy, after: Busy) -> list[str]:
+def _gpu_load(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
     """Utilisation and memory count as another's only before: afterwards they are our own."""
-    found, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
-    for place, gpu in enumerate(before.gpus):
-        which = f"GPU {place}" if len(before.gpus) > 1 else "the GPU"
+    sentences, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+    for index, gpu in enumerate(before.gpus):
+        which = f"GPU {index}" if len(before.gpus) > 1 else "the GPU"
         if (gpu.busy or 0.0) >= GPU_BUSY:
-            found.append(f"{which} was busy {100 * (gpu.busy or 0.0):.0f} % of the time before the measurement began")
+            sentences.append(f"{which} was busy {100 * (gpu.busy or 0.0):.0f} % of the time before the measurement began")
         used, size = gpu.memory_used_bytes or 0, gpu.memory_bytes
         if used > GPU_MEMORY_BYTES and size and used > GPU_MEMORY_SHARE * size:
-            found.append(f"other programs held {format_bytes(used)} of {which}'s memory when the measurement began")
-    for place, gpu in enumerate(after.gpus):
-        which = f"GPU {place}" if len(after.gpus) > 1 else "the GPU"
+            sentences.append(f"other programs held {format_bytes(used)} of {which}'s memory when the measurement began")
+    for index, gpu in enumerate(after.gpus):
+        which = f"GPU {index}" if len(after.gpus) > 1 else "the GPU"
         limit, default = gpu.power_limit_w, gpu.default_power_limit_w
         if limit and default and limit < POWER_CAP * default:
-            found.append(
+            sentences.append(
                 f"the power limit is {limit:.0f} W, the card's default is {default:.0f} W"
-                + (f" (GPU {place})" if len(after.gpus) > 1 else "")
+                + (f" (GPU {index})" if len(after.gpus) > 1 else "")
             )
-        earlier = before.gpus[place].held_back_s if place < len(before.gpus) else {}
-        for cause, held_s in gpu.held_back_s.items():
-            share = (held_s - earlier.get(cause, held_s)) / passed_s
+        earlier = before.gpus[index].held_back_s if index < len(before.gpus) else {}
+        for cause, seconds in gpu.held_back_s.items():
+            share = (seconds - earlier.get(cause, seconds)) / passed_s
             if share >= GPU_HELD_BACK_SHARE:
-                found.append(f"{cause} held back the clock of {which} {100 * min(1.0, share):.0f} % of the time")
+                sentences.append(f"{cause} held back the clock of {which} {100 * min(1.0, share):.0f} % of the time")
         if not gpu.held_back_s and gpu.held_back:
-            found.append(f"the clock of {which} is held back: {', '.join(gpu.held_back)}")
-    return found
+            sentences.append(f"the clock of {which} is held back: {', '.join(gpu.held_back)}")
+    return sentences
 
 
-def _grown(before: Busy, after: Busy, name: str) -> float | None:
+def _grown(before: LoadSnapshot, after: LoadSnapshot, name: str) -> float | None:
     """By how much a counter grew; None where it is not counted or began anew."""
     first, last = getattr(before, name), getattr(after, name)
     return None if first is None or last is None or last < first else last - first

@@ -28,10 +28,10 @@ def find_chip(text: str, chips: Mapping[str, Chip]) -> Chip:
     Words match whole first ("a100-80gb-sxm" from "sxm-a100-80gb"), then as beginnings ("xeon-8480"), then against the
     full name. A leading "cpu-" is accepted. Raises UnknownNameError, with the candidates when ambiguous.
     """
-    asked = text.strip().lower()
-    if asked in chips:
-        return chips[asked]
-    parts = words(asked)
+    name = text.strip().lower()
+    if name in chips:
+        return chips[name]
+    parts = words(name)
     pool = dict(chips)
     if len(parts) > 1 and parts[0] == "cpu":
         parts = parts[1:]
@@ -40,11 +40,11 @@ def find_chip(text: str, chips: Mapping[str, Chip]) -> Chip:
             return pool["-".join(parts)]
     parts = [word for word in parts if word not in _NOT_NAMING] or parts
     for match in (_whole, _beginning, _in_name):
-        found = [id_ for id_, chip in pool.items() if parts and all(match(word, chip) for word in parts)]
-        if len(found) == 1:
-            return pool[found[0]]
-        if found:
-            raise UnknownNameError(f"{text!r} is ambiguous.", [f"one of: {', '.join(found)}"])
+        ids = [id_ for id_, chip in pool.items() if parts and all(match(word, chip) for word in parts)]
+        if len(ids) == 1:
+            return pool[ids[0]]
+        if ids:
+            raise UnknownNameError(f"{text!r} is ambiguous.", [f"one of: {', '.join(ids)}"])
     raise unknown_name("chip", text, list(chips), listing="gpuwise chips")
 
 

@@ -46,11 +46,11 @@ class OfferRow:
         if self.why_no_offer:
             return ()
         values = {k: v for k, v in self.values.items() if k not in ("free", "accelerator_only")}
-        made = []
+        offers = []
         for terms, price in self.prices.items():
             sources = {k: s for k, s in self.sources.items() if k not in TERMS}
             sources["usd_per_hour"] = self.sources.get(terms, self.source)
-            made.append(
+            offers.append(
                 Offer(
                     self.provider,
                     self.instance,
@@ -64,7 +64,7 @@ class OfferRow:
                     caveats={k: why for k, why in self.caveats.items() if k == terms or k not in TERMS},
                 )
             )
-        return tuple(made)
+        return tuple(offers)
 
 
 def is_stale(as_of: str, *, newest: str) -> bool:

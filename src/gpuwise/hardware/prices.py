@@ -22,7 +22,7 @@ def median_prices(offers: Iterable[Offer]) -> dict[str, float]:
     for offer in offers:
         if offer.terms == "on-demand" and offer.count >= 1 and not offer.stale:
             prices[offer.chip_id].append(offer.usd_per_device_hour)
-    return {chip_id: median(found) for chip_id, found in prices.items() if len(found) >= LEAST_PRICES}
+    return {chip_id: median(values) for chip_id, values in prices.items() if len(values) >= LEAST_PRICES}
 
 
 def share_of_median(offer: Offer, medians: Mapping[str, float]) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import FileFormatError
-from gpuwise.hardware.parsed import parsed
+from gpuwise.hardware.toml_cache import cached_tables
 from gpuwise.plain_files import parse_toml, read_regular
 
 MAX_BYTES = 8 * 2**20  # a catalog file is a few hundred kB; more is a mistake
@@ -29,10 +29,10 @@ def read_toml(path: Path, *, entry: str | None = None) -> tuple[dict[str, Any], 
     except UnicodeDecodeError as error:
         raise bad_file(path, data[: error.start].count(b"\n") + 1, "not UTF-8 text") from None
     try:
-        return parse_toml(text) if entry is None else parsed(entry, data), text
+        return parse_toml(text) if entry is None else cached_tables(entry, data), text
     except ValueError as error:
-        found = re.search(r"line (\d+)", str(error))
-        line = int(found[1]) if found else text.count("\n") + 1
+        match = re.search(r"line (\d+)", str(error))
+        line = int(match[1]) if match else text.count("\n") + 1
         raise bad_file(path, line, f"not valid TOML: {error}") from None
 
 
@@ -47,13 +47,13 @@ def find_line(text: str, section: str, name: str | int, key: str | None = None) 
         section: "chip", "link" or "offer".
         name: the id in `[section.id]`, or the place (from 0) of an `[[offer]]`.
     """
-    inside, seen, header_line = False, -1, 1
+    inside, index, header_line = False, -1, 1
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.fullmatch(line)
         if header and "=" not in line.split("]")[0]:
             title = header[2].replace('"', "").replace("'", "").replace(" ", "")
-            seen += header[1] == "[[" and title == section
-            inside = title == f"{section}.{name}" or (header[1] == "[[" and title == section and seen == name)
+            index += header[1] == "[[" and title == section
+            inside = title == f"{section}.{name}" or (header[1] == "[[" and title == section and index == name)
             header_line = number if inside else header_line
         elif inside and key is not None and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
             return number

@@ -63,9 +63,9 @@ class _Sourced:
         skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration"}
         if getattr(self, "devices_per_package", 1) == 1:
             skip.add("devices_per_package")  # nothing is claimed
-        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
-        known.update(known.pop("peak_flops_per_s", {}))
-        return {name: value for name, value in known.items() if value not in (None, "")}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
+        values.update(values.pop("peak_flops_per_s", {}))
+        return {name: value for name, value in values.items() if value not in (None, "")}
 
     @cached_property
     def unverified(self) -> tuple[str, ...]:
@@ -74,8 +74,8 @@ class _Sourced:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, known values only, with the names of unverified figures."""
-        known = {key: value for key, value in asdict(self).items() if value not in (None, "", {})}
-        return known | {"unverified": list(self.unverified)}
+        values = {key: value for key, value in asdict(self).items() if value not in (None, "", {})}
+        return values | {"unverified": list(self.unverified)}
 
 
 @dataclass(frozen=True, repr=False)

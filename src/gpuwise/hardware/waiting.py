@@ -17,7 +17,7 @@ SETTING = "OMP_WAIT_POLICY=passive"
 
 def passive_waiting() -> dict[str, str]:
     """Variables for a process that loads PyTorch; none where the user has chosen."""
-    return {} if chosen() else dict([SETTING.split("=")])
+    return {} if waiting_is_set() else dict([SETTING.split("=")])
 
 
 def wait_passively() -> None:
@@ -26,6 +26,6 @@ def wait_passively() -> None:
         os.environ.update(passive_waiting())
 
 
-def chosen() -> bool:
+def waiting_is_set() -> bool:
     """Whether a setting says how threads wait, the user's or ours; else they wait actively."""
     return any(name in os.environ for name in CHOICES)

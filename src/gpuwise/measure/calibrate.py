@@ -34,7 +34,7 @@ Fit = Callable[[Mapping[str, ClassSamples], Calibration, int], dict[str, Calibra
 
 
 @dataclass(frozen=True)
-class Fitted:
+class MachineFit:
     """entries, scale: as a calibration file has them. spreads: of whole steps. errors: forecast / measured - 1 of each network
     that could be kept out of a fit, by name."""
 
@@ -44,7 +44,7 @@ class Fitted:
     errors: Mapping[str, float]
 
 
-def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Parameters | None = None) -> Fitted:
+def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Parameters | None = None) -> MachineFit:
     """The figures of this machine. chip: with the peaks and bandwidth measured here; its shipped calibration is the start."""
     parameters = parameters or shipped_parameters()
     shipped = calibration(replace(chip, calibration=""))
@@ -54,12 +54,12 @@ def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Paramet
     errors = _errors(samples, table, shipped, fit)
     kept = {samples[index].name: error for index, error in errors.items()}
     scale = {key: _factor(table[key], entry, shipped, key) for key, entry in entries.items()} if fit is _scaled else {}
-    return Fitted(entries if fit is _entries else {}, scale, _spreads(family(chip), list(errors.values())), kept)
+    return MachineFit(entries if fit is _entries else {}, scale, _spreads(family(chip), list(errors.values())), kept)
 
 
 def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, CalibrationEntry]:
     total_s = _total_s(table, steps)
-    found = {}
+    entries = {}
     for key, part in table.items():
         if key == "other":
             continue
@@ -77,21 +77,21 @@ def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int
             iterations=ITERATIONS,
         )
         evidence = {"source": f"{len(part.seconds)} operations observed in steps on this machine"}
-        found[key] = replace(solved[key], spread=_interval(errors), evidence=evidence)
-    return found
+        entries[key] = replace(solved[key], spread=_interval(errors), evidence=evidence)
+    return entries
 
 
 def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, CalibrationEntry]:
     """The shipped entries, their terms times one factor each."""
-    found = {}
+    entries = {}
     for key, part in table.items():
         entry = _shipped(shipped, key)
         if entry is not None and key != "other":
             logs = np.log(part.seconds / predicted_s(entry, part))
             factor = float(np.exp(_weighted_median(logs, part.seconds * part.count)))
             factor = min(max(factor, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
-            found[key] = replace(entry, terms={n: replace(t, scale=t.scale * factor) for n, t in entry.terms.items()})
-    return found
+            entries[key] = replace(entry, terms={n: replace(t, scale=t.scale * factor) for n, t in entry.terms.items()})
+    return entries
 
 
 def _factor(part: ClassSamples, entry: CalibrationEntry, shipped: Calibration, key: str) -> float:
@@ -117,7 +117,7 @@ def _errors(
     if len(networks) < FEWEST_NETWORKS:
         return {}
     fold = np.array([networks.index(step.network) for step in samples]) % FOLDS
-    found = {}
+    errors = {}
     for number in range(FOLDS):
         others = {key: only for key, part in table.items() if (only := _of(part, fold[part.step] != number)) is not None}
         entries = fit(others, shipped, len(samples))
@@ -126,8 +126,8 @@ def _errors(
             entry = entries.get(key) or _shipped(shipped, key) or GENERIC.entry
             forecast_s += np.bincount(part.step, weights=part.count * predicted_s(entry, part), minlength=len(samples))
         for index in np.flatnonzero(fold == number).tolist():
-            found[index] = float(max(forecast_s[index], samples[index].host_s) / np.median(samples[index].step_s) - 1)
-    return found
+            errors[index] = float(max(forecast_s[index], samples[index].host_s) / np.median(samples[index].step_s) - 1)
+    return errors
 
 
 def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
@@ -146,16 +146,16 @@ def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
 def _shipped(shipped: Calibration, key: str) -> CalibrationEntry | None:
     """The entry as it applies."""
     kernel_class, _, numerics = key.partition(".")
-    found = shipped.find(kernel_class, numerics)
-    return None if found is None else found.applied
+    match = shipped.find(kernel_class, numerics)
+    return None if match is None else match.applied
 
 
 def _total_s(table: Mapping[str, ClassSamples], steps: int) -> np.ndarray:
     """Seconds of each step. Shape (steps,)."""
-    found = np.zeros(steps)
+    total_s = np.zeros(steps)
     for part in table.values():
-        found += np.bincount(part.step, weights=part.seconds * part.count, minlength=steps)
-    return np.maximum(found, 1e-12)
+        total_s += np.bincount(part.step, weights=part.seconds * part.count, minlength=steps)
+    return np.maximum(total_s, 1e-12)
 
 
 def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:

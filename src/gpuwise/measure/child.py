@@ -37,8 +37,8 @@ class ChildDiedError(GpuwiseError):
     @property
     def likely_out_of_memory(self) -> bool:
         """Killed as the kernel does where memory is used up; or it said so itself."""
-        said = any(word in self.tail for word in ("MemoryError", "can't allocate memory", "out of memory"))
-        return self.signal == signal.SIGKILL or said
+        reported = any(word in self.tail for word in ("MemoryError", "can't allocate memory", "out of memory"))
+        return self.signal == signal.SIGKILL or reported
 
 
 def answers(
@@ -91,7 +91,7 @@ def answers(
 
 def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, purpose: str) -> Iterator[dict[str, Any]]:
     """Answers until the child closes its end. tail: gets the last lines it wrote to stderr."""
-    held = {answers_fd: b"", errors_fd: b""}
+    unread = {answers_fd: b"", errors_fd: b""}
     open_fds = [answers_fd, errors_fd]
     heard_s = time.monotonic()
     while answers_fd in open_fds:
@@ -103,7 +103,7 @@ def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, p
             if not chunk:
                 open_fds.remove(fd)
                 continue
-            *lines, held[fd] = (held[fd] + chunk).split(b"\n")
+            *lines, unread[fd] = (unread[fd] + chunk).split(b"\n")
             if fd == errors_fd:
                 tail[:] = [*tail, *(line.decode(errors="replace") for line in lines)][-_TAIL_LINES:]
                 continue
@@ -125,14 +125,14 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _death(code: int, tail: list[str], purpose: str) -> ChildDiedError:
     last = next((line.strip() for line in reversed(tail) if line.strip()), "")
     if code >= 0:
-        said = f": {last}" if last else ""
-        return ChildDiedError(f"the {purpose} failed with exit code {code}{said}", tail="\n".join(tail))
+        reason = f": {last}" if last else ""
+        return ChildDiedError(f"the {purpose} failed with exit code {code}{reason}", tail="\n".join(tail))
     name = signal.Signals(-code).name
     why = ", as the system does where memory is used up" if -code == signal.SIGKILL else ""
     return ChildDiedError(f"the {purpose} was killed by {name}{why}.", signal=-code, tail="\n".join(tail))
 
 
-class Answering:
+class WorkerConnection:
     """The child's side: `request` is what was asked, `say` answers. Whatever else is printed goes to stderr."""
 
     def __init__(self) -> None:
@@ -142,5 +142,5 @@ class Answering:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # in the order it was printed
 
-    def say(self, **answer: Any) -> None:
+    def send(self, **answer: Any) -> None:
         self._answers.write(json.dumps(answer) + "\n")

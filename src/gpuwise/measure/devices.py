@@ -26,33 +26,33 @@ class Accelerator:
 
 def accelerators(catalog: Catalog) -> tuple[Accelerator, ...]:
     """GPUs of NVIDIA and AMD (torch.cuda), Intel (torch.xpu) and Apple (mps), in PyTorch's order; never fails."""
-    found = []
+    accelerators_ = []
     for device, gpu in (*_cuda(), *_xpu(), *_mps()):
         chip = match_gpu(gpu, catalog.chips)
         local = unknown_gpu(gpu, "PyTorch on this machine") if chip is None else _as_here(chip, gpu)
-        found.append(Accelerator(device, gpu, local, known=chip is not None))
-    return tuple(found)
+        accelerators_.append(Accelerator(device, gpu, local, known=chip is not None))
+    return tuple(accelerators_)
 
 
 def _cuda() -> Iterator[tuple[str, Gpu]]:
     """With ROCm torch.cuda is AMD's."""
     vendor = "AMD" if torch.version.hip else "NVIDIA"
     with suppress(RuntimeError, AssertionError):  # a driver too old, or gone
-        for place in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-            about = torch.cuda.get_device_properties(place)
+        for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+            about = torch.cuda.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "NVIDIA" else None
             units = getattr(about, "multi_processor_count", None)
             yield (
-                f"cuda:{place}",
+                f"cuda:{index}",
                 Gpu(about.name, about.total_memory, vendor, compute_capability=capability, multiprocessors=units),
             )
 
 
 def _xpu() -> Iterator[tuple[str, Gpu]]:
     with suppress(RuntimeError, AssertionError):
-        for place in range(torch.xpu.device_count() if torch.xpu.is_available() else 0):
-            about = torch.xpu.get_device_properties(place)
-            yield f"xpu:{place}", Gpu(about.name, about.total_memory, "Intel")
+        for index in range(torch.xpu.device_count() if torch.xpu.is_available() else 0):
+            about = torch.xpu.get_device_properties(index)
+            yield f"xpu:{index}", Gpu(about.name, about.total_memory, "Intel")
 
 
 def _mps() -> Iterator[tuple[str, Gpu]]:

@@ -1,12 +1,15 @@
-"""Networks that stand for what people train: small, of random sizes with a fixed seed, so that every class of kernels is seen
-at many sizes among its usual neighbours. None of them is a job of the suite that forecasts are validated on."""
+"""The networks whose steps `measure` observes: small relatives of what people train.
+
+Their sizes are random with a fixed seed, so that every class of kernels runs at many sizes among its usual neighbours. None of
+them is a job of the suite that forecasts are validated on.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +41,8 @@ class Residual(nn.Module):
         return y
 
 
-class Weighed(nn.Module):
-    """Channels times weights that follow from their means, as squeeze and excitation does."""
+class SqueezeExcite(nn.Module):
+    """Squeeze and excitation: channels times weights computed from their means."""
 
     def __init__(self, width: int, narrow: int):
         super().__init__()
@@ -50,8 +53,8 @@ class Weighed(nn.Module):
         return y
 
 
-class Channelwise(nn.Module):
-    """x and a block on it that mixes positions channel by channel and channels position by position, as ConvNeXt does."""
+class ConvNextBlock(nn.Module):
+    """ConvNeXt's block: a depthwise convolution, then a perceptron over channels, with a residual connection."""
 
     def __init__(self, width: int, kernel: int):
         super().__init__()
@@ -63,7 +66,7 @@ class Channelwise(nn.Module):
         return y
 
 
-class Recurrent(nn.Module):
+class LstmLanguageModel(nn.Module):
     """Tokens (n, seq) -> logits (n, seq, vocabulary), by an LSTM."""
 
     def __init__(self, vocabulary: int, width: int, hidden: int, layers: int):
@@ -77,8 +80,14 @@ class Recurrent(nn.Module):
         return logits
 
 
-def pyramid(seed: int, *, width: int, kernels: Sequence[int], block: Callable[..., Iterator[nn.Module]]) -> nn.Module:
-    """Four levels of halving images and about doubling channels, of blocks. seed: of its sizes."""
+class Stage(Protocol):
+    """The layers of one level of a convolution_net: from `inside` channels to `outside`."""
+
+    def __call__(self, draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]: ...
+
+
+def convolution_net(seed: int, *, width: int, kernels: Sequence[int], stage: Stage) -> nn.Module:
+    """Four levels; each halves the image and about doubles the channels. `seed` draws its sizes."""
     draw = random.Random(seed)
     stem = draw.choice((3, 7, 11))
     layers: list[nn.Module] = [nn.Conv2d(3, width, stem, stride=2, padding=stem // 2, bias=False)]
@@ -87,7 +96,7 @@ def pyramid(seed: int, *, width: int, kernels: Sequence[int], block: Callable[..
         wider = 8 * round(width * 2**level * draw.choice((1, 1.5, 2)) / 8)
         pooled = draw.random() < 0.4
         layers += [draw.choice((nn.MaxPool2d(3, 2, padding=1), nn.MaxPool2d(2)))] if pooled else []
-        layers += block(draw, channels, wider, draw.choice(kernels), stride=1 if pooled else 2)
+        layers += stage(draw, channels, wider, draw.choice(kernels), stride=1 if pooled else 2)
         channels = wider
     return nn.Sequential(
         *layers,
@@ -100,53 +109,55 @@ def pyramid(seed: int, *, width: int, kernels: Sequence[int], block: Callable[..
     )
 
 
-def _normed(inside: int, outside: int, kernel: int, **more: Any) -> nn.Sequential:
-    conv = nn.Conv2d(inside, outside, kernel, padding=kernel // 2, bias=False, **more)
+def _conv_norm(inside: int, outside: int, kernel: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(inside, outside, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outside))
 
 
-def dense(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
-    """Ordinary convolutions: one at full width, and residual ones at full width, in groups, and through fewer channels."""
+def resnet_stage(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
+    """ResNet: a strided convolution, a residual block with groups, and a bottleneck."""
     act, narrow = draw.choice(ACTIVATIONS), max(16, outside // 4)
     groups = draw.choice((1, 1, 4, 8))
-    yield from (*_normed(inside, outside, kernel, stride=stride), act())
-    yield Residual(nn.Sequential(_normed(outside, outside, 3, groups=groups), act(), _normed(outside, outside, 1)))
+    yield from (*_conv_norm(inside, outside, kernel, stride=stride), act())
+    yield Residual(nn.Sequential(_conv_norm(outside, outside, 3, groups=groups), act(), _conv_norm(outside, outside, 1)))
     yield act()
     yield Residual(
-        nn.Sequential(_normed(outside, narrow, 1), act(), _normed(narrow, narrow, kernel), act(), _normed(narrow, outside, 1))
+        nn.Sequential(
+            _conv_norm(outside, narrow, 1), act(), _conv_norm(narrow, narrow, kernel), act(), _conv_norm(narrow, outside, 1)
+        )
     )
     yield act()
 
 
-def plain(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
-    """Wide convolutions without a norm, one after the other."""
+def vgg_stage(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
+    """VGG: two wide convolutions without a norm."""
     yield from (nn.Conv2d(inside, outside, kernel, stride=stride, padding=kernel // 2), nn.ReLU())
     yield from (nn.Conv2d(outside, outside, kernel, padding=kernel // 2), nn.ReLU())
 
 
-def mobile(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
-    """Convolutions channel by channel between those of 1 x 1, with channels weighed by their means."""
+def mbconv_stage(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
+    """MobileNet and EfficientNet: depthwise convolutions between pointwise ones, with squeeze and excitation."""
     act, wide = draw.choice((nn.SiLU, nn.Hardswish, nn.ReLU)), outside * draw.choice((2, 3, 4))
-    yield from (_normed(inside, wide, 1), act(), _normed(wide, wide, kernel, stride=stride, groups=wide), act())
-    yield from (Weighed(wide, max(8, wide // 16)), _normed(wide, outside, 1))
-    spatial = _normed(outside, outside, draw.choice((3, 7)), groups=outside)
-    yield Residual(nn.Sequential(spatial, _normed(outside, wide, 1), act(), _normed(wide, outside, 1)))
+    yield from (_conv_norm(inside, wide, 1), act(), _conv_norm(wide, wide, kernel, stride=stride, groups=wide), act())
+    yield from (SqueezeExcite(wide, max(8, wide // 16)), _conv_norm(wide, outside, 1))
+    spatial = _conv_norm(outside, outside, draw.choice((3, 7)), groups=outside)
+    yield Residual(nn.Sequential(spatial, _conv_norm(outside, wide, 1), act(), _conv_norm(wide, outside, 1)))
 
 
-def grouped(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
-    """Convolutions in groups between those of 1 x 1, as ResNeXt has."""
+def resnext_stage(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
+    """ResNeXt: grouped convolutions between pointwise ones."""
     width = draw.choice((8, 16, 24))
     wide = width * max(1, outside // width)
     for first in (inside, outside):
         step = stride if first == inside else 1
-        yield from (_normed(first, wide, 1), nn.ReLU())
-        yield from (_normed(wide, wide, kernel, stride=step, groups=wide // width), nn.ReLU(), _normed(wide, outside, 1))
+        yield from (_conv_norm(first, wide, 1), nn.ReLU())
+        yield from (_conv_norm(wide, wide, kernel, stride=step, groups=wide // width), nn.ReLU(), _conv_norm(wide, outside, 1))
 
 
-def channelwise(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
-    """Patches of the level before, and two blocks channel by channel."""
+def convnext_stage(draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]:
+    """ConvNeXt: a strided convolution that downsamples, and two of its blocks."""
     yield nn.Conv2d(inside, outside, stride, stride=stride)
-    yield from (Channelwise(outside, kernel), Channelwise(outside, draw.choice((3, 7))))
+    yield from (ConvNextBlock(outside, kernel), ConvNextBlock(outside, draw.choice((3, 7))))
 
 
 def _language(model: Callable[[], nn.Module], vocabulary: int, seq_len: int) -> Job:
@@ -154,68 +165,81 @@ def _language(model: Callable[[], nn.Module], vocabulary: int, seq_len: int) -> 
     return Job(model, batch, token_loss, sample_unit="token", tokens_per_sample=seq_len)
 
 
-def _images(seed: int, size: int, **shape: Any) -> Job:
-    return Job(partial(pyramid, seed, **shape), partial(image_batch, image_size=size, classes=CLASSES), class_loss)
+def _cnn(seed: int, size: int, *, width: int, kernels: Sequence[int], stage: Stage) -> Job:
+    model = partial(convolution_net, seed, width=width, kernels=kernels, stage=stage)
+    return Job(model, partial(image_batch, image_size=size, classes=CLASSES), class_loss)
 
 
-def _tables(features: int, *hidden: int) -> Job:
+def _mlp(features: int, *hidden: int) -> Job:
     config = MlpConfig(features, hidden, 10)
     return Job(partial(Mlp, config), partial(table_batch, features=features, classes=10), class_loss)
 
 
-def _clicks() -> Job:
+def _dlrm() -> Job:
     config = DlrmConfig(tables=(20_000, 5_000, 40_000, 300, 12_000), width=32, bottom=(256, 32), top=(256, 128, 1))
     return Job(partial(Dlrm, config), partial(click_batch, dense=config.dense, tables=config.tables), click_loss)
 
 
-def _diffusion() -> Job:
+def _unet() -> Job:
     config = UnetConfig(levels=(64, 128, 192), blocks_per_level=1, heads=4, context=256)
     return Job(partial(Unet, config), partial(diffusion_batch, latent_size=24, context=config.context), diffusion_loss)
 
 
-def _encoder(config: BertConfig, seq_len: int) -> Job:
+def _bert(config: BertConfig, seq_len: int) -> Job:
     batch = partial(masked_word_batch, vocabulary=config.vocabulary, seq_len=seq_len)
     return Job(partial(Bert, config), batch, token_loss, sample_unit="token", tokens_per_sample=seq_len)
 
 
-def _patches(config: VitConfig) -> Job:
+def _vit(config: VitConfig) -> Job:
     return Job(partial(Vit, config), partial(image_batch, image_size=config.image_size, classes=config.classes), class_loss)
 
 
-# Name, job, samples a step on a few cores. The first QUICK of them are those of --quick.
-NETWORKS: tuple[tuple[str, Job, int], ...] = (
-    ("perceptron, tiny", _tables(30, 48, 24), 64),
-    ("perceptron, small", _tables(12, 96, 96, 96), 256),
-    ("convolutions, tiny images", _images(13, 40, width=12, kernels=(3, 5), block=plain), 16),
-    ("convolutions 3 x 3", _images(1, 160, width=40, kernels=(3,), block=dense), 4),
-    ("gpt of width 512", _language(partial(Gpt2, Gpt2Config(6_000, 256, 512, 2, 8)), 6_000, 192), 3),
-    ("convolutions by channel", _images(2, 128, width=24, kernels=(3, 5), block=mobile), 6),
-    ("perceptron, wide", _tables(784, 2048, 4096, 1024), 24),
-    ("llama of width 320", _language(partial(Llama, LlamaConfig(5_000, 320, 2, 5, 5, 896)), 5_000, 160), 3),
-    ("patches", _patches(VitConfig(160, 16, 448, 2, 7, 1792, CLASSES)), 4),
-    ("lstm of width 192", _language(partial(Recurrent, 3_000, 128, 192, 1), 3_000, 48), 16),
-    ("unet of width 64", _diffusion(), 3),
-    ("clicks", _clicks(), 512),
-    ("perceptron, flat", _tables(6_000, 4096, 512), 6),
-    ("wide convolutions", _images(6, 192, width=64, kernels=(3,), block=plain), 1),
-    ("convolutions in groups", _images(9, 160, width=32, kernels=(3,), block=grouped), 4),
-    ("patches, channel by channel", _images(10, 160, width=32, kernels=(7, 5), block=channelwise), 3),
-    ("experts", _language(partial(Mixtral, MixtralConfig(4_000, 192, 2, 6, 3, 384, experts=6)), 4_000, 128), 4),
-    ("encoder of width 384", _encoder(BertConfig(3_000, 256, 2, 384, 2, 6, 1536), 160), 3),
-    ("convolutions 5 x 5 and 7 x 7", _images(3, 96, width=48, kernels=(5, 7, 3), block=dense), 6),
-    ("convolutions 1 x 1", _images(4, 224, width=64, kernels=(1, 3), block=dense), 2),
-    ("convolutions by channel, large images", _images(7, 224, width=16, kernels=(3, 5, 7), block=mobile), 2),
-    ("gpt of width 960", _language(partial(Gpt2, Gpt2Config(16_000, 128, 960, 1, 15)), 16_000, 96), 2),
-    ("lstm of width 640", _language(partial(Recurrent, 8_000, 256, 640, 2), 8_000, 24), 12),
-    ("lstm of width 384", _language(partial(Recurrent, 2_000, 384, 384, 1), 2_000, 30), 32),
-    ("llama of width 768", _language(partial(Llama, LlamaConfig(12_000, 768, 1, 12, 4, 2048)), 12_000, 256), 1),
-    ("gpt of width 256", _language(partial(Gpt2, Gpt2Config(2_000, 512, 256, 3, 4)), 2_000, 384), 4),
-    ("encoder of width 1024", _encoder(BertConfig(20_000, 128, 2, 1024, 1, 16, 4096), 64), 3),
-    ("convolutions, small images", _images(5, 48, width=24, kernels=(3, 3, 5), block=dense), 32),
-    ("convolutions in groups, small images", _images(11, 80, width=64, kernels=(3, 5), block=grouped), 8),
-    ("patches of small images", _images(12, 96, width=48, kernels=(7, 3), block=channelwise), 8),
-    ("perceptron, square", _tables(200, 256, 256, 256), 128),
-    ("wide convolutions, large images", _images(8, 192, width=32, kernels=(3, 5), block=plain), 2),
+class ObservedNetwork(NamedTuple):
+    """A network whose steps are observed. samples: a step's on a few cores."""
+
+    name: str
+    job: Job
+    samples: int
+
+
+# The first QUICK of them are those of --quick.
+NETWORKS: tuple[ObservedNetwork, ...] = (
+    ObservedNetwork("MLP, tiny", _mlp(30, 48, 24), 64),
+    ObservedNetwork("MLP, small", _mlp(12, 96, 96, 96), 256),
+    ObservedNetwork("plain CNN, tiny images", _cnn(13, 40, width=12, kernels=(3, 5), stage=vgg_stage), 16),
+    ObservedNetwork("ResNet, 3 x 3", _cnn(1, 160, width=40, kernels=(3,), stage=resnet_stage), 4),
+    ObservedNetwork("GPT-2, width 512", _language(partial(Gpt2, Gpt2Config(6_000, 256, 512, 2, 8)), 6_000, 192), 3),
+    ObservedNetwork("depthwise convolution net", _cnn(2, 128, width=24, kernels=(3, 5), stage=mbconv_stage), 6),
+    ObservedNetwork("MLP, wide", _mlp(784, 2048, 4096, 1024), 24),
+    ObservedNetwork("Llama, width 320", _language(partial(Llama, LlamaConfig(5_000, 320, 2, 5, 5, 896)), 5_000, 160), 3),
+    ObservedNetwork("ViT", _vit(VitConfig(160, 16, 448, 2, 7, 1792, CLASSES)), 4),
+    ObservedNetwork("LSTM, width 192", _language(partial(LstmLanguageModel, 3_000, 128, 192, 1), 3_000, 48), 16),
+    ObservedNetwork("UNet, width 64", _unet(), 3),
+    ObservedNetwork("DLRM", _dlrm(), 512),
+    ObservedNetwork("MLP, one wide layer", _mlp(6_000, 4096, 512), 6),
+    ObservedNetwork("plain CNN, wide", _cnn(6, 192, width=64, kernels=(3,), stage=vgg_stage), 1),
+    ObservedNetwork("ResNeXt", _cnn(9, 160, width=32, kernels=(3,), stage=resnext_stage), 4),
+    ObservedNetwork("ConvNeXt", _cnn(10, 160, width=32, kernels=(7, 5), stage=convnext_stage), 3),
+    ObservedNetwork(
+        "mixture of experts", _language(partial(Mixtral, MixtralConfig(4_000, 192, 2, 6, 3, 384, experts=6)), 4_000, 128), 4
+    ),
+    ObservedNetwork("BERT, width 384", _bert(BertConfig(3_000, 256, 2, 384, 2, 6, 1536), 160), 3),
+    ObservedNetwork("ResNet, 5 x 5 and 7 x 7", _cnn(3, 96, width=48, kernels=(5, 7, 3), stage=resnet_stage), 6),
+    ObservedNetwork("ResNet, 1 x 1", _cnn(4, 224, width=64, kernels=(1, 3), stage=resnet_stage), 2),
+    ObservedNetwork(
+        "depthwise convolution net, large images", _cnn(7, 224, width=16, kernels=(3, 5, 7), stage=mbconv_stage), 2
+    ),
+    ObservedNetwork("GPT-2, width 960", _language(partial(Gpt2, Gpt2Config(16_000, 128, 960, 1, 15)), 16_000, 96), 2),
+    ObservedNetwork("LSTM, width 640", _language(partial(LstmLanguageModel, 8_000, 256, 640, 2), 8_000, 24), 12),
+    ObservedNetwork("LSTM, width 384", _language(partial(LstmLanguageModel, 2_000, 384, 384, 1), 2_000, 30), 32),
+    ObservedNetwork("Llama, width 768", _language(partial(Llama, LlamaConfig(12_000, 768, 1, 12, 4, 2048)), 12_000, 256), 1),
+    ObservedNetwork("GPT-2, width 256", _language(partial(Gpt2, Gpt2Config(2_000, 512, 256, 3, 4)), 2_000, 384), 4),
+    ObservedNetwork("BERT, width 1024", _bert(BertConfig(20_000, 128, 2, 1024, 1, 16, 4096), 64), 3),
+    ObservedNetwork("ResNet, small images", _cnn(5, 48, width=24, kernels=(3, 3, 5), stage=resnet_stage), 32),
+    ObservedNetwork("ResNeXt, small images", _cnn(11, 80, width=64, kernels=(3, 5), stage=resnext_stage), 8),
+    ObservedNetwork("ConvNeXt, small images", _cnn(12, 96, width=48, kernels=(7, 3), stage=convnext_stage), 8),
+    ObservedNetwork("MLP, square", _mlp(200, 256, 256, 256), 128),
+    ObservedNetwork("plain CNN, large images", _cnn(8, 192, width=32, kernels=(3, 5), stage=vgg_stage), 2),
 )
 QUICK = 17
 

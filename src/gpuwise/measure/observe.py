@@ -101,19 +101,19 @@ def observe(job: Job, strategy: Strategy, device: torch.device, *, steps: int = 
             program = build(job, strategy, device)
             recorder.name_modules(program.model)
             create_state(program, recorder, strategy, really=True)
-        found: list[list[float]] = []
-        whole: list[float] = []
+        watched: list[list[float]] = []
+        unwatched: list[float] = []
         trace = None
         began = time.perf_counter()
-        while len(whole) < steps or (time.perf_counter() - began < least_s and len(whole) < MOST_STEPS):
+        while len(unwatched) < steps or (time.perf_counter() - began < least_s and len(unwatched) < MOST_STEPS):
             with recorder:
                 recorder.start()
                 one_step(program, recorder, strategy)
-                found.append(recorder.resolve())
+                watched.append(recorder.resolve())
                 trace = trace or to_trace(job, strategy, program, recorder, target=_target(device), identity="")
-            whole.append(_step_s(program, strategy, device))
+            unwatched.append(_step_s(program, strategy, device))
     assert trace is not None
-    return Observation(trace, np.array([row for row in found if len(row) == len(trace.sequence)]), np.array(whole))
+    return Observation(trace, np.array([row for row in watched if len(row) == len(trace.sequence)]), np.array(unwatched))
 
 
 def _step_s(program: Program, strategy: Strategy, device: torch.device) -> float:

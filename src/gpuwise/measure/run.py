@@ -13,9 +13,9 @@ from typing import Any
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import Chip, load_catalog
-from gpuwise.hardware.detect import Detected, detect, detect_machine, machine_key
+from gpuwise.hardware.detect import DetectedMachine, detect, detect_machine, machine_key
 from gpuwise.hardware.load import all_busy, disturbances, load
-from gpuwise.hardware.measured import path_of
+from gpuwise.hardware.measured_chip import calibration_path
 from gpuwise.measure.calibration_file import check_writable, write
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.stages import Stage, stages
@@ -34,7 +34,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass
-class _Found:
+class _Answers:
     """What the workers have said so far."""
 
     rows: list[MeasuredRow] = field(default_factory=list)
@@ -51,34 +51,34 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     """See gpuwise.api.measure."""
     began, before, show = time.monotonic(), load(), on_progress or (lambda _: None)
     machine, detected = detect_machine(load_catalog(), measured=False), detect()
-    path = path_of(machine_key(detected))
+    path = calibration_path(machine_key(detected))
     check_writable(path)
     _check_idle(detected)
     seen = next(answers(WORKER, {}, purpose="look at this machine"))
     _check_device(machine.chip, seen["device"])
     todo = list(stages(quick=quick, networks=seen["networks"], quick_networks=seen["quick"], half=seen["half"]))
-    found, fitted = _Found(notes=list(seen["left_out"])), None
+    answers_, fitted = _Answers(notes=list(seen["left_out"])), None
     if not machine.chip.source.verified:
-        found.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
+        answers_.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
     try:
-        _run(todo, seen["device"], found, show)
+        _run(todo, seen["device"], answers_, show)
     except KeyboardInterrupt:
-        found.complete, found.interrupted = False, True
-    _compare(found)
-    figures = _figures(machine.chip, found)
-    if len(found.samples) >= FEWEST_NETWORKS:
+        answers_.complete, answers_.interrupted = False, True
+    _compare(answers_)
+    figures = _figures(machine.chip, answers_)
+    if len(answers_.samples) >= FEWEST_NETWORKS:
         show(Progress(len(todo), len(todo), "fitting the calibration"))
         try:
-            fitted = next(answers(WORKER, {"samples": found.samples, "figures": figures}, purpose="fit"))
+            fitted = next(answers(WORKER, {"samples": answers_.samples, "figures": figures}, purpose="fit"))
         except ChildDiedError as died:  # what was measured is kept
-            found.notes.append(died.what)
+            answers_.notes.append(died.what)
         except KeyboardInterrupt:
-            found.complete, found.interrupted = False, True
+            answers_.complete, answers_.interrupted = False, True
     after = load()
-    found.notes += disturbances(before, after)
+    answers_.notes += disturbances(before, after)
     taken, written = datetime.now(UTC).isoformat(timespec="seconds"), ""
     if all_busy(before, after, device=seen["device"]):
-        found.notes.append("nothing was written: other programs used practically all of the device meanwhile")
+        answers_.notes.append("nothing was written: other programs used practically all of the device meanwhile")
     elif fitted is not None:
         about = {
             "taken": taken,
@@ -87,15 +87,15 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
             "threads": seen["threads"],
             "machine": machine.name,
             "quick": quick,
-            "complete": found.complete,
-            "notes": found.notes,
+            "complete": answers_.complete,
+            "notes": answers_.notes,
         }
         write(path, machine.chip.id, fitted, {**figures, "as_of": taken[:10]} if figures else {}, about)
         written = str(path)
-    elif len(found.samples) < FEWEST_NETWORKS:
-        found.notes.append("nothing was written: too few training steps were observed to fit a calibration")
+    elif len(answers_.samples) < FEWEST_NETWORKS:
+        answers_.notes.append("nothing was written: too few training steps were observed to fit a calibration")
     else:
-        found.notes.append("nothing was written: the calibration was not fitted")
+        answers_.notes.append("nothing was written: the calibration was not fitted")
     return MachineMeasurement(
         machine=machine.name,
         chip=machine.chip.id,
@@ -103,13 +103,13 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
         taken=taken,
         seconds=time.monotonic() - began,
         quick=quick,
-        complete=found.complete,
-        interrupted=found.interrupted,
-        rows=tuple(found.rows),
-        peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in found.peaks),
-        memory=tuple(_with_sheet(found.levels, machine.chip)),
-        launch_s=next((row.timing.median_s for row in found.rows if row.group == "launch"), None),
-        notes=tuple(dict.fromkeys(found.notes)),
+        complete=answers_.complete,
+        interrupted=answers_.interrupted,
+        rows=tuple(answers_.rows),
+        peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in answers_.peaks),
+        memory=tuple(_with_sheet(answers_.levels, machine.chip)),
+        launch_s=next((row.timing.median_s for row in answers_.rows if row.group == "launch"), None),
+        notes=tuple(dict.fromkeys(answers_.notes)),
         calibration=written,
         error=_median_error(fitted),
         detected=detected.to_dict(),
@@ -117,7 +117,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     )
 
 
-def _run(todo: list[Stage], device: str, found: _Found, show: OnProgress) -> None:
+def _run(todo: list[Stage], device: str, answers_: _Answers, show: OnProgress) -> None:
     """All stages, in one worker as long as it lives; where it dies, the next begins after what killed it."""
     place, deaths = 0, 0
     while place < len(todo):
@@ -128,58 +128,60 @@ def _run(todo: list[Stage], device: str, found: _Found, show: OnProgress) -> Non
                 if "begun" in answer:
                     begun = place + answer["begun"]
                     show(Progress(begun, len(todo), todo[begun].what))
-                _take(answer, found)
+                _take(answer, answers_)
                 if "row" in answer:
-                    show(Progress(begun, len(todo), todo[begun].what, found.rows[-1]))
+                    show(Progress(begun, len(todo), todo[begun].what, answers_.rows[-1]))
             return
         except ChildDiedError as died:
-            found.notes.append(f"{todo[begun].what}: {died.what}")
+            answers_.notes.append(f"{todo[begun].what}: {died.what}")
             deaths, place = deaths + 1, begun + 1
             if deaths == MOST_DEATHS:
-                found.notes.append(f"{len(todo) - place} microbenchmarks were left out after that")
-                found.complete = False
+                answers_.notes.append(f"{len(todo) - place} microbenchmarks were left out after that")
+                answers_.complete = False
                 return
 
 
-def _take(answer: dict[str, Any], found: _Found) -> None:
+def _take(answer: dict[str, Any], answers_: _Answers) -> None:
     if "row" in answer:
-        found.rows.append(MeasuredRow.from_dict(answer["row"]))
+        answers_.rows.append(MeasuredRow.from_dict(answer["row"]))
     if "samples" in answer:
-        found.samples.append(answer["samples"])
+        answers_.samples.append(answer["samples"])
     if "note" in answer:
-        found.notes.append(answer["note"])
-    found.peaks += [AchievedPeak(**peak) for peak in answer.get("peaks", [])]
-    found.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
-    found.again += [MemoryLevel(**level) for level in answer.get("again", [])]
+        answers_.notes.append(answer["note"])
+    answers_.peaks += [AchievedPeak(**peak) for peak in answer.get("peaks", [])]
+    answers_.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
+    answers_.again += [MemoryLevel(**level) for level in answer.get("again", [])]
 
 
-def _compare(found: _Found) -> None:
+def _compare(answers_: _Answers) -> None:
     """Says so where the memory was another at the end than at the beginning, and takes the middle: programs of others on the
     same host use it, too, and this system does not see them."""
-    if not found.levels or not found.again or {found.levels[-1].name, found.again[-1].name} != {"memory"}:
+    if not answers_.levels or not answers_.again or {answers_.levels[-1].name, answers_.again[-1].name} != {"memory"}:
         return
-    first, last = found.levels[-1].measured, found.again[-1].measured
+    first, last = answers_.levels[-1].measured, answers_.again[-1].measured
     middle, apart = (first + last) / 2, abs(first - last) / (first + last)
-    found.levels[-1] = replace(found.levels[-1], measured=middle, spread=max(found.levels[-1].spread, apart))
+    answers_.levels[-1] = replace(answers_.levels[-1], measured=middle, spread=max(answers_.levels[-1].spread, apart))
     if apart > CHANGED / 2:
-        found.notes.append(
+        answers_.notes.append(
             f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
             "this host use it, or its clock changed; forecasts are for the middle"
         )
 
 
-def _figures(chip: Chip, found: _Found) -> dict[str, Any]:
+def _figures(chip: Chip, answers_: _Answers) -> dict[str, Any]:
     """What stands in place of a CPU's estimated figures; {} for other chips, whose sheets are known."""
     if chip.kind != "cpu":
         return {}
     figures: dict[str, Any] = {}
-    if found.peaks:
-        single = next((peak.measured for peak in found.peaks if peak.dtype == "fp32"), 0.0)
+    if answers_.peaks:
+        single = next((peak.measured for peak in answers_.peaks if peak.dtype == "fp32"), 0.0)
         figures["peak_flops_per_s"] = {
-            peak.dtype: float(f"{peak.measured:.4g}") for peak in found.peaks if peak.dtype in SLOWER or peak.measured >= single
+            peak.dtype: float(f"{peak.measured:.4g}")
+            for peak in answers_.peaks
+            if peak.dtype in SLOWER or peak.measured >= single
         }
-    if found.levels and found.levels[-1].name == "memory":
-        figures["memory_bandwidth_bytes_per_s"] = float(f"{found.levels[-1].measured:.4g}")
+    if answers_.levels and answers_.levels[-1].name == "memory":
+        figures["memory_bandwidth_bytes_per_s"] = float(f"{answers_.levels[-1].measured:.4g}")
     return figures
 
 
@@ -188,7 +190,7 @@ def _with_sheet(levels: list[MemoryLevel], chip: Chip) -> Iterator[MemoryLevel]:
         yield replace(level, datasheet=chip.memory_bandwidth_bytes_per_s) if level.name == "memory" else level
 
 
-def _check_idle(detected: Detected) -> None:
+def _check_idle(detected: DetectedMachine) -> None:
     """Raises UnsupportedError where there is nothing left to measure: others take all of the device, or its memory."""
     free = detected.memory.available_bytes
     if free is not None and free < LEAST_MEMORY_BYTES:

@@ -66,13 +66,13 @@ def samples_of(network: str, observation: Observation, *, host_s: float = 0.0) -
     count = np.bincount(operation, minlength=count_of)
     median_s = np.median(observation.seconds, axis=0)
     once_s = np.bincount(operation, weights=median_s, minlength=count_of) / np.maximum(count, 1)
-    found = []
+    classes = []
     for group in groups(trace):
         kept = (count[group.rows] > 0) & (group.shapes.kernels > 0)
         if kept.any():
             columns = {field.name: np.asarray(getattr(group.shapes, field.name))[kept].tolist() for field in fields(Shapes)}
             columns |= {"seconds": once_s[group.rows][kept].tolist(), "count": count[group.rows][kept].tolist()}
-            found.append((group.kernel_class, group.dtype, columns))
+            classes.append((group.kernel_class, group.dtype, columns))
     strategy = trace.header.strategy
     return StepSamples(
         network,
@@ -82,7 +82,7 @@ def samples_of(network: str, observation: Observation, *, host_s: float = 0.0) -
         observation.unseen_s,
         host_s,
         int(trace.model_flops),
-        tuple(found),
+        tuple(classes),
     )
 
 
@@ -108,7 +108,7 @@ def by_class(samples: Sequence[StepSamples], chip: Chip, parameters: Parameters)
     columns: dict[str, list[dict[str, list[float]]]] = {}
     peaks: dict[str, float] = {}
     for index, step in enumerate(samples):
-        for kernel_class, dtype, found in step.classes:
+        for kernel_class, dtype, operations in step.classes:
             key, peak = kernel_class, 1.0
             if dtype:
                 units = units_for(
@@ -116,33 +116,35 @@ def by_class(samples: Sequence[StepSamples], chip: Chip, parameters: Parameters)
                 )
                 key, peak = f"{kernel_class}.{units.figure}", sustained_peak(chip, units, parameters)
             peaks[key] = peak
-            columns.setdefault(key, []).append(found | {"step": [index] * len(found["seconds"])})
-    return {key: _joined(key, found, chip, parameters, peaks[key], unseen_s, stretch) for key, found in columns.items()}
+            columns.setdefault(key, []).append(operations | {"step": [index] * len(operations["seconds"])})
+    return {
+        key: _joined(key, operations, chip, parameters, peaks[key], unseen_s, stretch) for key, operations in columns.items()
+    }
 
 
 def stretch_of(samples: Iterable[StepSamples]) -> float:
     """How much longer whole steps take than their operations do in the median: what else runs on this machine takes its share
     of long steps, and the median of each operation does not show it. 1 where no step is long enough to tell."""
-    known = [np.median(step.step_s) / step.operations_s for step in samples if np.median(step.step_s) > LONG_STEP_S]
-    return float(np.clip(np.median(known), 1.0, MOST_STRETCH)) if known else 1.0
+    ratios = [np.median(step.step_s) / step.operations_s for step in samples if np.median(step.step_s) > LONG_STEP_S]
+    return float(np.clip(np.median(ratios), 1.0, MOST_STRETCH)) if ratios else 1.0
 
 
 def unseen_of(samples: Iterable[StepSamples]) -> float:
     """What a call takes beside its kernel, by the short steps: their median; 0 where there are none."""
-    known = [step.unseen_s for step in samples if np.median(step.step_s) < SHORT_STEP_S]
-    return max(0.0, float(np.median(known))) if known else 0.0
+    seconds = [step.unseen_s for step in samples if np.median(step.step_s) < SHORT_STEP_S]
+    return max(0.0, float(np.median(seconds))) if seconds else 0.0
 
 
 def _joined(
     key: str,
-    found: Sequence[Mapping[str, list[float]]],
+    parts: Sequence[Mapping[str, list[float]]],
     chip: Chip,
     parameters: Parameters,
     peak_flops_per_s: float,
     unseen_s: float,
     stretch: float,
 ) -> ClassSamples:
-    joined = {name: np.array([value for columns in found for value in columns[name]], dtype=float) for name in found[0]}
+    joined = {name: np.array([value for columns in parts for value in columns[name]], dtype=float) for name in parts[0]}
     shapes = Shapes(**{field.name: joined[field.name] for field in fields(Shapes)})
     hardware = hardware_of(chip, parameters, peak_flops_per_s=peak_flops_per_s)
     terms = terms_of(key.partition(".")[0], shapes, hardware, family(chip))

@@ -48,13 +48,13 @@ def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None)
         budget_s = quick_s if quick else full_s
         if budget_s:
             yield Stage(name, what, budget_s)
-    for place in range(quick_networks if quick else networks):
-        yield Stage("network", "training steps", network=place, steps=3 if quick else 5)
+    for network in range(quick_networks if quick else networks):
+        yield Stage("network", "training steps", network=network, steps=3 if quick else 5)
     if half is not None:
-        for place in range(1, quick_networks, 2) if quick else range(networks):
-            yield Stage("network", f"training steps, {half}", network=place, precision=half, steps=3)
+        for network in range(1, quick_networks, 2) if quick else range(networks):
+            yield Stage("network", f"training steps, {half}", network=network, precision=half, steps=3)
     if quick:
         return
-    for place in range(0, networks, 3):
-        yield Stage("network", "forward passes", network=place, mode="infer", steps=3)
+    for network in range(0, networks, 3):
+        yield Stage("network", "forward passes", network=network, mode="infer", steps=3)
     yield Stage("again", "memory bandwidth, once more", AGAIN_S)

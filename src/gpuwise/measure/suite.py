@@ -26,7 +26,7 @@ class Member:
 
 
 _ALL = [
-    Member("mlp", "perceptron on 20 columns, 11 k parameters", 512),
+    Member("mlp", "MLP on 20 columns, 11 k parameters", 512),
     Member("digits-cnn", "two convolutions on 28x28 digits, 0.42 M parameters", 64, image_size=28),
     Member("alexnet", "AlexNet, 61 M parameters", 8, image_size=224),
     Member("resnet50", "ResNet-50, 26 M parameters", 2, image_size=224),

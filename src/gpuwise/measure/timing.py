@@ -29,11 +29,11 @@ def timed(
     taken = min(once(run) for run in runs)  # the first run of each warms up
     taken = min(taken, *(once(run) for run in runs))
     repeats = max(1, ceil(LEAST_ROUND_S / max(taken, 1e-7)))
-    found: list[float] = []
-    while len(found) < rounds and (len(found) < FEWEST_ROUNDS or time.perf_counter() - began < budget_s):
-        turn = [runs[(len(found) * repeats + i) % len(runs)] for i in range(repeats)]
-        found.append(once(*turn) / repeats)
-    return summary(found)
+    seconds: list[float] = []
+    while len(seconds) < rounds and (len(seconds) < FEWEST_ROUNDS or time.perf_counter() - began < budget_s):
+        turn = [runs[(len(seconds) * repeats + i) % len(runs)] for i in range(repeats)]
+        seconds.append(once(*turn) / repeats)
+    return summary(seconds)
 
 
 def summary(seconds: Sequence[float]) -> Timing:

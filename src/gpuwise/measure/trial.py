@@ -107,12 +107,12 @@ def _timed(runs: Sequence[Callable[[], object]], device: torch.device, steps: in
     while len(warm) < WARM_STEPS and time.perf_counter() - began < WARM_S:
         warm.append(once(runs[len(warm) % len(runs)]))
     issued = max(1, ceil(ASYNC_S / max(warm[-1], 1e-6))) if device.type == "cuda" else 1
-    found: list[float] = []
+    seconds: list[float] = []
     began = time.perf_counter()
-    while _more(len(found), time.perf_counter() - began, steps):
-        turn = [runs[(len(found) * issued + index) % len(runs)] for index in range(issued)]
-        found.append(once(*turn) / issued)
-    return summary(found)
+    while _more(len(seconds), time.perf_counter() - began, steps):
+        turn = [runs[(len(seconds) * issued + index) % len(runs)] for index in range(issued)]
+        seconds.append(once(*turn) / issued)
+    return summary(seconds)
 
 
 def _more(done: int, passed_s: float, steps: int | None) -> bool:

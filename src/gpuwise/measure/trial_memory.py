@@ -39,7 +39,7 @@ class _Looks:
 
     def at(self, **tensors: Iterable[Any]) -> None:
         with torch.profiler.record_function(f"{_LOOK} {len(self.found)}"):
-            self.found.append({name: set(_addresses(held)) for name, held in tensors.items()})
+            self.found.append({name: set(_addresses(group)) for name, group in tensors.items()})
 
 
 def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
@@ -68,10 +68,10 @@ def memory_on_cuda(make: Callable[[], Program], device: torch.device) -> tuple[P
     torch.cuda.synchronize(device)
     free, total = torch.cuda.mem_get_info(device)
     peak = torch.cuda.max_memory_allocated(device)
-    held = {"parameter": _held(program), "optimizer_state": _optimizer_state(program)}
+    groups = {"parameter": _model_tensors(program), "optimizer_state": _optimizer_state(program)}
     sizes = {
         name: sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_cuda}.values())
-        for name, tensors in held.items()
+        for name, tensors in groups.items()
     }
     return program, PeakBytes(
         peak, {**sizes, "all else": peak - sum(sizes.values())}, torch.cuda.max_memory_reserved(device), total - free
@@ -85,7 +85,7 @@ def one_step(program: Program, looks: _Looks | None = None) -> None:
         batch = checked_batch(program.job, micro_batch)
         program.infer(batch)
         if looks:
-            looks.at(input=(tensor for _, tensor in named_tensors(batch)), parameter=_held(program))
+            looks.at(input=(tensor for _, tensor in named_tensors(batch)), parameter=_model_tensors(program))
         return
     for _ in range(program.strategy.accumulation):
         batch = checked_batch(program.job, micro_batch)
@@ -97,10 +97,10 @@ def one_step(program: Program, looks: _Looks | None = None) -> None:
         looks.at(gradient=(p.grad for p in program.model.parameters()))
     program.update()
     if looks:
-        looks.at(parameter=_held(program), optimizer_state=_optimizer_state(program))
+        looks.at(parameter=_model_tensors(program), optimizer_state=_optimizer_state(program))
 
 
-def _held(program: Program) -> list[torch.Tensor]:
+def _model_tensors(program: Program) -> list[torch.Tensor]:
     return [*program.model.parameters(), *program.model.buffers()]
 
 
@@ -136,13 +136,13 @@ def _peak(events: list[Any], looks: _Looks) -> PeakBytes:
     until: dict[int, int] = {}
     by_address: dict[int, list[int]] = {}
     deltas = []
-    for place, event in enumerate(changes):
+    for index, event in enumerate(changes):
         size, address = event.extra_fields.alloc_size, event.extra_fields.ptr
         if size >= 0:
-            living[address] = place
-            by_address.setdefault(address, []).append(place)
+            living[address] = index
+            by_address.setdefault(address, []).append(index)
         elif address in living:
-            until[living.pop(address)] = place
+            until[living.pop(address)] = index
         else:  # made before the profiler looked
             size = 0
         deltas.append(size)
@@ -158,13 +158,13 @@ def _peak(events: list[Any], looks: _Looks) -> PeakBytes:
         moment = bisect_right(times, named[f"{_LOOK} {number}"]) - 1
         for name, addresses in look.items():
             for address in addresses:
-                made = by_address.get(address, [])
-                index = bisect_right(made, moment) - 1
-                if index >= 0 and until.get(made[index], len(times)) > moment:
-                    categories.setdefault(made[index], name)
+                allocations = by_address.get(address, [])
+                index = bisect_right(allocations, moment) - 1
+                if index >= 0 and until.get(allocations[index], len(times)) > moment:
+                    categories.setdefault(allocations[index], name)
     by_category = dict.fromkeys(("parameter", "gradient", "optimizer_state", "input"), 0)
-    for place, name in categories.items():
-        if place <= peak < until.get(place, len(times)):
-            by_category[name] += deltas[place]
+    for index, name in categories.items():
+        if index <= peak < until.get(index, len(times)):
+            by_category[name] += deltas[index]
     total = live[peak] if peak >= 0 else 0
     return PeakBytes(total, {**by_category, REST: total - sum(by_category.values())})

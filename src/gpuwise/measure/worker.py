@@ -20,7 +20,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.hardware.detect import detect_cpu
 from gpuwise.measure.calibrate import calibrate
-from gpuwise.measure.child import Answering
+from gpuwise.measure.child import WorkerConnection
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
@@ -68,71 +68,71 @@ def survey() -> dict[str, Any]:
     }
 
 
-def run_stage(stage: Stage, device: torch.device, child: Answering) -> None:
+def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> None:
     if stage.name == "network":
-        name, job, samples = NETWORKS[stage.network]
-        strategy = Strategy(precision=stage.precision, micro_batch=scaled(samples, device), mode=stage.mode)
-        seen = observe(job, strategy, device, steps=stage.steps)
+        name, job, batch = NETWORKS[stage.network]
+        strategy = Strategy(precision=stage.precision, micro_batch=scaled(batch, device), mode=stage.mode)
+        observation = observe(job, strategy, device, steps=stage.steps)
         chip = detect_machine(load_catalog(), measured=False).chip
-        told = samples_of(name, seen, host_s=host_s(seen.trace, chip, parameters()))
+        samples = samples_of(name, observation, host_s=host_s(observation.trace, chip, parameters()))
         row = MeasuredRow(
-            "step", name, summary(told.step_s), stage.precision, {"micro_batch": strategy.micro_batch}, told.flops
+            "step", name, summary(samples.step_s), stage.precision, {"micro_batch": strategy.micro_batch}, samples.flops
         )
-        child.say(row=row.to_dict(), samples=told.to_dict())
+        child.send(row=row.to_dict(), samples=samples.to_dict())
         return
     probe = PROBES[stage.name]
     caches = memory.caches_together(detect_cpu(), torch.get_num_threads()) if device.type == "cpu" else {}
     if stage.name in ("memory", "again"):
         probe = partial(memory.rows, beyond_bytes=max(caches.values(), default=0))
-    found = []
-    for row in probe(stage.budget_s, device, lambda text: child.say(note=text)):
-        found.append(row)
+    rows = []
+    for row in probe(stage.budget_s, device, lambda text: child.send(note=text)):
+        rows.append(row)
         if stage.name != "again":
-            child.say(row=row.to_dict())
+            child.send(row=row.to_dict())
     if stage.name in ("memory", "again"):
         key = "levels" if stage.name == "memory" else "again"
-        child.say(**{key: [asdict(level) for level in memory.levels(found, caches)]})
+        child.send(**{key: [asdict(level) for level in memory.levels(rows, caches)]})
     if stage.name == "peaks":
-        child.say(peaks=[asdict(peak) for peak in peaks.peaks(found)])
+        child.send(peaks=[asdict(peak) for peak in peaks.peaks(rows)])
 
 
 def fit(request: Mapping[str, Any]) -> dict[str, Any]:
     """Entries as tables of a calibration file. figures: of the chip, measured; {} keeps the catalog's."""
     torch.set_num_threads(1)  # vectors of a few hundred numbers
-    found = calibrate([StepSamples.from_dict(data) for data in request["samples"]], measured_chip(request["figures"]))
+    machine_fit = calibrate([StepSamples.from_dict(data) for data in request["samples"]], measured_chip(request["figures"]))
     return {
-        "entries": {key: to_table(entry) for key, entry in found.entries.items()},
-        "scale": dict(found.scale),
-        "spreads": [asdict(spread) for spread in found.spreads],
-        "errors": dict(found.errors),
+        "entries": {key: to_table(entry) for key, entry in machine_fit.entries.items()},
+        "scale": dict(machine_fit.scale),
+        "spreads": [asdict(spread) for spread in machine_fit.spreads],
+        "errors": dict(machine_fit.errors),
     }
 
 
 def measured_chip(figures: Mapping[str, Any]) -> Chip:
     """The chip of this machine with figures of this measurement, and nothing of an earlier one."""
     chip = detect_machine(load_catalog(), measured=False).chip
-    known = {name: figures[name] for name in ("memory_bandwidth_bytes_per_s",) if name in figures}
-    return replace(chip, peak_flops_per_s={**chip.peak_flops_per_s, **figures.get("peak_flops_per_s", {})}, **known)
+    changes = {name: figures[name] for name in ("memory_bandwidth_bytes_per_s",) if name in figures}
+    return replace(chip, peak_flops_per_s={**chip.peak_flops_per_s, **figures.get("peak_flops_per_s", {})}, **changes)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    child = Answering()
+    child = WorkerConnection()
     keep_freed_memory()
     request = child.request
     if "samples" in request:
-        child.say(**fit(request))
+        child.send(**fit(request))
         return
     if "stages" not in request:
-        child.say(**survey())
+        child.send(**survey())
         return
     device = torch.device(request["device"])
     for number, data in enumerate(request["stages"]):
-        child.say(begun=number)
+        child.send(begun=number)
         try:
             run_stage(Stage(**data), device, child)
         except (GpuwiseError, RuntimeError, MemoryError, OSError) as error:  # one that fails leaves the others
-            child.say(
+            child.send(
                 note=f"{data['what']} left out: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             )
 

@@ -111,7 +111,7 @@ def ending(trial: Trial) -> str:
     """Why nothing was measured, whether that was foreseen, and what can be done."""
     foreseen = {True: "as was forecast; ", False: "though it was forecast to fit; ", None: ""}[trial.foreseen]
     ways = f" Try: {'; '.join(trial.ways_out)}." if trial.ways_out else ""
-    said = f"{trial.said.rstrip('.')}." if trial.said else ""
+    said = f"{trial.message.rstrip('.')}." if trial.message else ""
     return f"{trial.outcome}, {foreseen}{said}{ways}" if said else trial.outcome
 
 

@@ -27,7 +27,7 @@ class Installation(Printed):
         presets: the PyTorch version each was recorded with; None where the recording is missing.
         problems: what the user should mend, a sentence each.
         machine_key: this hardware's name in files.
-        detected: all that was detected of this machine (gpuwise.hardware.detect.Detected.to_dict).
+        detected: all that was detected of this machine (gpuwise.hardware.detect.DetectedMachine.to_dict).
     """
 
     versions: Mapping[str, str | None] = field(hash=False)

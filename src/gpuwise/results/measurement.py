@@ -76,8 +76,8 @@ class MeasuredRow:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MeasuredRow:
         """What to_dict gave."""
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name != "timing"}
-        return cls(timing=Timing(**data["timing"]), **known)
+        values = {name: data[name] for name in cls.__dataclass_fields__ if name != "timing"}
+        return cls(timing=Timing(**data["timing"]), **values)
 
 
 @dataclass(frozen=True)

@@ -42,14 +42,14 @@ class MeasuredStep:
 class Trial:
     """One job, forecast and then run, in a process of its own.
 
-    job: as it was named. outcome: MEASURED, OUT_OF_MEMORY or FAILED; said: why, where not measured. forecast:
+    job: as it was named. outcome: MEASURED, OUT_OF_MEMORY or FAILED; message: why, where not measured. forecast:
     Forecast.to_dict(), None where there was none. sizes: seq_len and image_size as given. digest: of the trace
     (gpuwise.trace.digest). seconds: all of it took. disturbed: what made the machine slower meanwhile, a sentence each.
     """
 
     job: str
     outcome: str
-    said: str = ""
+    message: str = ""
     ways_out: tuple[str, ...] = ()
     forecast: Mapping[str, Any] | None = None
     measured: MeasuredStep | None = None
@@ -105,8 +105,11 @@ class Trial:
         measured = None
         if self.measured is not None:
             measured = {**asdict(self.measured), "throughput": self.throughput}
-        names = ("job", "outcome", "said", "digest", "device", "threads", "torch_version", "seconds")
+        names = ("digest", "device", "threads", "torch_version", "seconds")
         return {
+            "job": self.job,
+            "outcome": self.outcome,
+            "said": self.message,
             **{name: getattr(self, name) for name in names},
             "ways_out": list(self.ways_out),
             "disturbed": list(self.disturbed),

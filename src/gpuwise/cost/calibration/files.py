@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuwise.cost.calibration.entry import WAYS_OUT, CalibrationEntry, entry_from
 from gpuwise.errors import FileFormatError
-from gpuwise.hardware.parsed import parsed
+from gpuwise.hardware.toml_cache import cached_tables
 from gpuwise.plain_files import parse_toml
 
 SCHEMA = 1
@@ -96,7 +96,7 @@ def _folder() -> Traversable:
 
 @cache
 def _shipped_file(name: str) -> CalibrationFile:
-    return file_of(tables(_folder().joinpath(name).read_bytes(), name, partial(parsed, f"calibration-{name}")), name)
+    return file_of(tables(_folder().joinpath(name).read_bytes(), name, partial(cached_tables, f"calibration-{name}")), name)
 
 
 def shipped_file(level: str, of: str) -> CalibrationFile | None:

@@ -11,13 +11,13 @@ from typing import Any
 from gpuwise.cost.calibration.files import CalibrationFile, file_of, tables
 from gpuwise.cost.calibration.steps import StepSpread, spread_from
 from gpuwise.errors import FileFormatError
-from gpuwise.hardware.measured import entry_of
-from gpuwise.hardware.parsed import parsed
+from gpuwise.hardware.measured_chip import cache_entry
+from gpuwise.hardware.toml_cache import cached_tables
 from gpuwise.hardware.tomlfile import MAX_BYTES
 from gpuwise.plain_files import read_regular, reason_of
 
 LEVEL = "machine"
-# Tables of the file that are read elsewhere or by people: figures of the chip (gpuwise.hardware.measured), what was measured.
+# Tables of the file that are read elsewhere: the chip's figures (gpuwise.hardware.measured_chip), and notes for people.
 OTHERS = ("chip", "measured")
 
 
@@ -59,4 +59,6 @@ def machine_file(path: str) -> MachineFile | None:
 
 @lru_cache(maxsize=8)
 def _read(path: str, changed_ns: int) -> MachineFile:
-    return parse_machine(tables(read_regular(path, limit_bytes=MAX_BYTES), path, partial(parsed, entry_of(Path(path)))), path)
+    return parse_machine(
+        tables(read_regular(path, limit_bytes=MAX_BYTES), path, partial(cached_tables, cache_entry(Path(path)))), path
+    )

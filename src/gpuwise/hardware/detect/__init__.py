@@ -6,7 +6,7 @@ from gpuwise.hardware.detect.disk import Disk
 from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
 from gpuwise.hardware.detect.gpu_survey import detect_gpus
 from gpuwise.hardware.detect.machine import (
-    Detected,
+    DetectedMachine,
     Interconnect,
     NumaNode,
     System,
@@ -22,7 +22,7 @@ __all__ = [
     "Cache",
     "Container",
     "Cpu",
-    "Detected",
+    "DetectedMachine",
     "Disk",
     "Gpu",
     "GpuLoad",

@@ -34,19 +34,19 @@ def detect_container(root: Path = ROOT) -> Container:
     ]
     if not limits:
         return Container(min(shares, default=None))
-    limit, version, group = min(limits, key=lambda found: found[0])
+    limit, version, group = min(limits, key=lambda candidate: candidate[0])
     return Container(min(shares, default=None), limit, _used(version, group))
 
 
 def throttled_s(root: Path = ROOT) -> float | None:
     """Seconds for which a limit of processors has stopped what runs under it, so far; None where none is counted."""
-    found = []
+    seconds = []
     for version, group in _groups(root, "cpu"):
-        told = dict(line.split(maxsplit=1) for line in read(group / "cpu.stat").splitlines() if " " in line)
+        counters = dict(line.split(maxsplit=1) for line in read(group / "cpu.stat").splitlines() if " " in line)
         key, unit_s = ("throttled_usec", 1e-6) if version == 2 else ("throttled_time", 1e-9)
-        if told.get(key, "").isdecimal():
-            found.append(int(told[key]) * unit_s)
-    return max(found, default=None)
+        if counters.get(key, "").isdecimal():
+            seconds.append(int(counters[key]) * unit_s)
+    return max(seconds, default=None)
 
 
 # By version: the limit, what is used of it, and what of that is file cache that can go.

@@ -11,7 +11,7 @@ from math import ceil
 from pathlib import Path
 
 from gpuwise.hardware.detect.container import Container, detect_container
-from gpuwise.hardware.detect.files import ROOT, folders, listed, number, read, run, told
+from gpuwise.hardware.detect.files import ROOT, folders, number, number_list, read, run, value_of
 from gpuwise.hardware.detect.memory import detect_memory
 
 # Flags of /proc/cpuinfo (x86, then Arm) and what they are called here.
@@ -76,15 +76,15 @@ def detect_cpu(root: Path = ROOT) -> Cpu:
         return _detect_elsewhere(system)
     limits = detect_container(root)
     allowed = allowed_processors(root)
-    places = _places(root, info, allowed)
-    cores, threads = len(set(places)) or len(allowed), len(allowed)
+    core_ids = _core_ids(root, info, allowed)
+    cores, threads = len(set(core_ids)) or len(allowed), len(allowed)
     if limits.cpus is not None:
         cores, threads = min(cores, max(1, int(limits.cpus))), min(threads, ceil(limits.cpus))
-    part = _ARM.get(told(info, "CPU part"), "") if told(info, "CPU implementer") == "0x41" else ""
-    vendor = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}.get(told(info, "vendor_id"), platform.machine())
+    part = _ARM.get(value_of(info, "CPU part"), "") if value_of(info, "CPU implementer") == "0x41" else ""
+    vendor = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}.get(value_of(info, "vendor_id"), platform.machine())
     caches = _caches(root, allowed)
     return Cpu(
-        name=told(info, "model name") or part or platform.machine() or "CPU",
+        name=value_of(info, "model name") or part or platform.machine() or "CPU",
         vendor=vendor,
         cores=cores,
         threads=threads,
@@ -93,7 +93,7 @@ def detect_cpu(root: Path = ROOT) -> Cpu:
         cache_bytes={f"L{cache.level}": cache.size_bytes for cache in caches},
         memory_bytes=_memory_bytes(root, limits),
         system=system,
-        sockets=len({package for package, _ in places}) or 1,
+        sockets=len({package for package, _ in core_ids}) or 1,
         caches=caches,
     )
 
@@ -102,18 +102,18 @@ def _detect_elsewhere(system: str) -> Cpu:
     """macOS through sysctl; elsewhere only what Python knows."""
     threads = os.cpu_count() or 1
     names = ["machdep.cpu.brand_string", "hw.physicalcpu", "hw.memsize"]
-    said = run(["sysctl", "-n", *names]).splitlines()
-    if len(said) == 3 and said[1].isdecimal() and said[2].isdecimal():
-        vendor = "Apple" if said[0].startswith("Apple") else "Intel"
+    values = run(["sysctl", "-n", *names]).splitlines()
+    if len(values) == 3 and values[1].isdecimal() and values[2].isdecimal():
+        vendor = "Apple" if values[0].startswith("Apple") else "Intel"
         flags = ("neon",) if vendor == "Apple" else ("avx2",)
-        return Cpu(said[0], vendor, int(said[1]), threads, None, flags, {}, int(said[2]), system)
+        return Cpu(values[0], vendor, int(values[1]), threads, None, flags, {}, int(values[2]), system)
     return Cpu(platform.processor() or "CPU", platform.machine(), max(1, threads // 2), threads, system=system)
 
 
 def allowed_processors(root: Path = ROOT) -> tuple[int, ...]:
     """The logical processors this process may run on, at least one."""
     present = [int(n) for n in re.findall(r"^processor\s*:\s*(\d+)", read(root / "proc/cpuinfo"), re.MULTILINE)]
-    allowed = set(listed(told(read(root / "proc/self/status"), "Cpus_allowed_list")))
+    allowed = set(number_list(value_of(read(root / "proc/self/status"), "Cpus_allowed_list")))
     if not allowed and root == ROOT and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     return tuple(n for n in present if n in allowed) or tuple(present) or (0,)
@@ -122,35 +122,35 @@ def allowed_processors(root: Path = ROOT) -> tuple[int, ...]:
 def core_processors(root: Path = ROOT) -> list[int]:
     """One logical processor of each physical core that this process may use; all of them where cores are not told."""
     allowed = allowed_processors(root)
-    places: Sequence[object] = _places(root, read(root / "proc/cpuinfo"), allowed) or allowed
-    found: dict[object, int] = {}
-    for processor, place in zip(allowed, places, strict=True):
-        found.setdefault(place, processor)
-    return list(found.values())
+    core_ids: Sequence[object] = _core_ids(root, read(root / "proc/cpuinfo"), allowed) or allowed
+    first: dict[object, int] = {}
+    for processor, core_id in zip(allowed, core_ids, strict=True):
+        first.setdefault(core_id, processor)
+    return list(first.values())
 
 
 def vector_units(info: str) -> tuple[str, ...]:
     """The vector and matrix units that PyTorch's kernels ask for, of the flags in /proc/cpuinfo."""
-    there = set((told(info, "flags") or told(info, "Features")).split())
-    zen4 = told(info, "vendor_id") == "AuthenticAMD" and told(info, "cpu family") == "25"
+    present = set((value_of(info, "flags") or value_of(info, "Features")).split())
+    zen4 = value_of(info, "vendor_id") == "AuthenticAMD" and value_of(info, "cpu family") == "25"
     names = _FLAGS | ({"avx512f": "avx512-halved"} if zen4 else {})  # Zen 4 runs 512-bit instructions as two halves
-    return tuple(name for flag, name in names.items() if flag in there)
+    return tuple(name for flag, name in names.items() if flag in present)
 
 
-def _places(root: Path, info: str, allowed: Sequence[int]) -> list[tuple[int, int]]:
+def _core_ids(root: Path, info: str, allowed: Sequence[int]) -> list[tuple[int, int]]:
     """Socket and core of each logical processor; empty where the system does not tell."""
     keys = ("processor", "physical id", "core id")
     columns = [[int(n) for n in re.findall(rf"^{key}\s*:\s*(\d+)", info, re.MULTILINE)] for key in keys]
     if columns[1] and len({len(column) for column in columns}) == 1:
         return [(package, core) for n, package, core in zip(*columns, strict=True) if n in set(allowed)]
-    found = []
+    core_ids = []
     for n in allowed:
         topology = root / f"sys/devices/system/cpu/cpu{n}/topology"
         package, core = number(topology / "physical_package_id"), number(topology / "core_id")
         if package is None or core is None:
             return []
-        found.append((package, core))
-    return found
+        core_ids.append((package, core))
+    return core_ids
 
 
 def _clock_hz(root: Path, info: str) -> float | None:
@@ -158,28 +158,28 @@ def _clock_hz(root: Path, info: str) -> float | None:
     khz = number(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     if khz:
         return khz * 1e3
-    if named := re.search(r"@\s*(\d+(?:\.\d+)?)\s*GHz", told(info, "model name")):
+    if named := re.search(r"@\s*(\d+(?:\.\d+)?)\s*GHz", value_of(info, "model name")):
         return float(named[1]) * 1e9
-    mhz = told(info, "cpu MHz")
+    mhz = value_of(info, "cpu MHz")
     return float(mhz) * 1e6 if re.fullmatch(r"\d+(\.\d+)?", mhz) else None
 
 
 def _memory_bytes(root: Path, limits: Container) -> int | None:
-    known = [size for size in (detect_memory(root, limits).total_bytes, limits.memory_bytes) if size is not None]
-    return min(known, default=None)
+    sizes = [size for size in (detect_memory(root, limits).total_bytes, limits.memory_bytes) if size is not None]
+    return min(sizes, default=None)
 
 
 def _caches(root: Path, allowed: Sequence[int]) -> tuple[Cache, ...]:
     """Data caches of the processors in use, nearest first; of a level the largest last."""
-    seen: dict[str, set[int]] = {}  # by index: processors whose cache is known already
-    found: dict[tuple[int, int], list[str]] = {}
+    covered: dict[str, set[int]] = {}  # by index: processors whose cache is known already
+    sharing_of: dict[tuple[int, int], list[str]] = {}
     for n in allowed:
         for index in folders(root / f"sys/devices/system/cpu/cpu{n}/cache", "index"):
-            if n in seen.setdefault(index.name, set()):
+            if n in covered.setdefault(index.name, set()):
                 continue
             sharing = read(index / "shared_cpu_list")
-            seen[index.name] |= {n, *listed(sharing)}
+            covered[index.name] |= {n, *number_list(sharing)}
             size, level = read(index / "size"), number(index / "level")
             if level and size.endswith("K") and size[:-1].isdecimal() and read(index / "type") != "Instruction":
-                found.setdefault((level, int(size[:-1]) * 1024), []).append(sharing or str(n))
-    return tuple(Cache(level, size, tuple(sharing)) for (level, size), sharing in sorted(found.items()))
+                sharing_of.setdefault((level, int(size[:-1]) * 1024), []).append(sharing or str(n))
+    return tuple(Cache(level, size, tuple(sharing)) for (level, size), sharing in sorted(sharing_of.items()))

@@ -31,9 +31,9 @@ class Disk:
 
 def detect_disk(use: str, folder: Path, root: Path = ROOT) -> Disk:
     """The disk of a folder, which need not exist yet."""
-    there = next((above for above in (folder, *folder.parents) if above.exists()), Path("/"))
-    free, total = _space(there)
-    path = Path(os.path.realpath(there))
+    existing = next((above for above in (folder, *folder.parents) if above.exists()), Path("/"))
+    free, total = _space(existing)
+    path = Path(os.path.realpath(existing))
     mounts = [fields for line in read(root / "proc/self/mountinfo").splitlines() if (fields := _mount(line))]
     around = [fields for fields in mounts if path.is_relative_to(fields[0])]
     if not around:
@@ -63,11 +63,11 @@ def _space(folder: Path) -> tuple[int | None, int | None]:
 def _mount(line: str) -> tuple[str, str, str, str] | None:
     """Mount point, device numbers, file system and source of a line of mountinfo (man 5 proc_pid_mountinfo)."""
     mounted, _, about = line.partition(" - ")
-    fields, told = mounted.split(" "), about.split(" ")
-    if len(fields) < 5 or len(told) < 2:
+    fields, source_fields = mounted.split(" "), about.split(" ")
+    if len(fields) < 5 or len(source_fields) < 2:
         return None
     point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-    return point, fields[2], told[0], told[1]
+    return point, fields[2], source_fields[0], source_fields[1]
 
 
 def _block_device(root: Path, numbers: str, source: str) -> Path | None:

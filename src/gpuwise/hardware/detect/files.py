@@ -26,13 +26,13 @@ def number(path: Path) -> int | None:
     return int(text) if re.fullmatch(r"-?\d{1,19}", text) else None
 
 
-def told(info: str, key: str) -> str:
+def value_of(info: str, key: str) -> str:
     """The value of the first `key : value` line; "" without one."""
-    found = re.search(rf"^{key}[ \t]*:[ \t]*(.+)$", info, re.MULTILINE)
-    return found[1].strip() if found else ""
+    match = re.search(rf"^{key}[ \t]*:[ \t]*(.+)$", info, re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
-def listed(text: str) -> tuple[int, ...]:
+def number_list(text: str) -> tuple[int, ...]:
     """The numbers of a list as the kernel writes it: '0-3,8' -> 0, 1, 2, 3, 8."""
     ranges = re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text)
     return tuple(n for first, last in ranges for n in range(int(first), int(last or first) + 1))
@@ -41,10 +41,12 @@ def listed(text: str) -> tuple[int, ...]:
 def folders(path: Path, name: str) -> list[Path]:
     """The folders called name0, name1, ... by number."""
     try:
-        found = [(int(entry.name[len(name) :]), entry) for entry in path.iterdir() if re.fullmatch(rf"{name}\d+", entry.name)]
+        numbered = [
+            (int(entry.name[len(name) :]), entry) for entry in path.iterdir() if re.fullmatch(rf"{name}\d+", entry.name)
+        ]
     except OSError:
         return []
-    return [entry for _, entry in sorted(found)]
+    return [entry for _, entry in sorted(numbered)]
 
 
 def run(command: list[str]) -> str:
@@ -52,7 +54,7 @@ def run(command: list[str]) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return finished.stdout if finished.returncode == 0 else ""

@@ -67,7 +67,7 @@ class GpuSurvey:
     gpus: tuple[Gpu, ...] = ()
     pairs: tuple[GpuPair, ...] = ()
     loads: tuple[GpuLoad, ...] = ()
-    told_by: str = ""
+    source: str = ""
 
 
 def visible(ids: Sequence[str]) -> list[int]:
@@ -78,14 +78,14 @@ def visible(ids: Sequence[str]) -> list[int]:
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return list(range(len(ids)))
-    found: list[int] = []
+    positions: list[int] = []
     for entry in text.split(","):
         entry = entry.strip()
         if entry.isdecimal():
-            named = [int(entry)] if int(entry) < len(ids) else []
+            matching = [int(entry)] if int(entry) < len(ids) else []
         else:
-            named = [place for place, id_ in enumerate(ids) if entry and id_.startswith(entry)]
-        if len(named) != 1 or named[0] in found:
+            matching = [index for index, id_ in enumerate(ids) if entry and id_.startswith(entry)]
+        if len(matching) != 1 or matching[0] in positions:
             break
-        found += named
-    return found
+        positions += matching
+    return positions

@@ -14,14 +14,14 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.detect.container import Container, detect_container
 from gpuwise.hardware.detect.cpu import Cpu, detect_cpu
 from gpuwise.hardware.detect.disk import Disk, detect_disk
-from gpuwise.hardware.detect.files import ROOT, folders, read, told
+from gpuwise.hardware.detect.files import ROOT, folders, read, value_of
 from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
 from gpuwise.hardware.detect.gpu_survey import detect_gpus, survey_gpus
 from gpuwise.hardware.detect.match import local_cpu_chip, match_gpu, unknown_gpu
 from gpuwise.hardware.detect.memory import Memory, detect_channels, detect_memory
 from gpuwise.hardware.links import link_inside
-from gpuwise.hardware.measured import any_measured, as_measured
-from gpuwise.hardware.parsed import cache_home
+from gpuwise.hardware.measured_chip import any_calibration, with_measurements
+from gpuwise.hardware.toml_cache import cache_home
 from gpuwise.hardware.types import Machine
 
 # Makers of GPUs that PyTorch runs on and NVML does not know, by PCI vendor (pcisig.com): AMD and Intel.
@@ -59,7 +59,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Detected:
+class DetectedMachine:
     """This machine as far as it tells a program without special rights. gpus: NVIDIA's; gpus_told_by: NVML, nvidia-smi or "".
     pci_gpus: vendor and device of those of AMD and Intel ("0x1002:0x74a1"), of which PyTorch knows more."""
 
@@ -79,10 +79,10 @@ class Detected:
         return asdict(self)
 
 
-def detect(root: Path = ROOT) -> Detected:
+def detect(root: Path = ROOT) -> DetectedMachine:
     """Looks at this machine: reads only, needs no rights and no PyTorch, and never fails."""
     cpu, limits, survey = detect_cpu(root), detect_container(root), survey_gpus(root)
-    return Detected(
+    return DetectedMachine(
         cpu=cpu,
         memory=detect_channels(detect_memory(root, limits), root),
         container=limits,
@@ -92,7 +92,7 @@ def detect(root: Path = ROOT) -> Detected:
         interconnect=Interconnect(cpu.sockets, _numa_nodes(root), survey.pairs),
         system=_system(root),
         pci_gpus=_pci_gpus(root),
-        gpus_told_by=survey.told_by,
+        gpus_told_by=survey.source,
     )
 
 
@@ -101,11 +101,11 @@ def detect_machine(catalog: Catalog, *, measured: bool = True) -> Machine:
 
     measured: with what `gpuwise measure` found of it, if it has.
     """
-    if not (measured and any_measured()):
+    if not (measured and any_calibration()):
         return machine_of(detect_cpu(), detect_gpus(), catalog)
-    found = detect()
-    machine = machine_of(found.cpu, found.gpus, catalog)
-    return replace(machine, chip=as_measured(machine.chip, machine_key(found)))
+    detected = detect()
+    machine = machine_of(detected.cpu, detected.gpus, catalog)
+    return replace(machine, chip=with_measurements(machine.chip, machine_key(detected)))
 
 
 def machine_of(cpu: Cpu, gpus: tuple[Gpu, ...], catalog: Catalog) -> Machine:
@@ -127,7 +127,7 @@ def machine_of(cpu: Cpu, gpus: tuple[Gpu, ...], catalog: Catalog) -> Machine:
     )
 
 
-def machine_key(detected: Detected) -> str:
+def machine_key(detected: DetectedMachine) -> str:
     """A short name of this machine's hardware for files, "amd-epyc-2c-9f3a1c": letters, digits and dashes, up to 60 of them.
 
     Another processor, number of cores in use, memory size or set of GPUs gives another; clocks, free memory, drivers, the
@@ -157,18 +157,18 @@ def _as_sold_gib(size_bytes: int) -> int:
 
 
 def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    found = []
+    nodes = []
     for folder in folders(root / "sys/devices/system/node", "node"):
         size = re.search(r"MemTotal:\s*(\d+) kB", read(folder / "meminfo"))
         distances = tuple(int(text) for text in read(folder / "distance").split() if text.isdecimal())
         memory_bytes = int(size[1]) * 1024 if size else None
-        found.append(NumaNode(int(folder.name.removeprefix("node")), read(folder / "cpulist"), memory_bytes, distances))
-    return tuple(found)
+        nodes.append(NumaNode(int(folder.name.removeprefix("node")), read(folder / "cpulist"), memory_bytes, distances))
+    return tuple(nodes)
 
 
 def _system(root: Path) -> System:
     info, firmware = read(root / "proc/cpuinfo"), root / "sys/class/dmi/id"
-    flags = told(info, "flags").split()
+    flags = value_of(info, "flags").split()
     maker, product = read(firmware / "sys_vendor"), read(firmware / "product_name")
     return System(
         f"{platform.system()} {platform.release()}",
@@ -178,7 +178,7 @@ def _system(root: Path) -> System:
 
 
 def _pci_gpus(root: Path) -> tuple[str, ...]:
-    found = []
+    identifiers = []
     try:
         devices = sorted((root / "sys/bus/pci/devices").iterdir())
     except OSError:
@@ -186,5 +186,5 @@ def _pci_gpus(root: Path) -> tuple[str, ...]:
     for device in devices:
         vendor = read(device / "vendor")
         if vendor in _OTHER_VENDORS and read(device / "class")[:4] in (_DISPLAY, _ACCELERATOR):
-            found.append(f"{vendor}:{read(device / 'device')}")
-    return tuple(found)
+            identifiers.append(f"{vendor}:{read(device / 'device')}")
+    return tuple(identifiers)

@@ -24,15 +24,15 @@ def match_gpu(gpu: Gpu, chips: Mapping[str, Chip]) -> Chip | None:
     that fit two chips ("MI250X / MI250") are told apart by their multiprocessors. Apple sells one GPU with many sizes of
     memory and its names are beginnings of each other: there the words must be the same.
     """
-    told = set(words(gpu.name))
-    form = "pcie" if "pcie" in told else "nvl" if "nvl" in told else "sxm"
+    name_words = set(words(gpu.name))
+    form = "pcie" if "pcie" in name_words else "nvl" if "nvl" in name_words else "sxm"
     best: tuple[tuple[int, bool, bool], Chip] | None = None
     for id_, chip in chips.items():
         if chip.vendor != gpu.vendor or not chip.kind.startswith("gpu-") or not chip.memory_bytes:
             continue
         naming = {word for word in words(id_) if word not in _FORM_WORDS and not re.fullmatch(r"\d+gb", word)}
         fitting = chip if gpu.vendor == "Apple" else _of_size(chip, gpu.memory_bytes)
-        if fitting is None or not (naming == told if gpu.vendor == "Apple" else naming <= told):
+        if fitting is None or not (naming == name_words if gpu.vendor == "Apple" else naming <= name_words):
             continue
         same_units = gpu.multiprocessors is not None and gpu.multiprocessors == fitting.sm_count
         score = (len(naming), any(word.startswith(form) for word in words(id_)), same_units)
@@ -49,9 +49,9 @@ def _of_size(chip: Chip, memory_bytes: int) -> Chip | None:
     return whole_package(chip) if chip.devices_per_package > 1 and 0.9 < memory_bytes / whole < 1.03 else None
 
 
-def unknown_gpu(gpu: Gpu, told_by: str = "the driver of this machine") -> Chip:
+def unknown_gpu(gpu: Gpu, source_text: str = "the driver of this machine") -> Chip:
     """A local entry for a GPU the catalog does not have: its memory, and no rates."""
-    source = Source(told_by, date.today().isoformat())
+    source = Source(source_text, date.today().isoformat())
     return Chip(
         "here-gpu",
         gpu.vendor,
@@ -69,21 +69,21 @@ def unknown_gpu(gpu: Gpu, told_by: str = "the driver of this machine") -> Chip:
 def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
     """A Chip for this machine's CPU: the catalog's scaled to the cores here, or an estimate that says it is one."""
     today = date.today().isoformat()
-    known = match_cpu(cpu, catalog.chips)
-    if known is not None and known.sm_count:
-        if known.sm_count == cpu.cores:
-            return known
-        share = cpu.cores / known.sm_count
-        bandwidth = known.memory_bandwidth_bytes_per_s
+    listed_chip = match_cpu(cpu, catalog.chips)
+    if listed_chip is not None and listed_chip.sm_count:
+        if listed_chip.sm_count == cpu.cores:
+            return listed_chip
+        share = cpu.cores / listed_chip.sm_count
+        bandwidth = listed_chip.memory_bandwidth_bytes_per_s
         return replace(
-            known,
+            listed_chip,
             id="here-cpu",
             name=f"{cpu.name} ({cpu.cores} cores)",
             sm_count=cpu.cores,
-            peak_flops_per_s={k: v * share for k, v in known.peak_flops_per_s.items()},
+            peak_flops_per_s={k: v * share for k, v in listed_chip.peak_flops_per_s.items()},
             memory_bandwidth_bytes_per_s=bandwidth and bandwidth * min(1.0, share),
             tdp_w=None,
-            source=Source(f"{known.id} scaled to {cpu.cores} cores", today, verified=False),
+            source=Source(f"{listed_chip.id} scaled to {cpu.cores} cores", today, verified=False),
             sources={},
         )
     width = _flop_per_clock(cpu.flags)
@@ -115,9 +115,9 @@ def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
 
 def match_cpu(cpu: Cpu, chips: Mapping[str, Chip]) -> Chip | None:
     """The catalog CPU whose model word (8380, 9654, 13900k) stands in this CPU's name."""
-    told = set(words(cpu.name))
+    name_words = set(words(cpu.name))
     cpus = (chip for chip in chips.values() if chip.kind == "cpu" and chip.vendor == cpu.vendor)
-    return next((chip for chip in cpus if words(chip.id)[-1] in told), None)
+    return next((chip for chip in cpus if words(chip.id)[-1] in name_words), None)
 
 
 def most_like_this(catalog: Catalog) -> Chip:

@@ -53,8 +53,8 @@ def _by_edac(memory: Memory, root: Path) -> Memory:
             if not number(module / "size"):
                 continue
             modules += module.name.startswith("dimm")
-            if place := re.search(r"channel (\d+)", read(module / "dimm_location")):
-                channels.add((controller.name, place[1]))
+            if location := re.search(r"channel (\d+)", read(module / "dimm_location")):
+                channels.add((controller.name, location[1]))
             if kind := re.search(r"(?:LP)?DDR\d|HBM\d?", read(module / "dimm_mem_type")):
                 kinds.add(kind[0])
     kind_of_all = kinds.pop() if len(kinds) == 1 else None
@@ -74,15 +74,15 @@ def _by_firmware(memory: Memory, root: Path) -> Memory:
     ]
     if not devices:
         return memory
-    places = []
+    channels = []
     for fields, strings in devices:
-        named = (strings[fields[at] - 1] if 0 < fields[at] <= len(strings) else "" for at in (0x11, 0x10))  # bank, slot
-        places.append(next((found[0].upper() for name in named if (found := _CHANNEL.match(name))), None))
+        labels = (strings[fields[at] - 1] if 0 < fields[at] <= len(strings) else "" for at in (0x11, 0x10))  # bank, slot
+        channels.append(next((match[0].upper() for name in labels if (match := _CHANNEL.match(name))), None))
     kinds = {_KINDS.get(fields[0x12]) for fields, _ in devices}
     speeds = {_word(fields, 0x20) or _word(fields, 0x15) for fields, _ in devices} - {0, 0xFFFF}
     return replace(
         memory,
-        channels=memory.channels or (len(set(places)) if None not in places else None),
+        channels=memory.channels or (len(set(channels)) if None not in channels else None),
         modules=memory.modules or len(devices),
         kind=memory.kind or (kinds.pop() if len(kinds) == 1 else None),
         transfers_per_s=min(speeds) * 1e6 if speeds else None,

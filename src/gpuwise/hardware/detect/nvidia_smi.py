@@ -8,7 +8,7 @@ from gpuwise.hardware.detect.files import run
 from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuSurvey, visible
 
 # Of nvidia-smi, which refuses a whole question for one word it does not know (--help-query-gpu lists them).
-_ASKED = (
+_QUERY_FIELDS = (
     "name",
     "memory.total",
     "uuid",
@@ -30,24 +30,24 @@ _MIB, _MHZ = 2**20, 1e6
 
 def read_nvidia_smi() -> GpuSurvey:
     """The GPUs as nvidia-smi lists them; an empty survey without it."""
-    asked: Sequence[str] = _ASKED
-    lines = _ask_tool(asked)
+    fields: Sequence[str] = _QUERY_FIELDS
+    lines = _query_tool(fields)
     if not lines:
-        asked = _ASKED[:2]
-        lines = _ask_tool(asked)
-    rows = [dict(zip(asked, cells, strict=True)) for cells in lines]
+        fields = _QUERY_FIELDS[:2]
+        lines = _query_tool(fields)
+    rows = [dict(zip(fields, cells, strict=True)) for cells in lines]
     rows = [row for row in rows if row["name"] and row["memory.total"].isdecimal()]
-    rows = [rows[place] for place in visible([row.get("uuid", "") for row in rows])]
-    return GpuSurvey(tuple(map(_told_gpu, rows)), (), tuple(map(_told_load, rows)), "nvidia-smi" if rows else "")
+    rows = [rows[index] for index in visible([row.get("uuid", "") for row in rows])]
+    return GpuSurvey(tuple(map(_gpu_of_row, rows)), (), tuple(map(_load_of_row, rows)), "nvidia-smi" if rows else "")
 
 
-def _ask_tool(asked: Sequence[str]) -> list[list[str]]:
-    said = run(["nvidia-smi", f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits"])
-    rows = [[cell.strip() for cell in line.rsplit(",", len(asked) - 1)] for line in said.splitlines()]
-    return [row for row in rows if len(row) == len(asked)]
+def _query_tool(fields: Sequence[str]) -> list[list[str]]:
+    output = run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+    rows = [[cell.strip() for cell in line.rsplit(",", len(fields) - 1)] for line in output.splitlines()]
+    return [row for row in rows if len(row) == len(fields)]
 
 
-def _told_gpu(row: Mapping[str, str]) -> Gpu:
+def _gpu_of_row(row: Mapping[str, str]) -> Gpu:
     major, _, minor = row.get("compute_cap", "").partition(".")
     generation, width = _figure(row, "pcie.link.gen.max"), _figure(row, "pcie.link.width.max")
     return Gpu(
@@ -64,7 +64,7 @@ def _told_gpu(row: Mapping[str, str]) -> Gpu:
     )
 
 
-def _told_load(row: Mapping[str, str]) -> GpuLoad:
+def _load_of_row(row: Mapping[str, str]) -> GpuLoad:
     used = _figure(row, "memory.used", _MIB)
     return GpuLoad(
         name=row["name"],

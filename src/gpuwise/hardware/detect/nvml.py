@@ -21,9 +21,9 @@ _SM, _MEMORY = 1, 2  # nvmlClockType_t
 _CORE_SENSOR = 0  # nvmlTemperatureSensors_t
 _PEER_READ, _PEER_NVLINK, _PEER_OK = 0, 2, 0  # nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t
 _MOST_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS; devices have 18 at most so far
-_HELD_BACK = {"power": 0, "heat": 1}  # nvmlPerfPolicyType_t
+_VIOLATION_POLICIES = {"power": 0, "heat": 1}  # nvmlPerfPolicyType_t
 # nvmlClocksEventReasons; the lowest bit, nothing to do, is left out.
-_REASONS = {
+_CLOCK_REASONS = {
     0x2: "its clocks are set by hand",
     0x4: "power limit",
     0x8: "hardware slowdown",
@@ -54,7 +54,7 @@ def read_nvml(root: Path = ROOT, library: Any = None) -> GpuSurvey | None:
         if nvml is None:
             return None
         handles = nvml.devices()
-        handles = [handles[place] for place in visible([nvml.words("UUID", handle) for handle in handles])]
+        handles = [handles[index] for index in visible([nvml.words("UUID", handle) for handle in handles])]
         gpus = tuple(_gpu(nvml, handle, root) for handle in handles)
         loads = tuple(_load(nvml, handle) for handle in handles)
         return GpuSurvey(gpus, tuple(_pairs(nvml, handles)), loads, "NVML" if gpus else "")
@@ -102,8 +102,8 @@ class _Nvml:
             return None
 
     def words(self, what: str, handle: Any) -> str:
-        said = self.ask(what, handle)
-        return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+        answer = self.ask(what, handle)
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
 
     def scaled(self, factor: float, what: str, *about: Any) -> float | None:
         value = self.ask(what, *about)
@@ -111,30 +111,29 @@ class _Nvml:
 
     def devices(self) -> list[Any]:
         """The devices programs see: of a GPU that is cut up (MIG) its parts."""
-        found = []
-        for place in range(self.ask("Count") or 0):
-            handle = self.ask("HandleByIndex", place)
+        handles = []
+        for index in range(self.ask("Count") or 0):
+            handle = self.ask("HandleByIndex", index)
             if handle is None:
                 continue
-            cut = self.ask("MigMode", handle)
-            parts = range((self.ask("MaxMigDeviceCount", handle) or 0) if cut and cut[0] else 0)
-            found += [part for n in parts if (part := self.ask("MigDeviceHandleByIndex", handle, n))] or [handle]
-        return found
+            mig_mode = self.ask("MigMode", handle)
+            parts = range((self.ask("MaxMigDeviceCount", handle) or 0) if mig_mode and mig_mode[0] else 0)
+            handles += [part for n in parts if (part := self.ask("MigDeviceHandleByIndex", handle, n))] or [handle]
+        return handles
 
     def nvlinks(self, handle: Any) -> list[int]:
         """The links that are up."""
-        found = []
+        active = []
         for link in range(_MOST_NVLINKS):
             state = self.ask("NvLinkState", handle, link)
             if state is None:  # beyond the last one
                 break
-            found += [link] if state == 1 else []
-        return found
+            active += [link] if state == 1 else []
+        return active
 
     def bus_id(self, handle: Any) -> str:
         """As /sys writes it, e.g. 0000:3b:00.0: NVML's domain has eight digits."""
-        said = getattr(self.ask("PciInfo", handle), "busId", "")
-        return _as_in_sys(said)
+        return _as_in_sys(getattr(self.ask("PciInfo", handle), "busId", ""))
 
 
 def _as_in_sys(bus_id: str | bytes) -> str:
@@ -169,7 +168,7 @@ def _load(nvml: _Nvml, handle: Any) -> GpuLoad:
     reasons = nvml.ask("CurrentClocksEventReasons", handle)
     if reasons is None:
         reasons = nvml.ask("CurrentClocksThrottleReasons", handle) or 0  # its older name
-    held = {name: nvml.ask("ViolationStatus", handle, policy) for name, policy in _HELD_BACK.items()}
+    violations = {name: nvml.ask("ViolationStatus", handle, policy) for name, policy in _VIOLATION_POLICIES.items()}
     return GpuLoad(
         name=nvml.words("Name", handle),
         busy=None if rates is None else rates.gpu / 100,
@@ -180,20 +179,20 @@ def _load(nvml: _Nvml, handle: Any) -> GpuLoad:
         temperature_c=nvml.ask("Temperature", handle, _CORE_SENSOR),
         power_limit_w=nvml.scaled(1e-3, "PowerManagementLimit", handle),
         default_power_limit_w=nvml.scaled(1e-3, "PowerManagementDefaultLimit", handle),
-        held_back=tuple(words for bit, words in _REASONS.items() if reasons & bit),
-        held_back_s={name: told.violationTime / 1e9 for name, told in held.items() if told is not None},
+        held_back=tuple(words for bit, words in _CLOCK_REASONS.items() if reasons & bit),
+        held_back_s={name: violation.violationTime / 1e9 for name, violation in violations.items() if violation is not None},
     )
 
 
 def _pairs(nvml: _Nvml, handles: list[Any]) -> Iterator[GpuPair]:
     """NVLink where it joins two, directly or through a switch; else where their PCIe paths meet."""
-    there = [nvml.bus_id(handle) for handle in handles]
+    bus_ids = [nvml.bus_id(handle) for handle in handles]
     peers = [
         [_as_in_sys(getattr(nvml.ask("NvLinkRemotePciInfo", handle, link), "busId", "")) for link in nvml.nvlinks(handle)]
         for handle in handles
     ]
     for (i, one), (j, other) in combinations(enumerate(handles), 2):
-        links = peers[i].count(there[j]) if there[j] else 0
+        links = peers[i].count(bus_ids[j]) if bus_ids[j] else 0
         joined = links > 0 or nvml.ask("P2PStatus", one, other, _PEER_NVLINK) == _PEER_OK
         read = nvml.ask("P2PStatus", one, other, _PEER_READ)
         path = _PATHS.get(nvml.ask("TopologyCommonAncestor", one, other), "unknown")

@@ -36,13 +36,13 @@ class Design:
     sharpness: tuple[float, float] = (1.5, 8.0)
     floor_s: tuple[float, float] = (1e-6, 6e-6)
 
-    def start(self, known: CalibrationEntry | None = None) -> CalibrationEntry:
+    def start(self, prior: CalibrationEntry | None = None) -> CalibrationEntry:
         """An entry of this form: terms that `known` has as they are there, others in the middle of their bounds with flat
         curves."""
         middle = self._middle()
-        if known is None:
+        if prior is None:
             return middle
-        return replace(known, terms={name: known.terms.get(name, term) for name, term in middle.terms.items()})
+        return replace(prior, terms={name: prior.terms.get(name, term) for name, term in middle.terms.items()})
 
     def _middle(self) -> CalibrationEntry:
         return CalibrationEntry(

@@ -16,7 +16,7 @@ from gpuwise.measure.probes.peaks import DTYPES
 # sums and for Winograd's convolutions. One wrong number among a thousand is 3e-2 off.
 ALLOWED = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2}
 _TILE = 1_000_003  # random numbers; a prime, so that no two rows of a matrix made of them are the same
-_PLACES = 4
+_POSITIONS = 4
 
 
 class ProbeKernel(NamedTuple):
@@ -33,15 +33,15 @@ class Noise:
     def __init__(self, device: torch.device):
         self.device = device
         self._tile = torch.randn(_TILE, generator=torch.Generator(device).manual_seed(0), device=device)
-        self._place = 0
+        self._position = 0
 
     def __call__(self, *shape: int, dtype: str = "fp32", grad: bool = False) -> torch.Tensor:
         """A tensor of a shape. dtype: of DTYPES. grad: whether gradients with respect to it will be asked for."""
         flat, filled = torch.empty(prod(shape), dtype=DTYPES[dtype], device=self.device), 0
         while filled < len(flat):
-            piece = self._tile[self._place : self._place + len(flat) - filled]
+            piece = self._tile[self._position : self._position + len(flat) - filled]
             flat[filled : filled + len(piece)].copy_(piece)
-            filled, self._place = filled + len(piece), (self._place + len(piece)) % _TILE
+            filled, self._position = filled + len(piece), (self._position + len(piece)) % _TILE
         return flat.view(shape).requires_grad_(grad)
 
 
@@ -88,11 +88,11 @@ def backward_of(out: torch.Tensor, inputs: Sequence[torch.Tensor], grad: torch.T
     return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
 
-def agree(found: torch.Tensor, exact: torch.Tensor, dtype: str) -> bool:
+def agree(result: torch.Tensor, exact: torch.Tensor, dtype: str) -> bool:
     """Whether a result in a dtype is the one in double precision, but for rounding."""
-    return bool((found.double() - exact).norm() <= ALLOWED[dtype] * exact.norm())
+    return bool((result.double() - exact).norm() <= ALLOWED[dtype] * exact.norm())
 
 
-def places(size: int, device: torch.device, count: int = _PLACES) -> torch.Tensor:
+def positions(size: int, device: torch.device, count: int = _POSITIONS) -> torch.Tensor:
     """At most `count` indices below a size, the first and the last among them."""
     return torch.linspace(0, size - 1, min(size, count), dtype=torch.float64).long().to(device)

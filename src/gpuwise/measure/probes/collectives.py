@@ -110,19 +110,19 @@ class _Workers:
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """What the first process tells. Raises _WorkerError where one dies or nothing is told for too long."""
-        told = self._processes[0].stdout
-        assert told is not None
-        held, patience_s, heard_s = b"", START_S, time.monotonic()
+        output = self._processes[0].stdout
+        assert output is not None
+        unread, patience_s, heard_s = b"", START_S, time.monotonic()
         with selectors.DefaultSelector() as selector:
-            selector.register(told, selectors.EVENT_READ)
+            selector.register(output, selectors.EVENT_READ)
             while True:
                 if not selector.select(timeout=0.2):
                     self._check(time.monotonic() - heard_s > patience_s)
                     continue
-                chunk = os.read(told.fileno(), 65536)
+                chunk = os.read(output.fileno(), 65536)
                 if not chunk:
                     break
-                *lines, held = (held + chunk).split(b"\n")
+                *lines, unread = (unread + chunk).split(b"\n")
                 patience_s, heard_s = SILENCE_S, time.monotonic()
                 for line in lines:
                     yield json.loads(line)

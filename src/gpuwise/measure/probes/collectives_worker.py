@@ -44,21 +44,21 @@ def collectives(size_bytes: int, rank: int, world: int, device: torch.device) ->
     Inputs are small whole numbers, different in each process and place, so that sums are exact in any order.
     """
     length = size_bytes // 4 // world
-    places = torch.arange(length * world, device=device, dtype=torch.float32) % 251 + 1
+    numbers = torch.arange(length * world, device=device, dtype=torch.float32) % 251 + 1
 
-    def held(by: int) -> torch.Tensor:
-        return places * (by + 1)
+    def contribution(by: int) -> torch.Tensor:
+        return numbers * (by + 1)
 
     def part(of: torch.Tensor, by: int) -> torch.Tensor:
         return of[by * length : (by + 1) * length]
 
-    whole, total = held(rank), places * (world * (world + 1) // 2)
+    whole, total = contribution(rank), numbers * (world * (world + 1) // 2)
     all_reduced, sent = whole.clone(), whole.clone()
     gathered, scattered, own = torch.empty_like(whole), torch.empty_like(part(whole, 0)), part(whole, rank).clone()
     # Renamed in PyTorch 2.13, where the old names warn.
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    expected = torch.cat([part(held(by), by) for by in range(world)])
+    expected = torch.cat([part(contribution(by), by) for by in range(world)])
     return {
         # It sums its own results over again within a round, up to infinity: checked apart, from fresh inputs.
         "all_reduce": _Collective(
@@ -69,7 +69,7 @@ def collectives(size_bytes: int, rank: int, world: int, device: torch.device) ->
             lambda: scatter(scattered, whole), lambda: torch.equal(scattered, part(total, rank)), scattered.zero_
         ),
         "broadcast": _Collective(
-            lambda: dist.broadcast(sent, 0), lambda: torch.equal(sent, held(0)), lambda: sent.copy_(whole)
+            lambda: dist.broadcast(sent, 0), lambda: torch.equal(sent, contribution(0)), lambda: sent.copy_(whole)
         ),
     }
 
@@ -104,9 +104,9 @@ def _settle(device: torch.device) -> None:
 
 def _all_slowest(seconds: list[float], device: torch.device) -> list[float]:
     """Of each place the most that any process has. All processes go on with the same figures, so with the same decisions."""
-    found = torch.tensor(seconds, dtype=torch.float64, device=device)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    return found.tolist()
+    slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return slowest.tolist()
 
 
 def _verified(collective: _Collective, device: torch.device) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel, agree, backward_of, places, work_of
+from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel, agree, backward_of, positions, work_of
 
 # in_channels, out_channels, side of the image, kernel_size, stride, groups, the most telling first: the layers of ResNet-50
 # (He et al., arXiv:1512.03385, table 1) and depthwise ones of MobileNetV2 (Sandler et al., arXiv:1801.04381, table 2).
@@ -73,7 +73,7 @@ def _convolution(dtype: str, name: str, noise: Noise, sizes: Mapping[str, int]) 
     x, w = noise(batch, inside, *image, dtype=dtype), noise(outside, inside // groups, *kernel, dtype=dtype)
     if name == _LAST:
         x, w = (t.to(memory_format=torch.channels_last) for t in (x, w))
-    ins, outs = places(inside, noise.device), places(outside, noise.device)
+    ins, outs = positions(inside, noise.device), positions(outside, noise.device)
 
     def forward() -> torch.Tensor:
         return F.conv2d(x, w, None, stride, padding, 1, groups)

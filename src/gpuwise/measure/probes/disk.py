@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from gpuwise.hardware.parsed import cache_home
+from gpuwise.hardware.toml_cache import cache_home
 from gpuwise.measure.timing import summary
 from gpuwise.results.measurement import MeasuredRow
 

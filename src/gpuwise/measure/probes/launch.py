@@ -100,14 +100,14 @@ def _issued(budget_s: float, device: torch.device) -> MeasuredRow:
         for _ in range(CHAIN):
             number.add_(1.0)
 
-    found = []
+    seconds = []
     for _ in range(ROUNDS):
         torch.cuda.synchronize(device)
-        found.append(wall_seconds(chain) / CHAIN)
-        if sum(found) * CHAIN > budget_s:
+        seconds.append(wall_seconds(chain) / CHAIN)
+        if sum(seconds) * CHAIN > budget_s:
             break
-    right = number.item() == len(found) * CHAIN
-    return MeasuredRow("launch", "add_ on one element, issued", summary(found), "fp32", {"operations": CHAIN}, verified=right)
+    right = number.item() == len(seconds) * CHAIN
+    return MeasuredRow("launch", "add_ on one element, issued", summary(seconds), "fp32", {"operations": CHAIN}, verified=right)
 
 
 def _in_a_graph(budget_s: float, device: torch.device) -> MeasuredRow:

@@ -74,13 +74,13 @@ def levels(rows: Sequence[MeasuredRow], caches: Mapping[str, int]) -> list[Memor
     Of a cache the best of copy, triad and read, as one array and as three: an operation takes longer to issue than the nearest
     caches take to copy. Of the memory the median of copy and triad. A level that no working set lies in is left out.
     """
-    found, inner = [], 0
+    memory_levels, inner = [], 0
     for name, size in caches.items():
         # Beyond twice the cache before, hardly anything is left in it; three quarters leave room for stacks and code.
         inside = _between(rows, ("copy", "triad", "read"), 2 * inner, 0.75 * size)
         if inside:
             best = max(inside, key=lambda row: row.bytes_per_s)
-            found.append(MemoryLevel(name, best.bytes_per_s, size, spread=best.timing.spread))
+            memory_levels.append(MemoryLevel(name, best.bytes_per_s, size, spread=best.timing.spread))
         inner = size
     # What a large cache keeps from one pass to the next still shows at four times its size.
     plateau = _between(rows, ("copy", "triad"), 2 * BEYOND_CACHE * inner) or _between(
@@ -88,8 +88,8 @@ def levels(rows: Sequence[MeasuredRow], caches: Mapping[str, int]) -> list[Memor
     )
     if plateau:
         rate = median(row.bytes_per_s for row in plateau)
-        found.append(MemoryLevel("memory", rate, spread=median(row.timing.spread for row in plateau)))
-    return found
+        memory_levels.append(MemoryLevel("memory", rate, spread=median(row.timing.spread for row in plateau)))
+    return memory_levels
 
 
 def _between(
@@ -101,11 +101,11 @@ def _between(
 
 def caches_together(cpu: Cpu, threads: int) -> dict[str, int]:
     """Bytes of each level that `threads` threads, one a core, have together: what `levels` takes."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for cache in sorted(cpu.caches, key=lambda cache: cache.level):
         name = f"L{cache.level}"
-        found[name] = found.get(name, 0) + cache.size_bytes * max(1, min(threads, len(cache.shared_by)))
-    return found or dict(sorted(cpu.cache_bytes.items()))
+        sizes[name] = sizes.get(name, 0) + cache.size_bytes * max(1, min(threads, len(cache.shared_by)))
+    return sizes or dict(sorted(cpu.cache_bytes.items()))
 
 
 def working_sets(budget_s: float, device: torch.device, beyond_bytes: int, free_bytes: int | None) -> list[int]:
@@ -173,6 +173,6 @@ def _reading(pool: torch.Tensor, size: int) -> _Kernel:
 
 def _agree(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether c is the triad of a and b, at a thousand places in double precision."""
-    places = torch.linspace(0, len(c) - 1, min(len(c), 1024), dtype=torch.float64).long().to(c.device)
-    exact = a[places].double() + _ALPHA * b[places].double()
-    return torch.allclose(c[places].double(), exact, rtol=1e-6)
+    positions = torch.linspace(0, len(c) - 1, min(len(c), 1024), dtype=torch.float64).long().to(c.device)
+    exact = a[positions].double() + _ALPHA * b[positions].double()
+    return torch.allclose(c[positions].double(), exact, rtol=1e-6)

@@ -54,7 +54,7 @@ ROUNDING = {
     "int8": 0.0,
     "fp8": 2.0**-7,
 }
-_PLACES = 8
+_CHECKED = 8
 
 Product = Callable[[], torch.Tensor]
 
@@ -68,8 +68,8 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
     began = time.perf_counter()
     able = [name for name in DTYPES if name != "tf32" or has_tf32(device)]
     fp32_rate = None
-    for place, name in enumerate(able):
-        share_s = (budget_s - (time.perf_counter() - began)) / (len(able) - place)
+    for index, name in enumerate(able):
+        share_s = (budget_s - (time.perf_counter() - began)) / (len(able) - index)
         try:
             trial = _row(name, TRIAL[device.type], share_s / 10, device)
         except _UnableError as error:
@@ -90,11 +90,11 @@ def peaks(rows: Sequence[MeasuredRow]) -> list[AchievedPeak]:
     for row in rows:
         if row.group == "gemm" and row.verified:
             best[row.dtype] = max(best.get(row.dtype, row), row, key=lambda row: row.flops_per_s)
-    found = [
+    peaks_ = [
         AchievedPeak(dtype, row.flops / row.timing.low_s, shape=_shape(row), spread=row.timing.spread)
         for dtype, row in best.items()
     ]
-    return sorted(found, key=lambda peak: -peak.measured)
+    return sorted(peaks_, key=lambda peak: -peak.measured)
 
 
 def _shape(row: MeasuredRow) -> str:
@@ -105,22 +105,22 @@ def _sweep(
     name: str, trial: MeasuredRow, budget_s: float, device: torch.device, say: Callable[[str], None]
 ) -> Iterator[MeasuredRow]:
     """Products that fit into the time at the rate seen so far; the small one that was tried where none does."""
-    began, rate, found = time.perf_counter(), trial.flops_per_s, False
+    began, rate, measured = time.perf_counter(), trial.flops_per_s, False
     shapes = SHAPES[device.type]
-    for place, (m, k, n) in enumerate(shapes):
+    for index, (m, k, n) in enumerate(shapes):
         left_s = budget_s - (time.perf_counter() - began)
         if FEWEST_RUNS * 2 * m * k * n / rate > left_s or not _has_room(name, (m, k, n), device):
             continue
         try:
-            row = _row(name, (m, k, n), left_s / (len(shapes) - place), device)
+            row = _row(name, (m, k, n), left_s / (len(shapes) - index), device)
         except _UnableError as error:
             say(f"{name}: no product of {m} × {k} × {n}: {error}")
             continue
         if not row.verified:
             say(f"{name}: the product of {m} × {k} × {n} was wrong; it does not count as a peak.")
-        rate, found = max(rate, row.flops_per_s), True
+        rate, measured = max(rate, row.flops_per_s), True
         yield row
-    if not found:
+    if not measured:
         yield trial
 
 
@@ -169,7 +169,7 @@ def _correct(name: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> 
     """
     generator = torch.Generator().manual_seed(2)
     m, k, n = a.shape[0], a.shape[1], b.shape[1]
-    rows, columns = (torch.randint(size, (_PLACES,), generator=generator).to(a.device) for size in (m, n))
+    rows, columns = (torch.randint(size, (_CHECKED,), generator=generator).to(a.device) for size in (m, n))
     exact = _picked(a, rows).double() @ _picked(b.t(), columns).double().t()
     adding = {"int8": 0.0, "fp64": 2.0**-53}.get(name, 2.0**-24)
     allowed = 8 * ROUNDING[name] * k**0.5 + adding * k
@@ -192,8 +192,8 @@ def _has_room(name: str, shape: tuple[int, int, int], device: torch.device) -> b
     if device.type != "cuda":
         return True  # the largest is 64 MiB a matrix in fp32
     m, k, n = shape
-    made = 4 * (m * k + 2 * k * n) if name != "fp64" else 8 * (m * k + 2 * k * n)  # before they are narrowed or turned
-    return SETS * (made + 8 * m * n) < torch.cuda.mem_get_info(device)[0] / 2
+    operand_bytes = 4 * (m * k + 2 * k * n) if name != "fp64" else 8 * (m * k + 2 * k * n)  # before they are narrowed or turned
+    return SETS * (operand_bytes + 8 * m * n) < torch.cuda.mem_get_info(device)[0] / 2
 
 
 @contextmanager

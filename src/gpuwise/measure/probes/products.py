@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel, agree, backward_of, places, work_of
+from gpuwise.measure.probes.cases import Case, Noise, ProbeKernel, agree, backward_of, positions, work_of
 
 # m, k, n, the most telling first. The first side grows on devices that need more: tokens of a transformer, columns of a weight
 # for one row, or the depth.
@@ -76,7 +76,7 @@ def _product(dtype: str, turned: str, noise: Noise, sizes: Mapping[str, int]) ->
     def correct() -> bool:
         out.zero_()  # nothing right stands there by chance
         run()
-        few, rows, columns = (places(size, out.device, _PICKED) for size in (batch, m, n))
+        few, rows, columns = (positions(size, out.device, _PICKED) for size in (batch, m, n))
         exact = a[few][:, rows].double() @ b[few][:, :, columns].double()
         return agree(out[few][:, rows][:, :, columns], exact, dtype)
 
@@ -93,7 +93,7 @@ def _attention(dtype: str, backward: bool, noise: Noise, sizes: Mapping[str, int
     shape = sizes["batch"], sizes["heads"], sizes["queries"], sizes["head_size"]
     causal, (q, k, v) = bool(sizes["causal"]), (noise(*shape, dtype=dtype, grad=backward) for _ in range(3))
     forward = partial(F.scaled_dot_product_attention, q, k, v, is_causal=causal)
-    rows = places(sizes["queries"], noise.device, _ROWS)
+    rows = positions(sizes["queries"], noise.device, _ROWS)
 
     def forward_correct() -> bool:
         exact = _attended([t[-1, -1].double() for t in (q, k, v)], rows, causal)

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch.nn import functional as F
 
-from gpuwise.measure.probes.cases import ALLOWED, Case, Make, Noise, ProbeKernel, agree, backward_of, places
+from gpuwise.measure.probes.cases import ALLOWED, Case, Make, Noise, ProbeKernel, agree, backward_of, positions
 from gpuwise.measure.probes.peaks import DTYPES
 
 _ELEMENTS = {"elements": 2**22}
@@ -169,7 +169,7 @@ def _both(group: str, name: str, function: _Function, dtype: str) -> Iterator[Ca
 def _applied(function: _Function, backward: bool, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     x = noise(*sizes.values(), dtype=dtype, grad=backward)
     operands = function.operands(noise, x, dtype)
-    picked = places(x.shape[function.along], noise.device, _PICKED)
+    picked = positions(x.shape[function.along], noise.device, _PICKED)
     forward = partial(function.run, x, *operands)
 
     def exact() -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,14 +196,14 @@ def _sum_of_two(dtype: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKern
     a, b = (noise(sizes["elements"], dtype=dtype) for _ in range(2))
     out = torch.zeros_like(a)
     run = partial(torch.add, a, b, out=out)
-    few = places(len(a), noise.device, _MANY)
+    few = positions(len(a), noise.device, _MANY)
     return ProbeKernel(run, lambda: agree(run()[few], a[few].double() + b[few].double(), dtype))
 
 
 def _copy(dtype: str, other: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     source = noise(sizes["elements"], dtype=dtype)
     target = torch.zeros(len(source), dtype=DTYPES[other], device=noise.device)
-    few = places(len(source), noise.device, _MANY)
+    few = positions(len(source), noise.device, _MANY)
     rough = max(dtype, other, key=lambda name: ALLOWED[name])
     return ProbeKernel(partial(target.copy_, source), lambda: agree(target.copy_(source)[few], source[few].double(), rough))
 
@@ -211,7 +211,7 @@ def _copy(dtype: str, other: str, noise: Noise, sizes: Mapping[str, int]) -> Pro
 def _sum(dim: int, dtype: str, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     x = noise(sizes["rows"], sizes["columns"], dtype=dtype)
     out = torch.zeros(x.shape[1 - dim], dtype=x.dtype, device=x.device)
-    few, run = places(len(out), noise.device, _PICKED), partial(torch.sum, x, dim=dim, out=out)
+    few, run = positions(len(out), noise.device, _PICKED), partial(torch.sum, x, dim=dim, out=out)
     return ProbeKernel(run, lambda: agree(run()[few], x.index_select(1 - dim, few).double().sum(dim), dtype))
 
 
@@ -220,7 +220,7 @@ def _adamw(fused: bool, noise: Noise, sizes: Mapping[str, int]) -> ProbeKernel:
     for tensor in tensors:
         tensor.grad = noise(len(tensor))
     optimizer = torch.optim.AdamW(tensors, lr=_LR, betas=_BETAS, eps=_EPS, weight_decay=_DECAY, foreach=False, fused=fused)
-    few = places(len(tensors[-1]), noise.device, _MANY)
+    few = positions(len(tensors[-1]), noise.device, _MANY)
 
     def looked_at() -> list[torch.Tensor]:
         """Some numbers of the last tensor: parameters and both moments, before a step or after it."""

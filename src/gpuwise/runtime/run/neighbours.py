@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuwise.hardware.load import Busy, Shares, processor_times, shares
-from gpuwise.hardware.waiting import SETTING, chosen
+from gpuwise.hardware.load import LoadSnapshot, Shares, processor_times, shares
+from gpuwise.hardware.waiting import SETTING, waiting_is_set
 
 LOOK_EVERY_S = 5.0
 LEAST_S = 1.0  # the system counts in hundredths of a second: what is shorter tells nothing
@@ -19,7 +19,7 @@ class Neighbours:
         threads: that compute. now: a snapshot, see gpuwise.hardware.load.processor_times.
     """
 
-    def __init__(self, threads: int, now: Callable[[], Busy] = processor_times):
+    def __init__(self, threads: int, now: Callable[[], LoadSnapshot] = processor_times):
         self._threads, self._now = threads, now
         self._first = self._last = now()
         self._said = False
@@ -56,7 +56,7 @@ class Neighbours:
         fewer = f"; --threads {room} takes what they leave" if room < self._threads else ""
         spins = (
             ""
-            if chosen()
+            if waiting_is_set()
             else (
                 f"; PyTorch's threads keep their cores while they wait, because it was loaded before "
                 f"gpuwise: set {SETTING} before Python starts"

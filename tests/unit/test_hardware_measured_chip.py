@@ -11,12 +11,12 @@ import pytest
 import gpuwise
 from gpuwise.cost.calibration import calibration
 from gpuwise.hardware import Catalog, detect_machine
-from gpuwise.hardware.detect import Cpu, Detected, Gpu, machine_key
+from gpuwise.hardware.detect import Cpu, DetectedMachine, Gpu, machine_key
 from gpuwise.hardware.detect import machine as module
 from gpuwise.hardware.detect.container import Container
 from gpuwise.hardware.detect.machine import Interconnect, System
 from gpuwise.hardware.detect.memory import Memory
-from gpuwise.hardware.measured import any_measured, as_measured, path_of
+from gpuwise.hardware.measured_chip import any_calibration, calibration_path, with_measurements
 from gpuwise.hardware.types import Source
 
 CATALOG = Catalog()
@@ -48,22 +48,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(text: str, machine: str = "here") -> Path:
-    path = path_of(machine)
+    path = calibration_path(machine)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
 def test_where_it_is_kept(home: Path):
-    assert path_of("amd-epyc-2c-9f3a1c") == home / "machines" / "amd-epyc-2c-9f3a1c.toml"
-    assert not any_measured()
+    assert calibration_path("amd-epyc-2c-9f3a1c") == home / "machines" / "amd-epyc-2c-9f3a1c.toml"
+    assert not any_calibration()
     put("", "another")
-    assert any_measured()
+    assert any_calibration()
 
 
 def test_the_figures_of_a_cpu_are_those_measured():
     path = put(TEXT.format(chip=CPU.id))
-    found = as_measured(CPU, "here")
+    found = with_measurements(CPU, "here")
     assert found.calibration == str(path)
     assert found.peak_flops_per_s == {**CPU.peak_flops_per_s, "fp32": 2.5e11, "bf16": 3.9e11}
     assert found.memory_bandwidth_bytes_per_s == 3.1e10
@@ -76,19 +76,19 @@ def test_the_figures_of_a_cpu_are_those_measured():
 
 def test_a_gpu_keeps_its_sheet_and_gets_the_calibration():
     path = put(TEXT.format(chip=GPU.id))
-    assert as_measured(GPU, "here") == replace(GPU, calibration=str(path))
+    assert with_measurements(GPU, "here") == replace(GPU, calibration=str(path))
 
 
 def test_nothing_was_measured_or_another_chip():
-    assert as_measured(CPU, "here") is CPU
+    assert with_measurements(CPU, "here") is CPU
     put(TEXT.format(chip=GPU.id))
-    assert as_measured(CPU, "here") is CPU
+    assert with_measurements(CPU, "here") is CPU
 
 
 @pytest.mark.parametrize("text", ["schema = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "\0"])
 def test_a_damaged_file_is_pointed_to_so_that_the_forecast_says_so(text: str):
     path = put(text)
-    found = as_measured(CPU, "here")
+    found = with_measurements(CPU, "here")
     assert found == replace(CPU, calibration=str(path))
     with pytest.warns(UserWarning, match="what was measured on this machine is left out"):
         assert calibration(found) == calibration(CPU)
@@ -123,13 +123,13 @@ def test_a_damaged_file_is_pointed_to_so_that_the_forecast_says_so(text: str):
 )
 def test_absurd_figures_are_ignored(figures: str):
     put(f'schema = 1\nlevel = "machine"\nof = "{CPU.id}"\n{figures}\n')
-    found = as_measured(CPU, "here")
+    found = with_measurements(CPU, "here")
     assert found.peak_flops_per_s == CPU.peak_flops_per_s
     assert found.memory_bandwidth_bytes_per_s == CPU.memory_bandwidth_bytes_per_s
 
 
-def detected(gpus: tuple[Gpu, ...] = ()) -> Detected:
-    return Detected(HERE, Memory(8 * 2**30, 6 * 2**30), Container(), (), gpus, (), Interconnect(), System("Linux 6.18"))
+def detected(gpus: tuple[Gpu, ...] = ()) -> DetectedMachine:
+    return DetectedMachine(HERE, Memory(8 * 2**30, 6 * 2**30), Container(), (), gpus, (), Interconnect(), System("Linux 6.18"))
 
 
 @pytest.fixture

@@ -15,32 +15,32 @@ from gpuwise.hardware.types import PEAKS, Chip, Source
 FOLDER = "machines"
 
 
-def path_of(machine: str) -> Path:
+def calibration_path(machine: str) -> Path:
     """Where the file of a machine is kept. machine: its key (gpuwise.hardware.detect.machine_key)."""
     return config_home() / FOLDER / f"{machine}.toml"
 
 
-def entry_of(path: Path) -> str:
+def cache_entry(path: Path) -> str:
     """Under which its tables are kept for the next process, and for whoever reads it next in this one."""
     return f"machine-{path.stem}"
 
 
-def any_measured() -> bool:
+def any_calibration() -> bool:
     """Whether there is a file of any machine: asked first, as telling which one is ours takes a look at the hardware."""
     return any((config_home() / FOLDER).glob("*.toml"))
 
 
-def as_measured(chip: Chip, machine: str) -> Chip:
+def with_measurements(chip: Chip, machine: str) -> Chip:
     """The chip with what was measured of it: the calibration, and of a CPU the figures that catalogs only estimate.
 
     A file that is not there, not readable or of another chip changes nothing; gpuwise.cost.calibration says so where it is
     damaged. GPUs keep the figures of their sheet, on which their calibration stands.
     """
-    path = path_of(machine)
+    path = calibration_path(machine)
     if not path.exists():
         return chip
     try:
-        data, _ = read_toml(path, entry=entry_of(path))
+        data, _ = read_toml(path, entry=cache_entry(path))
     except FileFormatError:
         return replace(chip, calibration=str(path))
     if data.get("of") != chip.id:
@@ -57,11 +57,11 @@ def _with(chip: Chip, figures: Mapping[str, Any]) -> Chip:
     peaks = peaks if isinstance(peaks, dict) else {}
     peaks = {name: float(value) for name, value in peaks.items() if name in PEAKS and _rate(value)}
     bandwidth = figures.get("memory_bandwidth_bytes_per_s")
-    found: dict[str, Any] = {"peak_flops_per_s": {**chip.peak_flops_per_s, **peaks}}
+    changes: dict[str, Any] = {"peak_flops_per_s": {**chip.peak_flops_per_s, **peaks}}
     if bandwidth is not None and _rate(bandwidth):
-        found["memory_bandwidth_bytes_per_s"] = float(bandwidth)
+        changes["memory_bandwidth_bytes_per_s"] = float(bandwidth)
     source = Source("gpuwise measure on this machine", str(figures.get("as_of", "")))
-    return replace(chip, **found, sources={**chip.sources, **dict.fromkeys((*peaks, *found), source)})
+    return replace(chip, **changes, sources={**chip.sources, **dict.fromkeys((*peaks, *changes), source)})
 
 
 def _rate(value: Any) -> bool:

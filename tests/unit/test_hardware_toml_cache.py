@@ -9,7 +9,7 @@ import pytest
 
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.catalog import DATA
-from gpuwise.hardware.parsed import OFF, parsed
+from gpuwise.hardware.toml_cache import OFF, cached_tables
 
 TEXT = b'[chip.a]\nmemory_gib = 80\nname = "A"\n'
 TABLES = {"chip": {"a": {"memory_gib": 80, "name": "A"}}}
@@ -23,10 +23,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_was_kept_is_read_and_not_parsed_again(home: Path, monkeypatch: pytest.MonkeyPatch):
-    assert parsed("chips", TEXT) == TABLES
+    assert cached_tables("chips", TEXT) == TABLES
     assert [path.name for path in home.iterdir()] == ["chips.json"]
-    monkeypatch.setattr("gpuwise.hardware.parsed.parse_toml", lambda text: pytest.fail("it was parsed"))
-    assert parsed("chips", TEXT) == TABLES
+    monkeypatch.setattr("gpuwise.hardware.toml_cache.parse_toml", lambda text: pytest.fail("it was parsed"))
+    assert cached_tables("chips", TEXT) == TABLES
 
 
 @pytest.mark.parametrize(
@@ -41,26 +41,26 @@ def test_what_was_kept_is_read_and_not_parsed_again(home: Path, monkeypatch: pyt
     ],
 )
 def test_a_damaged_entry_is_made_again(damage: Callable[[bytes], bytes], home: Path):
-    parsed("chips", TEXT)
+    cached_tables("chips", TEXT)
     whole = (home / "chips.json").read_bytes()
     (home / "chips.json").write_bytes(damage(whole))
-    assert parsed("chips", TEXT) == TABLES
+    assert cached_tables("chips", TEXT) == TABLES
     assert (home / "chips.json").read_bytes() == whole
 
 
 def test_another_version_of_the_file_takes_its_place(home: Path):
-    parsed("chips", TEXT)
-    assert parsed("chips", b"a = 1") == {"a": 1}
-    assert parsed("chips", TEXT) == TABLES
+    cached_tables("chips", TEXT)
+    assert cached_tables("chips", b"a = 1") == {"a": 1}
+    assert cached_tables("chips", TEXT) == TABLES
     assert len(list(home.iterdir())) == 1
 
 
 def test_a_date_is_not_kept_and_a_folder_that_cannot_be_made_harms_nothing(home: Path):
-    assert list(parsed("dated", b"day = 2026-07-20")) == ["day"]
+    assert list(cached_tables("dated", b"day = 2026-07-20")) == ["day"]
     assert not home.exists()
     home.parent.mkdir()
     home.write_text("a file")
-    assert parsed("chips", TEXT) == TABLES
+    assert cached_tables("chips", TEXT) == TABLES
 
 
 def test_nothing_is_kept_where_the_user_wants_that_or_of_files_that_do_not_ship(
@@ -70,7 +70,7 @@ def test_nothing_is_kept_where_the_user_wants_that_or_of_files_that_do_not_ship(
     (tmp_path / "chips" / "own.toml").write_bytes(b"")
     assert Catalog(data=tmp_path, user_files=[tmp_path / "chips" / "own.toml"]).chips == {}
     monkeypatch.setenv(OFF, "1")
-    assert parsed("chips", TEXT) == TABLES
+    assert cached_tables("chips", TEXT) == TABLES
     assert not home.exists()
 
 

@@ -31,7 +31,7 @@ def switched_off() -> bool:
     return os.environ.get(OFF, "0") not in {"", "0"}
 
 
-def parsed(name: str, data: bytes) -> dict[str, Any]:
+def cached_tables(name: str, data: bytes) -> dict[str, Any]:
     """The tables of a TOML file, from its entry where there is one. Raises what parse_toml raises.
 
     Arguments:
@@ -50,8 +50,8 @@ def parsed(name: str, data: bytes) -> dict[str, Any]:
 def _kept(path: Path, data: bytes) -> dict[str, Any] | None:
     with suppress(OSError, ValueError, RecursionError):
         digest, _, body = read_regular(path, limit_bytes=LARGEST_BYTES).partition(b"\n")
-        if digest == _digest(data, body) and isinstance(found := json.loads(body), dict):
-            return found
+        if digest == _digest(data, body) and isinstance(tables := json.loads(body), dict):
+            return tables
     return None
 
 
