@@ -4,7 +4,9 @@ from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save
 from gpuwise.trace.header import Header
 from gpuwise.trace.memory import Live, live_bytes
-from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.data_parallel import data_parallel
+from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 

@@ -1,10 +1,10 @@
-"""composed: the step of a strategy, from a recording without its techniques of the update."""
+"""compose_update: the step of a strategy, from a recording without its techniques of the update."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from gpuwise.errors import GpuwiseError, UnsupportedError
 from gpuwise.strategy import Strategy
@@ -15,30 +15,36 @@ Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
 
 # Fields that change nothing but the update, and where its state lives.
 _UPDATE = ("optimizer", "optimizer_kernels", "optimizer_in_backward", "keep_gradients", "offload")
-PLAIN_UPDATE: dict[str, Any] = {f.name: f.default for f in fields(Strategy) if f.name in _UPDATE}
 
 
-def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu: bool = False) -> Recorded:
+def with_plain_update(strategy: Strategy) -> Strategy:
+    """The strategy with the job's own optimizer and no technique of the update."""
+    plain = Strategy()
+    return strategy.but(**{name: getattr(plain, name) for name in _UPDATE})
+
+
+def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu: bool = False) -> Recorded:
     """The step of a strategy: the job's own update as recorded, another in its place (gpuwise.trace.update.optimizers).
 
     Arguments:
-        find: gives the recording of a strategy. It is asked for the strategy itself only where that cannot be composed.
-        on_cpu: the device that is forecast is a CPU.
-    Raises what find raises, and InputError for techniques of the update that exclude each other.
+        record: gives the recording of a strategy. It is called with the strategy itself only where that cannot be composed.
+        on_cpu: whether the step is forecast on a CPU.
+
+    Raises what `record` raises, and InputError for techniques of the update that exclude each other.
     """
-    plain = strategy.but(**PLAIN_UPDATE)
+    plain = with_plain_update(strategy)
     try:
-        base = find(plain)
+        base = record(plain)
     except GpuwiseError:  # the job's own optimizer may be what cannot be recorded
         if strategy == plain:
             raise
-        return find(strategy)
+        return record(strategy)
     if base.header.own_step:
         if strategy == plain:
             return base
         if strategy.optimizer is not None:  # a single optimizer can be another; the job refuses it where it has several
-            return find(strategy)
-        changed = next(name for name in _UPDATE if getattr(strategy, name) != PLAIN_UPDATE[name]).replace("_", "-")
+            return record(strategy)
+        changed = next(name for name in _UPDATE if getattr(strategy, name) != getattr(plain, name)).replace("_", "-")
         raise UnsupportedError(
             f"{base.header.job} updates inside a step of its own: --{changed} has no place there.",
             [f"leave out --{changed}", "change the optimizers in the Job"],
@@ -46,7 +52,7 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
     own = base.header.strategy.optimizer
     optimizer = strategy.optimizer or own
     if optimizer is None:
-        return base if strategy == plain else find(strategy)
+        return base if strategy == plain else record(strategy)
     of_gpu = on_cpu and base.header.target != "cpu" and strategy.precision == "bf16"  # may have kernels that a CPU lacks
     if strategy.but(optimizer=optimizer) != plain.but(optimizer=own) or (of_gpu and optimizer in ("sgd", "momentum")):
         from gpuwise.trace.update.optimizers import with_optimizer
@@ -62,6 +68,6 @@ def composed(find: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu
                 on_cpu=on_cpu or None,
             )
         except UnsupportedError:
-            return find(strategy)
-    told = tuple(line for line in base.header.assumptions if not (strategy.optimizer and "--optimizer " in line))
-    return replace(base, header=replace(base.header, assumptions=told))
+            return record(strategy)
+    assumptions = tuple(line for line in base.header.assumptions if not (strategy.optimizer and "--optimizer " in line))
+    return replace(base, header=replace(base.header, assumptions=assumptions))

@@ -1,0 +1,26 @@
+"""One of several replicas: data parallel as DistributedDataParallel (DDP) does it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.tables import BEFORE, CATEGORIES
+from gpuwise.trace.trace import Trace
+
+_GRADIENT = CATEGORIES.index("gradient")
+BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
+
+
+def replicated(trace: Trace) -> tuple[Trace, Communication]:
+    """DDP with gradients as views of its buckets: the buckets stay, and are reduced once a step."""
+    storages = trace.storages
+    gradient = storages.category == _GRADIENT
+    kept = replace(
+        storages, born=np.where(gradient, BEFORE, storages.born), died=np.where(gradient, len(trace.sequence), storages.died)
+    )
+    reduced_bytes = int(storages.size_bytes[gradient].sum())
+    communication = Communication(all_reduce_bytes=reduced_bytes, calls=max(1, -(-reduced_bytes // BUCKET_BYTES)))
+    return replace(trace, storages=kept), communication

@@ -1,0 +1,196 @@
+"""One of several shards: data parallel as fully_shard (FSDP2) does it.
+
+Each repeated block is a unit, and the rest of the model another. Parameters of a unit are gathered before it runs, freed
+after it, and gathered again for its backward; its gradients are reduced and scattered after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.blocks import block_of_modules, first_in_a_module, full_gradients, spans
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.trace.tables import BEFORE, CATEGORIES, Storages
+from gpuwise.trace.trace import Trace
+from gpuwise.trace.update.sharded import with_scaled_update, with_sharded_update
+
+_PARAMETER, _GRADIENT, _TEMPORARY, _BUFFER = (
+    CATEGORIES.index(name) for name in ("parameter", "gradient", "temporary", "communication_buffer")
+)
+_GATHERED_BYTES = {"bf16": 2, "amp-bf16": 2, "amp-fp16": 2}  # of a parameter's element, by precision; others: 4
+REDUCED_BYTES = 4  # of a gradient's element: gradients are reduced in fp32
+
+
+def sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
+    """The trace of rank 0 under strategy.mesh.dp_shard, and what it communicates. The header keeps its strategy.
+
+    Arguments:
+        trace: as for `data_parallel`.
+    """
+    gathered_bytes = _GATHERED_BYTES.get(recorded_as(strategy).precision, 4)
+    widened = (4 if strategy.precision.startswith("amp-") else gathered_bytes) / gathered_bytes
+    optimizer = strategy.optimizer or trace.header.strategy.optimizer
+    if optimizer is None:
+        trace = with_scaled_update(trace, widened / strategy.mesh.dp_shard)
+    else:
+        trace = with_sharded_update(trace, strategy, optimizer, widened=widened)
+    step = _ShardedStep(trace, strategy, gathered_bytes=gathered_bytes, widened=widened)
+    for micro_step in range(2):
+        step.run_micro_batch(micro_step)
+    step.keep_gradients()
+    operations = trace.operations.in_fp16() if strategy.precision == "amp-fp16" else trace.operations
+    return replace(trace, storages=step.storages(), operations=operations), step.communication()
+
+
+class _Buffer(NamedTuple):
+    """A storage that a step of one device does not have. born and died: positions."""
+
+    size_bytes: float
+    category: int
+    born: int
+    died: int
+
+
+class _ShardedStep:
+    """The storages of a step as sharding changes them.
+
+    Arguments:
+        gathered_bytes: of an element of a gathered parameter, as recorded.
+        widened: bytes of an element of a sharded parameter over those of a gathered one.
+
+    Units are numbered from 0: what is in no block, then the blocks in their order.
+    """
+
+    def __init__(self, trace: Trace, strategy: Strategy, *, gathered_bytes: int, widened: float):
+        storages = trace.storages
+        self._trace, self._strategy, self._widened = trace, strategy, widened
+        self._ranks = strategy.mesh.dp_shard
+        self._block_of = block_of_modules(trace.modules, trace.header.blocks)
+        self._blocks = range(self._block_of.max() + 1)
+        parameter, self._gradient = storages.category == _PARAMETER, storages.category == _GRADIENT
+        self._size_bytes = storages.size_bytes.astype(np.float64)
+        self._size_bytes[parameter] *= widened / self._ranks
+        self._gathered_bytes, trained_bytes = (self._unit_bytes(rows) for rows in (parameter, self._gradient))
+        self._reduced_bytes = trained_bytes / gathered_bytes * REDUCED_BYTES
+        self._died = storages.died.copy()
+        self._reduced_at = storages.died.copy()  # the position at which a full gradient has become a shard
+        self._buffers: list[_Buffer] = []
+
+    def run_micro_batch(self, micro_step: int) -> None:
+        """Adds the buffers of one micro-batch, and ends its full gradients."""
+        forward = spans(self._trace, self._block_of, micro_step, ("forward",))
+        backward = spans(self._trace, self._block_of, micro_step, ("backward", "recompute"))
+        order = sorted((b for b in self._blocks if backward[b][1] >= 0), key=lambda block: forward[block][0])
+        self._gather_forward(order, forward)
+        gradients = full_gradients(self._trace, micro_step)
+        last_reduction_bytes = self._run_backward(order, backward, gradients, first_in_a_module(self._trace, micro_step))
+        self._run_rest(forward[-1][0], backward[-1][1], gradients, last_reduction_bytes)
+
+    def keep_gradients(self) -> None:
+        """Adds the shards of the gradients."""
+        storages, length = self._trace.storages, len(self._trace.sequence)
+        for row in np.flatnonzero(self._gradient):
+            shard_bytes = storages.size_bytes[row] * self._widened / self._ranks
+            arrived = int(self._reduced_at[row])
+            if self._strategy.keep_gradients:  # what arrives is added to them
+                self._buffers.append(_Buffer(shard_bytes, _TEMPORARY, arrived, arrived))
+                self._buffers.append(_Buffer(shard_bytes, _GRADIENT, BEFORE, length))
+            else:
+                self._buffers.append(_Buffer(shard_bytes, _GRADIENT, arrived, int(storages.died[row])))
+
+    def storages(self) -> Storages:
+        storages = self._trace.storages
+        added = np.array(self._buffers, dtype=np.float64).reshape(-1, len(_Buffer._fields))
+        added = added[added[:, 3] >= added[:, 2]]
+        size_bytes, category, born, died = added.T
+        result = Storages(
+            size_bytes=np.concatenate([np.ceil(self._size_bytes), np.ceil(size_bytes)]).astype(np.int64),
+            category=np.concatenate([storages.category, category.astype(np.int8)]),
+            module=np.concatenate([storages.module, np.zeros(len(added), dtype=storages.module.dtype)]),
+            born=np.concatenate([storages.born, born.astype(np.int32)]),
+            died=np.concatenate([self._died, died.astype(np.int32)]),
+        )
+        assert result.died.max() <= len(self._trace.sequence)
+        return result
+
+    def communication(self) -> Communication:
+        """The collectives of a step. Hybrid sharding also reduces the shards between the replicas, each micro-batch."""
+        accumulation = self._strategy.accumulation
+        reductions = int(np.count_nonzero(self._reduced_bytes))
+        calls = (2 * len(self._blocks) + 1 + reductions) * accumulation
+        all_reduce_bytes = 0
+        if self._strategy.mesh.dp_replicate > 1:
+            all_reduce_bytes = int(self._reduced_bytes.sum() / self._ranks) * accumulation
+            calls += reductions * accumulation
+        return Communication(
+            all_reduce_bytes=all_reduce_bytes,
+            all_gather_bytes=int((self._gathered_bytes[0] + 2 * self._gathered_bytes[1:].sum()) * accumulation),
+            reduce_scatter_bytes=int(self._reduced_bytes.sum() * accumulation),
+            calls=calls,
+        )
+
+    def _unit_bytes(self, rows: np.ndarray) -> np.ndarray:
+        """Recorded bytes of these storages by unit. Shape (units,)."""
+        storages = self._trace.storages
+        unit = self._block_of[storages.module[rows]] + 1
+        return np.bincount(unit, weights=storages.size_bytes[rows], minlength=len(self._blocks) + 1)
+
+    def _gather_forward(self, order: list[int], forward: dict[int, tuple[int, int]]) -> None:
+        """The collective's buffer lives beside the parameters that are copied out of it.
+
+        While a block is copied out, the buffer of the block before it is still alive, and so is what was cast to be sent.
+        """
+        before_bytes = 0.0
+        for block in order:
+            first, last = forward[block]
+            block_bytes = self._gathered_bytes[block + 1]
+            self._buffers.append(_Buffer(2 * block_bytes, _BUFFER, first, last))
+            sent_bytes = block_bytes / self._ranks if self._widened > 1 else 0.0
+            self._buffers.append(_Buffer(before_bytes + sent_bytes, _BUFFER, first, first))
+            before_bytes = block_bytes
+
+    def _run_backward(
+        self, order: list[int], backward: dict[int, tuple[int, int]], gradients: np.ndarray, gathered_from: int
+    ) -> float:
+        """The blocks' part of backward. Returns the bytes of the last reduction.
+
+        A block is gathered while the block before it still runs, and freed when its own backward is done. Its gradients then
+        go into the buffer of the reduction, which lives until the next block's backward is done.
+
+        Arguments:
+            gradients: rows of the full gradients of this micro-batch.
+            gathered_from: the position at which the first block of backward is gathered.
+        """
+        end, reduction_bytes = backward[-1][1], 0.0
+        unit = self._block_of[self._trace.storages.module[gradients]]
+        for index, block in reversed(list(enumerate(order))):
+            first, last = backward[block]
+            self._buffers.append(_Buffer(self._gathered_bytes[block + 1], _BUFFER, min(gathered_from, first), last))
+            rows = gradients[unit == block]
+            self._died[rows] = np.maximum(last, self._trace.storages.born[rows])
+            self._reduced_at[rows] = min(last + 1, end)
+            reduction_bytes = self._reduced_bytes[block + 1]
+            reduced = backward[order[index - 1]][1] if index else end
+            self._buffers.append(_Buffer(reduction_bytes, _BUFFER, last + 1, reduced))
+            gathered_from = first
+        return reduction_bytes
+
+    def _run_rest(self, begin: int, end: int, gradients: np.ndarray, last_reduction_bytes: float) -> None:
+        """What is in no block stays gathered throughout and is reduced after the last operation of backward.
+
+        That moment has no position of its own: it is counted at that operation, less what is freed by then.
+        """
+        storages = self._trace.storages
+        self._buffers.append(_Buffer(self._gathered_bytes[0], _BUFFER, begin, end - 1))
+        rest = gradients[self._block_of[storages.module[gradients]] == -1]
+        freed_bytes = last_reduction_bytes + self._size_bytes[self._died == end].sum()
+        freed_bytes -= self._size_bytes[rest[self._died[rest] == end]].sum()
+        self._died[rest] = self._reduced_at[rest] = end
+        shard_bytes = storages.size_bytes[rest[self._gradient[rest]]].sum() * self._widened / self._ranks
+        buffer_bytes = max(self._gathered_bytes[0], self._reduced_bytes[0] - freed_bytes)
+        self._buffers.append(_Buffer(max(0.0, buffer_bytes - shard_bytes), _BUFFER, end, end))
