@@ -23,7 +23,8 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.links import link_inside
 from gpuwise.trace import Trace
-from gpuwise.trace.parallel.data_parallel import Communication, data_parallel
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.data_parallel import data_parallel
 
 
 def trace_of(case: Case, cache: Path) -> tuple[Trace, Communication]:

@@ -29,7 +29,8 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.job import Job, resolve
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace.parallel.data_parallel import data_parallel, recorded_as
+from gpuwise.trace.parallel.data_parallel import data_parallel
+from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.tracing import record
 
 NOT_A_READING_GIB = 0.5  # Lambda's tables print 0 where nvidia-smi gave nothing

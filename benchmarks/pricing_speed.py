@@ -23,7 +23,7 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip
 from gpuwise.trace import Trace
-from gpuwise.trace.parallel.data_parallel import Communication
+from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
 

@@ -289,7 +289,7 @@ def recording_path(case: Case, cache: Path) -> Path:
 
 def _recording(case: Case, cache: Path) -> tuple[Strategy, int, Path]:
     """What the case's recording is made under, at which micro-batch, and where it is kept."""
-    from gpuwise.trace.parallel.data_parallel import recorded_as
+    from gpuwise.trace.parallel.variant import recorded_as
 
     strategy = recorded_as(case.strategy)
     micro_batch = strategy.micro_batch if strategy.compile else 2

@@ -26,7 +26,7 @@ from gpuwise.hardware import Catalog, Chip
 from gpuwise.hardware.detect import Cpu, local_cpu_chip
 from gpuwise.hardware.measured_chip import _with
 from gpuwise.measure.calibration_file import HEAD, check_writable, write
-from gpuwise.trace.parallel.data_parallel import Communication
+from gpuwise.trace.parallel.communication import Communication
 
 CHIP = Catalog().chips["epyc-9654"]
 GPU = Catalog().chips["rtx-4090"]

@@ -15,7 +15,7 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.strategy import KERNELS_OF, Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, Trace, live_bytes
-from gpuwise.trace.composed import composed
+from gpuwise.trace.update.compose import compose_update
 from gpuwise.trace.update.optimizers import with_optimizer
 from gpuwise.tracing.family import trace_family
 from gpuwise.tracing.record import record
@@ -128,7 +128,7 @@ def test_offloaded_16_bit_parameters_are_updated_by_the_host_which_has_no_fused_
 def test_a_recording_of_a_gpu_is_composed_anew_for_a_cpu_where_its_kernels_are_wrong_there() -> None:
     base = record(replace(job(), optimizer="momentum"), Strategy(precision="bf16", micro_batch=2))
     names = [
-        {row[0] for row in rows(composed(lambda _: base, Strategy(precision="bf16", micro_batch=2), on_cpu=on_cpu))}
+        {row[0] for row in rows(compose_update(lambda _: base, Strategy(precision="bf16", micro_batch=2), on_cpu=on_cpu))}
         for on_cpu in (False, True)
     ]
     assert ["aten._fused_sgd_.default" in found for found in names] == [True, False]

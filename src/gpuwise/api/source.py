@@ -8,7 +8,7 @@ from functools import partial
 
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
-from gpuwise.trace.composed import composed
+from gpuwise.trace.update.compose import compose_update
 
 # What --mode infer leaves out of serving a model.
 FORWARD_ALONE = (
@@ -40,13 +40,13 @@ class StepSource(ABC):
         variant = strategy.variant
         key = (variant, target)
         if key not in self._families:
-            family = composed(partial(self.find, target=target), variant, on_cpu=target == "cpu")
+            family = compose_update(partial(self.find, target=target), variant, on_cpu=target == "cpu")
             self._families[key] = replace(family, header=self.unanswered(family.header))
         return self._families[key]
 
     def trace(self, strategy: Strategy, *, target: str = "accelerator") -> Trace:
         """The Trace of this strategy, on one device, at the user's sizes."""
-        trace = composed(partial(self.step, target=target), strategy.but(mesh=Mesh()), on_cpu=target == "cpu")
+        trace = compose_update(partial(self.step, target=target), strategy.but(mesh=Mesh()), on_cpu=target == "cpu")
         return replace(trace, header=self.unanswered(trace.header))
 
     @abstractmethod

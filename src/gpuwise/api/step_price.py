@@ -12,7 +12,9 @@ from gpuwise.hardware import Chip, load_catalog
 from gpuwise.plan.step import forecast_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
-from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.data_parallel import data_parallel
+from gpuwise.trace.parallel.variant import recorded_as
 
 
 def step_price(source: StepSource, chip: Chip, strategy: Strategy, *, history: bool, **terms: Any) -> tuple[Forecast, Trace]:

@@ -15,7 +15,7 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.strategy import Strategy
-from gpuwise.trace.parallel.data_parallel import Communication
+from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.trace import Trace
 
 TraceOf = Callable[[Strategy], tuple[Trace, Communication]]

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip, Link
 from gpuwise.strategy import Strategy
-from gpuwise.trace.composed import composed
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.header import Header
-from gpuwise.trace.parallel.data_parallel import Communication, data_parallel, recorded_as
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.data_parallel import data_parallel
+from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.trace import Trace
+from gpuwise.trace.update.compose import compose_update
 
 if TYPE_CHECKING:
     from gpuwise.plan.types import TraceSource
@@ -56,7 +58,7 @@ class Traces:
         """The family a strategy is composed from. Raises what the source raised, UnsupportedError above all."""
         variant = recorded_as(strategy).variant.but(mode=self.mode)
         variant = variant.but(optimizer=variant.optimizer or self.optimizer)
-        return self._once(variant, lambda: composed(self._recorded, variant))
+        return self._once(variant, lambda: compose_update(self._recorded, variant))
 
     def _once(self, variant: Strategy, find: Callable[[], TraceFamily]) -> TraceFamily:
         if variant not in self._families:

@@ -11,7 +11,7 @@ from gpuwise.hardware.types import Link
 
 
 class Traffic(Protocol):
-    """What gpuwise.trace.parallel.data_parallel.Communication holds: bytes of the full tensors of one step, and calls."""
+    """What gpuwise.trace.parallel.communication.Communication holds: bytes of the full tensors of one step, and calls."""
 
     @property
     def all_reduce_bytes(self) -> int: ...

@@ -21,7 +21,7 @@ from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH, largest_counted, la
 from gpuwise.plan.step import forecast_of
 from gpuwise.plan.traces import Place, Traces
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace.composed import PLAIN_UPDATE
+from gpuwise.trace.update.compose import with_plain_update
 from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def fit(
     chosen, assumptions = _precision(traces, asked, chip, precision)
     if at_hand is not None:
         mine = asked.but(precision=chosen).variant
-        plain = mine.but(**PLAIN_UPDATE)
+        plain = with_plain_update(mine)
         traces.at_hand = lambda variant: variant in (mine, plain) or at_hand(variant, plain)
     asked = asked.but(precision=chosen, mesh=asked.mesh if asked.mesh.devices == count else Mesh(dp_replicate=count))
     place = Place(chip, count, link, capacity)
