@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 import gpuwise
 from gpuwise.errors import JobError
 from gpuwise.job import Job, checked_batch
-from gpuwise.job.batches import mapped, named_tensors
+from gpuwise.job.batches import map_tensors, named_tensors
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import HostSettings, Strategy
 
@@ -67,7 +67,7 @@ BATCHES = {
 def test_every_tensor_is_mapped_and_the_batch_stays(name):
     batch = BATCHES[name]
     before = copy.deepcopy(batch)
-    changed = mapped(batch, lambda tensor: tensor * 2)
+    changed = map_tensors(batch, lambda tensor: tensor * 2)
     assert type(changed) is type(batch)
     doubled = [tensor for _, tensor in named_tensors(changed)]
     plain = [tensor for _, tensor in named_tensors(batch)]
@@ -87,7 +87,7 @@ def test_names_say_where_a_tensor_is():
 
 def test_lengths_of_a_packed_sequence_stay_where_they_are():
     packed = pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
-    on_meta = mapped(packed, lambda tensor: tensor.to("meta"))
+    on_meta = map_tensors(packed, lambda tensor: tensor.to("meta"))
     assert isinstance(on_meta, PackedSequence)
     assert (on_meta.data.device.type, on_meta.batch_sizes.device.type) == ("meta", "cpu")
 

@@ -60,12 +60,12 @@ def test_libraries_are_silent_unless_the_user_wants_them(monkeypatch: pytest.Mon
     import logging
     import os
 
-    from gpuwise.job.quiet import quiet_libraries
+    from gpuwise.job.library_logging import silence_libraries
 
     monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "info")
     for name, level in (("torchao", logging.NOTSET), ("timm", logging.INFO)):
         monkeypatch.setattr(logging.getLogger(name), "level", level)
-    quiet_libraries()
+    silence_libraries()
     assert logging.getLogger("torchao").level == logging.ERROR
     assert logging.getLogger("timm").level == logging.INFO
     assert os.environ["TRANSFORMERS_VERBOSITY"] == "info"

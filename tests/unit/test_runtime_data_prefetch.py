@@ -5,7 +5,7 @@ from collections import OrderedDict, UserDict, namedtuple
 import pytest
 import torch
 
-from gpuwise.job.batches import mapped
+from gpuwise.job.batches import map_tensors
 from gpuwise.runtime.data.order import Chunk
 from gpuwise.runtime.data.prefetch import ahead
 
@@ -69,7 +69,7 @@ def test_mapped_keeps_every_type():
     pair = namedtuple("pair", "a b")
     one = torch.ones(2)
     batch = {"x": [one, (one,)], "y": pair(one, "text"), "z": UserDict(k=one), "o": OrderedDict(k=one), "n": 3}
-    got = mapped(batch, lambda tensor: tensor + 1)
+    got = map_tensors(batch, lambda tensor: tensor + 1)
     assert type(got["y"]) is pair
     assert type(got["z"]) is UserDict
     assert type(got["o"]) is OrderedDict

@@ -1,14 +1,14 @@
-"""Batches: the tensors in one, whatever holds them, and whether it has the samples it was asked for."""
+"""Batches: the tensors in one, whatever holds them, and the number of samples in one."""
 
 from __future__ import annotations
 
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
-from gpuwise.job.job import Job
+from gpuwise.job.job import Batch, Job
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PLAIN = (str, bytes, int, float, complex, type(None))
 
 
-def checked_batch(job: Job, n: int) -> Any:
+def checked_batch(job: Job, n: int) -> Batch:
     """The job's example batch of n samples, with every tensor's first dimension checked, or the count of its `samples_in`.
 
     Raises JobError naming the tensor and its shape, or what the batch function raised.
@@ -54,7 +54,7 @@ def checked_batch(job: Job, n: int) -> Any:
     return batch
 
 
-def _samples_in(job: Job, batch: Any) -> int:
+def _samples_in(job: Job, batch: Batch) -> int:
     assert job.samples_in is not None
     try:
         return operator.index(job.samples_in(batch))
@@ -67,8 +67,8 @@ def _samples_in(job: Job, batch: Any) -> int:
         ) from error
 
 
-def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor with its place, such as ("batch['x']", tensor), in what `mapped` goes through."""
+def named_tensors(batch: Batch, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor with its path, such as ("batch['x']", tensor), in what `map_tensors` goes through."""
     import torch
 
     if isinstance(batch, torch.Tensor):
@@ -94,11 +94,11 @@ def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor
             yield from named_tensors(value, f"{name}.{key}")
 
 
-def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
     """The batch with `function` applied to each tensor. Types are kept, and the batch itself stays as it is.
 
     It goes through mappings, lists, tuples and the attributes of other objects: a data class, say. An object with an
-    `apply` method (PyTorch Geometric's data) is asked to do it itself.
+    `apply` method (PyTorch Geometric's data) applies the function itself.
     """
     import torch
     from torch.nn.utils.rnn import PackedSequence
@@ -107,36 +107,36 @@ def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return function(batch)
     if isinstance(batch, MutableMapping):  # such as transformers' BatchEncoding
         changed = copy.copy(batch)
-        changed.update({key: mapped(value, function) for key, value in batch.items()})
+        changed.update({key: map_tensors(value, function) for key, value in batch.items()})
         return changed
     if isinstance(batch, Mapping):
-        return {key: mapped(value, function) for key, value in batch.items()}
+        return {key: map_tensors(value, function) for key, value in batch.items()}
     if isinstance(batch, PackedSequence):  # its lengths stay on the host
         data, lengths, *indices = batch
-        return PackedSequence(function(data), lengths, *(mapped(index, function) for index in indices))
+        return PackedSequence(function(data), lengths, *(map_tensors(index, function) for index in indices))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(value, function) for value in batch))
+        return type(batch)(*(map_tensors(value, function) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(mapped(value, function) for value in batch)
+        return type(batch)(map_tensors(value, function) for value in batch)
     if _applies(batch):
         return copy.copy(batch).apply(function)
     if attributes := _attributes(batch):
         changed = copy.copy(batch)
         for key, value in attributes.items():
-            object.__setattr__(changed, key, mapped(value, function))  # a data class may be frozen
+            object.__setattr__(changed, key, map_tensors(value, function))  # a data class may be frozen
         return changed
     return batch
 
 
-def _applies(value: Any) -> bool:
+def _applies(value: object) -> bool:
     return not isinstance(value, (*_PLAIN, type)) and callable(getattr(value, "apply", None))
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: object) -> dict[str, object]:
     """Of an object that holds tensors: its attributes that are tensors or may hold some."""
     import torch
 
     if isinstance(value, (*_PLAIN, type)) or not hasattr(value, "__dict__"):
         return {}
     holders = torch.Tensor | Mapping | list | tuple
-    return {key: held for key, held in vars(value).items() if isinstance(held, holders)}
+    return {key: attribute for key, attribute in vars(value).items() if isinstance(attribute, holders)}

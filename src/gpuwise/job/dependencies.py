@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 from gpuwise.errors import MissingDependencyError
-from gpuwise.job.quiet import quiet_libraries
+from gpuwise.job.library_logging import silence_libraries
 
 _EXTRAS = {
     "torch": "torch",
@@ -30,7 +30,7 @@ def require(package: str, *, purpose: str) -> ModuleType:
 
     Raises MissingDependencyError when it is not installed.
     """
-    quiet_libraries()
+    silence_libraries()
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job.dependencies import require
-from gpuwise.job.hf_config import read_config
+from gpuwise.job.hf_config import HfConfig, read_config
 from gpuwise.job.job import Job
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
 from gpuwise.job.torchvision_cpu import make_importable
@@ -31,6 +32,14 @@ _TASKS = {
     "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-class"),
     "ForImageClassification": ("AutoModelForImageClassification", "image-class"),
 }
+
+
+class AutoClass(Protocol):
+    """A class such as transformers.AutoModelForCausalLM, which chooses a model's class by its config."""
+
+    _model_mapping: Container[type]
+
+    def from_config(self, config: HfConfig, *, dtype: torch.dtype, attn_implementation: str | None = None) -> nn.Module: ...
 
 
 def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
@@ -89,7 +98,7 @@ def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return model(**batch).loss
 
 
-def _task(transformers: Any, config: Any, reference: str) -> tuple[Any, str]:
+def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str]:
     for architecture in config.architectures or []:
         for ending, (class_name, kind) in _TASKS.items():
             if architecture.endswith(ending):
@@ -104,22 +113,21 @@ def _task(transformers: Any, config: Any, reference: str) -> tuple[Any, str]:
             if kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
                 continue  # encoders such as BERT can be read as decoders too, but are not trained so
             return auto_class, kind
-    known = ", ".join(ending for ending in _TASKS)
+    tasks = ", ".join(_TASKS)
     raise JobError(
         f"hf:{reference} is a {config.model_type} with architectures {config.architectures}, a task gpuwise cannot "
-        f"make batches for (it can for {known}).",
+        f"make batches for (it can for {tasks}).",
         ["write a Job with your own batch and loss: path/to/file.py:job"],
     )
 
 
-def _build(auto_class: Any, config: Any, reference: str) -> nn.Module:
+def _build(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module:
     config.use_cache = False  # a cache of keys and values belongs to generation
-    build: Callable[..., nn.Module] = partial(auto_class.from_config, config, dtype=torch.float32)
     try:
         try:
-            return build(attn_implementation="sdpa")
+            return auto_class.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
         except ValueError:  # a model without fused attention
-            return build()
+            return auto_class.from_config(config, dtype=torch.float32)
     except Exception as error:
         raise JobError(
             f"hf:{reference} cannot be built from its config: {type(error).__name__}: {error}.",
@@ -127,21 +135,21 @@ def _build(auto_class: Any, config: Any, reference: str) -> nn.Module:
         ) from error
 
 
-def _seq_len(text: Any, asked: int | None, name: str) -> int:
+def _seq_len(text: HfConfig, requested: int | None, name: str) -> int:
     # T5 has n_positions as a habit of training: its biases are relative and any length runs.
-    longest = getattr(text, "max_position_embeddings", None)
+    longest: int | None = getattr(text, "max_position_embeddings", None)
     if longest and text.model_type in _OFFSET_POSITIONS:
         longest -= 2
-    if asked is None:
+    if requested is None:
         return min(DEFAULT_SEQ_LEN, longest or getattr(text, "n_positions", None) or DEFAULT_SEQ_LEN)
-    if longest and asked > longest:
+    if longest and requested > longest:
         raise InputError(
-            f"{name} takes sequences of up to {longest:,} tokens (its config), got {asked}.", [f"--seq-len {longest}"]
+            f"{name} takes sequences of up to {longest:,} tokens (its config), got {requested}.", [f"--seq-len {longest}"]
         )
-    return asked
+    return requested
 
 
-def _edge(config: Any) -> int | None:
+def _edge(config: HfConfig) -> int | None:
     size = getattr(config, "image_size", None)
     return size[0] if isinstance(size, list | tuple) else size
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from gpuwise.errors import JobError
 from gpuwise.plain_files import LARGEST_WHOLE
@@ -21,7 +22,19 @@ _SIZE = re.compile(
 )
 
 
-def read_config(transformers: Any, reference: str) -> Any:
+class HfConfig(Protocol):
+    """The attributes of a transformers config that every model has and a job reads."""
+
+    architectures: list[str] | None
+    model_type: str
+    num_labels: int
+    use_cache: bool
+    vocab_size: int
+
+    def get_text_config(self) -> HfConfig: ...
+
+
+def read_config(transformers: ModuleType, reference: str) -> HfConfig:
     """The config of a local folder or of a hub id, as transformers has it. Nothing of the repository is executed.
 
     Raises JobError where there is none, or where it says something that no model is made of, naming the key.
@@ -52,7 +65,8 @@ def read_config(transformers: Any, reference: str) -> Any:
     if problem := _problem(raw):
         raise JobError(f"the config of hf:{reference} cannot be built: {problem}.", ["correct it in its config.json"])
     try:
-        return transformers.AutoConfig.from_pretrained(where, trust_remote_code=False)
+        config: HfConfig = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False)
+        return config
     except Exception as error:  # each class of configs checks its fields in its own way
         # "Validation error for field 'n_layer':\n    TypeError: Field 'n_layer' expected int, got str (value: 'twelve')"
         lines = [line.strip() for line in str(error).strip().split("\n")] or [type(error).__name__]
@@ -63,7 +77,7 @@ def read_config(transformers: Any, reference: str) -> Any:
         ) from error
 
 
-def _problem(raw: Any) -> str:
+def _problem(raw: object) -> str:
     """What is wrong with a config's values whatever its model, "" where nothing is."""
     if not isinstance(raw, dict) or not raw:
         return "it holds no table"
@@ -87,7 +101,7 @@ def _problem(raw: Any) -> str:
     return ""
 
 
-def _values(raw: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _values(raw: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Those that are set, of a config and of those inside it, by their path."""
     for key, value in raw.items():
         if isinstance(value, dict) and key not in _WHOLE:

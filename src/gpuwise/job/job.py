@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
+from gpuwise.job.argument_checks import check_functions
+from gpuwise.job.deferred_errors import checked_keywords
 from gpuwise.job.dependencies import require
-from gpuwise.job.first_mistakes import check_functions
-from gpuwise.job.postponed import checked_keywords
 from gpuwise.strategy import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
+# What a job's `batch` makes and its data, collated, give: tensors in dicts, lists, tuples or objects of the user's.
+Batch: TypeAlias = Any
 OptimizerFunction = Callable[["Iterable[nn.Parameter]"], "Optimizer"]
 SAMPLE_UNITS = ("sample", "token", "image")
 SCHEDULES = ("constant", "cosine", "linear", "wsd")
@@ -29,40 +31,48 @@ class Job:
     """What to train.
 
     Arguments:
-        model: makes the plain `nn.Module`; called on meta, virtual and real devices, so it takes nothing from outside.
-        batch: an example batch of n samples: tensors in dicts, lists, tuples or objects, each with n as its first dimension.
-        loss: (model, batch) -> scalar tensor to minimise, or a dict with that as "loss" and further numbers to log.
+        model: a function that makes the plain `nn.Module`. It is called on meta, virtual and real devices, so it takes no
+            arguments.
+        batch: a function n -> an example batch of n samples: tensors in dicts, lists, tuples or objects, each with n as its
+            first dimension.
+        loss: (model, batch) -> scalar tensor to minimise, or a dict with that as "loss" and further numbers to log. May be
+            None (the default) where there is a `step`.
         optimizer: a name of `gpuwise.strategy.OPTIMIZERS`, a function of the parameters, or for a job with its own `step`
-            a dict of named functions of the model, each making one optimizer.
-        step: (context, batch) -> loss, or a dict as of `loss`: the job's own sequence of forward, backward and updates in
-            place of one of each (see gpuwise.runtime.build.own_step.StepContext). `loss` may be left out then.
-        samples_in: batch -> how many samples it holds, where its first dimensions are something else: nodes of graphs,
-            packed tokens, lists of tensors.
-        data: makes the data set, whose samples, collated, look like `batch`: a map-style or iterable one (Hugging Face's
-            too), a DataLoader around one, or a dict of tensors with one row a sample. None: forecasts, and training on
-            random numbers.
-        samples: samples an epoch.
-        name: what reports call the job.
-        learning_rate: for an optimizer given by name.
+            a dict of named functions of the model, each making one optimizer. Default "adamw".
+        data: a function that makes the data set, whose samples, collated, look like `batch`: a map-style or iterable one
+            (Hugging Face's too), a DataLoader around one, or a dict of tensors with one row a sample. None (the default):
+            forecasts, and training on random numbers.
+        samples: samples an epoch. None (the default): those of `data`, where it has a length.
+        name: what reports call the job. Default "", which becomes the name in the file.
+        learning_rate: of an optimizer given by name. Default 1e-3.
         schedule: of the learning rate, a name of `gpuwise.job.SCHEDULES` ("constant" | "cosine" | "linear" | "wsd"), or a
-            function (step, steps) -> the factor of the optimizer step counted so from 0, in a run of that many.
-        warmup_steps: over which the learning rate rises from near 0; the schedule begins, and counts, after them.
-        clip_norm: the largest 2-norm of all gradients together; longer ones are scaled down to it.
-        ema_decay: of an exponential moving average of the parameters, which is what is evaluated and exported.
-        sample_unit: what throughput counts, "sample" | "token" | "image".
-        tokens_per_sample: tokens in one sample, when the unit is "token".
-        seq_len, image_size: what the example batch uses, where that means something.
-        evaluate: model -> named metrics on held-out data, e.g. {"accuracy": 0.97}.
-        assumptions: each guess, with the number it moves and the flag that changes it.
+            function (step, steps) -> the factor of the optimizer step counted so from 0, in a run of that many. Default
+            "constant".
+        warmup_steps: optimizer steps over which the learning rate rises from near 0; the schedule begins, and counts, after
+            them. Default 0.
+        clip_norm: the largest 2-norm of all gradients together; longer ones are scaled down to it. None (the default): no
+            limit.
+        ema_decay: of an exponential moving average of the parameters, which is then what is evaluated and exported; between
+            0 and 1. None (the default): no average.
+        sample_unit: what throughput counts, "sample" (the default) | "token" | "image".
+        tokens_per_sample: tokens in one sample, where the unit is "token". Default None.
+        seq_len: tokens in a sequence of the example batch. None (the default): no sequences.
+        image_size: pixels an edge of the images of the example batch. None (the default): no images.
+        evaluate: model -> named metrics on held-out data, e.g. {"accuracy": 0.97}. None (the default): none.
+        step: (context, batch) -> loss, or a dict as of `loss`: the job's own sequence of forward, backward and updates in
+            place of one of each (see gpuwise.runtime.build.own_step.StepContext). Default None.
+        samples_in: batch -> the number of samples in it, where first dimensions are something else: nodes of graphs, packed
+            tokens, lists of tensors. Default None.
+        assumptions: each guess, with the number it moves and the flag that changes it. Default none.
 
     Raises JobError when a field makes no sense.
     """
 
     model: Callable[[], nn.Module]
-    batch: Callable[[int], Any]
-    loss: Callable[[nn.Module, Any], Tensor | Mapping[str, Tensor]] | None = None
+    batch: Callable[[int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor | Mapping[str, Tensor]] | None = None
     optimizer: str | OptimizerFunction | Mapping[str, Callable[[nn.Module], Optimizer]] = "adamw"
-    data: Callable[[], Dataset[Any] | Iterable[Any] | Mapping[str, Tensor]] | None = None
+    data: Callable[[], Dataset[object] | Iterable[object] | Mapping[str, Tensor]] | None = None
     samples: int | None = None
     name: str = ""
     learning_rate: float = 1e-3
@@ -75,8 +85,8 @@ class Job:
     seq_len: int | None = None
     image_size: int | None = None
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
-    step: Callable[[Any, Any], Tensor | Mapping[str, Tensor]] | None = None
-    samples_in: Callable[[Any], int] | None = None
+    step: Callable[[Any, Batch], Tensor | Mapping[str, Tensor]] | None = None
+    samples_in: Callable[[Batch], int] | None = None
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Protocol, TypeVar
+
+from torch import nn
 
 from gpuwise.errors import unknown_name
 from gpuwise.job.job import Job
@@ -38,9 +40,9 @@ def preset_job(name: str, *, seq_len: int | None = None, image_size: int | None 
     if name not in PRESETS:
         raise unknown_name("preset", name, list(PRESETS), listing="gpuwise forecast --help")
     info = PRESETS[name]
-    given = {key: value for key, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
-    info.check_sizes(given)
-    job = _BUILDERS[info.family](info, seq_len or info.seq_len, image_size or info.image_size)
+    sizes = {key: value for key, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
+    info.check_sizes(sizes)
+    job = _BUILDERS[info.family](info, seq_len or info.seq_len or image_size or info.image_size or 0)
     return replace(
         job,
         name=name,
@@ -51,57 +53,66 @@ def preset_job(name: str, *, seq_len: int | None = None, image_size: int | None 
         seq_len=seq_len or info.seq_len,
         image_size=image_size or info.image_size,
         tokens_per_sample=seq_len or info.seq_len,
-        assumptions=info.assumptions(given),
+        assumptions=info.assumptions(sizes),
     )
 
 
-def _table(info: PresetInfo, seq_len: Any, image_size: Any) -> Job:
+class _LanguageConfig(Protocol):
+    @property
+    def vocabulary(self) -> int: ...
+
+
+Config = TypeVar("Config", bound=_LanguageConfig)
+
+
+def _table(info: PresetInfo, size: int) -> Job:
     config = MlpConfig()
     return Job(partial(Mlp, config), partial(table_batch, features=config.features, classes=config.classes), class_loss)
 
 
-def _image(model: Any, info: PresetInfo, seq_len: Any, image_size: int) -> Job:
+def _image(model: Callable[[], nn.Module], info: PresetInfo, image_size: int) -> Job:
     return Job(model, partial(image_batch, image_size=image_size), class_loss)
 
 
-def _vit(info: PresetInfo, seq_len: Any, image_size: int) -> Job:
-    return _image(partial(Vit, VitConfig(image_size=image_size)), info, seq_len, image_size)
+def _vit(info: PresetInfo, image_size: int) -> Job:
+    return _image(partial(Vit, VitConfig(image_size=image_size)), info, image_size)
 
 
-def _decoder(sizes: dict[str, Any], model: Any, info: PresetInfo, seq_len: int, image_size: Any) -> Job:
-    config = sizes[info.name]
+def _decoder(configs: Mapping[str, Config], model: Callable[[Config], nn.Module], info: PresetInfo, seq_len: int) -> Job:
+    config = configs[info.name]
     batch = partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len)
     return Job(partial(model, config), batch, token_loss)
 
 
-def _mixtral(info: PresetInfo, seq_len: int, image_size: Any) -> Job:
-    return _decoder({info.name: MixtralConfig()}, Mixtral, info, seq_len, image_size)
+def _mixtral(info: PresetInfo, seq_len: int) -> Job:
+    return _decoder({info.name: MixtralConfig()}, Mixtral, info, seq_len)
 
 
-def _bert(info: PresetInfo, seq_len: int, image_size: Any) -> Job:
+def _bert(info: PresetInfo, seq_len: int) -> Job:
     config = BERT_SIZES[info.name]
     batch = partial(masked_word_batch, vocabulary=config.vocabulary, seq_len=seq_len)
     return Job(partial(Bert, config), batch, token_loss)
 
 
-def _t5(info: PresetInfo, seq_len: int, image_size: Any) -> Job:
+def _t5(info: PresetInfo, seq_len: int) -> Job:
     config = T5Config()
     batch = partial(translation_batch, vocabulary=config.vocabulary, seq_len=seq_len)
     return Job(partial(T5, config), batch, token_loss)
 
 
-def _unet(info: PresetInfo, seq_len: Any, image_size: int) -> Job:
+def _unet(info: PresetInfo, image_size: int) -> Job:
     config = UnetConfig()
     batch = partial(diffusion_batch, latent_size=image_size // LATENT_PIXELS, context=config.context)
     return Job(partial(Unet, config), batch, diffusion_loss)
 
 
-def _dlrm(info: PresetInfo, seq_len: Any, image_size: Any) -> Job:
+def _dlrm(info: PresetInfo, size: int) -> Job:
     config = DlrmConfig()
     return Job(partial(Dlrm, config), partial(click_batch, dense=config.dense, tables=config.tables), click_loss)
 
 
-_BUILDERS: dict[str, Callable[[PresetInfo, Any, Any], Job]] = {
+# Each takes the preset and its one size: a sequence length or an image size, 0 where it has neither.
+_BUILDERS: dict[str, Callable[[PresetInfo, int], Job]] = {
     "mlp": _table,
     "alexnet": partial(_image, AlexNet),
     "resnet": partial(_image, ResNet),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
     if importlib.util.find_spec("timm") is not None:
         make_importable()  # timm imports torchvision
     try:
-        timm: Any = require("timm", purpose=f"build timm:{name}")
+        timm = require("timm", purpose=f"build timm:{name}")
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"timm is installed, but it needs {error.name}, which is not.", ['pip install "gpuwise[timm]"']
@@ -37,10 +39,10 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
     if seq_len is not None:
         raise InputError(f"timm:{name} has no sequence length.", ["leave out --seq-len"])
     channels, size, fixed, classes = _input(timm, model_name)
-    other_size = image_size not in (None, size)
-    make = partial(_build, timm, model_name, {"img_size": image_size} if fixed and other_size else {})
-    if other_size and image_size is not None:
-        _check_takes(make, name, channels=channels, asked=image_size, own=size)
+    other_size = image_size if image_size != size else None
+    make = partial(_build, timm, model_name, {"img_size": other_size} if fixed and other_size is not None else {})
+    if other_size is not None:
+        _check_size(make, name, channels=channels, requested=other_size, own=size)
     edge = image_size or size
     guesses = () if image_size else (f"assumed images of {edge}x{edge} pixels; --image-size changes it",)
     if channels != 3:
@@ -63,16 +65,17 @@ def _feature_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Ten
     return features.float().square().mean()
 
 
-def _build(timm: Any, model_name: str, options: dict[str, Any]) -> nn.Module:
+def _build(timm: ModuleType, model_name: str, options: dict[str, int]) -> nn.Module:
     try:
-        return timm.create_model(model_name, pretrained=False, **options)
+        model: nn.Module = timm.create_model(model_name, pretrained=False, **options)
+        return model
     except Exception as error:
         raise JobError(
             f"timm:{model_name} cannot be built: {type(error).__name__}: {error}.", ["try another version of timm"]
         ) from error
 
 
-def _input(timm: Any, model_name: str) -> tuple[int, int, bool, int]:
+def _input(timm: ModuleType, model_name: str) -> tuple[int, int, bool, int]:
     """Channels, edge in pixels, whether the edge is fixed at build, and classes."""
     with torch.device("meta"):
         model: Any = _build(timm, model_name, {})
@@ -81,13 +84,13 @@ def _input(timm: Any, model_name: str) -> tuple[int, int, bool, int]:
     return channels, height, bool(config.get("fixed_input_size", False)), getattr(model, "num_classes", 1000)
 
 
-def _check_takes(make: Any, name: str, *, channels: int, asked: int, own: int) -> None:
+def _check_size(make: Callable[[], nn.Module], name: str, *, channels: int, requested: int, own: int) -> None:
     """Runs two images through on `meta`, where it costs nothing. Raises InputError when the model cannot."""
     try:
         with torch.device("meta"):
-            make()(torch.empty(2, channels, asked, asked))
+            make()(torch.empty(2, channels, requested, requested))
     except Exception as error:  # whatever the model raises on a shape it does not expect
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"timm:{name} cannot take images of {asked}x{asked} pixels: {reason}", [f"--image-size {own}"]
+            f"timm:{name} cannot take images of {requested}x{requested} pixels: {reason}", [f"--image-size {own}"]
         ) from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-_KEPT_ALIVE: list[Any] = []  # a torch.library.Library takes its definitions with it when it dies
+_libraries: list[object] = []  # a torch.library.Library takes its definitions with it when it dies
 
 
 def make_importable() -> None:
@@ -28,26 +28,26 @@ def make_importable() -> None:
 class _Finder(MetaPathFinder):
     """Finds torchvision as any other does, with a loader that mends it."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "torchvision":
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Mending(spec.loader)
+            spec.loader = _MendingLoader(spec.loader)
         return spec
 
 
-class _Mending(Loader):
+class _MendingLoader(Loader):
     """Runs a package's code, and where that fails for want of operators, again with their names defined."""
 
-    def __init__(self, loader: Any):
+    def __init__(self, loader: Loader):
         self._loader = loader
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: ModuleSpec) -> Any:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -67,7 +67,7 @@ def _define_operator_names(folder: Path) -> None:
 
     registrations = (folder / "_meta_registrations.py").read_text(encoding="utf-8")
     library = torch.library.Library("torchvision", "DEF")
-    _KEPT_ALIVE.append(library)
+    _libraries.append(library)
     names = re.findall(r"torchvision::(\w+)", registrations) + re.findall(r'register_meta\("(\w+)"', registrations)
     for name in sorted(set(names)):
         library.define(f"{name}(Tensor unavailable) -> Tensor")

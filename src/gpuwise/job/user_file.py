@@ -8,18 +8,17 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
+from gpuwise.job.deferred_errors import deferred_errors, problem_of
 from gpuwise.job.job import Job
-from gpuwise.job.postponed import postponed, problem_of
-from gpuwise.job.quiet import quiet_libraries
+from gpuwise.job.library_logging import silence_libraries
 from gpuwise.job.torchvision_cpu import make_importable
 
 _LOADED: dict[str, Path] = {}  # files by the text that named them
@@ -44,18 +43,18 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
         raise JobError(f"there is no file {path_text!r}.", ["check the path; it is taken from the current folder"])
     _LOADED[path_text] = path = path.resolve()
     module = _load(path)
-    found = getattr(module, name, None)
-    if (problem := problem_of(found)) is not None:
+    named = getattr(module, name, None)
+    if (problem := problem_of(named)) is not None:
         raise JobError(f"{path_text}, line {problem.line}: {problem.error.what}", problem.error.ways_out) from problem.error
     if not hasattr(module, name):
-        known = [key for key, value in vars(module).items() if isinstance(value, Job) or _local_function(value, module)]
-        near = get_close_matches(name, known, n=3, cutoff=0.3) or known[:5]
+        jobs = [key for key, value in vars(module).items() if isinstance(value, Job) or _local_function(value, module)]
+        near = get_close_matches(name, jobs, n=3, cutoff=0.3) or jobs[:5]
         ways = [f"the file has: {', '.join(near)}"] if near else []
         raise JobError(f"{path_text} has no {name!r}.", [*ways, f"add {name} = Job(...)"])
     sizes = {"seq_len": seq_len, "image_size": image_size}
-    job = _call(found, text, sizes) if callable(found) and not isinstance(found, type) else found
+    job = _call(named, text, sizes) if callable(named) and not isinstance(named, type) else named
     if not isinstance(job, Job):
-        what = f"{name}() returned" if job is not found else f"{name} is"
+        what = f"{name}() returned" if job is not named else f"{name} is"
         raise JobError(f"{text}: {what} {_kind(job)}, not a Job.", ["from gpuwise import Job; job = Job(model=..., ...)"])
     stem = path.stem.encode(errors="backslashreplace").decode()  # bytes of a file's name may be no text
     return _named(job, name=f"{stem}:{name}", sizes=sizes)
@@ -70,10 +69,10 @@ def _load(path: Path) -> ModuleType:
         raise JobError(f"cannot load {path}.", ["name a file that ends in .py"])
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    quiet_libraries()
+    silence_libraries()
     make_importable()  # the file may import torchvision, or what imports it
     try:
-        with _on_path(path.parent), postponed(str(path)) as problems:
+        with _on_path(path.parent), deferred_errors(str(path)) as problems:
             spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
@@ -109,11 +108,11 @@ def _on_path(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _call(function: Any, text: str, sizes: dict[str, int | None]) -> Any:
+def _call(function: Callable[..., object], text: str, sizes: dict[str, int | None]) -> object:
     parameters = inspect.signature(function).parameters
-    given = {key: value for key, value in sizes.items() if key in parameters and value is not None}
+    arguments = {key: value for key, value in sizes.items() if key in parameters and value is not None}
     try:
-        return function(**given)
+        return function(**arguments)
     except (GpuwiseError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -134,9 +133,9 @@ def _named(job: Job, *, name: str, sizes: dict[str, int | None]) -> Job:
     return job if job.name else replace(job, name=name)
 
 
-def _local_function(value: Any, module: ModuleType) -> bool:
+def _local_function(value: object, module: ModuleType) -> bool:
     return inspect.isfunction(value) and value.__module__ == module.__name__
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"

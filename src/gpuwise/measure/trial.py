@@ -10,7 +10,7 @@ from math import ceil
 import torch
 
 from gpuwise.job import Job, checked_batch
-from gpuwise.job.batches import mapped
+from gpuwise.job.batches import map_tensors
 from gpuwise.measure.timing import device_seconds, summary, wall_seconds
 from gpuwise.measure.trial_memory import PeakBytes, memory_on_cpu, memory_on_cuda
 from gpuwise.results.measurement import Timing
@@ -94,7 +94,7 @@ def _steps_of(program: Program) -> list[Callable[[], object]]:
     runs: list[Callable[[], object]] = []
     for _ in range(BATCHES):
         batches = [
-            mapped(checked_batch(program.job, strategy.micro_batch), lambda tensor: tensor.to(program.device))
+            map_tensors(checked_batch(program.job, strategy.micro_batch), lambda tensor: tensor.to(program.device))
             for _ in range(strategy.accumulation if program.trains else 1)
         ]
         runs.append(partial(program.step, batches) if program.trains else partial(program.infer, batches[0]))

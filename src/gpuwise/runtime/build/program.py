@@ -12,7 +12,7 @@ from torch import nn
 
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError, message_of
 from gpuwise.job import Job
-from gpuwise.job.batches import mapped
+from gpuwise.job.batches import map_tensors
 from gpuwise.runtime.build.adapters import adapted
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.checkpoint import plain_name
@@ -252,7 +252,7 @@ class Program:
         )
 
     def _on_device(self, batch: Any) -> Any:
-        return batch if self._batch_is_ready else mapped(batch, self._to_device)
+        return batch if self._batch_is_ready else map_tensors(batch, self._to_device)
 
     def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
         leaf = leaf.to(self.device, self._dtype if leaf.is_floating_point() else None, non_blocking=True)

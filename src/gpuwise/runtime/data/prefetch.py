@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.job.batches import mapped
+from gpuwise.job.batches import map_tensors
 from gpuwise.runtime.data.order import Chunk
 
 
@@ -24,7 +24,7 @@ class CudaCopies:
 
     def start(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
         with torch.cuda.stream(self._stream):
-            return mapped(batch, self._copy), self._stream.record_event()
+            return map_tensors(batch, self._copy), self._stream.record_event()
 
     def finish(self, started: tuple[Any, torch.cuda.Event]) -> Any:
         """The batch on the device. What is launched from now on waits for the copy; nothing else does."""
@@ -36,7 +36,7 @@ class CudaCopies:
             tensor.record_stream(current)  # its memory is not given to a later copy before this stream is done with it
             return tensor
 
-        return mapped(batch, use)
+        return map_tensors(batch, use)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu" and self.pinned:

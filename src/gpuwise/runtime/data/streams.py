@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpuwise.errors import JobError
-from gpuwise.job.batches import mapped
+from gpuwise.job.batches import map_tensors
 from gpuwise.runtime.data.draws import draws_of, seed_of
 from gpuwise.runtime.data.order import Chunk
 from gpuwise.runtime.data.samples import Collate, collated, leaves
@@ -222,7 +222,7 @@ class _InWorkerProcesses:
             )
         batch = next(self.batches, None)
         if offset == 0:
-            self.first = mapped(batch, lambda tensor: tensor[0])
+            self.first = map_tensors(batch, lambda tensor: tensor[0])
         return batch, 0 if batch is None else size
 
     def state(self) -> Any:

@@ -1,4 +1,4 @@
-"""A Job that makes no sense in a file of several: its error waits until that job is asked for, so that the others work."""
+"""Errors of a Job in a file of several: raised when that job is requested, so that the others work."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.job.first_mistakes import unknown_keyword
+from gpuwise.job.argument_checks import unknown_keyword
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a job could not be made, and the line of the file where it stands."""
+    """Why a job could not be made.
 
-    job: Any
+    Attributes:
+        job: the unfinished object, which the name in the file refers to.
+        error: what its `__init__` raised.
+        line: of the file, where the job is made.
+    """
+
+    job: object
     error: GpuwiseError
     line: int
 
@@ -34,8 +39,12 @@ _loading: ContextVar[_Loading | None] = ContextVar("_loading", default=None)
 
 
 @contextmanager
-def postponed(path: str) -> Iterator[list[Problem]]:
-    """While a file is loaded: errors of the jobs it makes at its top level are kept in the list instead of raised."""
+def deferred_errors(path: str) -> Iterator[list[Problem]]:
+    """Inside, errors of the jobs that the file makes at its top level are put into the list instead of raised.
+
+    Arguments:
+        path: of the file that is being loaded.
+    """
     loading = _Loading(path, [])
     token = _loading.set(loading)
     try:
@@ -44,21 +53,21 @@ def postponed(path: str) -> Iterator[list[Problem]]:
         _loading.reset(token)
 
 
-def problem_of(job: Any) -> Problem | None:
-    """What was kept of a job that could not be made; None for one that was, and for anything else."""
+def problem_of(job: object) -> Problem | None:
+    """Why this job could not be made; None for one that was, and for anything else."""
     return vars(job).get("_problem") if hasattr(job, "__dict__") and not isinstance(job, type) else None
 
 
 def checked_keywords(make: Callable[..., None]) -> Callable[..., None]:
-    """A Job's `__init__` that names the nearest to a keyword it does not have, and postpones errors of a file that loads."""
-    known = [name for name in inspect.signature(make).parameters if name != "self"]
+    """A Job's `__init__` that names the nearest keyword for an unknown one, and defers the errors of a file that loads."""
+    fields = [name for name in inspect.signature(make).parameters if name != "self"]
 
     @wraps(make)
-    def checked(self: Any, *arguments: Any, **keywords: Any) -> None:
+    def checked(self: object, *arguments: object, **keywords: object) -> None:
         try:
             for name in keywords:
-                if name not in known:
-                    raise unknown_keyword(name, known)
+                if name not in fields:
+                    raise unknown_keyword(name, fields)
             make(self, *arguments, **keywords)
         except GpuwiseError as error:
             loading, caller = _loading.get(), sys._getframe(1)

@@ -1,14 +1,18 @@
-"""What is often given to a Job in place of what it takes, and what to write instead."""
+"""Checks of a Job's arguments: what is often written in place of what a Job takes, and what to write instead."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import JobError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # Keywords of other libraries, and what they are here.
 _OTHERS = {
@@ -34,8 +38,8 @@ _OF_A_STEP = ("batch_size", "micro_batch", "micro_batch_size", "per_device_train
 _OF_A_RUN = ("epochs", "steps", "precision", "device", "accumulate", "num_epochs", "max_steps")
 
 
-def unknown_keyword(name: str, known: Iterable[str]) -> JobError:
-    """For a keyword that a Job does not have."""
+def unknown_keyword(name: str, fields: Iterable[str]) -> JobError:
+    """The error for a keyword that is not among the fields of a Job."""
     what = f"a Job has no {name!r}"
     if name in _OF_A_STEP:
         return JobError(
@@ -50,36 +54,36 @@ def unknown_keyword(name: str, known: Iterable[str]) -> JobError:
             f"{what}: it belongs to the run, not to what is trained.",
             ["give it to gpuwise.train or gpuwise.forecast, or as a flag: gpuwise train --help lists them"],
         )
-    near = [_OTHERS[name]] if name in _OTHERS else get_close_matches(name, list(known), n=2, cutoff=0.6)
-    return JobError(f"{what}.", [f"nearest: {', '.join(near)}"] if near else [f"it has: {', '.join(known)}"])
+    near = [_OTHERS[name]] if name in _OTHERS else get_close_matches(name, list(fields), n=2, cutoff=0.6)
+    return JobError(f"{what}.", [f"nearest: {', '.join(near)}"] if near else [f"it has: {', '.join(fields)}"])
 
 
-def check_functions(fields: Mapping[str, Any]) -> None:
+def check_functions(fields: Mapping[str, object]) -> None:
     """Raises JobError where a field holds the thing itself instead of a function that makes it, or a function that takes
     other arguments.
 
     Arguments:
         fields: of the job, by name.
     """
-    torch = sys.modules.get("torch")  # without it there is no module and no tensor to be given
+    torch = sys.modules.get("torch")  # without it no argument is a module or a tensor
     if torch is not None:
-        _check_things(torch, fields)
+        _check_instances(torch, fields)
     _check_arguments(fields, "model", (), "nothing", "lambda: {name}(...)")
     _check_arguments(fields, "batch", (1,), "the number of samples", "lambda n: ...")
     _check_arguments(fields, "loss", (None, None), "the model and a batch", "lambda model, batch: ...")
     _check_arguments(fields, "data", (), "nothing", "lambda: {name}(...)")
 
 
-def _check_things(torch: Any, fields: Mapping[str, Any]) -> None:
+def _check_instances(torch: ModuleType, fields: Mapping[str, object]) -> None:
     model, batch, loss, data, optimizer = (fields.get(name) for name in ("model", "batch", "loss", "data", "optimizer"))
     if isinstance(model, torch.nn.Module):
         raise JobError(
             f"a job's model must be a function that makes it, got a {type(model).__name__} itself: it is made anew "
             "for each device, and for a forecast without memory.",
-            [f"write model=lambda: {_made(torch, model)}"],
+            [f"write model=lambda: {_constructor_call(model)}"],
         )
     if isinstance(batch, torch.Tensor | dict | list | tuple):
-        example = _batch_words(torch, batch)
+        example = _example_batch(torch, batch)
         raise JobError(
             f"a job's batch must be a function of the number of samples, got a {type(batch).__name__} itself.",
             [f"write batch=lambda n: {example}"],
@@ -107,24 +111,24 @@ def _check_things(torch: Any, fields: Mapping[str, Any]) -> None:
         )
 
 
-def _made(torch: Any, model: Any) -> str:
-    """The call that makes a module: what PyTorch's own layers print is one."""
+def _constructor_call(model: nn.Module) -> str:
+    """The call that makes a module: PyTorch's own layers print one."""
     own = type(model).__module__.startswith("torch.nn")
     arguments = model.extra_repr() if own and not list(model.children()) else "..."
     return f"{'nn.' if own else ''}{type(model).__name__}({arguments})"
 
 
-def _batch_words(torch: Any, batch: Any) -> str:
+def _example_batch(torch: ModuleType, batch: Tensor | Mapping[str, Tensor] | Sequence[Tensor]) -> str:
     if not isinstance(batch, torch.Tensor):
         return '{"x": torch.randn(n, ...), "y": ...}' if isinstance(batch, dict) else "(torch.randn(n, ...), ...)"
     rest = "".join(f", {size}" for size in batch.shape[1:])
     return f"torch.randn(n{rest})" if batch.is_floating_point() else f"torch.randint(0, 10, (n,{rest[1:]}))"
 
 
-def _check_arguments(fields: Mapping[str, Any], field: str, arguments: tuple[Any, ...], what: str, way: str) -> None:
+def _check_arguments(fields: Mapping[str, object], field: str, arguments: tuple[object, ...], what: str, way: str) -> None:
     """Raises JobError where a function cannot be called so; one whose signature Python does not know passes."""
-    function: Callable[..., Any] | None = fields.get(field)
-    if function is None or not callable(function):
+    function = fields.get(field)
+    if not callable(function):
         return
     try:
         signature = inspect.signature(function)

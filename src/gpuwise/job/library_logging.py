@@ -1,12 +1,12 @@
-"""What libraries say while they are imported and built, kept from the answer: it is no part of it, and often untrue here."""
+"""Keeps the messages of libraries out of the output: they are printed at import and build, and are often untrue here."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-# Each tells of kernels that do not load (on a machine without the GPU they are for), of its own coming versions, or of calls to
-# the hub that it tries again.
+# Messages of kernels that do not load (without the GPU they are for), of coming versions, and of calls to the hub that are
+# repeated.
 _LOGGERS = ("torchao", "bitsandbytes", "transformers", "huggingface_hub", "timm", "peft", "torch.utils._pytree", "httpx")
 _SETTINGS = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -17,8 +17,8 @@ _SETTINGS = {
 }
 
 
-def quiet_libraries() -> None:
-    """Errors alone from here on. A level or a variable that the user set stays as it is."""
+def silence_libraries() -> None:
+    """From here on libraries log errors alone. A level or an environment variable that the user set stays as it is."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in _LOGGERS:
