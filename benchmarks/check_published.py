@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from gpuwise.cost import Forecast, price
 from gpuwise.cost.parameters import Parameters, parameters
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside
 from gpuwise.trace import Trace
 from gpuwise.trace.parallel.communication import Communication
@@ -36,21 +36,16 @@ def forecast(case: Case, cache: Path, catalog: Catalog, figures: Parameters) -> 
     """Our forecast of a published row. Raises GpuwiseError where it cannot be had."""
     chip = catalog.chip(case.chip_id)
     trace, communication = trace_of(case, cache)
-    between = None
-    if case.machines > 1:  # clusters of these results: a 200 or 400 Gbit/s port a GPU
-        port = catalog.link("ib-ndr" if "h100" in case.chip_id else "ib-hdr")
-        between = replace(port, per_direction_bytes_per_s=(port.per_direction_bytes_per_s or 0) * case.count)
-    return price(
-        trace,
-        communication,
+    # Several machines of these results have a 200 or 400 Gbit/s port a GPU.
+    cluster = Cluster(
         chip,
-        count=case.count,
-        machines=case.machines,
-        link=link_inside(chip, case.count, catalog=catalog),
-        link_between=between,
-        strategy=case.strategy,
-        parameters=figures,
+        case.count,
+        case.machines,
+        inside=link_inside(chip, case.count, catalog=catalog),
+        between=catalog.link("ib-ndr" if "h100" in case.chip_id else "ib-hdr") if case.machines > 1 else None,
+        between_serves="device",
     )
+    return price(trace, communication, cluster, strategy=case.strategy, parameters=figures)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.job import Job, resolve
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.parallel.data_parallel import data_parallel
@@ -218,7 +219,7 @@ def _memory(job: Job, strategy: Strategy, chip_id: str, catalog: Catalog) -> Mem
     recorded = recorded_as(strategy).but(mesh=Mesh())
     trace, _ = data_parallel(record(job, recorded).with_accumulation(1), strategy)
     devices = strategy.mesh.devices
-    return memory_forecast(trace, catalog.chip(chip_id), devices=devices, capacity_bytes=None, parameters=parameters())
+    return memory_forecast(trace, Cluster(catalog.chip(chip_id), devices), parameters=parameters())
 
 
 def _gib(memory: MemoryForecast, quantity: str) -> float:

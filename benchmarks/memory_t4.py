@@ -33,6 +33,7 @@ from benchmarks.support.phase_memory import phase_bytes
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.runtime.build.adapters import in_4_bits
@@ -94,7 +95,7 @@ def _row(name: str, row: dict[str, Any]) -> Row:
 def forecast_mib(trace: Trace) -> dict[str, float]:
     """The forecast for a T4, and from the same replayed allocator what it holds before a step and at most in each phase."""
     chip, figures = load_catalog().chip("t4"), parameters()
-    memory = memory_forecast(trace, chip, devices=1, capacity_bytes=None, parameters=figures)
+    memory = memory_forecast(trace, Cluster(chip), parameters=figures)
     return {
         name: float(size) / MIB
         for name, size in {

@@ -21,6 +21,7 @@ import numpy as np
 from gpuwise.cost import price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.trace import Trace
 from gpuwise.trace.parallel.communication import Communication
@@ -62,7 +63,7 @@ def large_trace(operations: int) -> Trace:
 
 
 def priced(trace: Trace, chip: Chip, *, replay: bool = False) -> None:
-    price(trace, Communication(), chip, strategy=trace.header.strategy, replay=replay)
+    price(trace, Communication(), Cluster(chip), strategy=trace.header.strategy, replay=replay)
 
 
 def able(trace: Trace, catalog: Catalog) -> list[Chip]:

@@ -11,6 +11,7 @@ from gpuwise.cost.calibration import shipped
 from gpuwise.cost.rates import precisions_of
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import Header
@@ -69,8 +70,8 @@ def traces(draw, dtypes):
     return Trace(header, operations, sequence, storages, ("net",)).check()
 
 
-def step_s(trace, chip, communication=None, **options):
-    return price(trace, communication or Traffic(), chip, strategy=trace.header.strategy, **options).step_time_s.value
+def step_s(trace, chip, communication=None, **shape):
+    return price(trace, communication or Traffic(), Cluster(chip, **shape), strategy=trace.header.strategy).step_time_s.value
 
 
 @settings(deadline=None, max_examples=60)
@@ -100,7 +101,7 @@ def test_a_larger_micro_batch_never_takes_less_time(case, factor):
 @given(cases())
 def test_sums_are_exact_and_the_interval_holds_its_value(case):
     trace, chip = case
-    result = price(trace, Traffic(), chip, strategy=trace.header.strategy)
+    result = price(trace, Traffic(), Cluster(chip), strategy=trace.header.strategy)
     assert abs(sum(result.bound.values()) - 1) < 1e-9
     assert all(share >= 0 for share in result.bound.values())
     assert sum(result.memory.by_category.values()) == result.memory.peak_allocated_bytes
@@ -115,11 +116,11 @@ def test_more_traffic_or_more_devices_never_shorten_a_step(case, less, more, dev
     trace, chip = case
     small, large = sorted((less, more))
     one = step_s(trace, chip)
-    few = step_s(trace, chip, Traffic(all_reduce_bytes=small), count=devices, link=LINK)
-    many = step_s(trace, chip, Traffic(all_reduce_bytes=large), count=devices, link=LINK)
+    few = step_s(trace, chip, Traffic(all_reduce_bytes=small), devices_per_machine=devices, inside=LINK)
+    many = step_s(trace, chip, Traffic(all_reduce_bytes=large), devices_per_machine=devices, inside=LINK)
     assert one * (1 - 1e-9) <= few <= many * (1 + 1e-9)
     wider = replace(LINK, per_direction_bytes_per_s=LINK.per_direction_bytes_per_s * 2)
-    assert step_s(trace, chip, Traffic(all_reduce_bytes=large), count=devices, link=wider) <= many * (1 + 1e-9)
+    assert step_s(trace, chip, Traffic(all_reduce_bytes=large), devices_per_machine=devices, inside=wider) <= many * (1 + 1e-9)
 
 
 GROWS = {  # sizes of a kernel, and which of them may not make it quicker by growing

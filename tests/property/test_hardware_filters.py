@@ -51,13 +51,13 @@ def test_a_comparison_and_its_opposite_split_the_known(sign, size):
 @given(st.sampled_from(sorted(CATALOG.chips)), st.integers(1, 8), st.integers(1, 99_999))
 def test_device_texts_read_back(chip_id, count, machines):
     spec = parse_device(f"{chip_id}:{count}x{machines}", catalog=CATALOG)
-    assert (spec.chip.id, spec.count_per_machine, spec.machines) == (chip_id, count, machines)
+    assert (spec.chip.id, spec.cluster.devices_per_machine, spec.cluster.machines) == (chip_id, count, machines)
 
 
 @given(WORD)
 def test_a_device_is_valid_or_one_of_two_errors(text):
     with suppress(InputError, UnknownNameError):
-        assert parse_device("x" + text, catalog=CATALOG).count >= 1
+        assert parse_device("x" + text, catalog=CATALOG).cluster.devices >= 1
 
 
 VALUE = st.one_of(

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
 from gpuwise.errors import FileFormatError, NoPlanError
 from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import TERMS, Offer, Source
 from gpuwise.plan import Plan, Request, load_plan, save_plan
 from gpuwise.plan.economics.terms import Terms, bill
-from gpuwise.plan.pricing import Constraints, NoStrategy, Place, Pricer
+from gpuwise.plan.pricing import Constraints, NoStrategy, Pricer
 from gpuwise.plan.search import plan
 from gpuwise.plan.space.legal import batch_for, micro_batches
 from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
@@ -208,12 +209,14 @@ def test_more_memory_never_makes_a_fitting_strategy_unfit_or_slower(memory, more
 
     device = CATALOG.chip(chip)
     link = link_inside(device, devices, catalog=CATALOG)
-    less = PRICER.best(Place(device, devices, link, int(memory * 2**30)), Constraints(batch))
-    roomier = PRICER.best(Place(device, devices, link, int((memory + more) * 2**30)), Constraints(batch))
+    less = PRICER.best(Cluster(device, devices, inside=link, memory_bytes=int(memory * 2**30)), Constraints(batch))
+    roomier = PRICER.best(Cluster(device, devices, inside=link, memory_bytes=int((memory + more) * 2**30)), Constraints(batch))
     if isinstance(less, Forecast):
         assert isinstance(roomier, Forecast)
         assert roomier.memory.fits
-        assert PRICER.memory(less.strategy, Place(device, devices, link, int((memory + more) * 2**30))).fits
+        assert PRICER.memory(
+            less.strategy, Cluster(device, devices, inside=link, memory_bytes=int((memory + more) * 2**30))
+        ).fits
     else:
         assert isinstance(less, NoStrategy)
 

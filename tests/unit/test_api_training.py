@@ -15,6 +15,7 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.step_price import step_price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import detect_machine, load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.cpu.compile_time import drawing_s
 from gpuwise.strategy import HostSettings, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
@@ -50,8 +51,8 @@ def test_a_cpu_that_was_measured_is_forecast_as_measured(monkeypatch: pytest.Mon
 
 def test_compiled_steps_on_a_cpu_take_their_random_numbers_whoever_asks():
     source = Drawing()
-    eager = step_price(source, CPU, Strategy(), history=False)[1]
-    without = step_price(Drawing(eager=False), CPU, COMPILED, history=False)[0]
+    eager = step_price(source, Cluster(CPU), Strategy(), history=False)[1]
+    without = step_price(Drawing(eager=False), Cluster(CPU), COMPILED, history=False)[0]
     added_s = drawing_s(eager, CPU)
     expected_s = pytest.approx(without.step_time_s.value + added_s)
     assert added_s > 0.1

@@ -218,7 +218,7 @@ def test_a_cpu_is_not_priced_as_an_instance():
 def test_memory_alone_reads_no_offers():
     catalog = Catalog()
     device = device_of("t4", catalog)
-    assert (device.link, device.capacity_bytes) == (None, device.chip.usable_memory_bytes)
+    assert (device.cluster.inside, device.cluster.capacity_bytes) == (None, device.chip.usable_memory_bytes)
     assert "offer_rows" not in vars(catalog)
     assert device.usd_per_hour
     assert "offer_rows" in vars(catalog)

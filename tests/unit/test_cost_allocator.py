@@ -14,6 +14,7 @@ from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.memory.events import CATEGORY_NAMES, Events, step_events
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, KINDS, Storages, Trace, data_parallel, live_bytes
 from gpuwise.trace.presets import load_preset
@@ -219,8 +220,8 @@ H100, T4 = CATALOG.chip("h100-80gb-sxm"), CATALOG.chip("t4")
 @pytest.mark.parametrize("chip", [H100, T4], ids=lambda chip: chip.id)
 def test_the_forecast_of_a_preset_is_its_replay(accumulation: int, chip) -> None:  # type: ignore[no-untyped-def]
     trace = gpt2(accumulation=accumulation)
-    memory = memory_forecast(trace, chip, devices=1, capacity_bytes=None, parameters=parameters())
-    counted = memory_forecast(trace, chip, devices=1, capacity_bytes=None, parameters=parameters(), replay=False)
+    memory = memory_forecast(trace, Cluster(chip), parameters=parameters())
+    counted = memory_forecast(trace, Cluster(chip), parameters=parameters(), replay=False)
     assert not memory.counted_only
     assert counted.counted_only
     assert sum(memory.by_category.values()) == memory.peak_allocated_bytes
@@ -249,7 +250,7 @@ def test_a_step_still_fits_where_giving_cached_blocks_back_helps() -> None:
     trace = replace(trace, storages=storages, operations=replace(trace.operations, kind=no_product))
 
     def forecast(capacity: int | None) -> MemoryForecast:
-        return memory_forecast(trace, T4, devices=1, capacity_bytes=capacity, parameters=parameters())
+        return memory_forecast(trace, Cluster(T4, memory_bytes=capacity), parameters=parameters())
 
     ample = forecast(None)
     context = ample.device_bytes - ample.peak_reserved_bytes
@@ -267,7 +268,7 @@ def test_a_sharded_rank_is_replayed_too() -> None:
     assert family is not None
     strategy = Strategy("amp-bf16", micro_batch=4, mesh=Mesh(dp_shard=8))
     trace, _ = data_parallel(family.at(micro_batch=4, accumulation=1), strategy)
-    memory = memory_forecast(trace, H100, devices=8, capacity_bytes=None, parameters=parameters())
+    memory = memory_forecast(trace, Cluster(H100, 8), parameters=parameters())
     assert sum(memory.by_category.values()) == memory.peak_allocated_bytes
     assert memory.by_category["communication_buffer"] > 0
     assert memory.peak_allocated_bytes <= memory.peak_reserved_bytes
@@ -278,13 +279,13 @@ def test_a_sharded_rank_is_replayed_too() -> None:
     ("chip", "size_bytes"), [("t4", BLAS), ("v100-sxm2-32gb", BLAS), ("a100-80gb-sxm", BLAS), ("h100-80gb-sxm", 33_554_432)]
 )
 def test_the_workspace_of_each_architecture(chip: str, size_bytes: int) -> None:
-    memory = memory_forecast(gpt2(), CATALOG.chip(chip), devices=1, capacity_bytes=None, parameters=parameters())
+    memory = memory_forecast(gpt2(), Cluster(CATALOG.chip(chip)), parameters=parameters())
     assert memory.by_category["workspace"] == 2 * size_bytes
 
 
 def test_a_cpu_rounds_and_caches_nothing() -> None:
     trace = small_trace()
-    memory = memory_forecast(trace, CATALOG.chip("xeon-8380"), devices=1, capacity_bytes=None, parameters=parameters())
+    memory = memory_forecast(trace, Cluster(CATALOG.chip("xeon-8380")), parameters=parameters())
     assert memory.peak_allocated_bytes == memory.peak_reserved_bytes == memory.device_bytes
     assert memory.peak_allocated_bytes == live_bytes(trace, granule_bytes=1).peak_bytes <= live_bytes(trace).peak_bytes
     assert sum(memory.by_category.values()) == memory.peak_allocated_bytes

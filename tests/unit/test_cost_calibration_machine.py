@@ -23,6 +23,7 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.price import price
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.hardware import Catalog, Chip
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.detect import Cpu, local_cpu_chip
 from gpuwise.hardware.measured_chip import _with
 from gpuwise.measure.calibration_file import HEAD, check_writable, write
@@ -64,7 +65,7 @@ def good(folder: Path) -> str:
 
 def forecast(chip: Chip) -> Forecast:
     trace = small_trace()
-    return price(trace, Communication(), chip, strategy=trace.header.strategy)
+    return price(trace, Communication(), Cluster(chip), strategy=trace.header.strategy)
 
 
 def warned(act: Any, *arguments: Any) -> tuple[Any, list[str]]:

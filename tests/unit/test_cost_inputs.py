@@ -13,7 +13,7 @@ from trace_samples import small_trace
 
 import gpuwise
 from gpuwise.cli.main import main
-from gpuwise.cost.inputs import STAGING_BYTES_PER_S, Input, copied_bytes, input_s
+from gpuwise.cost.inputs import STAGING_BYTES_PER_S, DataPipeline, Input, copied_bytes, input_s
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
@@ -56,7 +56,7 @@ def test_a_copy_takes_the_host_link_as_far_as_links_are_used() -> None:
 
 
 def test_pageable_memory_is_slower_and_the_step_waits_for_it() -> None:
-    pinned, pageable = (input_s(fed_trace(), T4, prefetched=prefetched) for prefetched in (True, False))
+    pinned, pageable = (input_s(fed_trace(), T4, DataPipeline(prefetched=prefetched)) for prefetched in (True, False))
     assert pageable.copy_s == pytest.approx(pinned.copy_s + BATCH_BYTES / STAGING_BYTES_PER_S)
     assert pageable.exposed_s(1.0) == pageable.copy_s
     assert pinned.exposed_s(1.0) == 0
@@ -77,21 +77,21 @@ def test_the_slowest_of_step_copy_and_loader_sets_the_pace() -> None:
 
 
 def test_the_loader_serves_the_samples_of_all_devices_of_a_machine() -> None:
-    alone = input_s(fed_trace(2), T4, loader_samples_per_s=100)
-    eight = input_s(fed_trace(2), T4, loader_samples_per_s=100, samples=8 * 8)
+    alone = input_s(fed_trace(2), T4, DataPipeline(100))
+    eight = input_s(fed_trace(2), T4, DataPipeline(100), samples=8 * 8)
     assert alone.loader_s == pytest.approx(8 / 100)
     assert eight.loader_s == pytest.approx(64 / 100)
 
 
 def test_loading_is_not_priced_unasked_and_says_which_flag_does() -> None:
     assert any("not priced" in note and "--loader-samples-per-s" in note for note in input_s(fed_trace(), T4).notes)
-    assert not any("not priced" in note for note in input_s(fed_trace(), T4, loader_samples_per_s=5).notes)
+    assert not any("not priced" in note for note in input_s(fed_trace(), T4, DataPipeline(5)).notes)
 
 
 @pytest.mark.parametrize("rate", [0, -1, math.inf, math.nan, True, "fast"])
 def test_a_rate_that_is_no_positive_number_is_refused(rate: Any) -> None:
     with pytest.raises(InputError, match="--loader-samples-per-s must be a number above 0"):
-        input_s(fed_trace(), T4, loader_samples_per_s=rate)
+        input_s(fed_trace(), T4, DataPipeline(rate))
 
 
 def test_a_slow_loader_bounds_the_step_and_a_fast_one_changes_nothing() -> None:

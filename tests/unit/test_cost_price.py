@@ -7,6 +7,7 @@ import pytest
 
 from gpuwise.cost import price
 from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationEntry, CalibrationFile, Term, shipped, step_spread
+from gpuwise.cost.inputs import DataPipeline
 from gpuwise.cost.interval import level_shares
 from gpuwise.cost.kernels import classes, kernel_times
 from gpuwise.cost.parameters import parameters
@@ -14,6 +15,7 @@ from gpuwise.cost.rates import family, precisions_of, sustained_tensor_share, un
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip, Link, Source
 from gpuwise.plan.space.legal import precisions_for
 from gpuwise.strategy import PRECISIONS, Mesh, Strategy
@@ -92,7 +94,13 @@ def training(**options):
 
 
 def forecast(trace, chip=H100, communication=ALONE, **options):
-    return price(trace, communication, chip, strategy=options.pop("strategy", trace.header.strategy), **options)
+    shape = {
+        name: options.pop(name)
+        for name in ("devices_per_machine", "machines", "inside", "between", "memory_bytes")
+        if name in options
+    }
+    strategy = options.pop("strategy", trace.header.strategy)
+    return price(trace, communication, Cluster(chip, **shape), strategy=strategy, **options)
 
 
 def test_a_step_of_one_large_kernel_takes_as_long_as_the_kernel_or_longer_where_power_is_short():
@@ -131,7 +139,7 @@ def test_bounds_sum_to_one_and_name_what_limits():
 
 
 def test_throughput_counts_units_over_all_devices():
-    result = forecast(training(samples=4), communication=ALONE, count=8, link=FAST)
+    result = forecast(training(samples=4), communication=ALONE, devices_per_machine=8, inside=FAST)
     assert result.count == 8
     assert result.throughput == pytest.approx(4 * 128 * 8 / result.step_time_s.value)
     assert result.throughput_unit == "tokens/s"
@@ -277,7 +285,9 @@ def test_fp32_in_passes_of_bf16_is_priced_and_planned_alike(name):
 
 def test_unverified_figures_that_were_used_are_named_in_one_line():
     def named(chip, **options):
-        found = forecast(training(**options), chip=chip, communication=Traffic(10**6), count=2, link=FAST).assumptions
+        found = forecast(
+            training(**options), chip=chip, communication=Traffic(10**6), devices_per_machine=2, inside=FAST
+        ).assumptions
         (line,) = [text for text in found if text.startswith("unverified")]
         return line.split(": ")[1].split(", ")
 
@@ -290,21 +300,21 @@ def test_unverified_figures_that_were_used_are_named_in_one_line():
 def test_the_ring_formula_prices_an_all_reduce():
     trace = make_trace([(gemm(64, 64, 64), "forward", "m")])
     alone = forecast(trace).step_time_s.value
-    eight = forecast(trace, communication=Traffic(all_reduce_bytes=10**10, calls=1), count=8, link=FAST)
+    eight = forecast(trace, communication=Traffic(all_reduce_bytes=10**10, calls=1), devices_per_machine=8, inside=FAST)
     added = eight.step_time_s.value - alone
     assert added == pytest.approx(2 * 7 / 8 * 1e10 / 200e9 + parameters().call_latency_s, rel=1e-3)
     assert eight.bound["communication"] > 0.9
 
 
 def test_the_backward_pass_hides_an_exchange():
-    hidden = forecast(training(), communication=Traffic(all_reduce_bytes=10**6, calls=1), count=8, link=FAST)
+    hidden = forecast(training(), communication=Traffic(all_reduce_bytes=10**6, calls=1), devices_per_machine=8, inside=FAST)
     assert hidden.bound["communication"] < 0.05
 
 
 def test_accumulation_hides_gathers_behind_every_micro_batch_and_the_all_reduce_behind_the_last():
     gathers = Traffic(all_gather_bytes=4 * 10**8, calls=4)
     reduces = Traffic(all_reduce_bytes=2 * 10**8, calls=1)
-    ten = {"count": 8, "link": replace(FAST, allreduce_busbw_bytes_per_s=100e9)}
+    ten = {"devices_per_machine": 8, "inside": replace(FAST, allreduce_busbw_bytes_per_s=100e9)}
     trace = training(accumulation=16)
     hidden = forecast(trace, communication=gathers, **ten).bound["communication"]
     exposed = forecast(trace, communication=reduces, **ten).bound["communication"]
@@ -315,24 +325,24 @@ def test_the_network_bounds_machines_by_their_whole_line_rate():
     network = Link("net", "network", "scale-out", per_direction_bytes_per_s=50e9, allreduce_busbw_bytes_per_s=40e9)
     trace = make_trace([(gemm(64, 64, 64), "forward", "m")])
     work = Traffic(all_reduce_bytes=10**10, calls=1)
-    result = forecast(trace, communication=work, count=8, machines=2, link=FAST, link_between=network)
+    result = forecast(trace, communication=work, devices_per_machine=8, machines=2, inside=FAST, between=network)
     assert result.count == 16
     assert result.step_time_s.value == pytest.approx(2 * 15 / 16 * 1e10 / 40e9, rel=0.01)
 
 
 def test_an_exchange_over_an_unknown_link_is_refused():
     with pytest.raises(UnsupportedError, match="inside the machine"):
-        forecast(training(), communication=Traffic(all_reduce_bytes=10**9, calls=1), count=2)
+        forecast(training(), communication=Traffic(all_reduce_bytes=10**9, calls=1), devices_per_machine=2)
 
 
 def test_devices_below_one_are_refused():
     with pytest.raises(InputError):
-        forecast(training(), count=0)
+        forecast(training(), devices_per_machine=0)
 
 
 def test_price_and_mesh_are_reported():
     strategy = Strategy(precision="amp-bf16", micro_batch=4, mesh=Mesh(dp_shard=2))
-    result = forecast(training(), count=2, strategy=strategy, usd_per_hour=3.5)
+    result = forecast(training(), devices_per_machine=2, strategy=strategy, usd_per_hour=3.5)
     assert result.usd_per_hour == 3.5
     assert result.strategy is strategy
     assert result.provenance["step_time_s"] in PROVENANCE.values()
@@ -381,7 +391,7 @@ def test_an_exchange_widens_the_interval():
     trace = make_trace([(gemm(4096, 4096, 4096), "forward", "m")])
     alone = forecast(trace, calibration=figures).step_time_s
     work = Traffic(all_reduce_bytes=10**10, calls=1)
-    eight = forecast(trace, communication=work, count=8, link=FAST, calibration=figures).step_time_s
+    eight = forecast(trace, communication=work, devices_per_machine=8, inside=FAST, calibration=figures).step_time_s
     assert eight.high / eight.value > alone.high / alone.value
 
 
@@ -411,14 +421,14 @@ def test_a_slow_data_pipeline_bounds_the_step():
     ready = forecast(training())
     assert ready.bound["input"] == 0
     assert any("--loader-samples-per-s" in note for note in ready.assumptions)
-    slow = forecast(training(), loader_samples_per_s=4 / (2 * ready.step_time_s.value))
+    slow = forecast(training(), data=DataPipeline(4 / (2 * ready.step_time_s.value)))
     assert slow.step_time_s.value == pytest.approx(2 * ready.step_time_s.value)
     assert slow.bound["input"] == pytest.approx(0.5)
     assert sum(slow.bound.values()) == pytest.approx(1)
-    fast = forecast(training(), loader_samples_per_s=1e9)
+    fast = forecast(training(), data=DataPipeline(1e9))
     assert fast.step_time_s == ready.step_time_s
     with pytest.raises(InputError, match="loader"):
-        forecast(training(), loader_samples_per_s=0)
+        forecast(training(), data=DataPipeline(0))
 
 
 def test_why_names_what_bounds_most_and_a_way_out():
@@ -432,10 +442,13 @@ def test_why_names_what_bounds_most_and_a_way_out():
     small = make_trace([(operation("elementwise", bytes_read=64, bytes_written=64), "forward", "m")], repeat=1000)
     assert "--micro-batch" in forecast(small).why
     shared = forecast(
-        make_trace([(gemm(64, 64, 64), "forward", "m")]), communication=Traffic(10**10, calls=1), count=8, link=FAST
+        make_trace([(gemm(64, 64, 64), "forward", "m")]),
+        communication=Traffic(10**10, calls=1),
+        devices_per_machine=8,
+        inside=FAST,
     )
     assert shared.why.startswith("communication bounds")
-    waits = forecast(training(), loader_samples_per_s=1)
+    waits = forecast(training(), data=DataPipeline(1))
     assert "data pipeline" in waits.why
     assert waits.to_dict()["why"] == waits.why
 
@@ -463,7 +476,7 @@ def test_older_chips_have_the_smaller_workspace_and_inference_one_of_them():
 
 
 def test_devices_that_talk_hold_a_communicator():
-    one, two = (forecast(training(), count=n).memory.device_bytes for n in (1, 2))
+    one, two = (forecast(training(), devices_per_machine=n).memory.device_bytes for n in (1, 2))
     assert two - one == parameters().communicator_bytes
 
 
@@ -474,7 +487,7 @@ def test_a_cpu_has_no_workspace_no_context_and_the_memory_of_its_machine():
         precision="fp32",
         storages=[kept(10**6, "parameter", BEFORE, 1)],
     )
-    memory = forecast(trace, chip=cpu, capacity_bytes=10**9).memory
+    memory = forecast(trace, chip=cpu, memory_bytes=10**9).memory
     assert memory.peak_allocated_bytes == memory.device_bytes == 10**6
     assert memory.capacity_bytes == 10**9
     assert forecast(trace, chip=cpu).memory.fits is None

@@ -14,6 +14,7 @@ from gpuwise.cost.memory.peak import TOP, peak_of
 from gpuwise.cost.memory.timeline import timeline
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.presets import load_preset
@@ -49,7 +50,7 @@ def assert_exact(found):
 def test_categories_sum_to_the_peak_exactly(micro_batch, width, layers, accumulation, recompute, chip):
     strategy = Strategy(recompute=recompute)
     trace = synthetic_trace(micro_batch=micro_batch, width=width, layers=layers, strategy=strategy)
-    found = timeline(trace.with_accumulation(accumulation), CATALOG.chip(chip))
+    found = timeline(trace.with_accumulation(accumulation), Cluster(CATALOG.chip(chip)))
     assert_exact(found)
     assert len(found.phase) == len(found.start_s) - 1 == found.size_bytes.shape[1]
     assert (found.start_s[1:] >= found.start_s[:-1]).all()
@@ -61,31 +62,31 @@ def test_categories_sum_to_the_peak_exactly(micro_batch, width, layers, accumula
 def test_real_steps_sum_exactly_too(job, micro_batch, chip):
     trace = of_preset(job, precision="amp-bf16", micro_batch=micro_batch)
     for accumulation in (1, 3):
-        assert_exact(timeline(trace.with_accumulation(accumulation), CATALOG.chip(chip)))
+        assert_exact(timeline(trace.with_accumulation(accumulation), Cluster(CATALOG.chip(chip))))
 
 
 def test_it_is_exact_where_cached_blocks_had_to_be_given_back():
     trace, chip = of_preset("llama3-8b", precision="bf16", recompute="full"), CATALOG.chip("h100-80gb-sxm")
-    free = memory_forecast(trace, chip, devices=1, capacity_bytes=None, parameters=parameters())
+    free = memory_forecast(trace, Cluster(chip), parameters=parameters())
     outside = free.device_bytes - free.peak_reserved_bytes
     tight = (free.peak_allocated_bytes + free.peak_reserved_bytes * 9) // 10 + outside
-    found = timeline(trace, chip, capacity_bytes=tight)
+    found = timeline(trace, Cluster(chip, memory_bytes=tight))
     assert found.memory.cache_releases > 0
     assert_exact(found)
 
 
 def test_phases_follow_each_other_and_recomputation_is_marked():
-    found = timeline(of_preset("gpt2", precision="amp-bf16", recompute="full"), CATALOG.chip("rtx-4090"))
+    found = timeline(of_preset("gpt2", precision="amp-bf16", recompute="full"), Cluster(CATALOG.chip("rtx-4090")))
     assert [phase for phase, _, _ in found.spans] == ["forward", "backward", "optimizer"]
     assert len(found.recomputes) == 12
     begin, end = found.spans[1][1:]
     assert all(begin <= a < b <= end for a, b in found.recomputes)
-    assert not timeline(of_preset("gpt2", precision="amp-bf16"), CATALOG.chip("rtx-4090")).recomputes
+    assert not timeline(of_preset("gpt2", precision="amp-bf16"), Cluster(CATALOG.chip("rtx-4090"))).recomputes
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_sampled_columns_keep_the_peak():
-    found = timeline(of_preset("gpt2", precision="amp-bf16", micro_batch=4), CATALOG.chip("rtx-4090"))
+    found = timeline(of_preset("gpt2", precision="amp-bf16", micro_batch=4), Cluster(CATALOG.chip("rtx-4090")))
     for columns in (1, 60, 700):
         sampled = found.sampled(columns)
         assert sampled.shape == (len(found.categories), columns)

@@ -52,9 +52,14 @@ def test_names_that_do_not_name_one_chip(text, told):
 
 def test_device_texts():
     spec = parse_device("h100-sxm:8x4", catalog=CATALOG)
-    assert (spec.chip.id, spec.count_per_machine, spec.machines, spec.count) == ("h100-80gb-sxm", 8, 4, 32)
-    assert spec.link.id == "nvlink4"
-    assert parse_device("rtx-4090", catalog=CATALOG).count == 1
+    assert (spec.chip.id, spec.cluster.devices_per_machine, spec.cluster.machines, spec.cluster.devices) == (
+        "h100-80gb-sxm",
+        8,
+        4,
+        32,
+    )
+    assert spec.cluster.inside.id == "nvlink4"
+    assert parse_device("rtx-4090", catalog=CATALOG).cluster.devices == 1
 
 
 @pytest.mark.parametrize("text", ["t4:", "t4:0", "t4:-1", "t4:8x0", "t4:8x", "t4:1.5", "t4:9999999", ":8", "", "t4:８"])
@@ -84,7 +89,7 @@ def test_more_devices_than_a_machine_holds_are_named_as_several(text, told):
 
 @pytest.mark.parametrize("text", ["h100-sxm:8", "a100-40gb-sxm:16", "a100-80gb-pcie:8", "tpu-v5e:256", "gb200:72", "t4:16"])
 def test_a_machine_holds_its_domain_and_what_is_sold(text):
-    assert parse_device(text, catalog=CATALOG).machines == 1
+    assert parse_device(text, catalog=CATALOG).cluster.machines == 1
 
 
 def test_a_slip_of_the_hand_is_no_cluster():
@@ -281,7 +286,7 @@ def test_machine_with_gpus(monkeypatch):
     assert (machine.chip.id, machine.count, machine.link.id) == ("l4", 2, "pcie4x16")
     assert "2 × NVIDIA L4" in machine.name
     spec = parse_device("here", catalog=CATALOG)
-    assert (spec.chip.id, spec.count) == ("l4", 2)
+    assert (spec.chip.id, spec.cluster.devices) == ("l4", 2)
     assert "here" in spec.assumed[0]
 
 

@@ -12,6 +12,7 @@ from test_plan_synthetic import synthetic_trace
 from gpuwise.cost import price
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
@@ -60,7 +61,7 @@ def prices(
     step_s: Callable[[Strategy], float], *, images: bool = False, fits: Callable[[Strategy], bool] = lambda strategy: True
 ) -> tuple[Price, list[Strategy]]:
     """A Price with these steps, and the list of what it was asked."""
-    base = price(synthetic_trace(micro_batch=1), Communication(), CPU, count=1, capacity_bytes=2**40, strategy=Strategy())
+    base = price(synthetic_trace(micro_batch=1), Communication(), Cluster(CPU, memory_bytes=2**40), strategy=Strategy())
     asked: list[Strategy] = []
 
     def of(strategy: Strategy) -> tuple[Forecast, Trace]:

@@ -12,6 +12,7 @@ from gpuwise.cost import price
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Machine
 from gpuwise.plan.cpu import choice as cpu_choice
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S
@@ -31,7 +32,7 @@ def planned(own, *, samples: int = LONG, **wanted) -> Plan:
 
 def own(strategy: Strategy, *, capacity_bytes: int = 64 * 2**30) -> tuple[Forecast, Trace]:
     trace = trace_of(strategy, images=True).with_accumulation(strategy.accumulation)
-    return price(trace, Communication(), CPU, capacity_bytes=capacity_bytes, strategy=strategy), trace
+    return price(trace, Communication(), Cluster(CPU, memory_bytes=capacity_bytes), strategy=strategy), trace
 
 
 def test_without_own_traces_all_is_as_recorded():

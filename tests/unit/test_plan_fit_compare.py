@@ -14,12 +14,13 @@ from gpuwise.cost.offload import host_link, lengthened, offload
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware import link_inside, load_catalog, parse_device
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compare import compare
 from gpuwise.plan.fit.fit import fit
 from gpuwise.plan.fit.techniques import techniques
 from gpuwise.plan.fit.types import LEAST_TIME
 from gpuwise.plan.space.micro_batch import largest_counted, serves
-from gpuwise.plan.traces import Place, Traces
+from gpuwise.plan.traces import Traces
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
@@ -29,10 +30,10 @@ SMALL = {"width": 2048, "layers": 4}
 BIG = {"width": 8192, "layers": 40}  # 2.7 G parameters: 43 GB of state
 
 
-def fitted(chip="rtx-4090", *, source=None, shape=None, asked=None, **options):
+def fitted(chip="rtx-4090", *, devices=1, link=None, source=None, shape=None, asked=None, **options):
     return fit(
         source or synthetic_source(**(shape or SMALL)),
-        CATALOG.chip(chip),
+        Cluster(CATALOG.chip(chip), devices, inside=link),
         catalog=CATALOG,
         asked=asked or Strategy(optimizer="adamw"),
         **options,
@@ -50,7 +51,14 @@ def preset(name, on="h100-80gb-sxm", *, precision=None, micro_batch=None, **aske
             raise UnsupportedError(f"no recording of {strategy}")
         return family
 
-    return fit(source, CATALOG.chip(on), catalog=CATALOG, asked=Strategy(**asked), precision=precision, micro_batch=micro_batch)
+    return fit(
+        source,
+        Cluster(CATALOG.chip(on)),
+        catalog=CATALOG,
+        asked=Strategy(**asked),
+        precision=precision,
+        micro_batch=micro_batch,
+    )
 
 
 def row(result, technique):
@@ -69,10 +77,10 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not():
 def test_the_largest_micro_batch_is_the_allocators_not_that_of_counted_bytes():
     found = fitted()
     traces = Traces(synthetic_source(**SMALL), optimizer="adamw")
-    asked, place = found.rows[0].strategy, Place(CATALOG.chip("rtx-4090"), 1, None, found.capacity_bytes)
-    assert found.largest_micro_batch < largest_counted(traces, asked, place)
-    assert serves(traces, asked, place)
-    assert not serves(traces, asked.but(micro_batch=found.largest_micro_batch + 1), place)
+    asked, cluster = found.rows[0].strategy, Cluster(CATALOG.chip("rtx-4090"), memory_bytes=found.capacity_bytes)
+    assert found.largest_micro_batch < largest_counted(traces, asked, cluster)
+    assert serves(traces, asked, cluster)
+    assert not serves(traces, asked.but(micro_batch=found.largest_micro_batch + 1), cluster)
 
 
 def test_techniques_are_compared_at_an_equal_micro_batch():
@@ -184,7 +192,7 @@ def test_what_does_not_fit_names_what_would():
     assert devices is not None
     link = link_inside(CATALOG.chip("rtx-4090"), devices, catalog=CATALOG)
     asked = Strategy(optimizer="adamw", mesh=Mesh(dp_shard=devices))
-    assert fitted(shape=BIG, asked=asked, count=devices, link=link, precision="amp-bf16").fits
+    assert fitted(shape=BIG, asked=asked, devices=devices, link=link, precision="amp-bf16").fits
 
 
 def test_the_nearest_combination_fits_and_needs_each_of_its_parts():
@@ -257,7 +265,7 @@ def test_inference_has_neither_recompute_nor_shards():
 
 
 def test_more_devices_than_the_shards_offered_are_fine():
-    assert fitted("h100-80gb-sxm", count=16, link=link_inside(CATALOG.chip("h100-80gb-sxm"), 16, catalog=CATALOG)).fits
+    assert fitted("h100-80gb-sxm", devices=16, link=link_inside(CATALOG.chip("h100-80gb-sxm"), 16, catalog=CATALOG)).fits
 
 
 def test_a_precision_the_chip_lacks_is_refused():

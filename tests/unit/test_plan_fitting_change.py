@@ -15,9 +15,9 @@ from gpuwise import api
 from gpuwise.cli.main import main
 from gpuwise.errors import DoesNotFitError, UnsupportedError
 from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange, fitting_change
 from gpuwise.plan.fit.fit import fit
-from gpuwise.plan.traces import Place
 from gpuwise.strategy import Strategy
 from gpuwise.trace.presets import load_preset
 
@@ -35,11 +35,11 @@ def asked_of(
     chip: str = "rtx-4090",
     **more,
 ):
-    place = Place(CATALOG.chip(chip), 1, None, int(capacity_gib * GIB))
+    cluster = Cluster(CATALOG.chip(chip), memory_bytes=int(capacity_gib * GIB))
     source = source or synthetic_source(**BIG)
     host = None if host_gib is None else int(host_gib * GIB)
     asked = asked or Strategy("amp-bf16", optimizer="adamw")
-    return fitting_change(FitProblem(source, asked, place, CATALOG, {}, host, job="j", **more))
+    return fitting_change(FitProblem(source, asked, cluster, CATALOG, {}, host, job="j", **more))
 
 
 def recorded(name: str):
@@ -81,11 +81,10 @@ def test_nothing_lighter_on_the_ladder_fits():
     answer = asked_of(30)
     rows = fit(
         synthetic_source(**BIG),
-        CATALOG.chip("rtx-4090"),
+        Cluster(CATALOG.chip("rtx-4090"), memory_bytes=int(30 * GIB)),
         catalog=CATALOG,
         precision="amp-bf16",
         asked=Strategy("amp-bf16", optimizer="adamw"),
-        capacity_bytes=int(30 * GIB),
     ).rows
     fits = {row.technique for row in rows if row.largest_micro_batch and row.memory.device_bytes <= 0.95 * 30 * GIB}
     earlier = {"selective recompute", "full recompute", "optimizer in backward"}
@@ -112,12 +111,12 @@ def test_where_nothing_fits_it_says_what_was_not_tried():
 
 def test_samples_are_shortened_last():
     source = recorded("llama2-7b")
-    place = Place(CATALOG.chip("rtx-3060-12gb"), 1, None, int(11.86 * GIB))
+    cluster = Cluster(CATALOG.chip("rtx-3060-12gb"), memory_bytes=int(11.86 * GIB))
     long = fitting_change(
         FitProblem(
             source,
             Strategy("amp-bf16"),
-            place,
+            cluster,
             CATALOG,
             {"seq_len": 16384},
             64 * GIB,

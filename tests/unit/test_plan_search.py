@@ -318,9 +318,9 @@ def test_what_is_shown_has_its_memory_replayed_once_for_a_strategy_and_chip(monk
     replays = []
     counted = pricing.memory_forecast
 
-    def watched(trace, chip, **arguments):
-        replays.append((trace.header.strategy, chip.id)) if arguments.get("replay", True) else None
-        return counted(trace, chip, **arguments)
+    def watched(trace, cluster, **arguments):
+        replays.append((trace.header.strategy, cluster.chip.id)) if arguments.get("replay", True) else None
+        return counted(trace, cluster, **arguments)
 
     monkeypatch.setattr(pricing, "memory_forecast", watched)
     offers = [offer(usd_per_hour=1 + i / 10) for i in range(6)]
@@ -333,9 +333,9 @@ def test_what_is_shown_has_its_memory_replayed_once_for_a_strategy_and_chip(monk
 def test_a_finalist_that_the_allocator_cannot_serve_gives_its_place_to_the_next(monkeypatch):
     replayed = Pricer.replayed
 
-    def none_on_the_4090(self, strategy, place):
-        memory = replayed(self, strategy, place)
-        return replace(memory, device_bytes=2 * memory.capacity_bytes, fits=False) if place.chip.id == "rtx-4090" else memory
+    def none_on_the_4090(self, strategy, cluster):
+        memory = replayed(self, strategy, cluster)
+        return replace(memory, device_bytes=2 * memory.capacity_bytes, fits=False) if cluster.chip.id == "rtx-4090" else memory
 
     offers = [offer(usd_per_hour=0.1), offer("h100-80gb-sxm", 3.0)]
     assert planned(Request(samples=10**9), *offers, width=2048).best.device == "rtx-4090"
@@ -352,8 +352,8 @@ def test_a_finalist_takes_a_smaller_micro_batch_where_the_allocator_leaves_littl
     counted = planned(Request(samples=10**6, global_batch=4096, limit=None), offer(), width=2048).best
     replayed = Pricer.replayed
 
-    def a_third_more(self, strategy, place):
-        memory = replayed(self, strategy, place)
+    def a_third_more(self, strategy, cluster):
+        memory = replayed(self, strategy, cluster)
         needed = memory.device_bytes * 4 // 3
         return replace(memory, device_bytes=needed, fits=needed <= memory.capacity_bytes)
 

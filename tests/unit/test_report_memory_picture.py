@@ -14,6 +14,7 @@ from gpuwise.cost.memory.events import CATEGORY_NAMES
 from gpuwise.cost.memory.timeline import timeline
 from gpuwise.errors import InputError, MissingDependencyError
 from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.report.memory_picture import LOOK, save_picture, text_picture
 from gpuwise.trace.presets import load_preset
 
@@ -21,7 +22,7 @@ from gpuwise.trace.presets import load_preset
 @pytest.fixture(scope="module")
 def gpt2():
     family = load_preset("gpt2", precision="amp-bf16", recompute="full")
-    return timeline(family.at(micro_batch=4), load_catalog().chip("rtx-4090"))
+    return timeline(family.at(micro_batch=4), Cluster(load_catalog().chip("rtx-4090")))
 
 
 def test_every_category_has_a_look_of_its_own():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
 from gpuwise.api.step_price import step_price
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.strategy import Strategy
@@ -50,7 +51,7 @@ def cpu_settings(
 
 def own_price(source: StepSource, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:
     """What steps of a job cost on the CPU of this machine, traced with its kernels. Arguments as for `cpu_settings`."""
-    return partial(step_price, source.with_own_kernels(), chip, count=1, capacity_bytes=capacity_bytes, history=history)
+    return partial(step_price, source.with_own_kernels(), Cluster(chip, memory_bytes=capacity_bytes), history=history)
 
 
 def has_compiler() -> bool:

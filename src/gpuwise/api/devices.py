@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec, check_inside, parse_device
 from gpuwise.hardware.links import link_between, link_inside
 from gpuwise.hardware.prices import is_outlier, median_prices, share_of_median
@@ -16,9 +17,12 @@ from gpuwise.strategy import Mesh
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of device, how many and how connected.
+    """What `--on` names, with the offer that its links and its price are taken from.
 
-    spec: as parsed. count: devices in one machine. Offers are read when first asked for: memory alone needs none.
+    Attributes:
+        spec: the parsed text.
+        count: devices in one machine.
+        catalog: of links and offers. Offers are read when first needed; memory alone needs none.
     """
 
     spec: DeviceSpec
@@ -56,10 +60,9 @@ class Device:
             assumed.append(f"price of {where} as of {self.offer.as_of}, the cheapest on demand{odd}; {others}")
         return tuple(assumed)
 
-    @property
-    def capacity_bytes(self) -> int | None:
-        """What programs can use of one device's memory, None where unknown."""
-        return self.spec.memory_bytes
+    @cached_property
+    def cluster(self) -> Cluster:
+        return replace(self.spec.cluster, devices_per_machine=self.count, inside=self.link, between=self.link_between)
 
     @property
     def chip(self) -> Chip:
@@ -67,7 +70,7 @@ class Device:
 
     @property
     def machines(self) -> int:
-        return self.spec.machines
+        return self.spec.cluster.machines
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -97,11 +100,12 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     Raises UnknownNameError, InputError where text and mesh disagree, or UnsupportedError.
     """
     spec = parse_device(text, catalog=catalog)
-    count = spec.count_per_machine if ":" in text or mesh is None else mesh.devices
-    check_inside(spec.chip, count, machines=spec.machines, catalog=catalog)
-    if mesh is not None and mesh.devices != count * spec.machines:
+    machines = spec.cluster.machines
+    count = spec.cluster.devices_per_machine if ":" in text or mesh is None else mesh.devices
+    check_inside(spec.chip, count, machines=machines, catalog=catalog)
+    if mesh is not None and mesh.devices != count * machines:
         raise InputError(
-            f"the mesh is of {mesh.devices} devices, but {text!r} names {count * spec.machines}.",
+            f"the mesh is of {mesh.devices} devices, but {text!r} names {count * machines}.",
             [f"--on {text.partition(':')[0]}:{mesh.devices}"],
         )
     device = Device(spec, count, catalog)
@@ -133,6 +137,6 @@ def _network(spec: DeviceSpec, catalog: Catalog) -> Link:
     if not found:
         raise UnsupportedError(
             f"the catalog does not say how machines of {spec.chip.id} are connected.",
-            [f"ask for one machine: {spec.chip.id}:{spec.count_per_machine}"],
+            [f"ask for one machine: {spec.cluster.chip.id}:{spec.cluster.devices_per_machine}"],
         )
     return max(found, key=lambda pair: pair[0])[1]

@@ -11,8 +11,8 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.sources import SavedSource, source_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange, fitting_change
-from gpuwise.plan.traces import Place
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Strategy
 
@@ -21,10 +21,9 @@ def fitting_change_of(source: StepSource, device: Device, asked: Strategy) -> Fi
     """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
     if device.machines > 1:
         return None
-    place = Place(device.chip, device.count, device.link, device.capacity_bytes)
     try:
         return fitting_change(
-            fit_problem_of(source, place, asked, device.catalog, target=device.target, host_bytes=host_bytes(device))
+            fit_problem_of(source, device.cluster, asked, device.catalog, target=device.target, host_bytes=host_bytes(device))
         )
     except GpuwiseError as error:
         warnings.warn(f"what would fit is not known: {error.what}", stacklevel=2)
@@ -32,20 +31,19 @@ def fitting_change_of(source: StepSource, device: Device, asked: Strategy) -> Fi
 
 
 def fit_problem_of(
-    source: StepSource, place: Place, asked: Strategy, catalog: Catalog, *, target: str, host_bytes: int | None
+    source: StepSource, cluster: Cluster, asked: Strategy, catalog: Catalog, *, target: str, host_bytes: int | None
 ) -> FitProblem:
     """The FitProblem for a source."""
-    here = f"{place.chip.id}:{place.count}" if place.count > 1 else place.chip.id
     return FitProblem(
         partial(source, target=target),
         asked,
-        place,
+        cluster,
         catalog,
         source.sizes,
         host_bytes,
         at_other_lengths(source, target),
         source.argument,
-        here,
+        cluster.name,
     )
 
 

@@ -13,6 +13,7 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.api.step_price import step_price
 from gpuwise.cost import Forecast
+from gpuwise.cost.inputs import DataPipeline
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
@@ -109,7 +110,11 @@ def _in_precision(
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
             # As `train` would, but for compiling, which depends on how long the run is.
             choice = cpu_settings(
-                source, device.chip, strategy, capacity_bytes=device.capacity_bytes, given=asked.keys() & {"channels_last"}
+                source,
+                device.chip,
+                strategy,
+                capacity_bytes=device.cluster.capacity_bytes,
+                given=asked.keys() & {"channels_last"},
             )
             strategy, reasons = choice.strategy, choice.reasons
         layout = ", channels-last" if strategy.channels_last and not asked.get("channels_last") else ""
@@ -143,15 +148,10 @@ def _priced(
     history = history and loader_samples_per_s is None and device.spec.machine is not None
     result, trace = step_price(
         source,
-        device.chip,
+        device.cluster,
         strategy,
         history=history,
-        count=device.count,
-        machines=device.machines,
-        link=device.link,
-        link_between=device.link_between,
+        data=DataPipeline(loader_samples_per_s),
         usd_per_hour=device.usd_per_hour,
-        capacity_bytes=device.capacity_bytes,
-        loader_samples_per_s=loader_samples_per_s,
     )
     return Priced(replace(result, assumptions=(*assumed, *result.assumptions)), trace, device)

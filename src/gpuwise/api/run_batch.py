@@ -12,10 +12,10 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Chip
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
-from gpuwise.plan.traces import Place
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def batch_in_memory(
         if family.header.own_step:
             ladder = [each.but(accumulation=1) for each in ladder]
         known = [each for each in ladder if family.covers({"micro_batch": each.micro_batch})]
-        found = pricer.largest(known, Place(chip, 1, None, capacity_bytes)) if known else None
+        found = pricer.largest(known, Cluster(chip, memory_bytes=capacity_bytes)) if known else None
     except GpuwiseError:
         found = None
     if found is not None:

@@ -12,8 +12,10 @@ from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.api.step_price import step_price
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.cost import Forecast
+from gpuwise.cost.inputs import DataPipeline
 from gpuwise.errors import GpuwiseError, InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import flags_of, job_word, strategy_of
@@ -191,12 +193,10 @@ def _forecast(source: StepSource, strategy: Strategy, here: Here, host: HostSett
     # On a GPU the next batch is copied while a step computes.
     return step_price(
         source,
-        here.chip,
+        Cluster(here.chip, memory_bytes=here.capacity_bytes),
         strategy,
         history=True,
-        count=1,
-        capacity_bytes=here.capacity_bytes,
-        prefetched=host.prefetch != 0,
+        data=DataPipeline(prefetched=host.prefetch != 0),
     )[0]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuwise.api.devices import target_of
 from gpuwise.api.measured import as_last_measured
 from gpuwise.api.source import StepSource
 from gpuwise.cost import Forecast
-from gpuwise.hardware import Chip, load_catalog
+from gpuwise.cost.inputs import READY, DataPipeline
+from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.step import forecast_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
@@ -17,12 +17,20 @@ from gpuwise.trace.parallel.data_parallel import data_parallel
 from gpuwise.trace.parallel.variant import recorded_as
 
 
-def step_price(source: StepSource, chip: Chip, strategy: Strategy, *, history: bool, **terms: Any) -> tuple[Forecast, Trace]:
+def step_price(
+    source: StepSource,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    history: bool,
+    data: DataPipeline = READY,
+    usd_per_hour: float | None = None,
+) -> tuple[Forecast, Trace]:
     """The forecast of a step, with the trace of one rank.
 
     Arguments:
         history: the chip is of this machine, and a step that `validate` has measured on it counts as measured.
-        terms: of the device and its data, as gpuwise.cost.price takes them.
+        data, usd_per_hour: as for gpuwise.cost.price.price.
 
     Raises what tracing and pricing raise.
     """
@@ -30,9 +38,9 @@ def step_price(source: StepSource, chip: Chip, strategy: Strategy, *, history: b
 
     def trace_of(wanted: Strategy) -> tuple[Trace, Communication]:
         if wanted not in traces:
-            traces[wanted] = data_parallel(source.trace(recorded_as(wanted), target=target_of(chip)), wanted)
+            traces[wanted] = data_parallel(source.trace(recorded_as(wanted), target=target_of(cluster.chip)), wanted)
         return traces[wanted]
 
-    found = forecast_of(trace_of, strategy, chip, catalog=load_catalog(), **terms)
+    found = forecast_of(trace_of, strategy, cluster, catalog=load_catalog(), data=data, usd_per_hour=usd_per_hour)
     trace = trace_of(strategy)[0]
-    return as_last_measured(found, trace, strategy, chip) if history else found, trace
+    return as_last_measured(found, trace, strategy, cluster.chip) if history else found, trace

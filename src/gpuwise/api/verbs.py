@@ -93,7 +93,7 @@ def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSetti
     from gpuwise.cost.memory.timeline import timeline
 
     forecast, priced = forecast_with_trace(job, on, settings)
-    found = timeline(priced.trace, priced.device.chip, memory=priced.forecast.memory)
+    found = timeline(priced.trace, priced.device.cluster, memory=priced.forecast.memory)
     return replace(found, forecast=forecast, strategy=forecast.strategy)
 
 
@@ -119,13 +119,10 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     traces = partial(source, target=device.target)
     result = find_fit(
         traces,
-        device.chip,
+        device.cluster,
         catalog=catalog,
         asked=strategy_of(asked),
         precision=asked.get("precision"),
-        count=device.count,
-        link=device.link,
-        capacity_bytes=device.capacity_bytes,
         micro_batch=asked.get("micro_batch"),
         sizes=source.sizes,
         at_hand=None if every_technique else _at_hand(source, traces),

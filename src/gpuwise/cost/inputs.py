@@ -25,12 +25,32 @@ _INPUT = CATEGORIES.index("input")
 
 
 @dataclass(frozen=True)
+class DataPipeline:
+    """What delivers the batches of one machine.
+
+    Attributes:
+        samples_per_s: what it delivers; None (default): loading is not priced, which a note says.
+        prefetched: True (default): batches wait in pinned memory, and are loaded and copied while the step before
+            computes. False: they are copied from pageable memory, and the step waits for loader and copy.
+    """
+
+    samples_per_s: float | None = None
+    prefetched: bool = True
+
+
+READY = DataPipeline()
+
+
+@dataclass(frozen=True)
 class Input:
     """What the input of one optimizer step takes.
 
-    copy_s: over the host link; copy_bytes: so many of one device. loader_s: what the data pipeline takes to deliver the
-    samples, 0 where its rate is not known. prefetched: both are done while the step before computes.
-    notes: the assumptions behind them.
+    Attributes:
+        copy_s: copying over the host link.
+        copy_bytes: what is copied to one device.
+        loader_s: what the data pipeline takes to deliver the samples; 0 where its rate is not known.
+        prefetched: both are done while the step before computes.
+        notes: the assumptions behind them.
     """
 
     copy_s: float = 0.0
@@ -50,21 +70,17 @@ class Input:
 def input_s(
     trace: Trace,
     chip: Chip,
+    data: DataPipeline = READY,
     *,
-    loader_samples_per_s: float | None = None,
     samples: float | None = None,
-    prefetched: bool = True,
     parameters: Parameters | None = None,
     catalog: Catalog | None = None,
 ) -> Input:
     """The input of one optimizer step of a device that runs `trace`.
 
     Arguments:
-        loader_samples_per_s: what the data pipeline of one machine delivers; None: loading is not priced, which a note
-            says.
+        data: the pipeline that delivers the batches.
         samples: those the pipeline delivers a step, of all devices of the machine; None: those of one device.
-        prefetched: batches wait in pinned memory and are loaded and copied while the step before computes; else they are
-            copied from pageable memory, and the step waits for loader and copy.
         parameters: the shipped figures where None. catalog: of links, the shipped one where None.
 
     Raises InputError for a rate that is no positive number.
@@ -76,18 +92,18 @@ def input_s(
     if link is not None and link.per_direction_bytes_per_s and copied:
         copy_s = copied / (link.per_direction_bytes_per_s * parameters.link_efficiency)
         how = "from pinned memory while the step before computes"
-        if not prefetched:
+        if not data.prefetched:
             copy_s, how = copy_s + copied / STAGING_BYTES_PER_S, "from pageable memory while the step waits"
         notes.append(f"assumed that the batch is copied to the device {how}: {format_bytes(copied)} a step over {link.name}")
     loader_s = 0.0
-    if loader_samples_per_s is None:
+    if data.samples_per_s is None:
         notes.append(
             "assumed that data are ready when the step takes them: loading and decoding are not priced; "
             "--loader-samples-per-s says what the data pipeline delivers"
         )
     else:
-        loader_s = (trace.samples if samples is None else samples) / _checked_rate(loader_samples_per_s)
-    return Input(copy_s, copied, loader_s, prefetched, tuple(notes))
+        loader_s = (trace.samples if samples is None else samples) / _checked_rate(data.samples_per_s)
+    return Input(copy_s, copied, loader_s, data.prefetched, tuple(notes))
 
 
 def copied_bytes(trace: Trace) -> int:

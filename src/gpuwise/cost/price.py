@@ -12,7 +12,7 @@ from gpuwise.cost.calibration import PROVENANCE, Calibration, step_spread
 from gpuwise.cost.calibration import calibration as known_calibration
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.host import host_s
-from gpuwise.cost.inputs import Input, input_s
+from gpuwise.cost.inputs import READY, DataPipeline, Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.memory.device import memory_forecast
@@ -20,8 +20,8 @@ from gpuwise.cost.network.collectives import CommunicationTime, Traffic, communi
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run, family
-from gpuwise.errors import InputError
-from gpuwise.hardware.types import Chip, Link, Offer
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Strategy
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
@@ -32,41 +32,31 @@ UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
 def price(
     trace: Trace,
     traffic: Traffic,
-    chip: Chip,
+    cluster: Cluster,
     *,
-    count: int = 1,
-    machines: int = 1,
-    link: Link | None = None,
-    link_between: Link | None = None,
-    offer: Offer | None = None,
-    capacity_bytes: int | None = None,
-    usd_per_hour: float | None = None,
     strategy: Strategy,
+    data: DataPipeline = READY,
+    usd_per_hour: float | None = None,
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
-    loader_samples_per_s: float | None = None,
-    prefetched: bool = True,
     replay: bool = True,
 ) -> Forecast:
-    """Forecasts one optimizer step of `count × machines` devices that each run `trace`.
+    """Forecasts one optimizer step of a cluster whose devices each run `trace`.
 
     Arguments:
         traffic: what one step communicates (gpuwise.trace.parallel.data_parallel.data_parallel gives it).
-        count: devices in one machine; machines: how many of them; link and link_between: inside and between machines,
-            needed only where something is communicated (link_between's bandwidth is of a whole machine).
-        offer: sets usd_per_hour where that is None. capacity_bytes: a CPU's memory, or another limit than the chip's.
+        cluster: its links are needed only where something is communicated.
         strategy: what is reported; its precision and mode must be the trace's.
+        data: the pipeline that delivers batches; by default they are ready when a step takes them.
+        usd_per_hour: what the whole cluster costs; None (default) where that is not known.
         parameters, calibration: the shipped figures where None.
-        loader_samples_per_s: what the data pipeline of one machine delivers; None: loading is not priced.
-        prefetched: whether batches are loaded and copied while the step before computes (gpuwise.cost.inputs).
         replay: run the allocator over the step; without, its memory is counted (see cost.memory.memory_forecast).
-    Raises UnsupportedError where the chip cannot run the trace or a figure the model needs is unknown, and InputError
-    where counts make no sense. The cost of a call depends on distinct operations, hardly on layers, not on devices.
+
+    Raises UnsupportedError where the chip cannot run the trace, or a figure that the model needs is unknown.
+    A call takes longer with more distinct operations, hardly with more layers, and not with more devices.
     """
     parameters = parameters or shipped_parameters()
-    if count < 1 or machines < 1:
-        raise InputError(f"devices and machines must be at least 1, got {count} and {machines}.")
-    devices = count * machines
+    chip, devices = cluster.chip, cluster.devices
     check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
     calibration = calibration or known_calibration(chip)
     times = kernel_times(trace, chip, parameters, calibration)
@@ -76,10 +66,7 @@ def price(
     stretch = alone_s / busy_s if busy_s else 1.0
     communication = communication_time(
         traffic,
-        devices=devices,
-        machines=machines,
-        link=link,
-        link_between=link_between,
+        cluster,
         backward_s=stretch * (device_s["backward"] + device_s["recompute"]),
         forward_s=stretch * device_s["forward"],
         micro_batches=trace.accumulation,
@@ -88,9 +75,8 @@ def price(
     batches = input_s(
         trace,
         chip,
-        loader_samples_per_s=loader_samples_per_s,
-        samples=trace.samples * count,
-        prefetched=prefetched,
+        data,
+        samples=trace.samples * cluster.devices_per_machine,
         parameters=parameters,
     )
     waited_s = batches.exposed_s(alone_s + communication.exposed_s)
@@ -100,8 +86,6 @@ def price(
     top_modules = _top_modules(trace, times, busy_s)
     ideal_s = float(np.sum((trace.counts("forward") + trace.counts("backward")) * times.ideal_s))
     energy_j = _energy_j(chip, bound, step_s, devices, parameters)
-    if usd_per_hour is None and offer is not None:
-        usd_per_hour = offer.usd_per_hour
     return Forecast(
         job=trace.header.job,
         device=chip.id,
@@ -112,9 +96,7 @@ def price(
         ),
         throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
-        memory=memory_forecast(
-            trace, chip, devices=devices, capacity_bytes=capacity_bytes, parameters=parameters, replay=replay
-        ),
+        memory=memory_forecast(trace, cluster, parameters=parameters, replay=replay),
         flops_per_step=trace.model_flops * devices,
         mfu=ideal_s / step_s if ideal_s else None,
         bound=bound,

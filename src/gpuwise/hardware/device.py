@@ -6,38 +6,32 @@ from dataclasses import dataclass
 
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside, most_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.package import share_words
-from gpuwise.hardware.types import Chip, Link, Machine
+from gpuwise.hardware.types import Chip, Machine
 
 MAX_DEVICES = 1_000_000  # more is a slip of the hand: the largest machines built have some hundred thousand
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """`machines` machines of `count_per_machine` chips. machine: the real one when the text was `here`.
-    assumed: what was guessed to understand the text, one sentence each."""
+    """What a DEVICE text names.
 
-    chip: Chip
-    count_per_machine: int
-    machines: int
-    link: Link | None = None
+    Attributes:
+        cluster: the devices. Of a CPU each has its share of the host's memory, where the machine is known.
+        machine: the real one where the text was `here`; None (default) else.
+        assumed: what was guessed to understand the text, one sentence each.
+    """
+
+    cluster: Cluster
     machine: Machine | None = None
     assumed: tuple[str, ...] = ()
 
     @property
-    def count(self) -> int:
-        """All devices."""
-        return self.count_per_machine * self.machines
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Usable memory of one device; of a CPU its share of the host's memory where the machine is known."""
-        if self.chip.memory_bytes is not None or self.machine is None:
-            return self.chip.usable_memory_bytes
-        host = self.machine.host_memory_bytes
-        return None if host is None else host // self.count_per_machine
+    def chip(self) -> Chip:
+        return self.cluster.chip
 
 
 def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
@@ -66,7 +60,15 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
         assumed.append(f"{chip.id} is {share}: PyTorch sees each as {chip.devices_per_package} devices")
     count = count or 1
     check_inside(chip, count, machines=machines, catalog=catalog)
-    return DeviceSpec(chip, count, machines, link_inside(chip, count, catalog=catalog), machine, tuple(assumed))
+    host_bytes = None if machine is None or chip.memory_bytes is not None else machine.host_memory_bytes
+    cluster = Cluster(
+        chip,
+        count,
+        machines,
+        inside=link_inside(chip, count, catalog=catalog),
+        memory_bytes=None if host_bytes is None else host_bytes // count,
+    )
+    return DeviceSpec(cluster, machine, tuple(assumed))
 
 
 def check_inside(chip: Chip, count: int, *, machines: int = 1, catalog: Catalog) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec
-from gpuwise.plan.pricing import Place, Pricer
+from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.reasons import why_faster
 from gpuwise.plan.space import legal
 from gpuwise.plan.types import TraceSource
@@ -84,7 +85,7 @@ def compare(
     assumptions = [text for device in devices for text in device.assumed]
     results: dict[int, Forecast | GpuwiseError] = {}
     # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
-    for i in sorted(range(len(devices)), key=lambda i: devices[i].memory_bytes is None):
+    for i in sorted(range(len(devices)), key=lambda i: devices[i].cluster.capacity_bytes is None):
         others = [item.strategy.micro_batch for item in results.values() if isinstance(item, Forecast)]
         fallback = min(others, default=_UNKNOWN_MEMORY_MICRO_BATCH)
         try:
@@ -110,7 +111,8 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
     chips = {device.chip.id: device.chip for device in devices}
     rows, baseline = [], ""
     for device, item in zip(devices, priced, strict=True):
-        name = device.chip.id + (f":{device.count_per_machine}" if device.count > 1 else "")
+        cluster = device.cluster
+        name = device.chip.id + (f":{cluster.devices_per_machine}" if cluster.devices > 1 else "")
         if isinstance(item, GpuwiseError):
             rows.append(CompareRow(name, None, None, item.what))
             continue
@@ -145,17 +147,17 @@ def _forecast(
     fallback: int,
     assumptions: list[str],
 ) -> Forecast:
-    chip, count = device.chip, device.count_per_machine
-    if device.machines > 1:
-        raise UnsupportedError(f"{chip.id} on {device.machines} machines is not compared yet.", ["ask for one machine"])
+    cluster = device.cluster
+    chip = cluster.chip
+    if cluster.machines > 1:
+        raise UnsupportedError(f"{chip.id} on {cluster.machines} machines is not compared yet.", ["ask for one machine"])
     check_can_run(chip, mode=wanted.mode)
     choices = legal.precisions_for(chip, precision, mode=wanted.mode)
     if not choices:
         choices = legal.precisions_for(chip, mode=wanted.mode)
         if precision and choices:
             assumptions.append(f"{chip.id} does not compute in {precision}: compared in {choices[0]}")
-    place = Place(chip, count, device.link, device.memory_bytes)
-    strategy = wanted.but(mesh=Mesh(dp_replicate=count))
+    strategy = wanted.but(mesh=Mesh(dp_replicate=cluster.devices))
     problem: GpuwiseError | None = None
     for choice in choices:
         try:
@@ -164,19 +166,19 @@ def _forecast(
             problem = problem or error
             continue
         strategy = strategy.but(precision=choice)
-        chosen = micro_batch or _micro_batch(pricer, strategy, place, fallback)
+        chosen = micro_batch or _micro_batch(pricer, strategy, cluster, fallback)
         guessed = [text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None]
         if isinstance(problem, PrecisionError):
             assumptions.append(f"{chip.id}: {legal.assumed_precision(choice, problem)}; --precision changes it")
         if guessed:
             assumptions.append(f"{chip.id}: assumed {', '.join(guessed)}; --precision and --micro-batch change it")
-        return pricer.forecast(strategy.but(micro_batch=chosen), place)
+        return pricer.forecast(strategy.but(micro_batch=chosen), cluster)
     raise problem or UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
 
 
-def _micro_batch(pricer: Pricer, strategy: Strategy, place: Place, fallback: int) -> int:
+def _micro_batch(pricer: Pricer, strategy: Strategy, cluster: Cluster, fallback: int) -> int:
     """The largest power of two that fits, up to a limit; the fallback where memory is unknown."""
-    if place.capacity_bytes is None:
+    if cluster.capacity_bytes is None:
         return fallback
-    largest = pricer.largest_micro_batch(strategy, place, most=_MOST_MICRO_BATCH) or 1
+    largest = pricer.largest_micro_batch(strategy, cluster, most=_MOST_MICRO_BATCH) or 1
     return 1 << (largest.bit_length() - 1)

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
+from gpuwise.cost.inputs import DataPipeline
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
 from gpuwise.plan.step import forecast_of
-from gpuwise.plan.traces import Place, Traces
+from gpuwise.plan.traces import Traces
 from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.family import TraceFamily
@@ -46,7 +48,7 @@ class Constraints:
 
 @dataclass(frozen=True)
 class NoStrategy:
-    """Why no strategy runs on a place. shortfall_bytes: memory missing on each device, to name the nearest."""
+    """Why no strategy runs on a cluster. shortfall_bytes: memory missing on each device, to name the nearest."""
 
     reason: str
     detail: str = ""
@@ -70,11 +72,11 @@ class Pricer:
     loader_samples_per_s: float | None = None
     replay: bool = True
     priced: int = 0
-    replays: set[Place] = field(default_factory=set)
+    replays: set[Cluster] = field(default_factory=set)
     traces: Traces = field(init=False)
     _peaks: dict[Strategy, int] = field(default_factory=dict)
     _ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = field(default_factory=dict)
-    _replayed: dict[tuple[Strategy, Place], MemoryForecast] = field(default_factory=dict)
+    _replayed: dict[tuple[Strategy, Cluster], MemoryForecast] = field(default_factory=dict)
 
     def __post_init__(self, source: TraceSource) -> None:
         self.traces = Traces(source, self.sizes, self.optimizer, self.mode)
@@ -87,37 +89,23 @@ class Pricer:
         """The header of the first variant that can be had, at the sizes asked for. Raises the source's first error."""
         return self.traces.header(precisions, techniques)
 
-    def memory(self, strategy: Strategy, place: Place) -> MemoryForecast:
+    def memory(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
         """What `forecast` says of memory, without pricing time."""
-        if place in self.replays:
-            return self.replayed(strategy, place)
+        if cluster in self.replays:
+            return self.replayed(strategy, cluster)
         trace, _ = self.traces.trace(strategy)
-        return memory_forecast(
-            trace,
-            place.chip,
-            devices=place.count,
-            capacity_bytes=place.capacity_bytes,
-            parameters=parameters(),
-            replay=self.replay,
-        )
+        return memory_forecast(trace, cluster, parameters=parameters(), replay=self.replay)
 
-    def replayed(self, strategy: Strategy, place: Place) -> MemoryForecast:
-        """Memory as the place's allocator serves the step; run once for a strategy on a place."""
-        if (strategy, place) not in self._replayed:
+    def replayed(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
+        """Memory as the cluster's allocator serves the step; run once for a strategy on a cluster."""
+        if (strategy, cluster) not in self._replayed:
             trace, _ = self.traces.trace(strategy)
-            self._replayed[strategy, place] = memory_forecast(
-                trace,
-                place.chip,
-                devices=place.count,
-                capacity_bytes=place.capacity_bytes,
-                parameters=parameters(),
-                expandable=False,
-            )
-        return self._replayed[strategy, place]
+            self._replayed[strategy, cluster] = memory_forecast(trace, cluster, parameters=parameters(), expandable=False)
+        return self._replayed[strategy, cluster]
 
-    def largest_micro_batch(self, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH) -> int | None:
-        """The largest micro-batch that fits a place, at most `most`; None where one sample does not fit."""
-        return largest_micro_batch(self.traces, strategy, place, most=most)
+    def largest_micro_batch(self, strategy: Strategy, cluster: Cluster, *, most: int = MOST_MICRO_BATCH) -> int | None:
+        """The largest micro-batch that fits a cluster, at most `most`; None where one sample does not fit."""
+        return largest_micro_batch(self.traces, strategy, cluster, most=most)
 
     def peak_bytes(self, strategy: Strategy) -> int:
         """Peak bytes of tensors on one device: what a device must have at the very least."""
@@ -128,50 +116,49 @@ class Pricer:
             self._peaks[strategy] = self._peaks[key]
         return self._peaks[strategy]
 
-    def forecast(self, strategy: Strategy, place: Place) -> Forecast:
-        """One strategy priced on one place."""
+    def forecast(self, strategy: Strategy, cluster: Cluster) -> Forecast:
+        """One strategy priced on one cluster."""
         self.priced += 1
         found = forecast_of(
             self.traces.trace,
             strategy,
-            place.chip,
+            cluster,
             catalog=self.catalog,
-            count=place.count,
-            link=place.link,
-            capacity_bytes=place.capacity_bytes,
-            loader_samples_per_s=self.loader_samples_per_s,
+            data=DataPipeline(self.loader_samples_per_s),
             replay=self.replay,
         )
-        return replace(found, memory=self.replayed(strategy, place)) if place in self.replays else found
+        return replace(found, memory=self.replayed(strategy, cluster)) if cluster in self.replays else found
 
-    def largest(self, strategies: Sequence[Strategy], place: Place) -> Forecast | None:
-        """The forecast of the last of `strategies` (ascending in memory) that fits the place; None where none does.
+    def largest(self, strategies: Sequence[Strategy], cluster: Cluster) -> Forecast | None:
+        """The forecast of the last of `strategies` (ascending in memory) that fits the cluster; None where none does.
 
         What leaves some headroom goes first: a forecast of memory is a forecast, and a run that dies of it costs most.
         """
         fit = len(strategies)
-        if place.capacity_bytes is not None and self.peak_bytes(strategies[-1]) > place.capacity_bytes:
-            fit = bisect_right(strategies, place.capacity_bytes, key=self.peak_bytes)
+        if cluster.capacity_bytes is not None and self.peak_bytes(strategies[-1]) > cluster.capacity_bytes:
+            fit = bisect_right(strategies, cluster.capacity_bytes, key=self.peak_bytes)
         tight = None
         for strategy in reversed(strategies[:fit]):
-            memory = self.memory(strategy, place)
+            memory = self.memory(strategy, cluster)
             if has_headroom(memory):
-                return self.forecast(strategy, place)
+                return self.forecast(strategy, cluster)
             if memory.fits:
                 tight = strategy  # the smallest of those that only just fit: better than none
-        return None if tight is None else self.forecast(tight, place)
+        return None if tight is None else self.forecast(tight, cluster)
 
-    def best(self, place: Place, constraints: Constraints) -> Forecast | NoStrategy:
-        """The fastest strategy that fits a place, or why there is none."""
-        if constraints.global_batch % place.count:
-            return NoStrategy("global batch does not divide over the devices", f"{constraints.global_batch} over {place.count}")
+    def best(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
+        """The fastest strategy that fits a cluster, or why there is none."""
+        if constraints.global_batch % cluster.devices:
+            return NoStrategy(
+                "global batch does not divide over the devices", f"{constraints.global_batch} over {cluster.devices}"
+            )
         accumulate = (
             1 if constraints.techniques.optimizer_in_backward else constraints.accumulate
         )  # it leaves nothing to accumulate
-        micro_batches = legal.micro_batches(constraints.global_batch // place.count, constraints.micro_batch, accumulate)
+        micro_batches = legal.micro_batches(constraints.global_batch // cluster.devices, constraints.micro_batch, accumulate)
         if not micro_batches:
             return NoStrategy("micro-batch and accumulation do not make the batch of a device")
-        precisions = legal.precisions_for(place.chip, constraints.precision)
+        precisions = legal.precisions_for(cluster.chip, constraints.precision)
         if not precisions:
             return NoStrategy("precision unsupported", constraints.precision or "")
         found: list[Forecast] = []
@@ -180,7 +167,7 @@ class Pricer:
             if found and min(f.bound.get("launch", 0.0) for f in found) < LAUNCH_BOUND:
                 break
             try:
-                found += self._best_in(precision, place, constraints, micro_batches)
+                found += self._best_in(precision, cluster, constraints, micro_batches)
             except _NOT_TRACED as error:
                 problems.append(error)
         if found:
@@ -192,20 +179,20 @@ class Pricer:
             return replace(best, assumptions=(*best.assumptions, note))
         if len(problems) == len(precisions):
             return NoStrategy("no trace in a precision of the chip", problems[0].what)
-        return self._shortfall(precisions, place, constraints, micro_batches[0])
+        return self._shortfall(precisions, cluster, constraints, micro_batches[0])
 
-    def _best_in(self, precision: str, place: Place, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
+    def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
         """The largest micro-batch of each mesh; recomputation and sharding only where memory limits what is had.
 
         Empty where nothing fits. Raises what the source raised where it has no variant to try at all.
         """
         found: list[Forecast] = []
         tried, problem = 0, None
-        for mesh in legal.meshes(place.count):
+        for mesh in legal.meshes(cluster.devices):
             for recompute in legal.recomputes_for(constraints.recompute):
                 try:
                     ladder = self.ladder(precision, recompute, mesh, constraints, micro_batches)
-                    forecast = self.largest(ladder, place)
+                    forecast = self.largest(ladder, cluster)
                 except _NOT_TRACED as error:
                     problem = problem or error
                     continue
@@ -256,9 +243,9 @@ class Pricer:
             family.header.check_accumulation(each // known[-1])  # says why nothing makes that batch
         return ladder
 
-    def _shortfall(self, precisions: list[str], place: Place, constraints: Constraints, micro_batch: int) -> NoStrategy:
+    def _shortfall(self, precisions: list[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
-        for mesh in reversed(legal.meshes(place.count)):  # sharded needs least, where it can be had
+        for mesh in reversed(legal.meshes(cluster.devices)):  # sharded needs least, where it can be had
             for precision in precisions:
                 for recompute in legal.recomputes_for(constraints.recompute):
                     try:
@@ -268,7 +255,7 @@ class Pricer:
                     least = peak if least is None else min(least, peak)
             if least is not None:
                 break
-        missing = (least or 0) - (place.capacity_bytes or 0)
+        missing = (least or 0) - (cluster.capacity_bytes or 0)
         more = " and more that is lost to fragments" if missing < 0 else ""
         needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
         return NoStrategy("does not fit in memory", needs, max(0.0, float(missing)))

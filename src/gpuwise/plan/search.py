@@ -67,15 +67,15 @@ def plan(
     if request.deadline_s is None:
         assumptions.append("no deadline given: what takes over a year is left out; --deadline changes it")
     considered = candidates(request, offers, catalog, parameters=header.trainable_parameters)
-    places = {item.key: item for item in considered if isinstance(item, Candidate)}
+    by_key = {item.key: item for item in considered if isinstance(item, Candidate)}
     key_of = {item.offer: item.key for item in considered if isinstance(item, Candidate)}
 
     def search(item: Candidate) -> Forecast | NoStrategy:
         return _best(pricer, item, request, global_batch, exact=exact)
 
-    best = {key: search(item) for key, item in places.items()}
+    best = {key: search(item) for key, item in by_key.items()}
     medians = median_prices(catalog.offers)
-    choices = {} if own is None else choices_here(places, best, own, request, samples=samples, compiler=compiler)
+    choices = {} if own is None else choices_here(by_key, best, own, request, samples=samples, compiler=compiler)
     best |= {key: choice.forecast for key, choice in choices.items()}
     settled = set(choices)  # counted by traces of the very kernels
     while True:  # until the memory of all that would be shown is what the allocator makes of it
@@ -96,7 +96,7 @@ def plan(
         unsettled = {key_of[plan.offer] for plan in chosen} - settled
         if not unsettled:
             break
-        best |= {key: _settled(pricer, places[key], best[key], search) for key in unsettled}
+        best |= {key: _settled(pricer, by_key[key], best[key], search) for key in unsettled}
         settled |= unsettled
     if request.on is None:
         for row in catalog.incomplete_offers:
@@ -105,7 +105,7 @@ def plan(
     if not found:
         answer = None
         if any(isinstance(each, NoStrategy) and each.reason == _NO_MEMORY for each in best.values()):
-            answer = _what_would_fit(source, request, places, best, catalog, with_seq_len)
+            answer = _what_would_fit(source, request, by_key, best, catalog, with_seq_len)
         raise _nothing(header.job, request, rejected, answer)
     if not inside:
         current = [plan for plan in found if request.stale or not plan.offer.stale]
@@ -178,33 +178,35 @@ def _plans(
 def _settled(
     pricer: Pricer, item: Candidate, found: Forecast | NoStrategy, search: Callable[[Candidate], Forecast | NoStrategy]
 ) -> Forecast | NoStrategy:
-    """What was found on a place with its memory replayed; found again, by replays, where little or nothing is left."""
+    """What was found on a cluster with its memory replayed; found again, by replays, where little or nothing is left."""
     assert isinstance(found, Forecast)  # it was to be shown
-    memory = pricer.replayed(found.strategy, item.place)
+    memory = pricer.replayed(found.strategy, item.cluster)
     if has_headroom(memory):
         return replace(found, memory=memory)
-    pricer.replays.add(item.place)
+    pricer.replays.add(item.cluster)
     return search(item)
 
 
 def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
-    place = item.place
+    cluster = item.cluster
     batch = legal.batch_for(
-        global_batch, devices=place.count, micro_batch=request.micro_batch, accumulate=request.accumulate, exact=exact
+        global_batch, devices=cluster.devices, micro_batch=request.micro_batch, accumulate=request.accumulate, exact=exact
     )
     if batch is None:
-        what = f"{place.count} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
+        what = f"{cluster.devices} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
         what += f" × {request.accumulate} accumulated" if request.accumulate else ""
         return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
     constraints = Constraints(
         batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques, exact=exact
     )
     try:
-        found = pricer.best(place, constraints)
+        found = pricer.best(cluster, constraints)
         # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
-        while isinstance(found, NoStrategy) and request.techniques.optimizer_in_backward and not exact and batch > place.count:
-            batch = max(1, batch // place.count // 2) * place.count
-            found = pricer.best(place, replace(constraints, global_batch=batch))
+        while (
+            isinstance(found, NoStrategy) and request.techniques.optimizer_in_backward and not exact and batch > cluster.devices
+        ):
+            batch = max(1, batch // cluster.devices // 2) * cluster.devices
+            found = pricer.best(cluster, replace(constraints, global_batch=batch))
         return found
     except GpuwiseError as error:
         return NoStrategy("the step cannot be priced there", error.what)
@@ -227,7 +229,7 @@ def _plan(
     outcome = economics.outcome(work, terms, deadline_s=request.deadline_s)
     assumptions = [*item.assumptions, *forecast.assumptions]
     if default_batch not in (None, batch):
-        why = f"so that it divides over {item.place.count} devices"
+        why = f"so that it divides over {item.cluster.devices} devices"
         if header.own_step:
             why = "the largest micro-batch that serves: the job's own step takes one"
         assumptions.append(f"the assumed global batch is {batch:,} samples here, {why}")
@@ -267,33 +269,33 @@ def _plan(
 def _what_would_fit(
     source: TraceSource,
     request: Request,
-    places: Mapping[Key, Candidate],
+    by_key: Mapping[Key, Candidate],
     best: Mapping[Key, Forecast | NoStrategy],
     catalog: Catalog,
     with_seq_len: Callable[[int], TraceSource] | None,
 ) -> tuple[Candidate, FittingChange] | None:
     """The smallest change that fits the candidate which lacks the least memory."""
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
-    nearest = places[min(short, key=lambda key: (short[key].shortfall_bytes, str(places[key])))]
-    place = nearest.place
-    for precision in legal.precisions_for(place.chip, request.precision):
+    nearest = by_key[min(short, key=lambda key: (short[key].shortfall_bytes, str(by_key[key])))]
+    cluster = nearest.cluster
+    for precision in legal.precisions_for(cluster.chip, request.precision):
         asked = request.techniques.but(
             precision=precision,
             recompute=request.recompute or "none",
             micro_batch=request.micro_batch or 1,
             accumulation=request.accumulate or 1,
-            mesh=Mesh(dp_replicate=place.count),
+            mesh=Mesh(dp_replicate=cluster.devices),
         )
         problem = FitProblem(
             source,
             asked,
-            place,
+            cluster,
             catalog,
             request.sizes,
             nearest.offer.host_memory_bytes,
             with_seq_len,
             request.job_argument,
-            f"{place.chip.id}:{place.count}",
+            f"{cluster.chip.id}:{cluster.devices}",
         )
         try:
             answer = fitting_change(problem)

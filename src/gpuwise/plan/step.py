@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.inputs import READY, DataPipeline
 from gpuwise.cost.offload import host_link, lengthened, offload
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.strategy import Strategy
@@ -22,16 +23,26 @@ TraceOf = Callable[[Strategy], tuple[Trace, Communication]]
 """What one rank does under a strategy, and what the ranks exchange."""
 
 
-def forecast_of(trace_of: TraceOf, strategy: Strategy, chip: Chip, *, catalog: Catalog, **terms: Any) -> Forecast:
+def forecast_of(
+    trace_of: TraceOf,
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    catalog: Catalog,
+    data: DataPipeline = READY,
+    usd_per_hour: float | None = None,
+    replay: bool = True,
+) -> Forecast:
     """The forecast of a step.
 
     Arguments:
-        catalog: where the link to the host comes from. terms: of the device and its data, as gpuwise.cost.price takes them.
+        catalog: where the link to the host comes from. The others: as for gpuwise.cost.price.price.
 
     Raises what tracing and pricing raise.
     """
+    chip = cluster.chip
     trace, communication = trace_of(strategy)
-    forecast = price(trace, communication, chip, strategy=strategy, **terms)
+    forecast = price(trace, communication, cluster, strategy=strategy, data=data, usd_per_hour=usd_per_hour, replay=replay)
     if strategy.offload != "none":
         plain = trace_of(strategy.but(offload="none"))[0]
         forecast = lengthened(forecast, offload(plain, strategy, host_link(chip, catalog), parameters()))

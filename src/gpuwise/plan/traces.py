@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
-from gpuwise.hardware.types import Chip, Link
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.header import Header
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from gpuwise.plan.types import TraceSource
 
 NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a strategy would run: a chip (or its slice), how many, their link and the memory each offers."""
-
-    chip: Chip
-    count: int
-    link: Link | None
-    capacity_bytes: int | None
 
 
 @dataclass
@@ -48,7 +38,7 @@ class Traces:
     mode: str = "train"
     at_hand: Callable[[Strategy], bool] | None = None
     counted: dict[tuple[Strategy, str, int], tuple[int, int]] = field(default_factory=dict)
-    served: dict[tuple[Strategy, Place, bool], bool] = field(default_factory=dict)
+    served: dict[tuple[Strategy, Cluster, bool], bool] = field(default_factory=dict)
     reserved: dict[tuple[Strategy, int, bool], int] = field(default_factory=dict)
     _families: dict[Strategy, TraceFamily | GpuwiseError] = field(default_factory=dict)
     _traces: dict[Strategy, tuple[Trace, Communication]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from gpuwise.cost.memory.allocator import replay as replayed
 from gpuwise.cost.memory.events import CATEGORY_NAMES, WORKSPACE, step_events
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.tables import KINDS
@@ -23,10 +24,8 @@ _BIG_BLAS_WORKSPACE = (9, 10, 12)  # major compute capabilities: Hopper and Blac
 
 def memory_forecast(
     trace: Trace,
-    chip: Chip,
+    cluster: Cluster,
     *,
-    devices: int,
-    capacity_bytes: int | None,
     parameters: Parameters,
     replay: bool = True,
     expandable: bool = True,
@@ -34,13 +33,12 @@ def memory_forecast(
     """Peak bytes of one device, and whether they fit.
 
     Arguments:
-        capacity_bytes: what the device offers; None takes the chip's own usable memory.
         replay: run the allocator over the step (GPUs; some 2 µs an allocation). Without it live bytes are only counted and
             what the allocator holds besides is estimated: for searches that price thousands.
         expandable: replay it with expandable segments, too; it takes as long again.
     """
-    capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
-    outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if devices > 1 else 0)
+    chip, capacity = cluster.chip, cluster.capacity_bytes
+    outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if cluster.devices > 1 else 0)
     if family(chip) == "cpu":
         return _on_cpu(trace, capacity)
     if replay and family(chip) == "gpu":

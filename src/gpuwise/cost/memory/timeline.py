@@ -17,6 +17,7 @@ from gpuwise.cost.memory.peak import MemoryPeak, peak_of
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import family
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
@@ -101,23 +102,22 @@ class Timeline(Printed):
 
 def timeline(
     trace: Trace,
-    chip: Chip,
+    cluster: Cluster,
     *,
-    devices: int = 1,
-    capacity_bytes: int | None = None,
     memory: MemoryForecast | None = None,
     parameters: Parameters | None = None,
 ) -> Timeline:
-    """Memory over the step of `trace` on a chip.
+    """Memory over the step of `trace` on one device of a cluster.
 
     Arguments:
-        memory: its forecast where it is at hand. Other arguments as for gpuwise.cost.memory.device.memory_forecast.
+        memory: its forecast; None makes it. parameters: the shipped figures where None.
 
     An operation lasts as long as the chip needs for it alone; gaps in which the device waits are left out.
     Raises what `price` raises where the chip cannot run the trace.
     """
     parameters = parameters or shipped_parameters()
-    memory = memory or memory_forecast(trace, chip, devices=devices, capacity_bytes=capacity_bytes, parameters=parameters)
+    chip = cluster.chip
+    memory = memory or memory_forecast(trace, cluster, parameters=parameters)
     alive, position = _counted(trace, chip, memory) if memory.counted_only else _replayed(trace, chip, memory, parameters)
     sequence = trace.sequence
     runs = np.flatnonzero((sequence.micro_step != 1) | (trace.accumulation > 1))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gpuwise.cost.parameters import Parameters
 from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 
 
@@ -41,21 +42,18 @@ NOTHING = CommunicationTime(0.0, 0.0, None)
 
 def communication_time(
     traffic: Traffic,
+    cluster: Cluster,
     *,
-    devices: int,
-    machines: int,
-    link: Link | None,
-    link_between: Link | None,
     backward_s: float,
     forward_s: float,
     micro_batches: int,
     parameters: Parameters,
 ) -> CommunicationTime:
-    """Ring collectives over `devices`, `machines` of them joined by link_between.
+    """Ring collectives over all devices of a cluster.
 
     A ring all-reduce moves 2 (n-1)/n of the payload over each device's link, an all-gather or reduce-scatter half of
     that. Across machines all rings together put the payload once through each machine's network, so a machine's whole
-    line rate (not a device's share) is the bound, unless the link inside is slower.
+    line rate, of all its devices together, is the bound, unless the link inside is slower.
 
     Arguments:
         backward_s, forward_s: of the whole step. The gradients' all-reduce runs beside the backward pass of the last of
@@ -63,10 +61,10 @@ def communication_time(
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
     payload = traffic.all_reduce_bytes + traffic.all_gather_bytes + traffic.reduce_scatter_bytes
-    if devices == 1 or payload == 0:
+    if cluster.devices == 1 or payload == 0:
         return NOTHING
-    bandwidth, latency, note, unverified = _bandwidth(link, link_between, devices, machines, parameters)
-    ring = (devices - 1) / devices
+    bandwidth, latency, note, unverified = _bandwidth(cluster, parameters)
+    ring = (cluster.devices - 1) / cluster.devices
     sharded = traffic.all_gather_bytes + traffic.reduce_scatter_bytes
     call_s = latency * max(1, traffic.calls)
     total = ring * (2 * traffic.all_reduce_bytes + sharded) / bandwidth + call_s
@@ -76,16 +74,15 @@ def communication_time(
     return CommunicationTime(total, exposed, bandwidth, note, unverified)
 
 
-def _bandwidth(
-    link: Link | None, between: Link | None, devices: int, machines: int, parameters: Parameters
-) -> tuple[float, float, str, str]:
+def _bandwidth(cluster: Cluster, parameters: Parameters) -> tuple[float, float, str, str]:
     """Bytes a second, seconds a call, the note and the name of an unverified figure, of the slower link."""
-    per_machine = devices // machines
     rates: list[tuple[float, float, str, str]] = []
-    if per_machine > 1:
-        rates.append(_rate(link, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
-    if machines > 1:
-        rates.append(_rate(between, "between machines", parameters.network_efficiency, parameters.network_call_latency_s))
+    if cluster.devices_per_machine > 1:
+        rates.append(_rate(cluster.inside, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
+    if cluster.machines > 1:
+        efficiency, latency = parameters.network_efficiency, parameters.network_call_latency_s
+        rate, latency, note, unverified = _rate(cluster.between, "between machines", efficiency, latency)
+        rates.append((rate * cluster.lines_per_machine, latency, note, unverified))
     bandwidth, _, note, unverified = min(rates)
     return bandwidth, max(latency for _, latency, _, _ in rates), note, unverified
 

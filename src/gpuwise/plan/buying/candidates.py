@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from gpuwise.cost.rates import why_not
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Machine, Offer, Source
 from gpuwise.plan.economics import terms as economics
 from gpuwise.plan.economics.terms import Terms
-from gpuwise.plan.pricing import Place
 from gpuwise.plan.space import legal
 from gpuwise.plan.types import Request
 from gpuwise.units import format_usd
@@ -24,19 +24,19 @@ Key = tuple[str, float, str | None, int | None]  # of what runs a strategy: chip
 
 @dataclass(frozen=True)
 class Candidate:
-    """An offer with its chip, where a strategy would run on it, its terms and what was assumed about it."""
+    """An offer with its chip, the devices that a strategy would run on, its terms and what was assumed about it."""
 
     offer: Offer
     chip: Chip
-    place: Place
+    cluster: Cluster
     terms: Terms
     assumptions: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
         """Candidates of equal key run a strategy alike, so that it is priced once for all of them."""
-        link = self.place.link.id if self.place.link else None
-        return self.chip.id, self.offer.devices, link, self.place.capacity_bytes
+        link = self.cluster.inside.id if self.cluster.inside else None
+        return self.chip.id, self.offer.devices, link, self.cluster.capacity_bytes
 
     def __str__(self) -> str:
         offer = self.offer
@@ -110,7 +110,7 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     share = min(offer.devices, 1.0)
     part, count = legal.slice_of(chip, share), max(1, int(offer.devices))
     assumed = []
-    capacity = part.usable_memory_bytes
+    capacity = None
     if chip.kind == "cpu":
         capacity = offer.host_memory_bytes
         assumed.append(f"priced as one {chip.id} socket, whatever the instance has")
@@ -127,7 +127,7 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
         hours_per_week=offer.hours_per_week,
     )
     link = link_inside(offer, count, catalog=catalog)
-    return Candidate(offer, chip, Place(part, count, link, capacity), terms, tuple(assumed + more))
+    return Candidate(offer, chip, Cluster(part, count, inside=link, memory_bytes=capacity), terms, tuple(assumed + more))
 
 
 def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[str] = ()) -> Candidate:
@@ -158,9 +158,9 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
         host_memory_bytes=machine.host_memory_bytes,
         source=Source(power, ""),
     )
-    capacity = machine.host_memory_bytes if chip.kind == "cpu" else chip.usable_memory_bytes
+    capacity = machine.host_memory_bytes if chip.kind == "cpu" else None
     terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)
-    return Candidate(offer, chip, Place(chip, count, machine.link, capacity), terms, tuple(assumptions))
+    return Candidate(offer, chip, Cluster(chip, count, inside=machine.link, memory_bytes=capacity), terms, tuple(assumptions))
 
 
 def doubled_interruptions(terms: Terms) -> Terms:

@@ -1,4 +1,4 @@
-"""The CPU of this machine as a place to train: its settings are chosen on traces with its own kernels."""
+"""The CPU of this machine trained on: its settings are chosen on traces with its own kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwise.plan.types import Request
 
 
 def choices_here(
-    places: Mapping[Key, Candidate],
+    by_key: Mapping[Key, Candidate],
     best: Mapping[Key, Forecast | NoStrategy],
     own: Price,
     request: Request,
@@ -22,9 +22,9 @@ def choices_here(
     samples: int,
     compiler: bool,
 ) -> dict[Key, CpuChoice]:
-    """What is chosen for each place that is this machine's CPU; `best`: what recordings say of all places."""
+    """What is chosen for each candidate that is this machine's CPU; `best`: what recordings say of all."""
     found = {}
-    for key, item in places.items():
+    for key, item in by_key.items():
         by_recordings = best[key]
         if item.offer.provider != "here" or item.chip.kind != "cpu" or isinstance(by_recordings, NoStrategy):
             continue

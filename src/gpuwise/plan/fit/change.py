@@ -17,10 +17,11 @@ import numpy as np
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.fit.techniques import Technique, techniques
 from gpuwise.plan.space.micro_batch import needed_bytes
 from gpuwise.plan.step import forecast_of
-from gpuwise.plan.traces import Place, Traces
+from gpuwise.plan.traces import Traces
 from gpuwise.plan.types import TraceSource
 from gpuwise.step_settings import flags_of, job_word
 from gpuwise.strategy import Strategy
@@ -57,14 +58,14 @@ _NOT_HAD = (UnsupportedError, MissingDependencyError, InputError)
 class FitProblem:
     """What does not fit.
 
-    source: the job's traces. asked: with its precision, batch and mesh. place: the device. sizes: those the user gave.
+    source: the job's traces. asked: with its precision, batch and mesh. cluster: the devices. sizes: those the user gave.
     host_bytes: memory of the host, None where unknown. with_seq_len: the traces at another length, None where the job's
     length is its own. job: the user's job argument, "" for a Job object. on: the device as the command line takes it.
     """
 
     source: TraceSource
     asked: Strategy
-    place: Place
+    cluster: Cluster
     catalog: Catalog = field(repr=False)
     sizes: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int | None = None
@@ -159,7 +160,7 @@ class _Search:
         self.header = traces.make(problem.asked.but(micro_batch=1))[0].header
         self.longest = longest or self.header.sizes.get("seq_len")
         named = problem.asked.but(optimizer=problem.asked.optimizer or family.header.strategy.optimizer)
-        self.known = {each.name: each for each in techniques(named, problem.place.chip)}
+        self.known = {each.name: each for each in techniques(named, problem.cluster.chip)}
         self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
 
     def first(self) -> FittingChange | None:
@@ -212,17 +213,17 @@ class _Search:
 
     def _may_fit(self, strategy: Strategy) -> bool:
         """False where the tensors alone are too many: counted, or before a tracing the least that is known of them."""
-        place, host_bytes = self.problem.place, self.problem.host_bytes
-        if place.capacity_bytes is None:
+        cluster, host_bytes = self.problem.cluster, self.problem.host_bytes
+        if cluster.capacity_bytes is None:
             return True
-        most = LARGEST_SHARE * place.capacity_bytes
+        most = LARGEST_SHARE * cluster.capacity_bytes
         if host_bytes is not None and self._on_host_bytes(strategy) > host_bytes:
             told = f"needs {format_bytes(self._on_host_bytes(strategy))} of host memory, of {format_bytes(host_bytes)}"
             self.not_tried.setdefault(told, []).append(f"offload of {strategy.offload}")
             return False
         if self._least_bytes(strategy) > most:
             return False
-        return needed_bytes(self.traces, strategy, place) <= most
+        return needed_bytes(self.traces, strategy, cluster) <= most
 
     def _least_bytes(self, strategy: Strategy) -> float:
         """Bytes that adapters or visiting parameters need at least, from the trace of the plain step."""
@@ -252,18 +253,15 @@ class _Search:
         return 4 * self.header.parameters + 12 * self.header.trainable_parameters
 
     def _tried(self, strategy: Strategy, chosen: tuple[Technique, ...]) -> FittingChange | None:
-        problem, place = self.problem, self.problem.place
-        capacity = place.capacity_bytes
-        if capacity is not None and needed_bytes(self.traces, strategy, place) > LARGEST_SHARE * capacity:
+        problem, cluster = self.problem, self.problem.cluster
+        capacity = cluster.capacity_bytes
+        if capacity is not None and needed_bytes(self.traces, strategy, cluster) > LARGEST_SHARE * capacity:
             return None
         forecast = forecast_of(
             self.traces.trace,
             strategy,
-            place.chip,
+            cluster,
             catalog=problem.catalog,
-            count=place.count,
-            link=place.link,
-            capacity_bytes=capacity,
         )
         memory = forecast.memory
         if not memory.fits or (capacity is not None and memory.device_bytes > LARGEST_SHARE * capacity):

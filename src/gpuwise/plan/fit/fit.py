@@ -11,15 +11,16 @@ from gpuwise.cost.memory.peak import MOSTLY_STATE, peak_of
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside
-from gpuwise.hardware.types import Chip, Link
+from gpuwise.hardware.types import Chip
 from gpuwise.plan.fit import nearest
 from gpuwise.plan.fit.techniques import techniques
 from gpuwise.plan.fit.types import LEAST_FREED, FitResult, FitRow
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH, largest_counted, largest_micro_batch, needed_bytes, remember
 from gpuwise.plan.step import forecast_of
-from gpuwise.plan.traces import Place, Traces
+from gpuwise.plan.traces import Traces
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.update.compose import with_plain_update
 from gpuwise.units import format_bytes
@@ -33,14 +34,11 @@ _USUAL_SHARE = 0.9
 
 def fit(
     source: TraceSource,
-    chip: Chip,
+    cluster: Cluster,
     *,
     catalog: Catalog,
     asked: Strategy,
     precision: str | None = None,
-    count: int = 1,
-    link: Link | None = None,
-    capacity_bytes: int | None = None,
     micro_batch: int | None = None,
     sizes: Mapping[str, int] | None = None,
     at_hand: Callable[[Strategy, Strategy], bool] | None = None,
@@ -48,16 +46,15 @@ def fit(
     """What fits a device, and what each memory technique changes.
 
     Arguments:
-        chip, count, link: the device; each of count devices holds a full copy where
-            the mesh of what is asked is not theirs. capacity_bytes: memory of one, where it
-            is not the chip's own (a CPU's). catalog: where nearer chips and the links of sharded rows come from.
+        cluster: the devices; each holds a full copy where the mesh of what is asked is not theirs.
+        catalog: where nearer chips and the links of sharded rows come from.
         asked: everything but the micro-batch and the precision. precision: the chip's best where None.
         micro_batch: the one to compare techniques at; the largest that fits where None.
         at_hand: whether a variant may be asked of the source, given it and the one of what is asked; None: any may.
     Raises UnsupportedError where the chip cannot run the job in that precision, and what the source raises.
     """
     traces = Traces(source, sizes or {}, asked.optimizer, asked.mode)
-    capacity = chip.usable_memory_bytes if capacity_bytes is None else capacity_bytes
+    chip, count, capacity = cluster.chip, cluster.devices, cluster.capacity_bytes
     check_can_run(chip, mode=asked.mode)
     chosen, assumptions = _precision(traces, asked, chip, precision)
     if at_hand is not None:
@@ -65,19 +62,18 @@ def fit(
         plain = with_plain_update(mine)
         traces.at_hand = lambda variant: variant in (mine, plain) or at_hand(variant, plain)
     asked = asked.but(precision=chosen, mesh=asked.mesh if asked.mesh.devices == count else Mesh(dp_replicate=count))
-    place = Place(chip, count, link, capacity)
-    largest = largest_micro_batch(traces, asked, place)
+    largest = largest_micro_batch(traces, asked, cluster)
     equal = micro_batch or largest or 1
     if capacity is None:
         equal = micro_batch or 1
         assumptions.append("the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it")
     asked = asked.but(micro_batch=equal)
-    table = _Table(traces, catalog, place, asked, largest)
+    table = _Table(traces, catalog, cluster, asked, largest)
     rows = [table.first(), *sorted(table.rows(), key=lambda row: row.trade)]
     header = table.base_header
     best = None
     if largest is not None:
-        best = table.base if largest == equal or capacity is None else table.priced(asked.but(micro_batch=largest), place)
+        best = table.base if largest == equal or capacity is None else table.priced(asked.but(micro_batch=largest), cluster)
     result = FitResult(
         header.job,
         chip.id,
@@ -98,33 +94,30 @@ class _Table:
     base: its forecast; peak: where its memory peaks.
     """
 
-    def __init__(self, traces: Traces, catalog: Catalog, place: Place, asked: Strategy, largest: int | None):
-        self.traces, self.catalog, self.place, self.asked, self.largest = traces, catalog, place, asked, largest
-        self.base = self.priced(asked, place, exact=True)
-        remember(traces, asked, place.chip, self.base.memory)
+    def __init__(self, traces: Traces, catalog: Catalog, cluster: Cluster, asked: Strategy, largest: int | None):
+        self.traces, self.catalog, self.cluster, self.asked, self.largest = traces, catalog, cluster, asked, largest
+        self.base = self.priced(asked, cluster, exact=True)
+        remember(traces, asked, cluster.chip, self.base.memory)
         trace = traces.trace(asked)[0]
         self.base_header = trace.header
         self.peak = peak_of(trace)
-        self._needed_bytes = needed_bytes(traces, asked, place)
+        self._needed_bytes = needed_bytes(traces, asked, cluster)
         self._holds_bytes = self._tensors_it_holds()
         named = asked.but(optimizer=asked.optimizer or traces.family(asked).header.strategy.optimizer)
-        self.techniques = techniques(named, place.chip)
+        self.techniques = techniques(named, cluster.chip)
 
-    def priced(self, strategy: Strategy, place: Place, *, exact: bool = True) -> Forecast:
+    def priced(self, strategy: Strategy, cluster: Cluster, *, exact: bool = True) -> Forecast:
         """A forecast with what offloading adds. exact: the allocator is replayed."""
         return forecast_of(
             self.traces.trace,
             strategy,
-            place.chip,
+            cluster,
             catalog=self.catalog,
-            count=place.count,
-            link=place.link,
-            capacity_bytes=place.capacity_bytes,
             replay=exact,
         )
 
     def first(self) -> FitRow:
-        return FitRow("as asked", self.place.count, self.asked, self.largest, self.base.memory, 0, 1.0)
+        return FitRow("as asked", self.cluster.devices, self.asked, self.largest, self.base.memory, 0, 1.0)
 
     def rows(self) -> Iterator[FitRow]:
         for technique in self.techniques:
@@ -145,17 +138,17 @@ class _Table:
                 yield self._row(row)
 
     def _row(self, row: FitRow) -> FitRow:
-        place = self.place_of(row.strategy)
+        cluster = self.cluster_of(row.strategy)
         try:
-            largest = self._near_largest(row.strategy, place)
-            forecast = self.priced(row.strategy, place, exact=False)
+            largest = self._near_largest(row.strategy, cluster)
+            forecast = self.priced(row.strategy, cluster, exact=False)
         except (UnsupportedError, MissingDependencyError, InputError) as error:
             return replace(row, unavailable=error.what)
         ratio = (self.base.throughput / self.base.count) / (forecast.throughput / forecast.count)
-        freed = self._needed_bytes - needed_bytes(self.traces, row.strategy, place)
+        freed = self._needed_bytes - needed_bytes(self.traces, row.strategy, cluster)
         row = replace(
             row,
-            largest_micro_batch=MOST_MICRO_BATCH if place.capacity_bytes is None else largest,
+            largest_micro_batch=MOST_MICRO_BATCH if cluster.capacity_bytes is None else largest,
             memory=forecast.memory,
             freed_bytes=freed,
             step_time_ratio=ratio,
@@ -164,7 +157,7 @@ class _Table:
 
     def _tensors_it_holds(self) -> int | None:
         """Bytes that the device holds beside what fragments take: learned from where the step as asked stops to fit."""
-        capacity, asked = self.place.capacity_bytes, self.asked
+        capacity, asked = self.cluster.capacity_bytes, self.asked
         if capacity is None:
             return None
         if self.largest is None:
@@ -172,14 +165,14 @@ class _Table:
         more = self.largest + 1
         if not self.traces.family(asked).covers({"micro_batch": more}):
             return capacity
-        return min(capacity, needed_bytes(self.traces, asked.but(micro_batch=more), self.place) - 1)
+        return min(capacity, needed_bytes(self.traces, asked.but(micro_batch=more), self.cluster) - 1)
 
-    def _near_largest(self, strategy: Strategy, place: Place) -> int | None:
+    def _near_largest(self, strategy: Strategy, cluster: Cluster) -> int | None:
         """The largest micro-batch by counted bytes; whether one sample fits is decided by a replay where it is close."""
-        near = largest_counted(self.traces, strategy, replace(place, capacity_bytes=self._holds_bytes))
-        if self.largest is not None or place.capacity_bytes is None:
+        near = largest_counted(self.traces, strategy, replace(cluster, memory_bytes=self._holds_bytes))
+        if self.largest is not None or cluster.capacity_bytes is None:
             return near
-        return max(1, near or 1) if nearest.holds(self.traces, strategy, place) else None
+        return max(1, near or 1) if nearest.holds(self.traces, strategy, cluster) else None
 
     def _with_expandable_segments(self, row: FitRow) -> FitRow:
         memory = self.base.memory
@@ -187,7 +180,7 @@ class _Table:
         if reserved is None:
             return replace(row, unavailable="the allocator was not replayed")
         freed = memory.peak_reserved_bytes - reserved
-        largest = largest_micro_batch(self.traces, row.strategy, self.place, expandable=True)
+        largest = largest_micro_batch(self.traces, row.strategy, self.cluster, expandable=True)
         memory = replace(memory, peak_reserved_bytes=reserved, device_bytes=memory.device_bytes - freed)
         row = replace(row, largest_micro_batch=largest, memory=memory, freed_bytes=freed, step_time_ratio=1.0)
         return row if row.frees else replace(row, note=f"{row.note}; little is lost to fragments here")
@@ -203,31 +196,31 @@ class _Table:
         made_of = ", made of parameters, gradients and optimizer state" if self.peak.state_share > MOSTLY_STATE else ""
         return f"the peak is {where}{made_of}: this leaves it as it is"
 
-    def place_of(self, strategy: Strategy) -> Place:
+    def cluster_of(self, strategy: Strategy) -> Cluster:
         """The device, or as many of it as the strategy's mesh has."""
-        devices, place = strategy.mesh.devices, self.place
-        if devices == place.count:
-            return place
-        return replace(place, count=devices, link=link_inside(place.chip, devices, catalog=self.catalog))
+        devices, cluster = strategy.mesh.devices, self.cluster
+        if devices == cluster.devices:
+            return cluster
+        return replace(cluster, devices_per_machine=devices, inside=link_inside(cluster.chip, devices, catalog=self.catalog))
 
 
 def _with_ways_out(result: FitResult, table: _Table, catalog: Catalog) -> FitResult:
     """With what would make it fit."""
-    traces, asked, place, rows = table.traces, table.asked, table.place, result.rows[1:]
+    traces, asked, cluster, rows = table.traces, table.asked, table.cluster, result.rows[1:]
     alone = ("allocator", "combination", "accumulation")
-    useful = [row for row in rows if row.frees and row.devices == place.count and row.kind not in alone]
+    useful = [row for row in rows if row.frees and row.devices == cluster.devices and row.kind not in alone]
     known = {technique.name: technique for technique in table.techniques}
     # Best trade first; where the best of each kind is not enough, what frees most.
     strongest = sorted(useful, key=lambda row: (row.changes_training, -(row.freed_bytes or 0)))
     orders = [[known[row.technique] for row in order] for order in (useful, strongest)]
     return replace(
         result,
-        nearest_chips=nearest.nearest_chips(traces, asked, catalog, place),
+        nearest_chips=nearest.nearest_chips(traces, asked, catalog, cluster),
         nearest_techniques=tuple(row.technique for row in rows if row.largest_micro_batch),
         nearest_combination=next(
-            filter(None, (nearest.nearest_combination(traces, asked, order, place) for order in orders)), None
+            filter(None, (nearest.nearest_combination(traces, asked, order, cluster) for order in orders)), None
         ),
-        nearest_devices=nearest.nearest_devices(traces, asked, catalog, place),
+        nearest_devices=nearest.nearest_devices(traces, asked, catalog, cluster),
     )
 
 

@@ -11,8 +11,9 @@ from gpuwise.cost.memory.events import step_events
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import family
 from gpuwise.errors import InputError
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.traces import Place, Traces
+from gpuwise.plan.traces import Traces
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import MOST_COUNTED
 
@@ -22,42 +23,35 @@ MOST_MICRO_BATCH = 2**16
 SURE_SHARE = 0.65
 
 
-def needed_bytes(traces: Traces, strategy: Strategy, place: Place) -> int:
+def needed_bytes(traces: Traces, strategy: Strategy, cluster: Cluster) -> int:
     """What a device must have at the very least: tensors, and what stands outside the allocator."""
-    tensors, outside = _counted(traces, strategy, place)
+    tensors, outside = _counted(traces, strategy, cluster)
     return tensors + outside
 
 
-def _counted(traces: Traces, strategy: Strategy, place: Place) -> tuple[int, int]:
-    key = (strategy, place.chip.id, place.count)
+def _counted(traces: Traces, strategy: Strategy, cluster: Cluster) -> tuple[int, int]:
+    key = (strategy, cluster.chip.id, cluster.devices)
     if key not in traces.counted:
-        memory = memory_forecast(
-            traces.make(strategy)[0],
-            place.chip,
-            devices=place.count,
-            capacity_bytes=None,
-            parameters=parameters(),
-            replay=False,
-        )
+        memory = memory_forecast(traces.make(strategy)[0], cluster, parameters=parameters(), replay=False)
         traces.counted[key] = memory.peak_allocated_bytes, memory.device_bytes - memory.peak_reserved_bytes
     return traces.counted[key]
 
 
-def serves(traces: Traces, strategy: Strategy, place: Place, *, expandable: bool = False) -> bool:
+def serves(traces: Traces, strategy: Strategy, cluster: Cluster, *, expandable: bool = False) -> bool:
     """Whether the device serves every request of a step, as its allocator decides it; a CPU by counted bytes.
 
     Arguments:
         expandable: the allocator's segments are (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
     """
-    capacity = place.capacity_bytes
-    if capacity is None or family(place.chip) != "gpu":
-        return capacity is None or needed_bytes(traces, strategy, place) <= capacity
-    tensors, outside = _counted(traces, strategy, place)
+    capacity = cluster.capacity_bytes
+    if capacity is None or family(cluster.chip) != "gpu":
+        return capacity is None or needed_bytes(traces, strategy, cluster) <= capacity
+    tensors, outside = _counted(traces, strategy, cluster)
     if tensors + outside > capacity:
         return False
-    key = (strategy, place, expandable)
+    key = (strategy, cluster, expandable)
     if key not in traces.served:
-        traces.served[key] = _replayed(traces, strategy, place.chip, capacity - outside, expandable=expandable)
+        traces.served[key] = _replayed(traces, strategy, cluster.chip, capacity - outside, expandable=expandable)
     return traces.served[key]
 
 
@@ -82,31 +76,31 @@ def remember(traces: Traces, strategy: Strategy, chip: Chip, memory: MemoryForec
         traces.reserved[strategy, workspace, False] = memory.peak_reserved_bytes
 
 
-def surely_serves(traces: Traces, strategy: Strategy, place: Place) -> bool:
+def surely_serves(traces: Traces, strategy: Strategy, cluster: Cluster) -> bool:
     """The same, without a replay where tensors take a share that no fragments have been seen to exceed."""
-    capacity = place.capacity_bytes
-    if capacity is None or needed_bytes(traces, strategy, place) <= SURE_SHARE * capacity:
+    capacity = cluster.capacity_bytes
+    if capacity is None or needed_bytes(traces, strategy, cluster) <= SURE_SHARE * capacity:
         return True
-    return serves(traces, strategy, place)
+    return serves(traces, strategy, cluster)
 
 
-def largest_counted(traces: Traces, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH) -> int | None:
-    """The largest micro-batch whose tensors fit a place, at most `most`: no allocator can fit more. None: not even one.
+def largest_counted(traces: Traces, strategy: Strategy, cluster: Cluster, *, most: int = MOST_MICRO_BATCH) -> int | None:
+    """The largest micro-batch whose tensors fit a cluster, at most `most`: no allocator can fit more. None: not even one.
 
     Live bytes at each position are linear in the batch, so their peak is convex: the line through two small batches lies
     below it, and where that line meets the capacity is an upper bound.
     """
-    capacity = place.capacity_bytes
+    capacity = cluster.capacity_bytes
     if capacity is None:
         return most
 
     def needed(micro_batch: int) -> int:
         try:
-            return needed_bytes(traces, strategy.but(micro_batch=micro_batch), place)
+            return needed_bytes(traces, strategy.but(micro_batch=micro_batch), cluster)
         except InputError:  # more than can be counted
             return MOST_COUNTED
 
-    one = needed_bytes(traces, strategy.but(micro_batch=1), place)
+    one = needed_bytes(traces, strategy.but(micro_batch=1), cluster)
     if one > capacity:
         return None
     if most == 1 or not traces.family(strategy).covers({"micro_batch": 2}):
@@ -126,15 +120,15 @@ def largest_counted(traces: Traces, strategy: Strategy, place: Place, *, most: i
 
 
 def largest_micro_batch(
-    traces: Traces, strategy: Strategy, place: Place, *, most: int = MOST_MICRO_BATCH, expandable: bool = False
+    traces: Traces, strategy: Strategy, cluster: Cluster, *, most: int = MOST_MICRO_BATCH, expandable: bool = False
 ) -> int | None:
-    """The largest micro-batch that a place serves, at most `most`; None where it does not serve one sample."""
-    high = largest_counted(traces, strategy, place, most=most)
+    """The largest micro-batch that a cluster serves, at most `most`; None where it does not serve one sample."""
+    high = largest_counted(traces, strategy, cluster, most=most)
     if high is None:
         return None
 
     def fits(micro_batch: int) -> bool:
-        return serves(traces, strategy.but(micro_batch=micro_batch), place, expandable=expandable)
+        return serves(traces, strategy.but(micro_batch=micro_batch), cluster, expandable=expandable)
 
     if fits(high):
         return high
