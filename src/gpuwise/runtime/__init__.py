@@ -1,7 +1,7 @@
 """Job + Strategy -> Program, and the loop that runs it."""
 
 from gpuwise.results.training import ForecastCheck, MemoryCheck, StepTime, TrainResult
-from gpuwise.runtime.build.program import Program, build
+from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.training import TrainedStep, Training
 
@@ -14,5 +14,4 @@ __all__ = [
     "TrainSettings",
     "TrainedStep",
     "Training",
-    "build",
 ]
