@@ -23,7 +23,8 @@ from gpuwise.cost.kernels.classes import terms_of
 from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
-from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
+from gpuwise.measure.fitting.entry_model import ParameterBlock
+from gpuwise.measure.fitting.solve import MeasuredSeconds, solve
 
 SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0, 2026-08), attention"
 SHAPE = ["batch_size", "queries", "keys", "num_heads", "num_key_value_heads", "head_dim", "window_size"]

@@ -16,7 +16,8 @@ from gpuwise.cost.calibration import CalibrationEntry, names_of
 from gpuwise.cost.kernels import gemm
 from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
-from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
+from gpuwise.measure.fitting.entry_model import ParameterBlock
+from gpuwise.measure.fitting.solve import MeasuredSeconds, solve
 
 KEYS = ("gemm.bf16", "gemm.fp8", "gemm.fp32", "gemm_batched.fp32")
 # Where nothing else is known of batched products, they run as single ones do: the same libraries, the same tiles.

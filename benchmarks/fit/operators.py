@@ -20,7 +20,8 @@ from gpuwise.cost.calibration import CalibrationEntry, Term
 from gpuwise.cost.kernels.classes import terms_of
 from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
-from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
+from gpuwise.measure.fitting.entry_model import ParameterBlock
+from gpuwise.measure.fitting.solve import MeasuredSeconds, solve
 
 SOURCE = "fp32 operators on single GPUs, PyTorch 2.1 (sitar-lab/NeuSight)"
 # Chips left out together for forecasts of a device never seen: the two A100s are one device with other memory.

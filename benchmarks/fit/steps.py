@@ -21,7 +21,8 @@ from gpuwise.cost.price import host_s
 from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
-from gpuwise.measure.fitting.solve import MeasuredSeconds, ParameterBlock, solve
+from gpuwise.measure.fitting.entry_model import ParameterBlock
+from gpuwise.measure.fitting.solve import MeasuredSeconds, solve
 from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
 

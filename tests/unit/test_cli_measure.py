@@ -57,6 +57,14 @@ def test_without_pytorch_it_says_what_to_install(asked, monkeypatch):
     assert not asked
 
 
+def test_without_scipy_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "scipy" else object())
+    with pytest.raises(MissingDependencyError, match="scipy is needed to measure this machine") as raised:
+        gpuwise.measure()
+    assert raised.value.ways_out == ('pip install "gpuwise[measure]"',)
+
+
 def test_it_prints_the_report_and_a_line_a_stage(asked):
     result = run("measure", "--quick")
     assert (result.exit_code, asked) == (0, [True])

@@ -18,14 +18,18 @@ def measure(*, quick: bool = False, progress: Callable[[Progress], None] | None 
         quick: fewer shapes, within about a minute on two cores; the whole sweep takes about five.
         progress: called before each microbenchmark, and after the last, with how far it is and the latest figure.
 
-    Ctrl-C ends it early: what was found until then is given back, with `complete` False.
-    Raises MissingDependencyError without PyTorch; UnsupportedError where there is nothing to measure on, InputError where the
-    calibration cannot be written.
-    """
-    if importlib.util.find_spec("torch") is None:  # asked, not imported: the benchmarks run in processes of their own
-        from gpuwise.job.dependencies import require
+    Ctrl-C ends it early: the result has what was measured until then, with `complete` False.
 
-        require("torch", purpose="measure this machine")
+    Raises:
+        MissingDependencyError: without PyTorch or scipy.
+        UnsupportedError: where there is nothing to measure on.
+        InputError: where the calibration cannot be written.
+    """
+    for package in ("torch", "scipy"):
+        if importlib.util.find_spec(package) is None:  # not imported here: the benchmarks run in processes of their own
+            from gpuwise.job.dependencies import require
+
+            require(package, purpose="measure this machine")
     from gpuwise.measure.run import measure as run
 
     return run(quick=quick, on_progress=progress)

@@ -10,6 +10,7 @@ from gpuwise.job.library_logging import silence_libraries
 
 _EXTRAS = {
     "torch": "torch",
+    "scipy": "measure",
     "transformers": "hf",
     "timm": "timm",
     "torchao": "lowbit",
@@ -24,7 +25,7 @@ def require(package: str, *, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Arguments:
-        package: one of those of the extras: "torch", "transformers", "timm", "torchao", "bitsandbytes", "peft",
+        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "torchao", "bitsandbytes", "peft",
             "tensorboard", "wandb".
         purpose: what it is needed for, completing "... is needed to".
 

@@ -1,156 +1,47 @@
 """solve: the figures of entries that explain measured times best. Kernels and whole steps are fitted by the same program.
 
-Each measurement is a sum over operations (one for a kernel table, all of them for a step). The loss is that of
-log(measured / forecast), robust to outliers, plus a pull of every figure towards its prior: the entry of the level above,
-so that little data moves little. Needs PyTorch, for gradients.
+Each measurement is a sum over operations (one for a kernel table, all of them for a step). scipy's bounded least squares
+minimises a soft L1 loss of log(measured / forecast), which is robust to outliers, plus the squared distance of every figure
+from its prior, the entry of the level above: little data moves little. Needs scipy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
-import torch
+from scipy.linalg import block_diag
+from scipy.optimize import least_squares
 
-from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, Term
-from gpuwise.cost.kernels.shapes import KernelTerms
-from gpuwise.measure.fitting.design import CurveDesign, Design
+from gpuwise.cost.calibration import CalibrationEntry
+from gpuwise.measure.fitting.design import Design
+from gpuwise.measure.fitting.entry_model import MICRO, EntryModel, ParameterBlock
 
-
-@dataclass(frozen=True)
-class ParameterBlock:
-    """Operations of one class, of all measurements. measurement: the index of each operation's; count: how often it runs.
-    kernels: times the terms' floor."""
-
-    terms: KernelTerms
-    kernels: np.ndarray
-    measurement: np.ndarray
-    count: np.ndarray
+SOFT = 0.1  # log(measured / forecast) beyond which an error counts linearly, no longer squared
+BEYOND_PEAK = 10.0  # weight of the squared violation of least_compute
+MARGIN = 0.02  # of a figure's range: how far from its bounds a fit starts
 
 
 @dataclass(frozen=True)
 class MeasuredSeconds:
-    """seconds: of each measurement. fixed_s: what is not fitted here; least_s: what it takes at least (the host). weight: of
-    each in the loss. overhead: whether the way of measuring added a constant, which is fitted and thrown away."""
+    """What entries are fitted to. Arrays have one item a measurement.
+
+    Attributes:
+        seconds: measured.
+        weight: in the loss; 1 where None.
+        fixed_s: part of the time that is not fitted; 0 where None.
+        least_s: what a measurement takes at least (the host); 0 where None.
+        overhead: whether the way of measuring added a constant, which is fitted and thrown away.
+    """
 
     seconds: np.ndarray
     weight: np.ndarray | None = None
     fixed_s: np.ndarray | None = None
     least_s: np.ndarray | None = None
     overhead: bool = False
-
-
-class _Bounded:
-    """A vector of parameters kept between bounds by a sigmoid; prior: where the pull goes."""
-
-    def __init__(self, prior: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-        self.low, self.high = (torch.tensor(x, dtype=torch.float64) for x in (low, high))
-        width = (self.high - self.low).clamp(min=1e-12)
-        share = ((torch.tensor(prior, dtype=torch.float64) - self.low) / width).clamp(0.02, 0.98)
-        self.prior = torch.logit(share)
-        self.raw = self.prior.clone().requires_grad_(True)
-
-    @property
-    def value(self) -> torch.Tensor:
-        return self.low + (self.high - self.low) * torch.sigmoid(self.raw)
-
-    @property
-    def moved(self) -> torch.Tensor:
-        return ((self.raw - self.prior) ** 2).sum()
-
-
-class _Model:
-    """One entry with parameters: log scales, slopes of curves between knots, sharpness, floor."""
-
-    def __init__(self, design: Design, prior: CalibrationEntry, block: ParameterBlock) -> None:
-        self.design, names = design, list(design.terms)
-        logs = np.log([max(design.terms[n].scale[0], 1e-3) for n in names]), np.log([design.terms[n].scale[1] for n in names])
-        self.scale = _Bounded(np.log([max(prior.terms[n].scale, 1e-3) for n in names]), *logs)
-        self.sharpness = _Bounded(np.array([prior.sharpness]), *(np.array([b]) for b in design.sharpness))
-        self.floor = _Bounded(np.array([prior.floor_s]) * 1e6, *(np.array([b]) * 1e6 for b in design.floor_s))
-        self.slopes = {
-            (name, curve.over): _slopes(curve, next((c for c in prior.terms[name].curves if c.over == curve.over), None))
-            for name, term in design.terms.items()
-            for curve in term.curves
-        }
-        self.log_seconds = {n: torch.tensor(np.log(np.maximum(block.terms.seconds[n], 1e-15))) for n in names}
-        self.basis = {
-            (name, curve.over): _basis(curve, block.terms.features[curve.over])
-            for name, term in design.terms.items()
-            for curve in term.curves
-        }
-        self.kernels = torch.tensor(block.kernels, dtype=torch.float64)
-        self.count = torch.tensor(block.count, dtype=torch.float64)
-        self.measurement = torch.tensor(block.measurement, dtype=torch.int64)
-
-    @property
-    def parameters(self) -> list[_Bounded]:
-        return [self.scale, self.sharpness, self.floor, *self.slopes.values()]
-
-    def seconds(self) -> torch.Tensor:
-        """Of each operation."""
-        parts = []
-        for index, name in enumerate(self.design.terms):
-            log = self.log_seconds[name] + self.scale.value[index]
-            for (term, over), slope in self.slopes.items():
-                if term == name:
-                    log = log + self.basis[term, over] @ slope.value
-            parts.append(log)
-        p = self.sharpness.value
-        joined = torch.logsumexp(torch.stack(parts) * p, dim=0) / p if len(parts) > 1 else parts[0]
-        return self.kernels * self.floor.value * 1e-6 + torch.exp(joined)
-
-    def beyond_the_peak(self, least: float) -> torch.Tensor:
-        """How far (log) arithmetic falls below that share of its time at the peak where every curve is at its lowest."""
-        if "compute" not in self.design.terms:
-            return torch.zeros(())
-        lowest = self.scale.value[list(self.design.terms).index("compute")]
-        for curve in self.design.terms["compute"].curves:
-            lowest = lowest + (_basis(curve, np.array(curve.at)) @ self.slopes["compute", curve.over].value).min()
-        return torch.relu(np.log(least) - lowest)
-
-    def entry(self) -> CalibrationEntry:
-        with torch.no_grad():
-            scales = torch.exp(self.scale.value).tolist()
-            terms = {}
-            for index, (name, term) in enumerate(self.design.terms.items()):
-                curves = tuple(
-                    EfficiencyCurve(c.over, c.at, tuple(_factors(c, self.slopes[name, c.over].value.numpy())))
-                    for c in term.curves
-                )
-                terms[name] = Term(_short(scales[index]), curves)
-            return CalibrationEntry(terms, _short(self.sharpness.value.item()), float(f"{self.floor.value.item() * 1e-6:.3g}"))
-
-
-def _slopes(design: CurveDesign, prior: EfficiencyCurve | None) -> _Bounded:
-    steps = np.diff(np.log(design.at))
-    start = np.zeros(len(steps))
-    if prior is not None:
-        start = np.diff(prior(np.array(design.at))) / steps
-    return _Bounded(start, np.full(len(steps), design.slope[0]), np.full(len(steps), design.slope[1]))
-
-
-def _middle(design: CurveDesign) -> float:
-    """Curves are 1 at their middle knot, so that the scale keeps its meaning."""
-    return float(np.log(design.at[len(design.at) // 2]))
-
-
-def _basis(design: CurveDesign, feature: np.ndarray) -> torch.Tensor:
-    """How far each operation has gone along each stretch between knots, from the middle knot. Shape (operations, knots - 1)."""
-    knots = np.log(design.at)
-    x = np.log(feature)[:, None]
-    gone = np.clip(x, knots[:-1], knots[1:]) - knots[:-1]
-    at_middle = np.clip(_middle(design), knots[:-1], knots[1:]) - knots[:-1]
-    return torch.tensor(gone - at_middle)
-
-
-def _factors(design: CurveDesign, slopes: np.ndarray) -> list[float]:
-    return [_short(f) for f in np.exp(_basis(design, np.array(design.at)).numpy() @ slopes)]
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def solve(
@@ -167,41 +58,66 @@ def solve(
     """Entries by key, and log(measured / forecast) of every measurement.
 
     Arguments:
-        pull: weight of the squared distance of each parameter to its prior; smooth: of a curve's changes of slope; both against
-            the mean loss of a measurement. least_compute: arithmetic takes at least that share of its time at the peak; a guard
-            for steps, which do not show which of their kernels took how long.
+        pull: weight of the squared distance of each parameter from its prior, against the mean loss of a measurement.
+        smooth: weight of the squared changes of a curve's slope.
+        iterations: evaluations of the model at most.
+        least_compute: the share of its time at the peak that arithmetic takes at least. A guard for whole steps, which do not
+            show which of their kernels took how long.
     """
-    models = {key: _Model(designs[key], priors[key], block) for key, block in blocks.items()}
-    target = torch.tensor(np.log(measured.seconds))
-    weight = torch.tensor(np.ones(len(target)) if measured.weight is None else measured.weight, dtype=torch.float64)
-    weight = weight / weight.sum()
-    fixed = torch.tensor(np.zeros(len(target)) if measured.fixed_s is None else measured.fixed_s, dtype=torch.float64)
-    least = torch.tensor(np.full(len(target), 1e-12) if measured.least_s is None else np.maximum(measured.least_s, 1e-12))
-    extra = _Bounded(np.array([20.0]), np.array([0.0]), np.array([100.0]))
-    parameters = [p for model in models.values() for p in model.parameters] + [extra] * measured.overhead
-    optimizer = torch.optim.LBFGS([p.raw for p in parameters], lr=0.5, max_iter=iterations, line_search_fn="strong_wolfe")
+    models = [EntryModel(designs[key], priors[key], block) for key, block in blocks.items()]
+    ends = np.cumsum([0, *(len(model.prior) for model in models)]).tolist()
+    parts = [slice(first, last) for first, last in pairwise(ends)]
+    overhead = np.array([[20.0, 0.0, 100.0]] * measured.overhead).reshape(-1, 3).T  # in microseconds
+    low, high = (
+        np.concatenate([*(getattr(m, name) for m in models), overhead[row]]) for row, name in ((1, "low"), (2, "high"))
+    )
+    high = np.maximum(high, low + 1e-9)  # equal bounds fix a figure
+    width = high - low
+    start = np.clip(np.concatenate([*(m.prior for m in models), overhead[0]]), low + MARGIN * width, high - MARGIN * width)
+    # Linear residuals: distances from the start as shares of the range (times 4, a sigmoid's slope in its middle), and bends.
+    near, bends = np.sqrt(pull) * np.diag(4 / width), np.sqrt(smooth) * block_diag(*(m.bends for m in models), overhead[:0])
+    linear = np.vstack([near, bends]) if len(bends) else near
+    target = np.concatenate([near @ start, np.zeros(len(linear) - len(near))])
+    count = len(measured.seconds)
+    fixed_s = np.zeros(count) if measured.fixed_s is None else measured.fixed_s
+    least_s = np.full(count, 1e-12) if measured.least_s is None else np.maximum(measured.least_s, 1e-12)
+    weight = np.ones(count) if measured.weight is None else measured.weight
 
-    def errors() -> torch.Tensor:
-        total = fixed.clone()
-        for model in models.values():
-            total = total.index_add(0, model.measurement, model.count * model.seconds())
+    @lru_cache(maxsize=1)  # scipy asks for residuals and derivatives at the same point
+    def evaluate(point: bytes) -> tuple[np.ndarray, np.ndarray]:
+        vector = np.frombuffer(point)
+        total, slopes = fixed_s.copy(), np.zeros((count, len(vector)))
+        guards, guard_slopes = np.zeros(len(models)), np.zeros((len(models), len(vector)))
+        for index, (model, part) in enumerate(zip(models, parts, strict=True)):
+            seconds, derivatives = model.seconds(vector[part], count)
+            total += seconds
+            slopes[:, part] = derivatives
+            if least_compute:
+                guards[index], guard_slopes[index, part] = model.beyond_the_peak(vector[part], least_compute)
         if measured.overhead:
-            total = total + extra.value * 1e-6
-        return target - torch.log(torch.maximum(total, least))
+            total, slopes[:, -1] = total + vector[-1] * MICRO, MICRO
+        slopes[total < least_s] = 0.0
+        total = np.maximum(total, least_s)
+        residuals = [np.log(measured.seconds / total) / SOFT, linear @ vector - target, np.sqrt(BEYOND_PEAK) * guards]
+        return np.concatenate(residuals), np.vstack(
+            [slopes / -total[:, None] / SOFT, linear, np.sqrt(BEYOND_PEAK) * guard_slopes]
+        )
 
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        scaled = errors() / 0.1
-        fit = (weight * 2 * (torch.sqrt(1 + scaled**2) - 1)).sum()
-        regular = pull * sum(p.moved for p in parameters)
-        for model in models.values():
-            regular = regular + (10 * model.beyond_the_peak(least_compute) ** 2 if least_compute else 0.0)
-            for slope in model.slopes.values():
-                regular = regular + smooth * (torch.diff(slope.value) ** 2).sum()
-        value = fit + regular
-        value.backward()
-        return value
+    def loss(squared: np.ndarray) -> np.ndarray:
+        """scipy's soft_l1, weighted, of measurements; the square of the others. Value, first and second derivative."""
+        rho = np.stack([squared, np.ones_like(squared), np.zeros_like(squared)])
+        root = np.sqrt(1 + squared[:count])
+        rho[:, :count] = weight / weight.sum() * np.stack([2 * (root - 1), 1 / root, -0.5 / root**3])
+        return rho
 
-    optimizer.step(loss)
-    with torch.no_grad():
-        return {key: model.entry() for key, model in models.items()}, errors().numpy()
+    result = least_squares(
+        lambda vector: evaluate(vector.tobytes())[0],
+        start,
+        lambda vector: evaluate(vector.tobytes())[1],
+        bounds=(low, high),
+        x_scale="jac",
+        loss=loss,
+        max_nfev=iterations,
+    )
+    entries = {key: model.entry(result.x[part]) for key, model, part in zip(blocks, models, parts, strict=True)}
+    return entries, SOFT * evaluate(result.x.tobytes())[0][:count]
