@@ -145,13 +145,13 @@ def chips(text):
 
 
 def test_chip_filters():
-    assert chips("memory>=24GB kind=gpu-consumer vendor=nvidia") == {
-        "titan-rtx",
-        "rtx-3090",
-        "rtx-3090-ti",
-        "rtx-4090",
-        "rtx-5090",
+    large = {
+        chip.id
+        for chip in CATALOG.chips.values()
+        if (chip.kind, chip.vendor) == ("gpu-consumer", "NVIDIA") and (chip.memory_bytes or 0) >= 24e9
     }
+    assert {"titan-rtx", "rtx-3090", "rtx-3090-ti", "rtx-4090", "rtx-5090"} <= large
+    assert chips("memory>=24GB kind=gpu-consumer vendor=nvidia") == large
     assert chips("memory >= 24GiB kind=gpu-consumer vendor=nvidia") == chips("memory>=24GB kind=gpu-consumer vendor=nvidia")
     assert chips("h100-sxm") == {"h100-80gb-sxm"}
     assert chips("vendor=google,aws year>=2025") == {"tpu-v7", "trainium3"}
