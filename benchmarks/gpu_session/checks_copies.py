@@ -18,7 +18,7 @@ from gpuwise.runtime.checkpoint.snapshot import Snapshot
 from gpuwise.runtime.checkpoint.state import pack, unpack
 from gpuwise.runtime.data.order import Chunk
 from gpuwise.runtime.data.prefetch import CudaCopies, ahead
-from gpuwise.runtime.run.losses import AHEAD, DeviceLosses
+from gpuwise.runtime.run.device_losses import AHEAD, DeviceLosses
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.strategy import Strategy
 

@@ -203,7 +203,8 @@ def train_ours(case: Case, job: Job | None = None, strategy: Strategy | None = N
     losses = []
     for step in run:
         losses.append(step.loss)
-    program = run._with.program
+    assert run._run is not None
+    program = run._run.program
     averages = {} if program.average is None else program.average.tensors
     return Trained({}, dict(program.model.state_dict()), dict(averages), losses, float(program.scaler.get_scale()))
 

@@ -241,7 +241,7 @@ def live(plan: Plan, told: Any) -> None:
 
 def wait_for_the_save(run: Training) -> None:
     """Until nothing is being written."""
-    checkpoints = run._with.checkpoints
+    checkpoints = run._run.checkpoints.manager
     assert checkpoints is not None
     checkpoints._saver._join()
 

@@ -131,7 +131,7 @@ def stopped(run: Training) -> dict[int, float]:
 
     def send() -> None:
         blocked.wait()
-        while not run._with.loader.reading:  # step STOP was handed out: the next read begins at once
+        while not run._run.loader.reading:  # step STOP was handed out: the next read begins at once
             pass
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 

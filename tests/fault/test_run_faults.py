@@ -28,8 +28,8 @@ from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.checkpoint import CheckpointStore, lock, store
 from gpuwise.runtime.checkpoint.manifest import _checksum, dump_json
 from gpuwise.runtime.interruption.providers import Aws
-from gpuwise.runtime.run import account, equipment, training
 from gpuwise.runtime.run import folder as run_folder
+from gpuwise.runtime.run import parts, summary, training
 from gpuwise.runtime.show import log as log_module
 from gpuwise.runtime.show import read_log
 
@@ -238,7 +238,7 @@ def test_a_disk_full_to_the_end_is_told_and_costs_no_result(tmp_path, whole, mon
         if step.step == 5:
             disk.error = errno.ENOSPC
             monkeypatch.setattr(run_folder, "written_whole", full)
-            monkeypatch.setattr(account, "written_whole", full)
+            monkeypatch.setattr(summary, "written_whole", full)
     assert told == whole
     assert run.result.steps == STEPS
     assert "the disk is full" in run.result.checkpoints["problem"]
@@ -251,7 +251,7 @@ def test_a_disk_full_to_the_end_is_told_and_costs_no_result(tmp_path, whole, mon
 
 def test_a_run_without_its_report_has_not_ended_and_is_concluded_when_continued(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(account, "written_whole", full)
+        patch.setattr(summary, "written_whole", full)
         trained(tmp_path)
     assert "ended" not in json.loads((tmp_path / "run.json").read_text())
     trained(tmp_path)
@@ -403,7 +403,7 @@ def test_a_notice_of_the_cloud_saves_before_the_machine_goes(tmp_path, monkeypat
                 {"action": "terminate", "time": datetime.fromtimestamp(goes_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")}
             ),
         }
-        monkeypatch.setattr(equipment, "source_for", lambda name: Aws(server.url))
+        monkeypatch.setattr(parts, "source_for", lambda name: Aws(server.url))
         run = made(tmp_path, steps=10**6)
         told = told_by(run, until=10**5)
     assert time.time() < goes_s

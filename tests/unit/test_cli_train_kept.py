@@ -18,7 +18,7 @@ from gpuwise.errors import RunEndedError
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import CheckpointStore
 from gpuwise.runtime.checkpoint.files import Files
-from gpuwise.runtime.run import account
+from gpuwise.runtime.run import summary
 
 torch = pytest.importorskip("torch")
 
@@ -141,7 +141,7 @@ def test_so_has_a_report_or_a_log(what: str, monkeypatch: pytest.MonkeyPatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if what == "report":
-        monkeypatch.setattr(account, "written_whole", full)
+        monkeypatch.setattr(summary, "written_whole", full)
     elif not Path("/dev/full").exists():
         pytest.skip("a device of Linux")
     result = train("job", "--run", "r", *(("--log", "/dev/full") if what == "log" else ()))

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
 from gpuwise.runtime.data import MicroBatchLoader
-from gpuwise.runtime.data.streams import Stream
+from gpuwise.runtime.data.streams import SavedStream, Stream
 from gpuwise.strategy import HostSettings, Strategy
 
 NUMBERS = torch.arange(22.0)
@@ -233,7 +233,7 @@ def test_marks_lead_to_where_reading_was_not_yet():
     assert {mark["offset"] for mark in marks[1:] if mark} == {6, 12}
     for chunk in chunks:
         again = Stream(lambda seed, epoch: (Stateful(), None), torch.utils.data.default_collate)
-        first = next(again.read(micro_batch=2, seed=0, epoch=0, offset=chunk.start, mark=chunk.mark))
+        first = next(again.read(micro_batch=2, seed=0, epoch=0, offset=chunk.start, before=SavedStream(chunk.mark)))
         assert torch.equal(first.batch["x"], chunk.batch["x"])
 
 
@@ -298,14 +298,14 @@ def test_the_seed_of_the_run_is_kept():
 def test_where_names_the_samples(name):
     data = KINDS["columns"] if name == "columns" else (lambda: [{"x": n} for n in NUMBERS])
     loader = loader_of(data, micro_batch=4, accumulation=3)
-    assert loader.where(loader.places)["micro_batches"] == []
+    assert loader.where(loader.positions)["micro_batches"] == []
     steps = loader.steps()
     for _ in range(2):
         step = next(steps)
-        found = loader.where(loader.places)["micro_batches"]
+        found = loader.where(loader.positions)["micro_batches"]
         assert [NUMBERS[m["samples"]].tolist() for m in found] == [b["x"].tolist() for b in step]
     assert [(m["epoch"], m["micro_batch"]) for m in found] == [(0, 3), (0, 4), (1, 0)]
-    assert json.dumps(loader.where(loader.places))
+    assert json.dumps(loader.where(loader.positions))
 
 
 def test_a_batch_changed_in_place_spoils_no_other():

@@ -97,7 +97,7 @@ def test_under_fp16_a_step_whose_gradients_alone_overflow_keeps_its_statistics()
     run = training(toy(model=Normed, loss=loud, learning_rate=1e-4, evaluate=None), strategy, steps=12)
     run.run()
     assert run.result is not None
-    assert run._with.program.scaler.get_scale() < 2**16
+    assert run._run.program.scaler.get_scale() < 2**16
     assert run.result.skipped_steps == 0
     assert int(run.result.model.state_dict()["norm.num_batches_tracked"]) == 12
     assert all(value.isfinite().all() for value in run.result.model.state_dict().values())

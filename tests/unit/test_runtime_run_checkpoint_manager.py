@@ -42,7 +42,7 @@ def test_the_first_save_is_early_and_the_next_as_its_cost_says(checkpoints):
     checkpoints.save(2, STATE, {}, best=False, wait=True)
     ((record, said),) = checkpoints.look(now_s=began_s)
     assert (record["step"], said) == (2, "")  # said once
-    assert checkpoints.told()["last_step"] == 2
+    assert checkpoints.summary()["last_step"] == 2
 
 
 def test_as_often_as_asked(checkpoints):
@@ -53,7 +53,7 @@ def test_as_often_as_asked(checkpoints):
     before_s = time.perf_counter()
     checkpoints.look(now_s=before_s)
     assert checkpoints.due_s == pytest.approx(before_s + 7.0, abs=5)
-    assert checkpoints.told()["interval_s"] == 7.0
+    assert checkpoints.summary()["interval_s"] == 7.0
 
 
 def test_a_save_that_failed_is_tried_again_an_interval_later(checkpoints):

@@ -7,7 +7,7 @@ import pytest
 
 from gpuwise.errors import InputError
 from gpuwise.report.run_records import lasting
-from gpuwise.runtime.show.log import LEAST_APART_S, MOST_APART_S, WRITE_EVERY_S, RunLog, read_log
+from gpuwise.runtime.show.log import LEAST_APART_S, MOST_APART_S, WRITE_EVERY_S, RunLog, StepRecord, read_log
 
 
 def records(path):
@@ -15,7 +15,7 @@ def records(path):
 
 
 def step(log, now_s, number, *, loss=0.5, step_time_s=0.0, data_s=0.0, **more):
-    log.step(now_s, number, number * 8, number / 10, loss, 1e-3, step_time_s, data_s, **more)
+    log.step(StepRecord(now_s, number, number * 8, number / 10, loss, 1e-3, step_time_s, data_s, **more))
 
 
 def steps_of(path):
@@ -72,7 +72,7 @@ def test_any_other_record_comes_after_the_steps_before_it(path):
 def test_what_a_step_says(path):
     with RunLog(path) as log:
         log.open({})
-        step(log, 1.0, 5, loss=2.5, step_time_s=0.03, data_s=0.01, grad_norm=1.5, memory_bytes=2**30)
+        step(log, 1.0, 5, loss=2.5, step_time_s=0.03, data_s=0.01, gradient_norm=1.5, memory_bytes=2**30)
     (told,) = steps_of(path)
     del told["time"]
     assert told == {

@@ -146,7 +146,7 @@ def known_later(run):
     """The steps of a run whose losses are known as late as a GPU's."""
     steps = iter(run)
     first = next(steps)  # its loss was judged here, as a CPU's
-    run._stepper._judges, run._stepper._waiting = False, KnownLater()
+    run._run.stepper._sees_losses, run._run.stepper._unknown = False, KnownLater()
     yield first
     yield from steps
 
@@ -170,8 +170,8 @@ def test_waiting_for_the_device_is_part_of_a_step(tmp_path):
     run, ended = training(toy(), steps=5), []
     for step in known_later(run):
         if step.step == 1:
-            later = run._stepper._waiting
-            later.known = lambda wait=False: ended.append(run._with.meter.step) or []
+            later = run._run.stepper._unknown
+            later.known = lambda wait=False: ended.append(run._run.meter.step) or []
     assert ended[:4] == [1, 2, 3, 4]  # of steps 2 to 5, asked before the meter ended them
 
 
@@ -316,8 +316,8 @@ def test_a_full_disk_is_told_and_is_no_checkpoint(tmp_path, monkeypatch):
 
 def test_nobody_calls_it_a_stall_that_the_caller_has_the_step():
     run = training(toy(), steps=3)
-    assert [run._with.stall.phase for _ in run] == ["caller"] * 3
-    assert run._with.stall.phase == "end"
+    assert [run._run.health.stall.phase for _ in run] == ["caller"] * 3
+    assert run._run.health.stall.phase == "end"
 
 
 def test_the_job_is_not_asked_for_a_batch_after_a_failed_step():

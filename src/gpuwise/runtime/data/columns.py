@@ -45,8 +45,8 @@ class TensorColumns:
         """From a position on, without end; `split` makes micro-batches of a chunk."""
         row_bytes = sum(t[:1].numel() * t.element_size() for t in self.tensors)
         per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes * micro_batch))
-        for chunk in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk, seed=seed, epoch=epoch, offset=offset):
-            yield chunk._replace(batch=self.gather(chunk.batch))
+        for rows in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk, seed=seed, epoch=epoch, offset=offset):
+            yield rows.chunk(self.gather(rows.indices))
 
     def split(self, gathered: tuple[torch.Tensor, ...], *, micro_batch: int) -> list[Any]:
         """The micro-batches of a chunk. They share no memory with each other, and none knows of the others:

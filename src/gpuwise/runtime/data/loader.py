@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NotRequired, TypeAlias, TypedDict, cast
 
 import torch
 
 from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
+from gpuwise.job.job import Batch
 from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
 from gpuwise.runtime.data.opening import DataOpener, Source
-from gpuwise.runtime.data.order import Chunk, shuffled
+from gpuwise.runtime.data.order import Chunk, Mark, shuffled
 from gpuwise.runtime.data.prefetch import CudaCopies, ahead
 from gpuwise.runtime.data.samples import Samples
-from gpuwise.runtime.data.streams import Stream
+from gpuwise.runtime.data.streams import SavedStream, Stream
 from gpuwise.runtime.data.synthetic import Synthetic
 from gpuwise.strategy import HostSettings, Strategy
 
 _CPU = torch.device("cpu")
 _HOST = HostSettings()
+
+
+# A micro-batch, its epoch and first sample, and the mark that it came with.
+Taken: TypeAlias = tuple[Batch, int, int, Mark | None]
+
+
+class LoaderState(TypedDict):
+    """A position in the data of a job, as it is saved, and what data it is a position in.
+
+    kind: "rows", "iterable" or "synthetic".
+    epoch, offset: of the sample that comes next.
+    samples: in all; None for an iterable.
+    mark: a place of an iterable to read on from; None where it is read again from the start of the epoch.
+    first_sample: checksum of the first sample of an iterable's epoch.
+    """
+
+    kind: str
+    seed: int
+    epoch: int
+    offset: int
+    samples: int | None
+    micro_batch: int
+    accumulation: int
+    mark: NotRequired[Mark | None]
+    first_sample: NotRequired[int | None]
 
 
 class MicroBatchLoader:
@@ -52,9 +78,10 @@ class MicroBatchLoader:
         self.size, self.accumulation = strategy.micro_batch, strategy.accumulation
         self.notes: list[str] = []
         self.reading, self.reads = False, 0
-        self._places: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
-        self._position, self._mark = (0, 0), None  # of the sample that comes next
-        self._saved: dict[str, Any] = {"mark": None, "first_sample": None}  # what else a saved position says of a stream
+        self._positions: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
+        self._position = (0, 0)  # epoch and offset of the sample that comes next
+        self._mark: Mark | None = None
+        self._loaded: LoaderState | None = None  # the position that was loaded, until a step is taken
         opener = DataOpener(job, strategy, host, seed=seed, device=device, notes=self.notes)
         self._source, self._ahead = opener.source(), opener.ahead
         self.synthetic = isinstance(self._source, Synthetic)
@@ -64,16 +91,20 @@ class MicroBatchLoader:
     def micro_batches_per_epoch(self) -> int | None:
         return None if self.samples_per_epoch is None else self.samples_per_epoch // self.size
 
-    def steps(self) -> Iterator[list[Any]]:
+    def epochs(self, samples: int) -> float | None:
+        """Passes over the data after so many samples; None where nothing says how many an epoch has."""
+        return samples / self.samples_per_epoch if self.samples_per_epoch else None
+
+    def steps(self) -> Iterator[list[Batch]]:
         """What one optimizer step takes, again and again from the position on: `strategy.accumulation` micro-batches."""
         stream = self._micro_batches()
         while True:
             yield self._step(stream)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> LoaderState:
         """The position after the latest step handed out by `steps`, and what data it is a position in."""
         epoch, offset = self._position
-        state = {
+        state: LoaderState = {
             "kind": _kind(self._source),
             "seed": self.seed,
             "epoch": epoch,
@@ -82,14 +113,18 @@ class MicroBatchLoader:
             "micro_batch": self.size,
             "accumulation": self.accumulation,
         }
-        if isinstance(self._source, Stream):
-            if not self._places:  # nothing was read since the position was loaded
-                return {**state, **self._saved}
-            mark = self._source.mark() if self._source.at(epoch, offset) else self._mark
-            state |= {"mark": mark, "first_sample": self._source.first_sample if self._source.epoch == epoch else None}
+        if not isinstance(self._source, Stream):
+            return state
+        if not self._positions:  # nothing was read since the position was loaded
+            saved = self._loaded or state
+            state["mark"], state["first_sample"] = saved.get("mark"), saved.get("first_sample")
+            state["micro_batch"], state["accumulation"] = saved["micro_batch"], saved["accumulation"]
+            return state
+        state["mark"] = self._source.mark() if self._source.at(epoch, offset) else self._mark
+        state["first_sample"] = self._source.first_sample if self._source.epoch == epoch else None
         return state
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: LoaderState) -> None:
         """Continues where `state` says: the next step of `steps`, called after this, is the one that came next there.
 
         The position is in samples, so another micro-batch goes on from the same sample. Raises JobError when the data is
@@ -104,25 +139,19 @@ class MicroBatchLoader:
                 [f"--micro-batch {state['micro_batch']} --accumulate {state['accumulation']}", "a new run in another folder"],
             )
         self._source.close()
-        self.seed, self._position, self._places = state["seed"], (state["epoch"], state["offset"]), []
-        if isinstance(self._source, Stream):
-            self._saved = {
-                "mark": state.get("mark"),
-                "first_sample": state.get("first_sample"),
-                "micro_batch": state["micro_batch"],
-                "accumulation": state["accumulation"],
-            }
+        self.seed, self._position, self._positions = state["seed"], (state["epoch"], state["offset"]), []
+        self._loaded = state
 
     @property
-    def places(self) -> list[tuple[int, int]]:
+    def positions(self) -> list[tuple[int, int]]:
         """Epoch and first sample of each micro-batch of the latest step; what `where` takes."""
-        return self._places
+        return self._positions
 
-    def where(self, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    def where(self, positions: Sequence[tuple[int, int]]) -> dict[str, object]:
         """The data of a step: of each micro-batch its epoch, its number there, and the indices of its samples
         (for an iterable: how many came before them)."""
         micro_batches = []
-        for epoch, start in places:
+        for epoch, start in positions:
             rows = list(range(start, start + self.size))
             if isinstance(self._source, TensorColumns | Samples):
                 rows = shuffled(len(self._source), seed=self.seed, epoch=epoch)[rows].tolist()
@@ -138,28 +167,24 @@ class MicroBatchLoader:
         """Ends worker processes, if there are any."""
         self._source.close()
 
-    def _step(self, stream: Iterator[tuple[Any, int, int, Any]]) -> list[Any]:
+    def _step(self, stream: Iterator[Taken]) -> list[Batch]:
         self.reads += 1
         self.reading = True
         try:
             taken = list(itertools.islice(stream, self.accumulation))
         finally:
             self.reading = False
-        self._places = [(epoch, start) for _, epoch, start, _ in taken]
+        self._positions = [(epoch, start) for _, epoch, start, _ in taken]
         _, epoch, start, self._mark = taken[-1]
         self._position = epoch, start + self.size
         return [batch for batch, *_ in taken]
 
-    def _micro_batches(self) -> Iterator[tuple[Any, int, int, Any]]:
-        """Each with its epoch, its first sample, and its mark."""
+    def _micro_batches(self) -> Iterator[Taken]:
         saved = self.state()
         at = {"micro_batch": self.size, "seed": self.seed, "epoch": saved["epoch"], "offset": saved["offset"]}
         if isinstance(self._source, Stream):
-            chunks = self._looked_at(
-                self._source.read(
-                    **at, mark=saved["mark"], first_sample=saved["first_sample"], saved_micro_batch=saved["micro_batch"]
-                )
-            )
+            before = SavedStream(saved.get("mark"), saved.get("first_sample"), saved["micro_batch"])
+            chunks = self._looked_at(self._source.read(**at, before=before))
         else:
             chunks = self._source.read(**at)
         if self.device.type == "cuda":
@@ -170,7 +195,7 @@ class MicroBatchLoader:
                 yield chunk.batch, chunk.epoch, chunk.start, chunk.mark
             return
         for chunk in chunks:
-            batches = self._source.split(chunk.batch, micro_batch=self.size)
+            batches: list[Batch] = self._source.split(cast("tuple[torch.Tensor, ...]", chunk.batch), micro_batch=self.size)
             for number in range(chunk.skip, chunk.micro_batches):
                 yield batches[number], chunk.epoch, chunk.start + number * self.size, None
                 batches[number] = None  # what training is done with need not outlive it
@@ -191,7 +216,7 @@ def _length(source: Source) -> int | None:
     return len(source) if isinstance(source, TensorColumns | Samples) else None
 
 
-def _check_same_data(saved: Mapping[str, Any], source: Source) -> None:
+def _check_same_data(saved: LoaderState, source: Source) -> None:
     """Raises JobError when a position was saved in data of another kind or length."""
     then, now = saved["kind"], _kind(source)
     if then == now:
@@ -203,7 +228,7 @@ def _check_same_data(saved: Mapping[str, Any], source: Source) -> None:
         )
 
 
-def _check_position(state: Mapping[str, Any]) -> None:
+def _check_position(state: Mapping[str, object]) -> None:
     numbers = [state.get(name) for name in ("seed", "epoch", "offset", "micro_batch", "accumulation")]
     whole = [number for number in numbers if isinstance(number, int)]
     if len(whole) < len(numbers) or min(whole[1:]) < 0 or not {"kind", "samples"} <= state.keys():

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
+
+
+class Mark(TypedDict):
+    """A place of an iterable to read on from, instead of reading all that comes before it again.
+
+    offset: samples that come before it.
+    state: of the iterable, or of its loader.
+    """
+
+    offset: int
+    state: object
 
 
 class Chunk(NamedTuple):
     """Consecutive micro-batches read at once.
 
-    batch: what was read, or the indices of its rows; epoch, start: of its first sample; micro_batches: how many;
-    skip: how many of them come before the position that was asked for; mark: see `Stream`.
+    batch: what was read; of TensorColumns a tuple of tensors.
+    epoch, start: of its first sample.
+    micro_batches: how many.
+    skip: how many of them come before the position that was asked for.
+    mark: a place to continue from; None where there is none.
     """
 
-    batch: Any
+    batch: object
     epoch: int
     start: int
     micro_batches: int = 1
     skip: int = 0
-    mark: Any = None
+    mark: Mark | None = None
 
 
 def shuffled(count: int, *, seed: int, epoch: int) -> torch.Tensor:
@@ -29,7 +43,21 @@ def shuffled(count: int, *, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-def chunks(count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
+class Rows(NamedTuple):
+    """The rows of consecutive micro-batches; see Chunk."""
+
+    indices: torch.Tensor
+    epoch: int
+    start: int
+    micro_batches: int
+    skip: int
+
+    def chunk(self, batch: object) -> Chunk:
+        """What was read of them."""
+        return Chunk(batch, self.epoch, self.start, self.micro_batches, self.skip)
+
+
+def chunks(count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: int, offset: int) -> Iterator[Rows]:
     """Row indices from sample `offset` of an epoch on, without end; fewer than a micro-batch at its end are left out.
 
     Where chunks begin follows from the position alone: a micro-batch lies at the same place of its chunk, so at the same
@@ -42,5 +70,5 @@ def chunks(count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: in
         for chunk in range(first - first % per_chunk, total, per_chunk):
             start, held = base + chunk * micro_batch, min(per_chunk, total - chunk)
             rows = order[start : start + held * micro_batch]
-            yield Chunk(rows, epoch, start, held, max(0, first - chunk))
+            yield Rows(rows, epoch, start, held, max(0, first - chunk))
         offset = 0

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import numbers
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
 from gpuwise.errors import JobError
+from gpuwise.job.job import Batch
 from gpuwise.runtime.data.draws import draws_of
-from gpuwise.runtime.data.order import Chunk, chunks
+from gpuwise.runtime.data.order import Chunk, Rows, chunks
 from gpuwise.runtime.data.workers import Workers
 
 Collate = Callable[[list[Any]], Any]
+Index: TypeAlias = tuple[int, int, int, list[int]]  # seed, epoch, first sample, and rows of a micro-batch
 # What default_collate makes batches of; it leaves text and bytes as they are.
 _LEAVES = (torch.Tensor, np.ndarray, np.generic, numbers.Number, str, bytes)
 
@@ -25,14 +28,14 @@ OWN_COLLATE = "a collate function of your own: data=lambda: DataLoader(dataset, 
 class Reader:
     """Reads a micro-batch of a map-style data set, in this process or, sent there whole, in another.
 
-    As a data set its samples are micro-batches, and an index is (seed, epoch, start, rows).
+    As a data set its samples are micro-batches.
     """
 
     def __init__(self, data: Any, collate: Collate):
         self.data, self.collate = data, collate
 
-    def __getitem__(self, place: tuple[int, int, int, list[int]]) -> Any:
-        seed, epoch, start, rows = place
+    def __getitem__(self, index: Index) -> Batch:
+        seed, epoch, start, rows = index
         with draws_of(seed, epoch, start):
             return collated(self._samples(rows), self.collate)
 
@@ -71,20 +74,20 @@ class Samples:
     def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
         """From a position on, without end."""
         self.close()
-        places = chunks(len(self), micro_batch=micro_batch, per_chunk=1, seed=seed, epoch=epoch, offset=offset)
+        rows_read = chunks(len(self), micro_batch=micro_batch, per_chunk=1, seed=seed, epoch=epoch, offset=offset)
         if not self.workers:
-            for place in places:
-                yield place._replace(batch=self.reader[seed, place.epoch, place.start, place.batch.tolist()])
-        sent: list[Chunk] = []
+            for rows in rows_read:
+                yield rows.chunk(self.reader[seed, rows.epoch, rows.start, rows.indices.tolist()])
+        sent: deque[Rows] = deque()
 
-        def indices() -> Iterator[tuple[int, int, int, list[int]]]:
-            for place in places:
-                sent.append(place._replace(batch=None))
-                yield seed, place.epoch, place.start, place.batch.tolist()
+        def indices() -> Iterator[Index]:
+            for rows in rows_read:
+                sent.append(rows)
+                yield seed, rows.epoch, rows.start, rows.indices.tolist()
 
         self.processes = Workers.of_samples(self.reader, indices(), workers=self.workers, ahead=self.ahead, loader=self.loader)
         for batch in self.processes:  # in the order asked for
-            yield sent.pop(0)._replace(batch=batch)
+            yield sent.popleft().chunk(batch)
 
     def close(self) -> None:
         if self.processes is not None:

@@ -7,7 +7,7 @@ import itertools
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,26 @@ from torch.utils.data import DataLoader
 from gpuwise.errors import JobError
 from gpuwise.job.batches import map_tensors
 from gpuwise.runtime.data.draws import draws_of, seed_of
-from gpuwise.runtime.data.order import Chunk
+from gpuwise.runtime.data.order import Chunk, Mark
 from gpuwise.runtime.data.samples import Collate, collated, leaves
 from gpuwise.runtime.data.workers import Workers, settings
 
 # Where batches are read ahead, how often the stream's state is kept; a resume reads again what came since.
 MARK_EVERY_S = 1.0
 _OPENING = -1  # stands where a micro-batch's first sample does, in the seeds of what is drawn before the first one
+
+
+class SavedStream(NamedTuple):
+    """What is saved with a position in a stream.
+
+    mark: a place to read on from; None where the stream is read again from the start of the epoch.
+    first_sample: checksum of the first sample of the epoch.
+    micro_batch: which size the batches before had; None: the same.
+    """
+
+    mark: Mark | None = None
+    first_sample: int | None = None
+    micro_batch: int | None = None
 
 
 class Stream:
@@ -68,14 +81,16 @@ class Stream:
         seed: int,
         epoch: int,
         offset: int,
-        mark: Mapping[str, Any] | None = None,
-        saved_micro_batch: int | None = None,
-        first_sample: int | None = None,
+        before: SavedStream | None = None,
     ) -> Iterator[Chunk]:
-        """From a position on, without end. What was saved with it: a mark, the micro-batch, the first sample's checksum.
+        """From a position on, without end.
+
+        Arguments:
+            before: what was saved with the position.
 
         Raises JobError when the iterable has no samples, or fewer than this position.
         """
+        mark, first_sample, saved_micro_batch = before or SavedStream()
         for epoch in itertools.count(epoch):  # noqa: B020
             self.epoch, self._offset, self.first_sample = epoch, 0 if mark is None else mark["offset"], first_sample
             source = self._open(epoch, seed=seed, micro_batch=micro_batch, mark=mark)
@@ -104,7 +119,7 @@ class Stream:
         """Whether this is how far the stream was read, so that `mark` is a place to continue from there."""
         return (self.epoch, self._offset) == (epoch, offset)
 
-    def mark(self) -> dict[str, Any] | None:
+    def mark(self) -> Mark | None:
         """The place reached; None where only reading again leads there."""
         state = self._source and self._source.state()
         # Copied: some iterables hand out the very state they go on changing.

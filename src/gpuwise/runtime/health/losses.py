@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from gpuwise.errors import InputError
 
@@ -20,12 +19,26 @@ SPREADS, SIGMA_PER_MAD, LEAST_RISE = 10.0, 1.4826, 0.2
 _REFRESH = 64  # losses after which the threshold is computed again
 
 
+class LossWatchState(TypedDict):
+    """What is saved of a LossWatch."""
+
+    nonfinite: int
+    spikes: int
+    in_a_row: int
+    window: list[float]
+    spike_above: float
+    until_look: int
+    spiky_step: float
+
+
 @dataclass(frozen=True)
 class LossEvent:
     """Something about the loss of one step.
 
-    kind: "nonfinite" or "spike". text: a sentence. ends: the run must end. first: nothing of the kind was said of the step
-    before, so this is news.
+    kind: "nonfinite" or "spike".
+    text: a sentence.
+    ends: the run must end.
+    first: the step before had nothing of the kind, so this is news.
     """
 
     kind: str
@@ -60,8 +73,8 @@ class LossWatch:
         self._until_look = LEAST  # losses seen without a closer look, at most
         self._spiky_step: float = -math.inf
 
-    def state(self) -> dict[str, Any]:
-        """All that what is said of later losses depends on, in plain values."""
+    def state(self) -> LossWatchState:
+        """All that events of later losses depend on."""
         return {
             "nonfinite": self.nonfinite,
             "spikes": self.spikes,
@@ -72,7 +85,7 @@ class LossWatch:
             "spiky_step": self._spiky_step,
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: LossWatchState) -> None:
         self.nonfinite, self.spikes, self.in_a_row = state["nonfinite"], state["spikes"], state["in_a_row"]
         self._window = deque(state["window"], maxlen=WINDOW)
         self._spike_above, self._until_look = state["spike_above"], state["until_look"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import nullcontext
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -14,8 +15,27 @@ from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
 from gpuwise.runtime.interruption import AT_ONCE
+from gpuwise.runtime.run.meter import Meter
+from gpuwise.runtime.run.reporter import Reporter
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
+
+
+class BestMetric(TypedDict):
+    """The best value of the monitored metric, and the step it was reached at."""
+
+    step: int
+    metric: str
+    value: float
+
+
+class EvaluationsState(TypedDict):
+    """What is saved of the evaluations of a run."""
+
+    done_at: int
+    metrics: dict[str, float]
+    best: BestMetric | None
+    since_best: int
 
 
 def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
@@ -49,8 +69,13 @@ class Evaluations:
     Arguments:
         micro_batches_per_epoch: None where nobody knows.
 
-    due_at: the step after which the next is due, infinite without any. done_at: the last one's step. metrics: of that.
-    best: step, metric and value of the best by the monitored metric.
+    Attributes:
+        due_at: the step after which the next is due, infinite without any.
+        done_at: the step of the last one, -1 before it.
+        metrics: of the last one that did not fail.
+        best: by the monitored metric; None before one, or without such a metric.
+        took_s: what the last one took.
+
     Raises InputError where the settings ask for what the job has not.
     """
 
@@ -61,7 +86,21 @@ class Evaluations:
         self.due_at: float = math.inf if self._every is None else self._every
         self.done_at = -1
         self.metrics: dict[str, float] = {}
-        self.best: dict[str, Any] | None = None
+        self.best: BestMetric | None = None
+        self.took_s = 0.0
+
+    def run(self, step: int, program: Program, *, reporter: Reporter, meter: Meter) -> dict[str, float]:
+        """The job's metrics after `step`, told and logged; {} where it failed. `seen` is to be called with them."""
+        began_s = time.perf_counter()
+        metrics, problem = evaluate(program.job, program)
+        self.took_s = time.perf_counter() - began_s
+        meter.pause(self.took_s)
+        if problem:
+            reporter.note(problem, "evaluation failed")
+        if metrics:
+            reporter.log.write("evaluation", {"step": step, "metrics": metrics})
+            reporter.scalars(step, {f"metrics/{name}": value for name, value in metrics.items()})
+        return metrics
 
     def seen(self, step: int, metrics: dict[str, float]) -> bool:
         """After an evaluation, {} where it failed. Returns whether it is the best so far.
@@ -96,10 +135,10 @@ class Evaluations:
         """Whether the run's patience is at its end."""
         return self._patience is not None and self._since_best >= self._patience
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> EvaluationsState:
         return {"done_at": self.done_at, "metrics": self.metrics, "best": self.best, "since_best": self._since_best}
 
-    def load(self, state: dict[str, Any], step: int) -> None:
+    def load(self, state: EvaluationsState, step: int) -> None:
         """Continues after `step`. An evaluation that was due there, and not made any more, is due at once."""
         self.done_at, self.metrics = state["done_at"], dict(state["metrics"])
         self.best, self._since_best = state["best"], state["since_best"]

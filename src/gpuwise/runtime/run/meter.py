@@ -16,11 +16,14 @@ class Meter:
     the caller does with it `leave` and `back`, which is the next `fetch`.
 
     Arguments:
-        before: steps of earlier runs that this one continues.
+        steps: of the whole run.
+        before: steps that were taken before the run was continued here.
+        spent_before_s: seconds that they took.
     """
 
-    def __init__(self, *, steps: int, global_batch: int, before: int = 0):
+    def __init__(self, *, steps: int, global_batch: int, before: int = 0, spent_before_s: float = 0.0):
         self.steps, self.global_batch, self.before = steps, global_batch, before
+        self._spent_before_s = spent_before_s
         self.step = before
         self.now_s = self._started_s = self._warm_s = time.perf_counter()
         self.step_time_s = self.data_s = 0.0  # of the latest step
@@ -79,11 +82,20 @@ class Meter:
         return self.now_s - self._started_s
 
     @property
+    def spent_s(self) -> float:
+        """Seconds of the run, those before it was continued included."""
+        return self._spent_before_s + self.wall_s
+
+    @property
     def steps_per_s(self) -> float:
         """After warm-up, data loading counted, pauses not; of all steps while it lasts."""
         if self.step > self._warm_step:
             return (self.step - self._warm_step) / self._trained_s
         return self.done / max(1e-9, self.wall_s)
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.steps_per_s * self.global_batch
 
     @property
     def data_share(self) -> float:

@@ -17,7 +17,7 @@ _OF_DATA = ("leave such samples out of the data, or fill them: torch.nan_to_num"
 _ANOMALY = "torch.autograd.set_detect_anomaly(True) in the job, which names the operation"
 
 
-class Cause(NamedTuple):
+class NonFiniteCause(NamedTuple):
     """Why a step is not finite, where more than its loss is known.
 
     text: a clause. ways_out: as errors have them. of_data: NaN in the batch, which no loss scale helps against.
@@ -37,7 +37,7 @@ class UpdateGuard:
     """
 
     def __init__(self, program: Program, *, skips: bool):
-        self.program, self._skips = program, skips
+        self.program, self.skips = program, skips
         self._scales = program.scaler.is_enabled()
         self._buffers = SavedBuffers(program.model) if skips or self._scales else None
 
@@ -45,7 +45,7 @@ class UpdateGuard:
         if self._buffers is not None:
             self._buffers.save()
 
-    def update(self, loss: float, micro_batches: Sequence[Any]) -> tuple[float, Cause | None]:
+    def update(self, loss: float, micro_batches: Sequence[Any]) -> tuple[float, NonFiniteCause | None]:
         """The update of a step whose loss is known. Returns the loss, NaN where its gradients are not finite, and why.
 
         A loss scaler that is too large is noticed, and lowered, by the update itself.
@@ -63,9 +63,9 @@ class UpdateGuard:
             return loss, _of_data(loss, micro_batches)
         if self._scales:
             return loss, None
-        return math.nan, Cause(
+        return math.nan, NonFiniteCause(
             f"the gradients are not finite, though the loss is {loss:.6g},",
-            (_ANOMALY, "a lower learning rate in the Job" if self._skips else _OF_DATA[1]),
+            (_ANOMALY, "a lower learning rate in the Job" if self.skips else _OF_DATA[1]),
         )
 
     def update_unseen(self, loss: Tensor) -> Tensor:
@@ -79,12 +79,14 @@ class UpdateGuard:
 
     def _gradients_are_sound(self) -> bool:
         """Where gradients are clipped, the update looks at their norm itself."""
-        return not self._skips or self.program.job.clip_norm is not None or self.program.gradients_are_finite()
+        return not self.skips or self.program.job.clip_norm is not None or self.program.gradients_are_finite()
 
 
-def _of_data(loss: float, micro_batches: Sequence[Any]) -> Cause | None:
+def _of_data(loss: float, micro_batches: Sequence[Any]) -> NonFiniteCause | None:
     text = bad_input(micro_batches)
     if text is None:
         return None
     is_nan = " NaN " in text
-    return Cause(f"{text}, so the loss is {loss}" if is_nan else f"{text}, and the loss is {loss}", _OF_DATA, of_data=is_nan)
+    return NonFiniteCause(
+        f"{text}, so the loss is {loss}" if is_nan else f"{text}, and the loss is {loss}", _OF_DATA, of_data=is_nan
+    )

@@ -2,7 +2,7 @@
 
 from gpuwise.runtime.show.displays import Display, LineDisplay, Silent
 from gpuwise.runtime.show.kinds import display
-from gpuwise.runtime.show.log import RunLog, read_log
+from gpuwise.runtime.show.log import RunLog, StepRecord, read_log
 from gpuwise.runtime.show.log_stream import LogStream, is_stream
 from gpuwise.runtime.show.update import LastCheckpoint, ProgressUpdate
 from gpuwise.runtime.show.writers import Fanout, Writer, writer
@@ -16,6 +16,7 @@ __all__ = [
     "ProgressUpdate",
     "RunLog",
     "Silent",
+    "StepRecord",
     "Writer",
     "display",
     "is_stream",

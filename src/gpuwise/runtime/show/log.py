@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.json_types import Json
 from gpuwise.runtime.show.log_stream import LogStream
 
 _HEADER = b'{"record": "header"'  # what a log begins with
@@ -22,6 +23,30 @@ WRITE_EVERY_S = 0.25
 # grows with the age of the run, up to MOST_APART_S. A weekend of tiny steps makes about 300,000 records, some 70 MB.
 LEAST_APART_S, MOST_APART_S = 0.02, 1.0
 _FULL_RATE = 20_000
+
+
+class StepRecord(NamedTuple):
+    """An optimizer step, for the log.
+
+    now_s: when it ended, by a clock that never goes back.
+    samples, epoch: so far.
+    step_time_s: without the wait for its data.
+    data_s: that wait.
+    gradient_norm: before it was clipped; None where it is not known.
+    parts: named numbers that the loss came with.
+    """
+
+    now_s: float
+    step: int
+    samples: int
+    epoch: float | None
+    loss: float
+    learning_rate: float
+    step_time_s: float
+    data_s: float
+    gradient_norm: float | None = None
+    memory_bytes: int | None = None
+    parts: Mapping[str, float] | None = None
 
 
 class RunLog:
@@ -49,7 +74,7 @@ class RunLog:
         self._problem: str | None = None
         self._file: FileIO | None = None
         self._copies = False  # from `open` to `close`
-        self._rows: list[tuple[Any, ...]] = []  # arguments of `step`, not written yet
+        self._rows: list[StepRecord] = []  # not written yet
         self._due_s = -math.inf
         self._began_s: float | None = None
         if self.path is not None:
@@ -63,7 +88,7 @@ class RunLog:
             problems.append(f"the log {self.path} was removed while it was written.")
         return " ".join(problem for problem in problems if problem) or None
 
-    def open(self, header: dict[str, Any]) -> None:
+    def open(self, header: Mapping[str, object]) -> None:
         """Creates the file, or continues it, and writes the header. Raises InputError when that is not possible."""
         if self.path is not None:
             try:
@@ -76,34 +101,15 @@ class RunLog:
         self._copies = self.copy is not None
         self.write("header", header)
 
-    def step(
-        self,
-        now_s: float,
-        step: int,
-        samples: int,
-        epoch: float | None,
-        loss: float,
-        learning_rate: float,
-        step_time_s: float,
-        data_s: float,
-        grad_norm: float | None = None,
-        memory_bytes: int | None = None,
-        parts: Mapping[str, float] | None = None,
-    ) -> None:
-        """An optimizer step that ended at now_s, of a clock that never goes back; called for each of them.
-
-        samples and epoch: so far. step_time_s without, data_s only the wait for data. parts: named numbers that the loss came
-        with.
-        """
+    def step(self, record: StepRecord) -> None:
+        """To be called after each optimizer step."""
         if self._file is None and not self._copies:
             return
-        self._rows.append(
-            (now_s, step, samples, epoch, loss, learning_rate, step_time_s, data_s, grad_norm, memory_bytes, parts)
-        )
-        if now_s + step_time_s >= self._due_s:  # the next step may end too late
+        self._rows.append(record)
+        if record.now_s + record.step_time_s >= self._due_s:  # the next step may end too late
             self.flush()
 
-    def write(self, record: str, fields: dict[str, Any]) -> None:
+    def write(self, record: str, fields: Mapping[str, object]) -> None:
         """One line, after the steps before it. A full disk ends the log, with `problem` set, and not the training."""
         self.flush()
         self._append([_line(record, datetime.now(UTC), fields)])
@@ -113,14 +119,14 @@ class RunLog:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
-        now_s, now = rows[-1][0], datetime.now(UTC)
+        now_s, now = rows[-1].now_s, datetime.now(UTC)
         if self._began_s is None:
-            self._began_s = rows[0][0]
+            self._began_s = rows[0].now_s
         apart_s = min(max(LEAST_APART_S, (now_s - self._began_s) / _FULL_RATE), MOST_APART_S)
         self._due_s = now_s + max(WRITE_EVERY_S, apart_s)
         self._append(
             [
-                _line("step", now - timedelta(seconds=now_s - group[-1][0]), _step_fields(group))
+                _line("step", now - timedelta(seconds=now_s - group[-1].now_s), _step_fields(group))
                 for group in _grouped(rows, apart_s)
             ]
         )
@@ -160,61 +166,61 @@ class RunLog:
             self._file = None
 
 
-def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_log(path: str | os.PathLike[str]) -> list[dict[str, Json]]:
     """All records of a log, torn lines left out. Raises InputError when the file is not a log."""
     _check(Path(path))
-    found = map(_parsed, Path(path).read_bytes().split(b"\n"))
-    return [record for record in found if record is not None]
+    records = map(_parsed, Path(path).read_bytes().split(b"\n"))
+    return [record for record in records if record is not None]
 
 
-def _grouped(rows: Sequence[tuple[Any, ...]], apart_s: float) -> list[list[tuple[Any, ...]]]:
+def _grouped(rows: Sequence[StepRecord], apart_s: float) -> list[list[StepRecord]]:
     """Steps that share a record: those less than apart_s after its first."""
-    groups: list[list[tuple[Any, ...]]] = []
+    groups: list[list[StepRecord]] = []
     until_s = -math.inf
     for row in rows:
-        if row[0] >= until_s:
+        if row.now_s >= until_s:
             groups.append([])
-            until_s = row[0] + apart_s
+            until_s = row.now_s + apart_s
         groups[-1].append(row)
     return groups
 
 
-def _step_fields(group: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    _, step, samples, epoch, _, learning_rate, _, _, _, memory_bytes, parts = group[-1]
-    losses = [row[4] for row in group if math.isfinite(row[4])]
-    step_time_s, data_s = fmean([row[6] for row in group]), fmean([row[7] for row in group])
-    norms = [row[8] for row in group if row[8] is not None]
-    fields = {
-        "step": step,
-        "samples": samples,
-        "epoch": epoch,
+def _step_fields(group: Sequence[StepRecord]) -> dict[str, object]:
+    last = group[-1]
+    losses = [row.loss for row in group if math.isfinite(row.loss)]
+    step_time_s, data_s = fmean([row.step_time_s for row in group]), fmean([row.data_s for row in group])
+    norms = [row.gradient_norm for row in group if row.gradient_norm is not None]
+    fields: dict[str, object] = {
+        "step": last.step,
+        "samples": last.samples,
+        "epoch": last.epoch,
         "loss": fmean(losses) if losses else None,
-        "learning_rate": learning_rate,
+        "learning_rate": last.learning_rate,
         "step_time_s": _short(step_time_s),
         "data_s": _short(data_s),
-        "samples_per_s": _short(samples / step / max(step_time_s + data_s, 1e-9)),
+        "samples_per_s": _short(last.samples / last.step / max(step_time_s + data_s, 1e-9)),
         "steps": len(group),
     }
     if norms:
         fields["grad_norm"] = _short(fmean(norms))
-    if parts:
-        fields["parts"] = {name: _mean_part(name, group) for name in parts}
-    if memory_bytes is not None:
-        fields["memory_bytes"] = memory_bytes
+    if last.parts:
+        fields["parts"] = {name: _mean_part(name, group) for name in last.parts}
+    if last.memory_bytes is not None:
+        fields["memory_bytes"] = last.memory_bytes
     if len(losses) < len(group):
         fields["not_finite"] = len(group) - len(losses)
     return fields
 
 
-def _mean_part(name: str, group: Sequence[tuple[Any, ...]]) -> float | None:
-    values = [row[10][name] for row in group if row[10] and math.isfinite(row[10].get(name, math.nan))]
+def _mean_part(name: str, group: Sequence[StepRecord]) -> float | None:
+    values = [row.parts[name] for row in group if row.parts and math.isfinite(row.parts.get(name, math.nan))]
     return _short(fmean(values)) if values else None
 
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
-def _line(record: str, at: datetime, fields: dict[str, Any]) -> bytes:
+def _line(record: str, at: datetime, fields: Mapping[str, object]) -> bytes:
     value = {"record": record, "time": at.isoformat(timespec="milliseconds"), **fields}
     try:
         text = _encode(value)
@@ -223,7 +229,7 @@ def _line(record: str, at: datetime, fields: dict[str, Any]) -> bytes:
     return (text + "\n").encode(errors="replace")
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> object:
     """JSON has no NaN and no infinity: null stands for both."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -237,7 +243,7 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, Json] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # what a killed process was writing; not text, not JSON

@@ -1,0 +1,64 @@
+"""What the first steps of a run did not train, told once."""
+
+from __future__ import annotations
+
+from gpuwise.runtime.build.program import Program
+from gpuwise.runtime.health import FirstUpdate
+from gpuwise.runtime.run.loss_tracker import LossTracker
+from gpuwise.runtime.run.meter import Meter
+from gpuwise.runtime.run.reporter import Reporter
+
+NAMED = 5  # parameters that a note names
+
+
+class FirstUpdateCheck:
+    """Looks for parameters without a gradient, without an optimizer, or that the first update did not move.
+
+    waiting: until the first update was looked at; `look` is to be called after each step so long.
+    """
+
+    def __init__(self, program: Program, *, losses: LossTracker, reporter: Reporter, meter: Meter):
+        self.waiting = True
+        self._program, self._losses, self._reporter, self._meter = program, losses, reporter, meter
+        self._first = FirstUpdate(program.optimizer, program.names_of_updated())
+
+    def gradients(self) -> None:
+        """To be called when the first gradients are there, before they are used."""
+        if names := self._program.without_gradient():
+            self._reporter.notes.append(
+                f"no gradient reaches {_listed(names)}: the loss does not depend on them, so they stay as they are; "
+                "use them in the model's forward, or set requires_grad to False."
+            )
+        if names := self._program.left_out_of_optimizer():
+            self._reporter.notes.append(
+                f"{_listed(names)} have gradients, but the job's optimizer was not given them, so they stay as they "
+                "are; give it model.parameters(), or set requires_grad to False."
+            )
+
+    def look(self) -> None:
+        """What did not move in the first update, once there was one."""
+        if (notes := self._first.notes()) is None:
+            return
+        self.waiting = False
+        for note in notes:
+            if self._losses.started:
+                self._reporter.note(note, "not updated")
+            else:  # the log begins with all notes
+                self._reporter.notes.append(note)
+                self._reporter.display.note(note)
+
+    def end(self) -> None:
+        """The run is over: an update that was never made is news."""
+        if not self.waiting or not self._meter.done:
+            return
+        self.waiting = False
+        why = "the learning rate was 0, or all of them were skipped"
+        if self._program.scaler.is_enabled():
+            why = "gradients overflowed in fp16 at every scale that was tried"
+        note = f"no update was made in {self._meter.done:,} steps, so nothing was trained: {why}."
+        self._reporter.note(note, "not updated")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,0 +1,57 @@
+"""Which checkpoint of a folder a run goes on from, and whether it may."""
+
+from __future__ import annotations
+
+from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
+from gpuwise.runtime.checkpoint import Checkpoint
+from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
+from gpuwise.runtime.run.folder import RunFolder, check_continues
+
+
+def checkpoint_to_continue(
+    folder: RunFolder, checkpoints: CheckpointManager, identity: dict[str, object], *, resume: str, steps: int
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of the run in the folder, None where the run is to begin; and notes on it.
+
+    Arguments:
+        identity: of the run that is to go on; it takes over when the run was begun.
+        resume: as in TrainSettings.
+        steps: in all.
+
+    Raises InputError where the settings want it otherwise, RunEndedError where the run has taken all of its steps, JobError
+    for another job's run, FileFormatError for damaged or newer files.
+    """
+    saved = folder.identity()
+    if saved is not None and resume == "never":
+        raise InputError(f"{folder.path} holds a run already.", ["--resume continues it", "another --run FOLDER"])
+    notes = []
+    if saved is not None:
+        notes = check_continues(saved, identity, folder.path)
+        identity["begun"] = saved.get("begun")
+    checkpoint, checkpoint_notes = checkpoints.latest()
+    if checkpoint is None:
+        if resume == "must":
+            raise InputError(
+                f"there is nothing to continue in {folder.path}: it has no checkpoint.",
+                ["leave out --resume to begin", "--run FOLDER of the run to continue"],
+            )
+        return None, notes + checkpoint_notes
+    if saved is None:
+        raise FileFormatError(
+            f"{folder.path} has checkpoints, but no run.json that says of what run.",
+            ["copy it back", "train in another folder: --run FOLDER"],
+        )
+    if checkpoint.of_run != identity["fingerprint"]:
+        raise JobError(
+            f"the checkpoint {checkpoint.path} is of another job than the run.",
+            ["remove it", "train in another folder: --run FOLDER"],
+        )
+    if checkpoint.step >= steps and saved.get("ended"):  # else it was killed before its end was noted
+        raise RunEndedError(
+            f"the run in {folder.path} has taken all of its {checkpoint.step:,} steps; its weights are in "
+            f"{checkpoint.path / 'model.safetensors'}.",
+            ["more of them, --steps N, continues it", "--export FILE writes its weights"],
+            folder=str(folder.path),
+            step=checkpoint.step,
+        )
+    return checkpoint, [*notes, *checkpoint_notes, f"continues the run in {folder.path} after step {checkpoint.step:,}."]

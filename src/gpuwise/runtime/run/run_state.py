@@ -1,0 +1,88 @@
+"""The state of a run: taken from its parts to be saved, and put back into them to go on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TypedDict, cast
+
+from gpuwise.runtime.build.buffers import sound_buffers
+from gpuwise.runtime.build.program import Program
+from gpuwise.runtime.checkpoint import Checkpoint, plain_name
+from gpuwise.runtime.checkpoint.program_state import load_program, program_state
+from gpuwise.runtime.data import MicroBatchLoader
+from gpuwise.runtime.data.loader import LoaderState
+from gpuwise.runtime.health import LossWatch
+from gpuwise.runtime.health.losses import LossWatchState
+from gpuwise.runtime.run.evaluation import Evaluations, EvaluationsState
+
+
+class SavedRun(TypedDict):
+    """What a checkpoint has of a run beside its program."""
+
+    first_loss: float
+    last_loss: float
+    spent_s: float
+    data: LoaderState
+    evaluations: EvaluationsState
+    losses: LossWatchState
+
+
+@dataclass
+class LossHistory:
+    """What is kept of the losses so far.
+
+    watch: counts those that are not finite and those that jumped.
+    first, last: of a step whose loss was finite; NaN before there is one.
+    """
+
+    watch: LossWatch
+    first: float = field(default=math.nan)
+    last: float = field(default=math.nan)
+
+
+class RunState:
+    """All that the next step depends on, and what is told of the steps before it. To be made before anything is trained."""
+
+    def __init__(self, program: Program, loader: MicroBatchLoader, evaluations: Evaluations, losses: LossHistory):
+        self.program, self.loader, self.evaluations, self.losses = program, loader, evaluations, losses
+        self._finite_buffers = sound_buffers(program.model)
+
+    def state(self, *, spent_s: float) -> dict[str, object]:
+        """To be saved. Tensors are the program's own, not copies.
+
+        Arguments:
+            spent_s: seconds of the run so far.
+        """
+        run: SavedRun = {
+            "first_loss": self.losses.first,
+            "last_loss": self.losses.last,
+            "spent_s": spent_s,
+            "data": self.loader.state(),
+            "evaluations": self.evaluations.state(),
+            "losses": self.losses.watch.state(),
+        }
+        return {**program_state(self.program), "run": run}
+
+    def load(self, checkpoint: Checkpoint) -> float:
+        """Puts the state back. Returns the seconds that were spent before.
+
+        Raises as Checkpoint.load does, and InputError or JobError where it is the state of something else.
+        """
+        state = checkpoint.load()
+        run = cast(SavedRun, state.pop("run"))
+        load_program(self.program, state)
+        self.loader.load(run["data"])
+        self.evaluations.load(run["evaluations"], checkpoint.step)
+        self.losses.watch.load(run["losses"])
+        self.losses.first, self.losses.last = run["first_loss"], run["last_loss"]
+        return run["spent_s"]
+
+    def not_finite(self) -> str | None:
+        """What of the weights is no longer finite, as a clause. A buffer that was not finite from the start is the model's own
+        way."""
+        if not self.program.parameters_are_finite():
+            return "its parameters are no longer finite numbers"
+        finite = set(sound_buffers(self.program.model, self._finite_buffers))
+        broken = [plain_name(name) for name in self._finite_buffers if name not in finite]
+        return f"no longer finite numbers are in its buffers {', '.join(broken[:5])}" if broken else None

@@ -1,0 +1,134 @@
+"""Stepper: one optimizer step of a run, its data, its gradients, its update, and its loss as soon as that is known."""
+
+from __future__ import annotations
+
+import math
+
+from gpuwise.job.job import Batch
+from gpuwise.runtime.build.failure import job_failure
+from gpuwise.runtime.build.program import Program
+from gpuwise.runtime.data import MicroBatchLoader
+from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
+from gpuwise.runtime.run.checkpoint_manager import RunCheckpoints
+from gpuwise.runtime.run.device_losses import DeviceLosses
+from gpuwise.runtime.run.first_update import FirstUpdateCheck
+from gpuwise.runtime.run.health import RunHealth
+from gpuwise.runtime.run.loss_tracker import LossTracker, StepRow
+from gpuwise.runtime.run.meter import Meter
+from gpuwise.runtime.run.reporter import Reporter
+from gpuwise.runtime.run.schedule import LearningRate
+from gpuwise.runtime.run.update_guard import NonFiniteCause, UpdateGuard
+
+
+class Stepper:
+    """Takes the steps of a run, one at a time; the meter's `fetch` comes before each.
+
+    Arguments:
+        guard: makes the updates.
+        losses: told of each loss as soon as it is known: on a CPU at once, on a GPU up to four steps later.
+
+    Raises what the job's own code comes to (see gpuwise.runtime.build.failure), and JobError for losses that are not finite.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        loader: MicroBatchLoader,
+        rate: LearningRate,
+        guard: UpdateGuard,
+        *,
+        losses: LossTracker,
+        checkpoints: RunCheckpoints,
+        health: RunHealth,
+        reporter: Reporter,
+        meter: Meter,
+    ):
+        self.rate = rate
+        self._program, self._job, self._loader, self._batches = program, program.job, loader, loader.steps()
+        self._guard, self._losses, self._checkpoints = guard, losses, checkpoints
+        self._health, self._stall, self._meter = health, health.stall, meter
+        self._first_step = meter.before + 1
+        self._first_update = FirstUpdateCheck(program, losses=losses, reporter=reporter, meter=meter)
+        self._sees_losses = program.device.type == "cpu" or guard.skips  # the loss is known before the update
+        self._unknown: DeviceLosses[StepRow] | None = None  # made when a step shows how many numbers it has
+
+    def take(self, step: int) -> None:
+        """Data, gradients, update."""
+        meter, program, rate = self._meter, self._program, self.rate
+        self._stall.beat("data")
+        micro_batches = self._read(step)
+        self._stall.beat("step")
+        meter.begin()
+        try:
+            rate.set(step - 1)
+            self._guard.before()
+            loss = program.accumulate_gradients(micro_batches)
+            if step == self._first_step:
+                self._first_update.gradients()
+            cause: NonFiniteCause | None = None
+            if self._sees_losses:
+                value, cause = self._guard.update(loss.item(), micro_batches)
+            else:
+                loss = self._guard.update_unseen(loss)
+                # Waits where the device is behind: that is the time a step takes.
+                known = [] if self._unknown is None else self._unknown.known()
+        except AT_ONCE:
+            raise
+        except BaseException as error:  # the user's own code may raise anything
+            raise job_failure(
+                error,
+                self._job,
+                doing=f"step {step}",
+                part=self._job.step or self._job.loss,
+                memory=lambda: self._health.memory_view(micro_batches),
+            ) from error
+        meter.end()
+        parts = program.parts
+        norm = program.gradient_norm.item() if self._sees_losses and program.gradient_norm is not None else math.nan
+        row = StepRow(
+            meter.now_s,
+            step,
+            rate.value,
+            meter.step_time_s,
+            meter.data_s,
+            norm if math.isfinite(norm) else None,
+            self._loader.positions,
+            tuple(parts),
+            cause,
+        )
+        if self._first_update.waiting:
+            self._first_update.look()
+        if self._sees_losses:
+            self._losses.add(row, [value, *(part.item() for part in parts.values())] if parts else [value])
+            return
+        for earlier, values in known:  # before what `settle` waits for: losses become known in the order of their steps
+            self._losses.add(earlier, values)
+        if self._unknown is None or self._unknown.numbers != 1 + len(parts):
+            self.settle()
+            self._unknown = DeviceLosses(1 + len(parts))
+        self._unknown.put(row, [loss, *parts.values()])
+
+    def settle(self) -> None:
+        """Waits for losses that are not known yet: nothing is saved that may not be finite."""
+        self._stall.beat()
+        for row, values in self._unknown.known(wait=True) if self._unknown is not None else ():
+            self._losses.add(row, values)
+
+    def end(self) -> None:
+        """The run is over."""
+        self.settle()
+        self._first_update.end()
+
+    def _read(self, step: int) -> list[Batch]:
+        """The micro-batches of a step. Where they cannot be read, the steps before are saved."""
+        try:
+            return next(self._batches)
+        except (ReadGivenUp, *AT_ONCE):
+            raise
+        except BaseException as error:  # the user's own code may raise anything
+            if self._checkpoints.begun:
+                self.settle()
+                self._checkpoints.save_last(step - 1)
+            raise job_failure(
+                error, self._job, doing=f"reading the data of step {step}", part=self._job.data or self._job.batch
+            ) from error
