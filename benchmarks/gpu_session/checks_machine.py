@@ -24,7 +24,7 @@ from gpuwise.hardware.load import disturbances, load
 from gpuwise.job import Job
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.observe import observe
-from gpuwise.measure.probes import copies, kernels, launch, memory, peaks
+from gpuwise.measure.probes import copies, memory, peaks
 from gpuwise.runtime.build.host_threads import unusable
 from gpuwise.strategy import Strategy
 from gpuwise.tracing.kernels.attention import Call, choose
@@ -168,10 +168,8 @@ CHECKS: dict[str, Callable[[torch.device], dict[str, Any]]] = {
     "recorded, classifier, fp32": partial(recorded_steps, job=classifier, precision="fp32"),
     "recorded, language, amp-bf16": partial(recorded_steps, job=language, precision="amp-bf16"),
     "recorded, language, bf16, recompute": partial(recorded_steps, job=language, precision="bf16", recompute="full"),
-    "probe launch": partial(probe, module=launch, budget_s=1.0),
     "probe memory": partial(probe, module=memory, budget_s=3.0),
     "probe peaks": partial(probe, module=peaks, budget_s=3.0),
-    "probe kernels": partial(probe, module=kernels, budget_s=6.0),
     "probe copies": partial(probe, module=copies, budget_s=2.0),
     "NCCL": one_process_collectives,
 }

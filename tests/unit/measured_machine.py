@@ -80,7 +80,9 @@ class Worker:
 
     @staticmethod
     def _stage(stage: dict[str, Any], place: int) -> Iterator[dict[str, Any]]:
-        group = {"network": "step", "peaks": "gemm", "kernels": "conv"}.get(stage["name"], stage["name"])
+        group = {"network": "step", "peaks": "gemm", "copies": "copy", "collectives": "collective"}.get(
+            stage["name"], stage["name"]
+        )
         yield {"row": MeasuredRow(group, f"row of stage {place}", TIMING, "fp32", {"n": place}, 10, 20).to_dict()}
         if stage["name"] == "network":
             yield {"samples": {"name": f"network {stage['network']}"}}
@@ -90,11 +92,10 @@ class Worker:
                 AchievedPeak("fp32", 2.5e11, None, "1024 × 1024 × 1024"),
             ]
             yield {"peaks": [asdict(peak) for peak in peaks]}
+            yield {"note": "a note"}
+            yield {"note": "a note"}
         if stage["name"] == "memory":
             yield {"levels": [asdict(MemoryLevel("L1", 3e11, 2**15)), asdict(MemoryLevel("memory", 3.12345e10))]}
-        if stage["name"] == "launch":
-            yield {"note": "a note"}
-            yield {"note": "a note"}
 
 
 @dataclass

@@ -71,8 +71,8 @@ def test_it_prints_the_report_and_a_line_a_stage(asked):
     assert "peaks of arithmetic" in result.stdout
     told = result.stderr.splitlines()
     assert len(told) == len({row.group for row in CPU.rows})
-    assert told[1] == "21/33 · matrix products: 12 measured, best product 4096 x 4096 x 4096 bf16: 348 GFLOP/s"
-    assert told[-1].startswith("33/33 · disk: 2 measured, best read 256 MiB: 1.2 GB/s")
+    assert told[1] == "21/30 · matrix products: 12 measured, best product 4096 x 4096 x 4096 bf16: 348 GFLOP/s"
+    assert told[-1].startswith("33/30 · disk: 2 measured, best read 256 MiB: 1.2 GB/s")
     assert "launches: 1 measured, best add_ on one element fp32: 1.4 µs" in result.stderr
 
 

@@ -10,14 +10,19 @@ import pytest
 
 import gpuwise
 from gpuwise.cost.calibration import calibration
+from gpuwise.cost.kernels.limits import most_flops_per_s
+from gpuwise.cost.offload import copy_bytes_per_s
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rates import units_for
 from gpuwise.hardware import Catalog, detect_machine
 from gpuwise.hardware.detect import Cpu, DetectedMachine, Gpu, machine_key
 from gpuwise.hardware.detect import machine as module
 from gpuwise.hardware.detect.container import Container
 from gpuwise.hardware.detect.machine import Interconnect, System
 from gpuwise.hardware.detect.memory import Memory
+from gpuwise.hardware.links import host_link, link_inside
 from gpuwise.hardware.measured_chip import any_calibration, calibration_path, with_measurements
-from gpuwise.hardware.types import Source
+from gpuwise.hardware.types import AchievedRates, Source
 
 CATALOG = Catalog()
 CPU, GPU = CATALOG.chips["epyc-9654"], CATALOG.chips["h200-141gb-sxm"]
@@ -77,6 +82,27 @@ def test_the_figures_of_a_cpu_are_those_measured():
 def test_a_gpu_keeps_its_sheet_and_gets_the_calibration():
     path = put(TEXT.format(chip=GPU.id))
     assert with_measurements(GPU, "here") == replace(GPU, calibration=str(path))
+
+
+def test_what_a_gpu_achieved_is_what_forecasts_price_by():
+    """Ceilings of kernels, copies over the host link, and collectives between as many devices."""
+    put(
+        f'schema = 1\nlevel = "machine"\nof = "{GPU.id}"\n[chip.achieved]\nmemory_bandwidth_bytes_per_s = 4.1e12\n'
+        "host_link_bytes_per_s = 5.3e10\nhost_link_error = 0.02\nall_reduce_devices = 8\n"
+        "all_reduce_busbw_bytes_per_s = 3.7e11\nall_reduce_latency_s = 2e-5\nall_reduce_error = 0.05\n"
+        '[chip.achieved.peak_flops_per_s]\nbf16 = 7.4e14\nunheard-of = 1e12\nfp16 = "much"\n'
+    )
+    chip, catalog = with_measurements(GPU, "here"), Catalog()
+    assert chip.achieved == AchievedRates({"bf16": 7.4e14}, 4.1e12, 5.3e10, 0.02, 8, 3.7e11, 2e-5, 0.05)
+    units = units_for(chip, dtype="bfloat16", kind="gemm", precision="bf16", parameters=parameters())
+    assert most_flops_per_s(chip, units) == 7.4e14 < most_flops_per_s(GPU, units)
+    copies, sheet = host_link(chip, catalog), host_link(GPU, catalog)
+    assert copy_bytes_per_s(copies, parameters()) == 5.3e10 != copy_bytes_per_s(sheet, parameters())
+    assert copies.name == f"{sheet.name} as measured here (± 2 %)"
+    eight = link_inside(chip, 8, catalog=catalog)
+    assert (eight.allreduce_busbw_bytes_per_s, eight.latency_s) == (3.7e11, 2e-5)
+    assert eight.name.endswith("as measured here (± 5 %)")
+    assert link_inside(chip, 4, catalog=catalog) == link_inside(GPU, 4, catalog=catalog)
 
 
 def test_nothing_was_measured_or_another_chip():

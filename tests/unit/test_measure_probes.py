@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import shutil
-from collections import namedtuple
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuwise.hardware.detect import Cache, Cpu, detect_cpu  # noqa: E402
-from gpuwise.measure.probes import copies, disk, launch, loader, memory, peaks  # noqa: E402
+from gpuwise.hardware.detect import Cache, Cpu  # noqa: E402
+from gpuwise.measure.probes import copies, memory, peaks  # noqa: E402
 from gpuwise.results.measurement import GROUPS, MeasuredRow, Timing  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -213,20 +209,6 @@ class TestPeaks:
         assert "was wrong" in said[0]
 
 
-def test_launch(said):
-    found = list(launch.rows(0.1, CPU, said.append))
-    assert [r.name for r in found] == [
-        "add_ on one element",
-        "matrix product 8 × 8",
-        "linear layer 8 → 8, forward",
-        "linear layer 8 → 8, forward and backward",
-        "AdamW step of two tensors",
-    ]
-    assert all(r.verified and r.group == "launch" for r in found)
-    assert all(0 < r.timing.least_s <= r.timing.low_s <= r.timing.median_s <= r.timing.high_s for r in found)
-    assert not said
-
-
 def test_a_cpu_has_no_copies(said):
     assert list(copies.rows(BUDGET_S, CPU, said.append)) == []
     assert not said
@@ -240,91 +222,3 @@ def test_a_copy_is_checked():
     source, target = torch.rand(1000), torch.zeros(1000)
     assert copies._copied("there", source, target, BUDGET_S, CPU).verified
     assert not copies._copied("nowhere", source, target.as_subclass(Lost), BUDGET_S, CPU).verified
-
-
-class TestLoader:
-    # From Python 3.12 on: workers are forked beside PyTorch's own threads, as DataLoader does.
-    pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
-    @pytest.fixture(autouse=True)
-    def small(self, monkeypatch):
-        monkeypatch.setattr(loader, "BATCH", 2)
-        monkeypatch.setattr(loader, "MOST_WORKERS", 2)
-        monkeypatch.setattr(loader, "MOST_ROUNDS", 3)
-
-    def test_rows_by_workers_and_none_left_behind(self, said):
-        found = list(loader.rows(BUDGET_S, CPU, said.append))
-        assert [r.sizes["workers"] for r in found] == sorted({0, 1, min(2, detect_cpu().threads)})
-        assert all(r.verified and r.bytes == 2 * 3 * 224 * 224 * 4 for r in found)
-        assert multiprocessing.active_children() == []
-
-    def test_without_pillow(self, said, monkeypatch):
-        monkeypatch.setattr(loader, "_pillow", lambda: None)
-        monkeypatch.setattr(loader, "MOST_WORKERS", 0)
-        found = list(loader.rows(BUDGET_S, CPU, said.append))
-        assert found[0].name.startswith("take pixels of")
-        assert "Pillow is not installed" in said[0]
-
-    def test_a_worker_that_dies_is_said(self, said, monkeypatch):
-        def dying(images, workers, budget_s):
-            if workers:
-                raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Bus error.")
-            return row("", 1, 1)
-
-        monkeypatch.setattr(loader, "_row", dying)
-        assert len(list(loader.rows(BUDGET_S, CPU, said.append))) == 1
-        assert all("is killed by signal" in text for text in said[-1:])
-
-    def test_samples_differ_and_repeat(self):
-        images = loader.Images()
-        first, label = images[0]
-        assert first.shape == (3, 224, 224)
-        assert label == 0
-        assert torch.equal(first, images[0][0])
-        assert not torch.equal(first, images[8][0])  # the same image, cropped elsewhere
-
-
-class TestDisk:
-    @pytest.fixture(autouse=True)
-    def small(self, monkeypatch):
-        monkeypatch.setattr(disk, "PIECE_BYTES", 2**16)
-        monkeypatch.setattr(disk, "LARGEST_BYTES", 2**18)
-
-    def test_writes_and_reads_and_leaves_nothing(self, tmp_path: Path, said):
-        found = list(disk.rows(BUDGET_S, CPU, said.append, folder=tmp_path / "new"))
-        assert [(r.name, r.bytes, r.verified) for r in found] == [("write", 2**16, True), ("read", 2**16, True)]
-        assert all(3 <= r.timing.rounds <= 4 for r in found)
-        assert list((tmp_path / "new").iterdir()) == []
-
-    def test_nothing_is_left_when_it_is_given_up(self, tmp_path: Path, said):
-        rows = disk.rows(BUDGET_S, CPU, said.append, folder=tmp_path)
-        next(rows)
-        rows.close()
-        assert list(tmp_path.iterdir()) == []
-
-    def test_the_cache_folder_is_the_default(self, tmp_path: Path, said, monkeypatch):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert len(list(disk.rows(BUDGET_S, CPU, said.append))) == 2
-        assert list((tmp_path / "gpuwise").iterdir()) == []
-
-    def test_a_folder_that_cannot_be_written_is_said(self, tmp_path: Path, said):
-        (tmp_path / "file").touch()
-        assert list(disk.rows(BUDGET_S, CPU, said.append, folder=tmp_path / "file" / "folder")) == []
-        assert said[0].startswith("the disk was left out")
-
-    def test_a_full_disk_is_said(self, tmp_path: Path, said, monkeypatch):
-        usage = namedtuple("usage", "total used free")(2**40, 2**40, 2**20)
-        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-        assert list(disk.rows(BUDGET_S, CPU, said.append, folder=tmp_path)) == []
-        assert "too little is free" in said[0]
-
-    def test_other_bytes_than_were_written_are_found_out(self, tmp_path: Path, said, monkeypatch):
-        real = disk._write
-
-        def corrupted(fd: int, piece) -> None:
-            piece[5], kept = piece[5] ^ 1, piece[5]
-            real(fd, piece)
-            piece[5] = kept
-
-        monkeypatch.setattr(disk, "_write", corrupted)
-        assert [r.verified for r in disk.rows(BUDGET_S, CPU, said.append, folder=tmp_path)] == [True, False]

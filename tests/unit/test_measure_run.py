@@ -15,7 +15,7 @@ from gpuwise.cli.main import main
 from gpuwise.cost.calibration import calibration
 from gpuwise.hardware import Catalog
 from gpuwise.hardware.measured_chip import with_measurements
-from gpuwise.hardware.types import Source
+from gpuwise.hardware.types import AchievedRates, Source
 from gpuwise.measure.run import measure
 from gpuwise.results.measurement import METHOD, Progress
 
@@ -31,7 +31,6 @@ def test_a_whole_measurement(here: Here):
     assert found.calibration == str(here.path)
     assert here.path.exists()
     assert found.error == 0.02
-    assert found.launch_s == 1e-3
     assert [row.sizes["n"] for row in found.rows] == list(range(here.worker.total))
     assert [(p.dtype, p.measured, p.datasheet) for p in found.peaks] == [
         ("bf16", 3.9e11, CHIP.peak_flops_per_s["bf16"]),
@@ -89,7 +88,7 @@ def test_progress_is_told_before_each_stage_and_after_each_figure(here: Here):
     assert [p.done for p in told] == sorted(p.done for p in told)
     assert {p.total for p in told} == {total}
     assert [p.row for p in told if p.row is not None] == list(found.rows)
-    assert (told[0].done, told[0].row, told[0].what) == (0, None, "overhead of operations")
+    assert (told[0].done, told[0].row, told[0].what) == (0, None, "memory bandwidth")
     assert (told[-1].done, told[-1].what) == (total, "fitting the calibration")
 
 
@@ -110,12 +109,18 @@ def test_a_gpu_keeps_the_figures_of_its_sheet(here: Here):
     here.worker.seen["device"] = "cuda"
     here.worker.fitted = {**FITTED, "entries": {}, "scale": {"gemm.bf16": 1.1}, "spreads": []}
     found = measure()
-    assert here.worker.asked[-1]["figures"] == {}
+    achieved = {"peak_flops_per_s": {"bf16": 3.9e11, "fp32": 2.5e11}, "memory_bandwidth_bytes_per_s": 3.123e10}
+    assert here.worker.asked[-1]["figures"] == {"achieved": achieved}
     assert here.worker.asked[1]["device"] == "cuda"
     data = tomllib.loads(here.path.read_text())
-    assert (data["of"], data["scale"], data["chip"]) == (gpu.id, {"gemm.bf16": 1.1}, {})
+    assert (data["of"], data["scale"], data["chip"]["achieved"]) == (gpu.id, {"gemm.bf16": 1.1}, achieved)
     assert found.peaks[0].datasheet == gpu.peak_flops_per_s["bf16"]
-    assert with_measurements(gpu, here.path.stem) == replace(gpu, calibration=str(here.path))
+    chip = with_measurements(gpu, here.path.stem)
+    assert chip == replace(gpu, calibration=str(here.path), achieved=AchievedRates(**achieved))
+    assert (chip.peak_flops_per_s, chip.memory_bandwidth_bytes_per_s) == (
+        gpu.peak_flops_per_s,
+        gpu.memory_bandwidth_bytes_per_s,
+    )
 
 
 def test_half_precision_where_the_machine_has_it(here: Here):

@@ -10,11 +10,12 @@ from test_plan_synthetic import synthetic_source
 
 from gpuwise import api
 from gpuwise.api.source import StepSource
-from gpuwise.cost.offload import host_link, lengthened, offload
+from gpuwise.cost.offload import lengthened, offload
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware import link_inside, load_catalog, parse_device
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.links import host_link
 from gpuwise.plan.compare import compare
 from gpuwise.plan.fit.fit import fit
 from gpuwise.plan.fit.techniques import techniques

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.cost.offload import host_link
+from gpuwise.cost.offload import copy_bytes_per_s
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.links import host_link
 from gpuwise.hardware.types import Chip, Link
 from gpuwise.trace.tables import CATEGORIES
 from gpuwise.trace.trace import Trace
@@ -90,7 +91,7 @@ def input_s(
     copied = copied_bytes(trace) if link is not None else 0
     copy_s, notes = 0.0, []
     if link is not None and link.per_direction_bytes_per_s and copied:
-        copy_s = copied / (link.per_direction_bytes_per_s * parameters.link_efficiency)
+        copy_s = copied / copy_bytes_per_s(link, parameters)
         how = "from pinned memory while the step before computes"
         if not data.prefetched:
             copy_s, how = copy_s + copied / STAGING_BYTES_PER_S, "from pageable memory while the step waits"

@@ -11,9 +11,7 @@ import numpy as np
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.parameters import Parameters
-from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.links import pcie_link
-from gpuwise.hardware.types import Chip, Link
+from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
@@ -52,7 +50,7 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
     update = trace.operations.kind == KINDS.index("optimizer")
     traffic = trace.operations.column("bytes_read") + trace.operations.column("bytes_written")
     update_s = float((trace.counts("optimizer") * update) @ traffic) / HOST_MEMORY_BYTES_PER_S
-    copy_s = moved / (link.per_direction_bytes_per_s * parameters.link_efficiency)
+    copy_s = moved / copy_bytes_per_s(link, parameters)
     note = (
         f"{format_bytes(moved)} a step over {link.name}, and assumed a host with "
         f"{HOST_MEMORY_BYTES_PER_S / 1e9:.0f} GB/s of memory bandwidth for the update"
@@ -84,9 +82,9 @@ def lengthened(forecast: Forecast, added: Offload) -> Forecast:
     )
 
 
-def host_link(chip: Chip, catalog: Catalog) -> Link | None:
-    """The chip's PCIe slot; PCIe 4.0 x16 where its generation is not known; None on a CPU."""
-    return None if chip.kind == "cpu" else pcie_link(chip, catalog=catalog) or catalog.links["pcie4x16"]
+def copy_bytes_per_s(link: Link, parameters: Parameters) -> float:
+    """Of pinned memory over a host link: as measured on this machine, else the usual share of its line rate."""
+    return link.achieved_bytes_per_s or (link.per_direction_bytes_per_s or 0.0) * parameters.link_efficiency
 
 
 def _in_blocks(trace: Trace) -> np.ndarray:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.types import Chip, Link, Machine, Offer
+from gpuwise.hardware.types import Chip, Link, Machine, Offer, Source
 
 _PCIE = {2: "pcie3x16", 3: "pcie3x16", 4: "pcie4x16", 5: "pcie5x16", 6: "pcie6x16"}
 # A slot of n lanes of generation g carries lanes × rate one way (PCIe line rate: 8 GT/s for 3.0, doubled each time).
 _PCIE_LANE_BYTES_PER_S = {2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _BRIDGED_PAIR = 2
+MEASURED_HERE = Source("gpuwise measure on this machine", "")
 _MOST_ON_PCIE = 16  # GPUs of the largest PCIe machine that is sold (AWS p2.16xlarge; servers with two switch boards)
 _MOST_SOCKETS = 8  # CPUs a board joins without a switch of its own (Intel's Xeon Scalable family)
 
@@ -21,8 +22,13 @@ def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link |
     An offer's own words go first (an offer on PCIe has no NVLink, whatever the chip could do). Bridges join pairs and
     are sold apart: they count only where an offer names one. Consumer cards take PCIe.
     """
-    chip = catalog.chip(what.chip_id) if isinstance(what, Offer) else what
-    interconnect = (what.interconnect or "").lower() if isinstance(what, Offer) else ""
+    if isinstance(what, Offer):
+        return _link_of(catalog.chip(what.chip_id), count, (what.interconnect or "").lower(), catalog=catalog)
+    return _as_achieved(_link_of(what, count, "", catalog=catalog), what, count)
+
+
+def _link_of(chip: Chip, count: float, interconnect: str, *, catalog: Catalog) -> Link | None:
+    """interconnect: in an offer's own words; "" without an offer."""
     if count <= 1 or chip.kind == "cpu":
         return None
     if "pcie" in interconnect:
@@ -40,6 +46,32 @@ def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link |
     if own is None and (names_fabric or not (chip.interconnect or "PCIe").startswith(("PCIe", "NVLink"))):
         return _unnamed(chip, None) or pcie_link(chip, catalog=catalog)
     return pcie_link(chip, catalog=catalog)
+
+
+def _as_achieved(link: Link | None, chip: Chip, count: float) -> Link | None:
+    """With what collectives between so many devices of this machine reached, where `gpuwise measure` timed them."""
+    rates = chip.achieved
+    if link is None or rates is None or rates.all_reduce_devices != count or not rates.all_reduce_busbw_bytes_per_s:
+        return link
+    return replace(
+        link,
+        name=f"{link.name} as measured here (± {100 * rates.all_reduce_error:.0f} %)",
+        allreduce_busbw_bytes_per_s=rates.all_reduce_busbw_bytes_per_s,
+        allreduce_condition=f"{rates.all_reduce_devices} devices, the largest all-reduce of gpuwise measure",
+        latency_s=rates.all_reduce_latency_s,
+        sources={**link.sources, "allreduce_busbw_bytes_per_s": MEASURED_HERE},
+    )
+
+
+def host_link(chip: Chip, catalog: Catalog) -> Link | None:
+    """From the host to the chip: its PCIe slot, PCIe 4.0 x16 where its generation is not known; None on a CPU."""
+    if chip.kind == "cpu":
+        return None
+    link, rates = pcie_link(chip, catalog=catalog) or catalog.links["pcie4x16"], chip.achieved
+    if rates is None or not rates.host_link_bytes_per_s:
+        return link
+    name = f"{link.name} as measured here (± {100 * rates.host_link_error:.0f} %)"
+    return replace(link, name=name, achieved_bytes_per_s=rates.host_link_bytes_per_s)
 
 
 def most_inside(chip: Chip, *, catalog: Catalog) -> int:

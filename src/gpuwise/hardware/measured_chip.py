@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 from gpuwise.errors import FileFormatError
 from gpuwise.hardware.catalog import config_home
 from gpuwise.hardware.tomlfile import read_toml
-from gpuwise.hardware.types import PEAKS, Chip, Source
+from gpuwise.hardware.types import PEAKS, AchievedRates, Chip, Source
 
 FOLDER = "machines"
 
@@ -34,7 +34,7 @@ def with_measurements(chip: Chip, machine: str) -> Chip:
     """The chip with what was measured of it: the calibration, and of a CPU the figures that catalogs only estimate.
 
     A file that is not there, not readable or of another chip changes nothing; gpuwise.cost.calibration says so where it is
-    damaged. GPUs keep the figures of their sheet, on which their calibration stands.
+    damaged. GPUs keep the figures of their sheet, on which their calibration stands; what they achieved is beside them.
     """
     path = calibration_path(machine)
     if not path.exists():
@@ -47,24 +47,63 @@ def with_measurements(chip: Chip, machine: str) -> Chip:
         return chip
     measured = replace(chip, calibration=str(path))
     figures = data.get("chip")
-    if chip.kind != "cpu" or not isinstance(figures, dict):
+    if not isinstance(figures, dict):
         return measured
+    if chip.kind != "cpu":
+        return replace(measured, achieved=_achieved(figures.get("achieved")))
     return _with(measured, figures)
 
 
-def _with(chip: Chip, figures: Mapping[str, Any]) -> Chip:
-    peaks = figures.get("peak_flops_per_s")
-    peaks = peaks if isinstance(peaks, dict) else {}
-    peaks = {name: float(value) for name, value in peaks.items() if name in PEAKS and _rate(value)}
+def _achieved(table: object) -> AchievedRates | None:
+    """A GPU's rates; those that are no rates are left out. None where there are none."""
+    if not isinstance(table, dict):
+        return None
+    devices = table.get("all_reduce_devices")
+    return AchievedRates(
+        _peaks(table.get("peak_flops_per_s")),
+        _rate_in(table, "memory_bandwidth_bytes_per_s"),
+        _rate_in(table, "host_link_bytes_per_s"),
+        _small_in(table, "host_link_error") or 0.0,
+        devices if isinstance(devices, int) else 0,
+        _rate_in(table, "all_reduce_busbw_bytes_per_s"),
+        _small_in(table, "all_reduce_latency_s"),
+        _small_in(table, "all_reduce_error") or 0.0,
+    )
+
+
+def _rate_in(table: Mapping[str, object], name: str) -> float | None:
+    value = table.get(name)
+    return float(value) if _rate(value) else None
+
+
+def _small_in(table: Mapping[str, object], name: str) -> float | None:
+    """Seconds of one call, or a share."""
+    value = table.get(name)
+    return float(value) if _is_number(value) and 0 <= value < 1 else None
+
+
+def _with(chip: Chip, figures: Mapping[str, object]) -> Chip:
+    peaks = _peaks(figures.get("peak_flops_per_s"))
     bandwidth = figures.get("memory_bandwidth_bytes_per_s")
-    changes: dict[str, Any] = {"peak_flops_per_s": {**chip.peak_flops_per_s, **peaks}}
-    if bandwidth is not None and _rate(bandwidth):
-        changes["memory_bandwidth_bytes_per_s"] = float(bandwidth)
     source = Source("gpuwise measure on this machine", str(figures.get("as_of", "")))
-    return replace(chip, **changes, sources={**chip.sources, **dict.fromkeys((*peaks, *changes), source)})
+    measured = [*peaks, "peak_flops_per_s", *(["memory_bandwidth_bytes_per_s"] if _rate(bandwidth) else [])]
+    return replace(
+        chip,
+        peak_flops_per_s={**chip.peak_flops_per_s, **peaks},
+        memory_bandwidth_bytes_per_s=float(bandwidth) if _rate(bandwidth) else chip.memory_bandwidth_bytes_per_s,
+        sources={**chip.sources, **dict.fromkeys(measured, source)},
+    )
 
 
-def _rate(value: Any) -> bool:
+def _peaks(table: object) -> dict[str, float]:
+    tables = table if isinstance(table, dict) else {}
+    return {name: float(value) for name, value in tables.items() if name in PEAKS and _rate(value)}
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _rate(value: object) -> TypeGuard[int | float]:
     """Whether it is a number of operations or bytes a second that some machine could have."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 1e6 < value < 1e17
+    return _is_number(value) and 1e6 < value < 1e17

@@ -60,7 +60,7 @@ class _Sourced:
     @property
     def figures(self) -> dict[str, Any]:
         """The known figures by name, peak rates spread out by precision."""
-        skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration"}
+        skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration", "achieved"}
         if getattr(self, "devices_per_package", 1) == 1:
             skip.add("devices_per_package")  # nothing is claimed
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
@@ -76,6 +76,30 @@ class _Sourced:
         """Plain types, known values only, with the names of unverified figures."""
         values = {key: value for key, value in asdict(self).items() if value not in (None, "", {})}
         return values | {"unverified": list(self.unverified)}
+
+
+@dataclass(frozen=True)
+class AchievedRates:
+    """What `gpuwise measure` reached on the GPUs of this machine. None or missing: not measured.
+
+    Attributes:
+        peak_flops_per_s: the quickest matrix product, by precision.
+        memory_bandwidth_bytes_per_s: of copies and triads.
+        host_link_bytes_per_s: of a large copy from pinned memory, the slower direction.
+        all_reduce_devices: devices that took part in collectives.
+        all_reduce_busbw_bytes_per_s: bus bandwidth of the largest all-reduce.
+        all_reduce_latency_s: time of the smallest all-reduce.
+        host_link_error, all_reduce_error: half the distance of the 10th and 90th percentile, as a share of the median.
+    """
+
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    memory_bandwidth_bytes_per_s: float | None = None
+    host_link_bytes_per_s: float | None = None
+    host_link_error: float = 0.0
+    all_reduce_devices: int = 0
+    all_reduce_busbw_bytes_per_s: float | None = None
+    all_reduce_latency_s: float | None = None
+    all_reduce_error: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,6 +144,7 @@ class Chip(Printed, _Sourced):
     street_price_usd: float | None = None
     trains: bool = True
     calibration: str = ""
+    achieved: AchievedRates | None = None
 
     @property
     def usable_memory_bytes(self) -> int | None:
@@ -155,6 +180,7 @@ class Link(_Sourced):
     allreduce_busbw_bytes_per_s: float | None = None
     allreduce_condition: str | None = None
     used_by: str | None = None
+    achieved_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)

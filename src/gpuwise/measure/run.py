@@ -18,6 +18,7 @@ from gpuwise.hardware.load import all_busy, disturbances, load
 from gpuwise.hardware.measured_chip import calibration_path
 from gpuwise.measure.calibration_file import check_writable, write
 from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.measure.chip_figures import chip_figures
 from gpuwise.measure.stages import Stage, stages
 from gpuwise.results.measurement import METHOD, AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Progress
 
@@ -27,8 +28,6 @@ LOOK_S = 0.5  # how long others are watched before anything is measured
 FEWEST_NETWORKS = 4
 MOST_DEATHS = 3
 CHANGED = 0.1  # between the beginning and the end of a sweep, as a share: worth a word
-# Of a CPU's dtypes those that are not emulated, and these.
-SLOWER = ("fp64",)
 
 OnProgress = Callable[[Progress], None]
 
@@ -56,7 +55,15 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     _check_idle(detected)
     seen = next(answers(WORKER, {}, purpose="look at this machine"))
     _check_device(machine.chip, seen["device"])
-    todo = list(stages(quick=quick, networks=seen["networks"], quick_networks=seen["quick"], half=seen["half"]))
+    todo = list(
+        stages(
+            quick=quick,
+            networks=seen["networks"],
+            quick_networks=seen["quick"],
+            half=seen["half"],
+            device=seen["device"],
+        )
+    )
     answers_, fitted = _Answers(notes=list(seen["left_out"])), None
     if not machine.chip.source.verified:
         answers_.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
@@ -65,7 +72,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     except KeyboardInterrupt:
         answers_.complete, answers_.interrupted = False, True
     _compare(answers_)
-    figures = _figures(machine.chip, answers_)
+    figures = chip_figures(machine.chip, answers_.rows, answers_.peaks, answers_.levels)
     if len(answers_.samples) >= FEWEST_NETWORKS:
         show(Progress(len(todo), len(todo), "fitting the calibration"))
         try:
@@ -108,7 +115,6 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
         rows=tuple(answers_.rows),
         peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in answers_.peaks),
         memory=tuple(_with_sheet(answers_.levels, machine.chip)),
-        launch_s=next((row.timing.median_s for row in answers_.rows if row.group == "launch"), None),
         notes=tuple(dict.fromkeys(answers_.notes)),
         calibration=written,
         error=_median_error(fitted),
@@ -144,6 +150,7 @@ def _run(todo: list[Stage], device: str, answers_: _Answers, show: OnProgress) -
 def _take(answer: dict[str, Any], answers_: _Answers) -> None:
     if "row" in answer:
         answers_.rows.append(MeasuredRow.from_dict(answer["row"]))
+    answers_.rows += [MeasuredRow.from_dict(row) for row in answer.get("kernels", [])]
     if "samples" in answer:
         answers_.samples.append(answer["samples"])
     if "note" in answer:
@@ -166,23 +173,6 @@ def _compare(answers_: _Answers) -> None:
             f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
             "this host use it, or its clock changed; forecasts are for the middle"
         )
-
-
-def _figures(chip: Chip, answers_: _Answers) -> dict[str, Any]:
-    """What stands in place of a CPU's estimated figures; {} for other chips, whose sheets are known."""
-    if chip.kind != "cpu":
-        return {}
-    figures: dict[str, Any] = {}
-    if answers_.peaks:
-        single = next((peak.measured for peak in answers_.peaks if peak.dtype == "fp32"), 0.0)
-        figures["peak_flops_per_s"] = {
-            peak.dtype: float(f"{peak.measured:.4g}")
-            for peak in answers_.peaks
-            if peak.dtype in SLOWER or peak.measured >= single
-        }
-    if answers_.levels and answers_.levels[-1].name == "memory":
-        figures["memory_bandwidth_bytes_per_s"] = float(f"{answers_.levels[-1].measured:.4g}")
-    return figures
 
 
 def _with_sheet(levels: list[MemoryLevel], chip: Chip) -> Iterator[MemoryLevel]:

@@ -15,11 +15,16 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.observe import Observation
+from gpuwise.measure.timing import summary
+from gpuwise.results.measurement import GROUPS, MeasuredRow
 
 # Operations on almost nothing show what a call takes beside its kernel; in longer steps that is lost in their noise.
 SHORT_STEP_S = 0.02
 # Steps that interruptions by other programs find with certainty; and what is still a machine to measure.
 LONG_STEP_S, MOST_STRETCH = 0.08, 1.5
+# Kinds of kernels by the group of a report that shows them, where the names differ.
+_GROUPS = {"rnn": "gemm", "softmax": "reduction", "loss": "reduction", "copy": "elementwise"}
+DTYPE_WORDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,32 @@ def samples_of(network: str, observation: Observation, *, host_s: float = 0.0) -
         host_s,
         int(trace.model_flops),
         tuple(classes),
+    )
+
+
+def slowest_class(network: str, observation: Observation) -> MeasuredRow:
+    """The class of kernels that takes most of a step, all of its operations together: what a roofline shows of the network."""
+    trace = observation.trace
+    operation, precision = trace.sequence.operation, trace.header.strategy.precision
+    best, best_s = None, np.zeros(len(observation.seconds))
+    for group in groups(trace):
+        seconds = observation.seconds[:, np.isin(operation, group.rows)].sum(axis=1)
+        if best is None or np.median(seconds) > np.median(best_s):
+            best, best_s = group, seconds
+    assert best is not None
+    count = np.bincount(operation, minlength=len(trace.operations))[best.rows]
+    kind = best.kernel_class.partition("_")[0]
+    flops, moved = (int(np.dot(count, column)) for column in (best.shapes.flops, best.shapes.moved_bytes))
+    kept = best_s[best_s > 0].tolist() or [1e-9]
+    dtype = DTYPE_WORDS.get(best.dtype, precision.removeprefix("amp-"))
+    return MeasuredRow(
+        _GROUPS.get(kind, kind if kind in GROUPS else "other"),
+        f"{best.kernel_class}, {network}",
+        summary(kept),
+        dtype,
+        {},
+        flops,
+        moved,
     )
 
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """name: of gpuwise.measure.probes; "network": one step of gpuwise.measure.networks, watched; "again": the memory once more,
-    to see whether the machine has changed meanwhile. what: in words, for the progress. budget_s: of a probe. network: its
-    place; precision, mode, steps: how it runs."""
+    """One part of a measurement.
+
+    Attributes:
+        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks; "again" for the
+            memory once more, to see whether the machine has changed meanwhile.
+        what: in words, for the progress.
+        budget_s: seconds of a probe.
+        network: index of the network.
+        precision, mode, steps: how the network runs.
+    """
 
     name: str
     what: str
@@ -23,30 +30,29 @@ class Stage:
 
 # Seconds of the quick and of the full sweep, on two cores.
 PROBES = (
-    ("launch", "overhead of operations", 1.0, 3.0),
     ("memory", "memory bandwidth", 5.0, 15.0),
     ("peaks", "matrix products", 5.0, 20.0),
-    ("kernels", "kernels one by one", 9.0, 50.0),
     ("copies", "copies between host and device", 2.0, 6.0),
     ("collectives", "collectives between devices", 0.0, 12.0),
-    ("loader", "data loader", 0.0, 8.0),
-    ("disk", "disk", 0.0, 6.0),
 )
 
 
+GPU_PROBES = ("copies", "collectives")  # a CPU is its own host, and forecasts know no several of it
 AGAIN_S = 6.0
 
 
-def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None) -> Iterator[Stage]:
+def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None, device: str = "cpu") -> Iterator[Stage]:
     """Peaks and bandwidth first: what is fitted later stands on them, however early it ends.
 
     Arguments:
-        networks, quick_networks: how many there are. half: a precision of half as many bytes that the device computes in, which
-            networks are repeated in, every other one in the quick sweep.
+        networks, quick_networks: how many there are.
+        half: a precision of half as many bytes that the device computes in. Networks are repeated in it, every other one in
+            the quick sweep. None where there is none.
+        device: PyTorch's name of what is measured, cpu or cuda.
     """
     for name, what, quick_s, full_s in PROBES:
         budget_s = quick_s if quick else full_s
-        if budget_s:
+        if budget_s and (device == "cuda" or name not in GPU_PROBES):
             yield Stage(name, what, budget_s)
     for network in range(quick_networks if quick else networks):
         yield Stage("network", "training steps", network=network, steps=3 if quick else 5)

@@ -24,8 +24,8 @@ from gpuwise.measure.child import WorkerConnection
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
-from gpuwise.measure.probes import collectives, copies, disk, kernels, launch, loader, memory, peaks
-from gpuwise.measure.samples import StepSamples, samples_of
+from gpuwise.measure.probes import collectives, copies, memory, peaks
+from gpuwise.measure.samples import StepSamples, samples_of, slowest_class
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
 from gpuwise.results.measurement import MeasuredRow
@@ -34,14 +34,10 @@ from gpuwise.strategy import Strategy
 
 Say = Callable[[str], None]
 PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[MeasuredRow]]] = {
-    "launch": launch.rows,
     "memory": memory.rows,
     "peaks": peaks.rows,
-    "kernels": kernels.rows,
     "copies": copies.rows,
     "collectives": collectives.rows,
-    "loader": loader.rows,
-    "disk": disk.rows,
     "again": memory.rows,
 }
 
@@ -78,7 +74,8 @@ def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> No
         row = MeasuredRow(
             "step", name, summary(samples.step_s), stage.precision, {"micro_batch": strategy.micro_batch}, samples.flops
         )
-        child.send(row=row.to_dict(), samples=samples.to_dict())
+        slowest = [] if stage.mode == "infer" else [slowest_class(name, observation).to_dict()]
+        child.send(row=row.to_dict(), kernels=slowest, samples=samples.to_dict())
         return
     probe = PROBES[stage.name]
     caches = memory.caches_together(detect_cpu(), torch.get_num_threads()) if device.type == "cpu" else {}

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.inputs import READY, DataPipeline
-from gpuwise.cost.offload import host_link, lengthened, offload
+from gpuwise.cost.offload import lengthened, offload
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.links import host_link
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.strategy import Strategy

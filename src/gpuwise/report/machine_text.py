@@ -14,7 +14,7 @@ from gpuwise.units import format_flops
 if TYPE_CHECKING:
     from gpuwise.results.measurement import MachineMeasurement, MeasuredRow
 
-# By group; launches, copies and the rest are bound by something else than a roof of the device.
+# By group; copies and the rest are bound by something else than a roof of the device.
 LETTERS = {
     "memory": "m",
     "gemm": "g",

@@ -28,15 +28,11 @@ GROUP_WORDS = {
     "optimizer": "optimizer steps",
     "other": "other operations",
     "step": "whole steps",
-    "launch": "launches",
     "copy": "copies to and from the host",
     "collective": "collectives",
-    "loader": "data loading",
-    "disk": "disk",
 }
 _STREAMING = ("memory", "elementwise", "reduction", "norm", "optimizer")  # bound by bytes, whatever they compute
-_BEST_OF = ("copy", "collective", "loader", "disk")  # groups of which the best figure of each benchmark stands above the rows
-_UNTOLD = ("operations", "samples")  # how much a run repeats, which its time or rate does not depend on
+_BEST_OF = ("copy", "collective")  # groups of which the best figure of each benchmark stands above the rows
 
 
 def measure_report(result: MachineMeasurement) -> Group:
@@ -63,9 +59,7 @@ def measure_report(result: MachineMeasurement) -> Group:
 
 
 def achieved(row: MeasuredRow) -> str:
-    """What a benchmark reached in the unit of its kind: samples, operations or bytes a second; '-' where only time counts."""
-    if "samples" in row.sizes:
-        return f"{number(rate_of(row))} samples/s"
+    """What a benchmark reached in the unit of its kind: operations or bytes a second; '-' where only time counts."""
     if _is_arithmetic(row):
         return f"{format_flops(rate_of(row))}/s"
     return bandwidth(rate_of(row)) if row.bytes else UNKNOWN
@@ -73,8 +67,6 @@ def achieved(row: MeasuredRow) -> str:
 
 def rate_of(row: MeasuredRow) -> float:
     """That as a number; 0 where only time counts."""
-    if "samples" in row.sizes:
-        return row.sizes["samples"] / row.timing.median_s
     return row.flops_per_s if _is_arithmetic(row) else row.bytes_per_s
 
 
@@ -99,11 +91,7 @@ def row_words(row: MeasuredRow) -> str:
     """'product 1 x 4096 x 64', 'triad 64 KiB', 'images workers=2': name and sizes of a benchmark."""
     if list(row.sizes) == ["m", "k", "n"]:
         return f"{row.name} {' x '.join(map(str, row.sizes.values()))}"
-    sizes = (
-        format_bytes(value) if name.endswith("bytes") else f"{name}={value}"
-        for name, value in row.sizes.items()
-        if name not in _UNTOLD
-    )
+    sizes = (format_bytes(value) if name.endswith("bytes") else f"{name}={value}" for name, value in row.sizes.items())
     return " ".join([row.name, *sizes])
 
 
@@ -174,8 +162,8 @@ def _plus_minus(spread: float) -> str:
 
 
 def _others(result: MachineMeasurement) -> list[tuple[str, str]]:
-    """Launch overhead, and the best that each benchmark of copies, collectives, loader and disk reached over its sizes."""
-    found = [] if result.launch_s is None else [("launch overhead", f"{format_duration(result.launch_s)} an operation")]
+    """The best that each benchmark of copies and collectives reached over its sizes."""
+    found = []
     groups = in_order(result.rows)
     for group in _BEST_OF:
         best: dict[str, MeasuredRow] = {}

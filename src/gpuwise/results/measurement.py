@@ -21,11 +21,8 @@ GROUPS = (
     "optimizer",
     "other",
     "step",
-    "launch",
     "copy",
     "collective",
-    "loader",
-    "disk",
 )
 
 
@@ -118,12 +115,23 @@ class Progress:
 class MachineMeasurement(Printed):
     """One run of `gpuwise measure`.
 
-    machine: in words; chip: its catalog id, or that of the local entry; device: PyTorch's name, cpu or cuda. taken: date and
-    time, UTC. seconds: it took. complete: False where Ctrl-C (then interrupted, too) or benchmarks that were killed ended it
-    early. peaks: by dtype, highest first. memory: from the nearest cache outwards; the last is the memory. launch_s: of an
-    operation on almost nothing. notes: what disturbed it, or was left out. calibration: path of the file that forecasts on
-    `here` use now; "" where none was written. error: median of |forecast / measured - 1| of training steps that were kept out
-    of the fit of that file; None where not known.
+    Attributes:
+        machine: in words.
+        chip: its catalog id, or that of the local entry.
+        device: PyTorch's name, cpu or cuda.
+        taken: date and time, UTC.
+        seconds: that it took.
+        quick: whether it was the quick sweep.
+        complete: False where Ctrl-C (then `interrupted`, too) or benchmarks that were killed ended it early.
+        rows: every microbenchmark.
+        peaks: by dtype, highest first.
+        memory: from the nearest cache outwards; the last is the memory.
+        notes: what disturbed it, or was left out.
+        calibration: path of the file that forecasts on `here` use now; "" where none was written.
+        error: median of |forecast / measured - 1| of training steps that the fit did not see; None where not known.
+        detected: gpuwise.hardware.detect.DetectedMachine as plain types.
+        method: METHOD when it was taken.
+        torch_version: of the PyTorch that ran.
     """
 
     machine: str
@@ -137,7 +145,6 @@ class MachineMeasurement(Printed):
     rows: tuple[MeasuredRow, ...]
     peaks: tuple[AchievedPeak, ...]
     memory: tuple[MemoryLevel, ...]
-    launch_s: float | None = None
     notes: tuple[str, ...] = ()
     calibration: str = ""
     error: float | None = None

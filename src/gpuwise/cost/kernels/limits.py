@@ -27,8 +27,11 @@ def boost(chip: Chip) -> float:
 
 
 def most_flops_per_s(chip: Chip, units: Units, kernel_class: str = "") -> float:
-    """Operations a second: the units' peak at the highest clock; of fp32 convolutions as many as Winograd's leave out."""
-    return units.peak_flops_per_s * boost(chip) * (WINOGRAD if winograd(kernel_class, units.figure) else 1.0)
+    """Operations a second: the units' peak at the highest clock, or what `gpuwise measure` reached on this machine; of fp32
+    convolutions as many as Winograd's leave out."""
+    achieved = chip.achieved.peak_flops_per_s.get(units.figure) if chip.achieved else None
+    peak = achieved or units.peak_flops_per_s * boost(chip)
+    return peak * (WINOGRAD if winograd(kernel_class, units.figure) else 1.0)
 
 
 def winograd(kernel_class: str, figure: str) -> bool:

@@ -152,7 +152,9 @@ def class_times(
 def _least_memory_s(shapes: Shapes, hardware: Hardware, chip: Chip) -> np.ndarray:
     """What no kernel falls below: all bytes at the speed of the cache, and at that of memory those that the cache can neither
     have from the kernel before nor keep for the next."""
-    from_memory = np.maximum(shapes.moved_bytes - 2 * hardware.cache_bytes, 0.0) / hardware.bandwidth_bytes_per_s
+    achieved = chip.achieved.memory_bandwidth_bytes_per_s if chip.achieved else None
+    bandwidth = achieved or hardware.bandwidth_bytes_per_s
+    from_memory = np.maximum(shapes.moved_bytes - 2 * hardware.cache_bytes, 0.0) / bandwidth
     cache = cache_bytes_per_s(chip)
     return from_memory if cache is None else np.maximum(from_memory, shapes.moved_bytes / cache)
 

@@ -1,0 +1,57 @@
+"""The figures of a chip that a measurement replaces or adds: the table [chip] of a calibration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuwise.hardware.types import Chip
+from gpuwise.results.measurement import AchievedPeak, MeasuredRow, MemoryLevel
+
+SLOWER = ("fp64",)  # beside these, dtypes of a CPU that are slower than fp32 are emulated
+
+Figures = Mapping[str, "float | Figures"]
+
+
+def chip_figures(
+    chip: Chip, rows: Sequence[MeasuredRow], peaks: Sequence[AchievedPeak], levels: Sequence[MemoryLevel]
+) -> Figures:
+    """Of a CPU the peaks and the bandwidth that stand in place of the catalog's estimates; of a GPU, whose sheet is known, what
+    it achieved (gpuwise.hardware.types.AchievedRates). What was not measured is left out."""
+    bandwidth = {}
+    if levels and levels[-1].name == "memory":
+        bandwidth["memory_bandwidth_bytes_per_s"] = _short(levels[-1].measured)
+    if chip.kind == "cpu":
+        single = next((peak.measured for peak in peaks if peak.dtype == "fp32"), 0.0)
+        native = {peak.dtype: _short(peak.measured) for peak in peaks if peak.dtype in SLOWER or peak.measured >= single}
+        return ({"peak_flops_per_s": native} if peaks else {}) | bandwidth
+    rates = {"peak_flops_per_s": {peak.dtype: _short(peak.measured) for peak in peaks}} if peaks else {}
+    achieved = {**rates, **bandwidth, **_host_link(rows), **_all_reduce(rows)}
+    return {"achieved": achieved} if achieved else {}
+
+
+def _host_link(rows: Sequence[MeasuredRow]) -> Figures:
+    """The slower direction of the largest copies from and to pinned memory."""
+    copies = [row for row in rows if row.group == "copy" and "pinned" in row.name]
+    largest = max((row.bytes for row in copies), default=0)
+    slowest = min((row for row in copies if row.bytes == largest), key=lambda row: row.bytes_per_s, default=None)
+    if slowest is None:
+        return {}
+    return {"host_link_bytes_per_s": _short(slowest.bytes_per_s), "host_link_error": _short(slowest.timing.spread)}
+
+
+def _all_reduce(rows: Sequence[MeasuredRow]) -> Figures:
+    """Bus bandwidth is 2 (n - 1) / n of the bytes a second (NCCL's performance notes)."""
+    calls = sorted((row for row in rows if row.group == "collective" and row.name == "all_reduce"), key=lambda row: row.bytes)
+    if not calls:
+        return {}
+    devices = calls[-1].sizes["processes"]
+    return {
+        "all_reduce_devices": devices,
+        "all_reduce_busbw_bytes_per_s": _short(2 * (devices - 1) / devices * calls[-1].bytes_per_s),
+        "all_reduce_latency_s": _short(calls[0].timing.median_s),
+        "all_reduce_error": _short(calls[-1].timing.spread),
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
