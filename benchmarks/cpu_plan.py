@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gpuwise.notes import sentences
 from gpuwise.strategy import HostSettings, Strategy
 
 RESULTS = Path(__file__).parent / "results" / "cpu_plan.json"
@@ -110,7 +111,7 @@ def steps(rounds: int) -> Iterator[dict[str, Any]]:
             "forecast_s": forecast_s,
             "ratio": median(ratios),
             "ratios": ratios,
-            "reasons": list(choice.reasons),
+            "reasons": list(sentences(choice.reasons)),
         }
 
 

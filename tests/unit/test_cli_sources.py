@@ -14,6 +14,8 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of, usual_micro_batch
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware import Catalog, link_between, load_catalog
+from gpuwise.notes import Note
+from gpuwise.notes.job import assumed_optimizer, assumed_sequence_length
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import TraceFamily, live_bytes, save
 from gpuwise.trace.presets import load_preset
@@ -33,8 +35,8 @@ class Counted(StepSource):
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
         self.asked.append((strategy, target))
         family = synthetic_family(strategy)
-        said = ("assumed a size; --seq-len changes it", "assumed adamw; --optimizer changes it", "kept")
-        return replace(family, header=replace(family.header, assumptions=said))
+        assumed = (assumed_sequence_length(length=16), assumed_optimizer(optimizer="adamw"), Note("other", "kept"))
+        return replace(family, header=replace(family.header, assumption_notes=assumed))
 
 
 def test_a_family_is_found_once_for_what_it_depends_on():
@@ -190,7 +192,7 @@ def test_a_device_has_its_link_and_its_cheapest_price():
         assert device.offer is not None
         assert device.offer.terms == "on-demand"
         assert device.offer.devices == device.count
-        assert any(device.offer.provider in line and device.offer.as_of in line for line in device.assumptions)
+        assert any(device.offer.provider in note.text and device.offer.as_of in note.text for note in device.assumptions)
         others = [o for o in CATALOG.offers if o.chip_id == device.chip.id and o.terms == "on-demand" and not o.stale]
         assert device.offer.usd_per_hour <= min(o.usd_per_hour for o in others if o.devices == device.count)
 
@@ -202,8 +204,8 @@ def test_machines_need_a_known_network():
     assert device.offer is not None
     assert link_between(device.offer, catalog=CATALOG) is not None
     assert device.usd_per_hour == 4 * device.offer.usd_per_hour
-    assert any(line.startswith("price of 4 × ") for line in device.assumptions)
-    assert any("assumed machines connected by" in line for line in device.assumptions)
+    assert any(note.text.startswith("price of 4 × ") for note in device.assumptions)
+    assert any("assumed machines connected by" in note.text for note in device.assumptions)
     with pytest.raises(UnsupportedError, match="does not say how machines of gtx-580 are connected"):
         device_of("gtx-580:1x2", CATALOG)
 

@@ -153,7 +153,7 @@ def test_plan_ranks_and_writes_a_plan_that_reads_back(tmp_path: Path):
     assert found["rejected"]
     assert "wrote plan.toml" in result.stderr
     saved = load_plan(tmp_path / "plan.toml")
-    assert saved.to_dict() == {**best, "reasons": list(saved.reasons)}
+    assert saved.to_dict() == {**best, "reasons": list(saved.reasons), "reason_notes": saved.to_dict()["reason_notes"]}
     assert saved.job_argument == JOB
 
 

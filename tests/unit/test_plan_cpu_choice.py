@@ -14,6 +14,7 @@ from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import sentences
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
 from gpuwise.strategy import Strategy
@@ -79,7 +80,7 @@ def half_as_long(strategy: Strategy) -> float:
 
 
 def told(choice: CpuChoice) -> str:
-    return " | ".join(choice.reasons)
+    return " | ".join(sentences(choice.reasons))
 
 
 def test_bf16_where_the_cpu_has_it_and_it_is_faster():

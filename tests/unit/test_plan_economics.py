@@ -96,13 +96,13 @@ def test_what_a_rental_assumes_is_named_with_the_flag_that_changes_it():
     terms, assumed = rental("spot", "aws", 1.0, interruptions_per_day=None, **common)
     assert terms.interruptions_per_day == economics.DEFAULT_INTERRUPTIONS_PER_DAY
     assert terms.save_s == pytest.approx(12e9 / economics.WRITE_BYTES_PER_S)
-    assert any("--interruptions" in text for text in assumed)
+    assert any(note.flag == "--interruptions" for note in assumed)
     terms, assumed = rental("spot", "aws", 1.0, interruptions_per_day=3.0, **common)
     assert terms.interruptions_per_day == 3.0
-    assert not any("--interruptions" in text for text in assumed)
+    assert not any(note.flag == "--interruptions" for note in assumed)
     terms, assumed = rental("free", "colab", 0.0, interruptions_per_day=None, **common)
     assert terms.session_s == 12 * HOUR_S
-    assert any("quota" in text for text in assumed)
+    assert any("quota" in note.text for note in assumed)
 
 
 def test_electricity_is_power_times_price():

@@ -13,6 +13,9 @@ from rich.console import Console
 from gpuwise.cost import Forecast, Interval, MemoryForecast
 from gpuwise.cost.memory.peak import MemoryPeak
 from gpuwise.hardware import Chip, Offer, Source
+from gpuwise.notes import Note
+from gpuwise.notes.plan import price_caveat
+from gpuwise.notes.rejections import over_budget
 from gpuwise.plan import CompareRow, Comparison, FitResult, FitRow, Plan, PlanResult, Rejection
 from gpuwise.report import parts
 from gpuwise.report.catalog import chips_report, offers_report
@@ -35,6 +38,12 @@ MEMORY = MemoryForecast(
     by_category={"parameter": 4 * GIB, "activation": 8 * GIB, "gradient": 0},
     fits=True,
 )
+
+
+def some(text: str) -> Note:
+    return Note("some", text)
+
+
 FORECAST = Forecast(
     job="net",
     device="rtx-4090",
@@ -50,8 +59,8 @@ FORECAST = Forecast(
     energy_j=30.0,
     provenance={"step_time_s": "calibrated on this chip", "memory": "trace", "energy_j": "datasheet only"},
     usd_per_hour=1.8,
-    assumptions=("assumed 224 pixels; --image-size changes it",),
-    warnings=("priced as eager",),
+    assumption_notes=(some("assumed 224 pixels; --image-size changes it"),),
+    warning_notes=(some("priced as eager"),),
     top_modules=(("layers.*.conv", 0.6), ("head", 0.4)),
     why="arithmetic bounds 70 % of the step: another chip would help",
     rests_on={"calibrated on this chip": 0.8, "datasheet only": 0.2},
@@ -119,7 +128,9 @@ LONG = "standard-with-a-very-long-name-8x-" + "x" * 20
 def test_tables_fold_where_they_are_too_wide_and_lose_nothing(width: int):
     offers = [replace(OFFER, instance=LONG), replace(OFFER, terms="reserved-1y", usd_per_hour=12_345.67)]
     plans = tuple(plan(rank, offer=offer) for rank, offer in enumerate(offers, 1))
-    result = PlanResult(plans, {"over budget": Rejection(3, ("8 x h100 " * 9,))}, (), considered=16, priced=12)
+    result = PlanResult(
+        plans, {"over budget": Rejection(3, ("8 x h100 " * 9,), reason=over_budget())}, (), considered=16, priced=12
+    )
     compared = Comparison("net", "t4", (CompareRow("rtx-4090", FORECAST, 3.25, "why"),))
     for report in (plan_report(result), offers_report(offers), compare_report(compared)):
         assert all(len(row) <= width for row in text(report, width).splitlines())
@@ -147,14 +158,14 @@ def test_a_provider_that_its_offer_names_is_not_named_twice():
 
 def test_what_to_mind_of_a_plan_is_gathered_by_what_it_is():
     tpu = "needs PyTorch/XLA"
-    old = plan(3, reasons=("slower", "price caveat: old"), train_obstacle=tpu)
+    old = plan(3, reason_notes=(some("slower"), price_caveat(caveat="old")), train_obstacle=tpu)
     shown = text(plan_report(PlanResult((plan(1), plan(2, train_obstacle=tpu), old), {}, (), 3, 3)))
     assert "2, 3: needs PyTorch/XLA" in shown
     assert "3: price caveat: old" in shown
 
 
 def test_text_in_brackets_is_not_taken_for_markup():
-    shown = text(forecast_report(replace(FORECAST, job="net[red]", assumptions=("x [bold]y[/bold]",))))
+    shown = text(forecast_report(replace(FORECAST, job="net[red]", assumption_notes=(some("x [bold]y[/bold]"),))))
     assert "net[red]" in shown
     assert "x [bold]y[/bold]" in shown
 
@@ -178,16 +189,19 @@ def plan(rank: int, **changes: object) -> Plan:
         samples=32_000,
         price_as_of="2026-01-01",
         gpuwise_version="0",
-        reasons=(f"reason of {rank}", "a second one"),
-        assumptions=(f"assumption of {rank}",),
+        reason_notes=(some(f"reason of {rank}"), some("a second one")),
+        assumption_notes=(some(f"assumption of {rank}"),),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def test_plan_ticks_the_best_and_shows_why_what_was_rejected_and_what_was_assumed():
     stale = replace(OFFER, provider="vast", terms="spot", stale=True)
-    rejected = {"over budget": Rejection(3, ("8 x h100",)), "too old": Rejection(11, ("1 x k80", "2 x k80"))}
-    result = PlanResult((plan(1), plan(2, offer=stale)), rejected, ("assumed a batch",), considered=16, priced=1234)
+    rejected = {
+        "over budget": Rejection(3, ("8 x h100",), reason=over_budget()),
+        "too old": Rejection(11, ("1 x k80", "2 x k80"), reason=some("too old")),
+    }
+    result = PlanResult((plan(1), plan(2, offer=stale)), rejected, (some("assumed a batch"),), considered=16, priced=1234)
     shown = text(plan_report(result))
     assert "net: 32k samples, 1,000 steps of 32. 16 offers considered, 1,234 strategies priced." in shown
     best = line(shown, "✓", "lambda gpu_1x")
@@ -215,7 +229,7 @@ def test_fit_shows_the_largest_micro_batch_and_each_technique():
         FitRow("full recompute", 1, strategy.but(recompute="full"), 40, MEMORY, 3 * GIB, 1.33, "computed again"),
         FitRow("precision bf16", 1, strategy.but(precision="bf16"), unavailable="there is no trace"),
     )
-    fits = FitResult("net", "rtx-4090", 1, 24 * GIB, 8, rows, FORECAST, PEAK, assumptions=("assumed it",))
+    fits = FitResult("net", "rtx-4090", 1, 24 * GIB, 8, rows, FORECAST, PEAK, assumption_notes=(some("assumed it"),))
     shown = text(fit_report(fits))
     assert "net fits rtx-4090 (24 GiB) up to micro-batch 12" in shown
     full = line(shown, "full recompute")
@@ -237,7 +251,7 @@ def test_compare_shows_speed_ups_reasons_and_what_has_no_forecast():
         CompareRow("rtx-4090", FORECAST, 3.25, "5x the peak"),
         CompareRow("groq", None, None, "cannot train"),
     )
-    shown = text(compare_report(Comparison("net", "t4", rows, ("assumed it",))))
+    shown = text(compare_report(Comparison("net", "t4", rows, (some("assumed it"),))))
     assert "net on 3 devices; speed-ups over t4" in shown
     assert "3.25x" in line(shown, "rtx-4090", "images/s")
     assert "rtx-4090: 5x the peak" in shown

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from trace_samples import small_trace
 
+from gpuwise.notes import Note
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Operations, Trace
 from gpuwise.trace.digest import digest
@@ -37,7 +38,7 @@ def test_it_is_of_what_runs_not_of_how_it_is_told():
         trace.header,
         job="other",
         fingerprint="f" * 16,
-        assumptions=("another guess",),
+        assumption_notes=(Note("other", "another guess"),),
         blocks=(),
         strategy=STRATEGY.but(optimizer=None),
     )

@@ -17,13 +17,13 @@ from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.notes.job import assumed_one_graph
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, Trace, live_bytes
 from gpuwise.tracing import record, trace_family
 from gpuwise.tracing.compile import graphs as compiled_graphs
 from gpuwise.tracing.compile.fusion import Schedule, schedule
 from gpuwise.tracing.compile.graphs import Graphs
-from gpuwise.tracing.compile.install import ONE_GRAPH
 
 LLAMA = Job(
     lambda: Llama(LlamaConfig(vocabulary=128, width=64, layers=2, heads=4, kv_heads=2, hidden=192)),
@@ -75,7 +75,7 @@ def test_a_compiled_language_model_keeps_less_than_an_eager_one(target: str) -> 
     eager, compiled = (record(LLAMA, Strategy(micro_batch=8, compile=c), target=target) for c in (False, True))
     assert kept_bytes(compiled) < kept_bytes(eager)
     assert live_bytes(compiled).peak_bytes < live_bytes(eager).peak_bytes
-    assert ONE_GRAPH in compiled.header.assumptions
+    assert assumed_one_graph() in compiled.header.assumption_notes
     assert compiled.model_flops == eager.model_flops  # products and attention are the same kernels
 
 
@@ -108,7 +108,7 @@ def test_checkpointed_blocks_are_run_again_in_backward(recompute: str) -> None:
     products = [name for name in operators(again, "recompute") if name in ("mm", "addmm")]
     assert bool(products) == (recompute == "full")  # qkv is kept by the selective policy, and nobody needs the other
     assert again.model_flops == whole.model_flops
-    assert ONE_GRAPH in again.header.assumptions
+    assert assumed_one_graph() in again.header.assumption_notes
 
 
 def test_blocks_that_are_alike_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_fault_of_the_simulation_is_not_taken_for_a_graph_break(monkeypatch: p
 def test_inference_keeps_nothing() -> None:
     trace = record(attention_job(causal=True), Strategy(micro_batch=4, mode="infer", compile=True))
     assert set(trace.sequence.phase) == {0}
-    assert ONE_GRAPH in trace.header.assumptions
+    assert assumed_one_graph() in trace.header.assumption_notes
 
 
 def test_a_family_of_a_compiled_step_holds_its_own_micro_batch_only() -> None:
@@ -166,7 +166,7 @@ def test_a_model_that_branches_on_its_data_is_recorded_as_eager_and_said_so() ->
     job = Job(Branching, mlp_job().batch, mlp_job().loss)
     eager, compiled = (record(job, Strategy(micro_batch=4, compile=c)) for c in (False, True))
     assert any("would not take a compiled part as one graph" in text for text in compiled.header.assumptions)
-    assert ONE_GRAPH not in compiled.header.assumptions
+    assert assumed_one_graph() not in compiled.header.assumption_notes
     assert live_bytes(compiled).peak_bytes == live_bytes(eager).peak_bytes
     assert operators(compiled) == operators(eager)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuwise.notes.job import assumed_sequence_length
 from gpuwise.strategy import Strategy
 from gpuwise.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
 
@@ -70,6 +71,6 @@ def small_trace(*, micro_batch: int = 2, seq_len: int = 4) -> Trace:
         seq_len,
         torch_version="2.13.0",
         blocks=("layers.0", "layers.1"),
-        assumptions=("guessed; --seq-len changes it",),
+        assumption_notes=(assumed_sequence_length(length=16),),
     )
     return Trace(header, operations, sequence, storages, ("", "layers.0", "layers.1")).check()

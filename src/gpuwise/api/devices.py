@@ -12,6 +12,8 @@ from gpuwise.hardware.device import DeviceSpec, check_inside, parse_device
 from gpuwise.hardware.links import link_between, link_inside
 from gpuwise.hardware.prices import is_outlier, median_prices, share_of_median
 from gpuwise.hardware.types import Chip, Link, Offer
+from gpuwise.notes import Note
+from gpuwise.notes.step import assumed_network, price_of_offer
 from gpuwise.strategy import Mesh
 
 
@@ -47,17 +49,22 @@ class Device:
         return _network(self.spec, self.catalog) if self.machines > 1 else None
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Note, ...]:
         assumed = list(self.spec.assumed)
         if self.link_between is not None:
-            assumed.append(f"assumed machines connected by {self.link_between.name}, as its largest offer has")
+            assumed.append(assumed_network(link=self.link_between.name))
         if self.offer is not None:
             times = f"{self.machines} × " if self.machines > 1 else ""
             where = f"{times}{self.offer.provider} {self.offer.instance} ({self.offer.region})"
-            others = f"`gpuwise offers {self.chip.id}` lists others"
             share = share_of_median(self.offer, median_prices(self.catalog.offers))
-            odd = f" at {100 * (share or 0):.0f} % of the chip's median price" if is_outlier(share) else ""
-            assumed.append(f"price of {where} as of {self.offer.as_of}, the cheapest on demand{odd}; {others}")
+            assumed.append(
+                price_of_offer(
+                    offer=where,
+                    as_of=self.offer.as_of,
+                    chip=self.chip.id,
+                    share_of_median=share if is_outlier(share) else None,
+                )
+            )
         return tuple(assumed)
 
     @cached_property

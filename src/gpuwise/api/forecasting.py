@@ -17,6 +17,8 @@ from gpuwise.cost.inputs import DataPipeline
 from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
+from gpuwise.notes import Note, sentences
+from gpuwise.notes.step import assumed_mesh, assumed_micro_batch
 from gpuwise.plan.space.legal import assumed_precision, precisions_for
 from gpuwise.step_settings import DeviceSettings, check_mode, given, strategy_of
 from gpuwise.strategy import Mesh, Strategy
@@ -101,12 +103,12 @@ def _in_precision(
     assumed = list(device.assumptions)
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)
-        assumed.append(f"assumed micro-batch {micro_batch}; --micro-batch changes it")
+        assumed.append(assumed_micro_batch(samples=micro_batch))
     strategy = strategy_of({**asked, "mesh": None}, precision=chosen, micro_batch=micro_batch)
     check_mode(asked)
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
     if precision is None:
-        reasons: tuple[str, ...] = ()
+        reasons: tuple[Note, ...] = ()
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
             # As `train` would, but for compiling, which depends on how long the run is.
             choice = cpu_settings(
@@ -118,8 +120,7 @@ def _in_precision(
             )
             strategy, reasons = choice.strategy, choice.reasons
         layout = ", channels-last" if strategy.channels_last and not asked.get("channels_last") else ""
-        said = assumed_precision(f"{strategy.precision}{layout}", refused)
-        assumed.append("; ".join([said, *reasons, "--precision changes it"]))
+        assumed.append(assumed_precision(f"{strategy.precision}{layout}", refused, reasons="; ".join(sentences(reasons))))
     price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
     if mesh is not None:
         return price_it(strategy.but(mesh=mesh))
@@ -132,8 +133,8 @@ def _in_precision(
         needed = format_bytes(memory.device_bytes)
         axis, why = "dp_shard", f"the model is sharded, a copy on each device would need {needed}"
         result = price_it(strategy.but(mesh=Mesh(dp_shard=device.devices)))
-    note = f"assumed data parallelism over {device.devices} devices, {axis}: {why}; --mesh changes it"
-    return replace(result, forecast=replace(result.forecast, assumptions=(note, *result.forecast.assumptions)))
+    note = assumed_mesh(devices=device.devices, axis=axis, why=why)
+    return replace(result, forecast=replace(result.forecast, assumption_notes=(note, *result.forecast.assumption_notes)))
 
 
 def _priced(
@@ -141,7 +142,7 @@ def _priced(
     device: Device,
     strategy: Strategy,
     *,
-    assumed: Sequence[str],
+    assumed: Sequence[Note],
     loader_samples_per_s: float | None,
     history: bool,
 ) -> Priced:
@@ -154,4 +155,4 @@ def _priced(
         data=DataPipeline(loader_samples_per_s),
         usd_per_hour=device.usd_per_hour,
     )
-    return Priced(replace(result, assumptions=(*assumed, *result.assumptions)), trace, device)
+    return Priced(replace(result, assumption_notes=(*assumed, *result.assumption_notes)), trace, device)

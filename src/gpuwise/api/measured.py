@@ -11,11 +11,11 @@ from gpuwise.api import history
 from gpuwise.cost.calibration import PROVENANCE
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.hardware.types import Chip
+from gpuwise.notes.step import measured_here
 from gpuwise.results.validation import METHOD
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.trace.digest import digest
-from gpuwise.units import format_duration
 
 # A machine differs from day to day by more than the steps of one run differ among themselves.
 LEAST_SPREAD = 0.05
@@ -54,12 +54,9 @@ def preferring(forecast: Forecast, found: list[history.HistoryEntry]) -> Forecas
     if latest.disturbed:  # how long it takes on a free machine is not known: what the model says stays possible
         low, high = min(low, forecast.step_time_s.low), max(high, forecast.step_time_s.high)
     factor, said = value / model_s, PROVENANCE["machine"]
-    note = (
-        f"measured here on {latest.date[:10]} by gpuwise validate: {format_duration(value)} a step over {latest.steps:,} "
-        f"steps; the model says {format_duration(model_s)}"
+    note = measured_here(
+        date=latest.date[:10], measured_s=value, steps=latest.steps, model_s=model_s, disturbed=bool(latest.disturbed)
     )
-    if latest.disturbed:
-        note += " (something else held the machine up meanwhile)"
     return replace(
         forecast,
         step_time_s=Interval(value, low, high),
@@ -69,7 +66,7 @@ def preferring(forecast: Forecast, found: list[history.HistoryEntry]) -> Forecas
         provenance={**forecast.provenance, "step_time_s": said},
         rests_on={said: 1.0},
         measured={"date": latest.date, "steps": latest.steps, "model_s": model_s},
-        assumptions=(*forecast.assumptions, note),
+        assumption_notes=(*forecast.assumption_notes, note),
     )
 
 

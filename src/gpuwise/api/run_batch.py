@@ -13,6 +13,8 @@ from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Chip
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes import Note
+from gpuwise.notes.run import assumed_batch_of_run
 from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
@@ -54,12 +56,12 @@ def planned_global_batch(job: Job, given: Mapping[str, Any], settings: TrainSett
     )
 
 
-def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, strategy: Strategy) -> tuple[str, ...]:
+def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, strategy: Strategy) -> tuple[Note, ...]:
     """Why a run has the global batch that it was not told; empty where it is the user's, or that of a continued run."""
     planned = planned_global_batch(job, given, settings)
     if planned is None or planned[0] != strategy.global_batch:
         return ()
-    return (f"assumed a global batch of {planned[0]:,} samples, {planned[1]}; --micro-batch and --accumulate change it",)
+    return (assumed_batch_of_run(samples=planned[0], why=planned[1]),)
 
 
 def batch_in_memory(

@@ -16,6 +16,7 @@ from gpuwise.cost.inputs import DataPipeline
 from gpuwise.errors import GpuwiseError, InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import flags_of, job_word, strategy_of
@@ -127,7 +128,7 @@ def named_strategy(job: Job, given: Mapping[str, Any], here: Here, settings: Tra
 
 def chosen_strategy(
     named: Strategy, given: Mapping[str, Any], source: StepSource, here: Here, settings: TrainSettings, job: Job
-) -> tuple[Strategy, tuple[str, ...], Forecast | None]:
+) -> tuple[Strategy, tuple[Note, ...], Forecast | None]:
     """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
     it had."""
     from gpuwise.api.cpu_settings import cpu_settings
@@ -162,8 +163,7 @@ def chosen_strategy(
             return named, (), _forecast(source, named, here, settings.host)
         except PrecisionError as refused:
             named = named.but(precision="fp32")
-            said = f"{assumed_precision(named.precision, refused)}; --precision changes it"
-            return named, (said,), forecast_here(source, named, here, settings.host)
+            return named, (assumed_precision(named.precision, refused),), forecast_here(source, named, here, settings.host)
         except GpuwiseError as error:
             _tell_no_forecast(error)
             return named, (), None

@@ -6,15 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 
+from gpuwise.notes import Note
+from gpuwise.notes.job import forward_alone
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
 from gpuwise.trace.update.compose import compose_update
-
-# What --mode infer leaves out of serving a model.
-FORWARD_ALONE = (
-    "one forward pass over whole samples: no cache of keys and values, no generation token by token, no requests "
-    "that come and go"
-)
 
 
 class StepSource(ABC):
@@ -63,15 +59,15 @@ class StepSource(ABC):
         return self
 
     def unanswered(self, header: Header) -> Header:
-        """The header without the guesses that the user has answered, those that name the flag of what was given; of a forward
-        pass, without the optimizer and with what it does not cover."""
-        flags = [f"--{name.replace('_', '-')} " for name in self.sizes]
+        """The header without the assumptions that the user's sizes replace. Of a forward pass it is also without the optimizer,
+        and with a note on what inference leaves out."""
+        flags = {f"--{name.replace('_', '-')}" for name in self.sizes}
+        added: tuple[Note, ...] = ()
         if header.strategy.mode == "infer":
-            flags.append("--optimizer ")  # a forward pass has none
-        kept = tuple(line for line in header.assumptions if not any(flag in f"{line} " for flag in flags))
-        if header.strategy.mode == "infer" and FORWARD_ALONE not in kept:
-            kept = (*kept, FORWARD_ALONE)
-        return replace(header, assumptions=kept)
+            flags.add("--optimizer")
+            added = (forward_alone(),)
+        kept = tuple(note for note in header.assumption_notes if note.flag not in flags and note not in added)
+        return replace(header, assumption_notes=(*kept, *added))
 
     def default_precision(self, best: str) -> str:
         """The precision where the user names none: the device's best."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.api.source import StepSource
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.notes.job import attention_of_newer_gpus
 from gpuwise.step_settings import Techniques, settings_of
 from gpuwise.strategy import PRECISIONS, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one, load
@@ -80,10 +81,10 @@ class PresetSource(StepSource):
         if family is None or not family.covers(self.sizes):
             return None
         # A recording assumes no sizes; what is taken where the user names none is said here.
-        said = (*self.info.assumptions(), *family.header.assumptions)
+        assumed = (*self.info.assumptions(), *family.header.assumption_notes)
         if target == "pre-ampere" and any("flash_attention" in name for name in family.operations.name):
-            said = (*said, "recorded with the attention kernels of Ampere and newer; this GPU takes others")
-        return replace(family, header=replace(family.header, assumptions=said))
+            assumed = (*assumed, attention_of_newer_gpus())
+        return replace(family, header=replace(family.header, assumption_notes=assumed))
 
     def search_recorded(self, wanted: Strategy | None = None, *, precision: str | None = None) -> None:
         """From here on only recordings answer, if there are any for what the user pinned: a precision, and techniques."""

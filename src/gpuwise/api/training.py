@@ -22,6 +22,7 @@ from gpuwise.api.run_start import (
 from gpuwise.api.traced import JobSource
 from gpuwise.errors import InputError
 from gpuwise.hardware.waiting import wait_passively
+from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flag_of, settings_of, sizes_of
 from gpuwise.strategy import HostSettings, Strategy
@@ -139,7 +140,7 @@ class Trainer:
         )
         here = this_device()
         self.job: Job
-        self.reasons: tuple[str, ...] = ()
+        self.reason_notes: tuple[Note, ...] = ()
         if plan is not None:
             self.job = planned_job(job, plan)
             check_device(plan, here.chip)
@@ -150,8 +151,10 @@ class Trainer:
             self.job, source = job_to_run(job, sizes)
             named = named_strategy(self.job, given, here, self.settings)
             self.settings = _in_folder(self.settings, run, self.job, named)
-            self.strategy, self.reasons, self.forecast = chosen_strategy(named, given, source, here, self.settings, self.job)
-            self.reasons = (*batch_reason(self.job, given, self.settings, self.strategy), *self.reasons)
+            self.strategy, self.reason_notes, self.forecast = chosen_strategy(
+                named, given, source, here, self.settings, self.job
+            )
+            self.reason_notes = (*batch_reason(self.job, given, self.settings, self.strategy), *self.reason_notes)
         self._training: Training = Training(
             self.job,
             self.strategy,
@@ -161,6 +164,11 @@ class Trainer:
             notes=self.reasons,
             plan=None if plan is None else plan.to_dict(),
         )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the settings that the user did not name are what they are, in sentences."""
+        return sentences(self.reason_notes)
 
     @property
     def folder(self) -> Path | None:

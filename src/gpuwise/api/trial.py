@@ -48,7 +48,7 @@ def main() -> None:
         import torch
 
         device = _device(priced.device.chip)
-        told = replace(priced.forecast, assumptions=of_a_step(priced.forecast.assumptions))
+        told = replace(priced.forecast, assumption_notes=of_a_step(priced.forecast.assumption_notes))
         child.send(
             forecast=told.to_dict(),
             digest=digest(priced.trace, told.strategy),

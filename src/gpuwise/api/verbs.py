@@ -16,6 +16,7 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
+from gpuwise.notes import Note
 from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.step_settings import (
@@ -81,7 +82,7 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
         found = fitting_change_of(source, priced.device, forecast.strategy)
         forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, FittingChange) else None)
     if not length.named:
-        return replace(forecast, assumptions=of_a_step(forecast.assumptions)), priced
+        return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
     return with_whole_run(forecast, length, priced.trace.header), priced
 
 
@@ -129,7 +130,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     )
     if not result.fits or (result.largest_micro_batch or 0) < asked.get("micro_batch", 0):
         result = replace(result, answer=fitting_change_of(source, device, result.rows[0].strategy))
-    return replace(result, assumptions=of_a_step([*device.spec.assumed, *result.assumptions]))
+    return replace(result, assumption_notes=of_a_step([*device.spec.assumed, *result.assumption_notes]))
 
 
 def compare(
@@ -157,7 +158,7 @@ def compare(
         sizes=source.sizes,
     )
     rows = [_with_answer(row, name, source, catalog) for row, name in zip(result.rows, _device_names(on), strict=True)]
-    return replace(result, rows=tuple(rows), assumptions=of_a_step(result.assumptions))
+    return replace(result, rows=tuple(rows), assumption_notes=of_a_step(result.assumption_notes))
 
 
 def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalog) -> CompareRow:
@@ -287,9 +288,9 @@ def _at_hand(source: StepSource, traces: Callable[[Strategy], TraceFamily]) -> C
     return worth_it
 
 
-def of_a_step(assumptions: Sequence[str]) -> tuple[str, ...]:
+def of_a_step(assumptions: Sequence[Note]) -> tuple[Note, ...]:
     """Without those about how much is trained, which move no number of a single step."""
-    return tuple(dict.fromkeys(line for line in assumptions if "--samples" not in line))
+    return tuple(dict.fromkeys(note for note in assumptions if note.flag != "--samples"))
 
 
 def _device_names(on: str | Sequence[str]) -> list[str]:

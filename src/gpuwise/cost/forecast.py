@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 
@@ -60,15 +61,24 @@ class WholeRun:
 class Forecast(Printed):
     """One optimizer step of all devices together.
 
-    throughput: units of `throughput_unit` a second over all devices. bound: share of the step by what limits it
-    (compute, memory, launch, communication, input; they sum to 1); why: the largest of them and what would help, in a
-    sentence. mfu: model operations against the device's dense peak in the precision used. usd_per_hour: None without an
-    offer. provenance: of step_time_s what most of it rests on: "measured here", "calibrated on this chip", "transferred from
-    its architecture" or "datasheet only"; of memory "trace": counted in the recorded step. rests_on: the same by share of the
-    device's time. assumptions and warnings: each guess with the flag that changes it. top_modules: the ten groups of modules
-    that take most of the device's time, with their share. measured: where step_time_s is not forecast but was measured of this
-    very step on this machine: date, steps, and model_s, what the model says. run: where the user says how much is trained.
-    fits_with: where memory does not fit, the smallest change that does, as FittingChange.to_dict (plan.fit.change) has it.
+    Attributes:
+        count: devices.
+        throughput: units of `throughput_unit` a second, over all devices.
+        flops_per_step: model operations of all devices.
+        mfu: model operations against the device's dense peak in the precision used; None where that is unknown.
+        bound: the share of the step by what limits it: compute, memory, launch, communication, input. They sum to 1.
+        energy_j: of all devices; None where no TDP is known.
+        provenance: what most of a number rests on. Of `step_time_s` "measured here", "calibrated on this chip", "transferred
+            from its architecture" or "datasheet only"; of `memory` "trace": counted in the recorded step.
+        usd_per_hour: of all machines; None without an offer.
+        assumption_notes, warning_notes: each guess with the flag that changes it.
+        top_modules: the ten groups of modules that take most of the device's time, with their shares.
+        rests_on: as provenance of the step time, by share of the device's time.
+        why: the largest of `bound` and what would help, in a sentence.
+        measured: date, steps and model_s (what the model says), where `step_time_s` is not forecast but was measured of this
+            very step on this machine; else None.
+        run: the whole run, where the user says how much is trained; else None.
+        fits_with: where memory does not fit, the smallest change that does (gpuwise.plan.fit.change.FittingChange.to_dict).
     """
 
     job: str
@@ -85,14 +95,24 @@ class Forecast(Printed):
     energy_j: float | None
     provenance: dict[str, str]
     usd_per_hour: float | None = None
-    assumptions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    assumption_notes: tuple[Note, ...] = ()
+    warning_notes: tuple[Note, ...] = ()
     top_modules: tuple[tuple[str, float], ...] = field(default=())
     rests_on: dict[str, float] = field(default_factory=dict)
     why: str = ""
     measured: Mapping[str, Any] | None = None
     run: WholeRun | None = None
     fits_with: Mapping[str, Any] | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions as sentences."""
+        return sentences(self.assumption_notes)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings as sentences."""
+        return sentences(self.warning_notes)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise forecast --json`."""
@@ -116,6 +136,8 @@ class Forecast(Printed):
             "fits_with": None if self.fits_with is None else dict(self.fits_with),
             "run": None if self.run is None else asdict(self.run),
             "assumptions": list(self.assumptions),
+            "assumption_notes": to_dicts(self.assumption_notes),
             "warnings": list(self.warnings),
+            "warning_notes": to_dicts(self.warning_notes),
             "top_modules": [{"module": name, "share": share} for name, share in self.top_modules],
         }

@@ -14,9 +14,10 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.links import host_link
 from gpuwise.hardware.types import Chip, Link
+from gpuwise.notes import Note
+from gpuwise.notes.step import assumed_batch_copy, assumed_data_ready
 from gpuwise.trace.tables import CATEGORIES
 from gpuwise.trace.trace import Trace
-from gpuwise.units import format_bytes
 
 # A copy from pageable memory goes through the driver's pinned buffers first, written there by one thread: 4.5 GB/s where
 # pinned memory reaches 5.9 (Habich, "PCI express pinned Host Memory", 2009) makes 19 GB/s; half of it is assumed, as a
@@ -58,7 +59,7 @@ class Input:
     copy_bytes: int = 0
     loader_s: float = 0.0
     prefetched: bool = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def exposed_s(self, step_s: float) -> float:
         """Seconds by which the input lengthens a step of `step_s`: what is beyond it where batches are prefetched (loader,
@@ -89,19 +90,16 @@ def input_s(
     parameters = parameters or shipped_parameters()
     link = _link(chip, catalog or load_catalog())
     copied = copied_bytes(trace) if link is not None else 0
-    copy_s, notes = 0.0, []
+    copy_s = 0.0
+    notes: list[Note] = []
     if link is not None and link.per_direction_bytes_per_s and copied:
         copy_s = copied / copy_bytes_per_s(link, parameters)
-        how = "from pinned memory while the step before computes"
         if not data.prefetched:
-            copy_s, how = copy_s + copied / STAGING_BYTES_PER_S, "from pageable memory while the step waits"
-        notes.append(f"assumed that the batch is copied to the device {how}: {format_bytes(copied)} a step over {link.name}")
+            copy_s += copied / STAGING_BYTES_PER_S
+        notes.append(assumed_batch_copy(copied_bytes=copied, link=link.name, prefetched=data.prefetched))
     loader_s = 0.0
     if data.samples_per_s is None:
-        notes.append(
-            "assumed that data are ready when the step takes them: loading and decoding are not priced; "
-            "--loader-samples-per-s says what the data pipeline delivers"
-        )
+        notes.append(assumed_data_ready())
     else:
         loader_s = (trace.samples if samples is None else samples) / _checked_rate(data.samples_per_s)
     return Input(copy_s, copied, loader_s, data.prefetched, tuple(notes))

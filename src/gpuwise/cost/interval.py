@@ -12,6 +12,8 @@ from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.memory.peak import plain
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes.step import kernels_without_a_model
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
@@ -70,8 +72,8 @@ def step_interval(
     return Interval(step_s, step_s * low, step_s * high)
 
 
-def unmodelled(trace: Trace, times: KernelTimes) -> list[str]:
-    """One line that names the kernels without a model of their own, where they are over UNMODELLED of the device's time."""
+def unmodelled(trace: Trace, times: KernelTimes) -> list[Note]:
+    """One note that names the kernels without a model of their own, where they are over UNMODELLED of the device's time."""
     generic = np.array([found.level == "generic" for found in times.found], dtype=bool)[times.kernel_class]
     counts = trace.counts()
     seconds = counts * times.device_s
@@ -83,8 +85,11 @@ def unmodelled(trace: Trace, times: KernelTimes) -> list[str]:
         name = plain(trace.operations.name[row])
         by_name[name] = by_name.get(name, 0.0) + float(seconds[row])
     names = sorted(by_name, key=lambda name: -by_name[name])
-    others = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return [
-        f"{100 * share:.0f} % of the device's time are {int(counts[generic].sum()):,} calls of kernels without a model "
-        f"of their own, priced by their bytes and operations: {', '.join(names[:_NAMED])}{others}"
+        kernels_without_a_model(
+            share=share,
+            calls=int(counts[generic].sum()),
+            names=", ".join(names[:_NAMED]),
+            more=max(0, len(names) - _NAMED),
+        )
     ]

@@ -12,10 +12,11 @@ import numpy as np
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.types import Link
+from gpuwise.notes import Note
+from gpuwise.notes.step import offloading, offloading_not_priced
 from gpuwise.strategy import Strategy
 from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
-from gpuwise.units import format_bytes
 
 # The host is not known: what two channels of DDR5-5600 carry (2 × 44.8 GB/s), as a desktop has.
 HOST_MEMORY_BYTES_PER_S = 89.6e9
@@ -28,7 +29,7 @@ class Offload:
 
     seconds: float = 0.0
     link_bytes: int = 0
-    note: str = ""
+    note: Note | None = None
 
 
 def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Parameters) -> Offload:
@@ -38,7 +39,7 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
         trace: of the same step without offloading. link: to the host, None where unknown.
     """
     if strategy.offload == "none" or link is None or not link.per_direction_bytes_per_s:
-        return Offload(note="" if strategy.offload == "none" else "its host link is not known: copies are not priced")
+        return Offload(note=None if strategy.offload == "none" else offloading_not_priced())
     storages = trace.storages
     size = storages.size_bytes
     gradients = int(size[storages.category == _GRADIENT].sum())
@@ -51,10 +52,7 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
     traffic = trace.operations.column("bytes_read") + trace.operations.column("bytes_written")
     update_s = float((trace.counts("optimizer") * update) @ traffic) / HOST_MEMORY_BYTES_PER_S
     copy_s = moved / copy_bytes_per_s(link, parameters)
-    note = (
-        f"{format_bytes(moved)} a step over {link.name}, and assumed a host with "
-        f"{HOST_MEMORY_BYTES_PER_S / 1e9:.0f} GB/s of memory bandwidth for the update"
-    )
+    note = offloading(moved_bytes=moved, link=link.name, host_bytes_per_s=HOST_MEMORY_BYTES_PER_S)
     return Offload(copy_s + update_s, moved, note)
 
 
@@ -78,7 +76,7 @@ def lengthened(forecast: Forecast, added: Offload) -> Forecast:
         throughput=forecast.throughput / factor,
         mfu=None if forecast.mfu is None else forecast.mfu / factor,
         bound=bound,
-        assumptions=(*forecast.assumptions, f"offloading: {added.note}"),
+        assumption_notes=(*forecast.assumption_notes, *filter(None, [added.note])),
     )
 
 

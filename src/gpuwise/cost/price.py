@@ -22,6 +22,8 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run, family
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes.step import energy_from_tdp, interval_of_eager_steps, recorded_with_cpu_kernels, unverified_figures
 from gpuwise.strategy import Strategy
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
@@ -105,25 +107,24 @@ def price(
         rests_on=rests_on(levels),
         why=why(bound, strategy, chip, top_modules),
         usd_per_hour=usd_per_hour,
-        assumptions=(
-            *trace.header.assumptions,
+        assumption_notes=(
+            *trace.header.assumption_notes,
             *_assumptions(times, communication, batches, energy_j),
             *_unverified(chip, times, communication),
         ),
-        warnings=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
+        warning_notes=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
         top_modules=top_modules,
     )
 
 
-def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[str]:
+def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[Note]:
     """level: of calibration that most of the step rests on."""
-    found = []
+    warnings = []
     if strategy.compile and not step_spread(level, family=family(chip), mode=strategy.mode, compiled=True).compiled:
-        said = "torch.compile: the interval is that of eager steps; no spread of compiled ones is known for such a device"
-        found.append(said)
+        warnings.append(interval_of_eager_steps())
     if trace.header.target == "cpu" and family(chip) != "cpu":
-        found.append("the trace was recorded with CPU kernels; a GPU takes others")
-    return found
+        warnings.append(recorded_with_cpu_kernels())
+    return warnings
 
 
 def _energy_j(chip: Chip, bound: dict[str, float], step_s: float, devices: int, parameters: Parameters) -> float | None:
@@ -138,22 +139,22 @@ def _ranks(strategy: Strategy, devices: int) -> int:
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
 
-def _assumptions(times: KernelTimes, communication: CommunicationTime, batches: Input, energy_j: float | None) -> list[str]:
+def _assumptions(times: KernelTimes, communication: CommunicationTime, batches: Input, energy_j: float | None) -> list[Note]:
     notes = [*times.notes, *batches.notes]
-    if communication.note:
+    if communication.note is not None:
         notes.append(communication.note)
     if energy_j is not None:
-        notes.append("energy is the device's TDP times a share by what the step waits for; host and cooling not counted")
+        notes.append(energy_from_tdp())
     return notes
 
 
-def _unverified(chip: Chip, times: KernelTimes, communication: CommunicationTime) -> list[str]:
-    """One line that names the figures of chip and link that the forecast rests on and that have no verified source."""
+def _unverified(chip: Chip, times: KernelTimes, communication: CommunicationTime) -> list[Note]:
+    """One note that names the figures of chip and link that the forecast rests on and that have no verified source."""
     used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
     found = [name for name in used if name in chip.unverified]
     found += [communication.unverified] if communication.unverified else []
     where = f"unverified ({chip.source.text})" if chip.id == "here-cpu" else "unverified in the catalog"
-    return [f"{where}: {', '.join(found)}"] if found else []
+    return [unverified_figures(where=where, figures=", ".join(found))] if found else []
 
 
 def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple[str, float], ...]:

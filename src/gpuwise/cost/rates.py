@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from gpuwise.cost.parameters import Parameters
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes.rejections import chip_cannot_train, no_speed_known, too_old_for_pytorch
+from gpuwise.notes.step import emulated_fp32, fp16_at_fp32_rate, int8_at_fp32_rate
 from gpuwise.strategy import PRECISIONS
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
@@ -29,7 +32,7 @@ NEAREST = {
 _INT8_TENSOR_CAPABILITY = (7, 2)
 # The lowest CUDA compute capability the PyTorch wheels of 2.x still have kernels for (release notes of 2.1: sm_50).
 OLDEST_CAPABILITY = (5, 0)
-CANNOT_TRAIN, TOO_OLD, NO_SPEED = "chip cannot train", "too old for PyTorch", "no speed known for the chip"
+CANNOT_TRAIN, TOO_OLD, NO_SPEED = chip_cannot_train(), too_old_for_pytorch(), no_speed_known()
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Units:
     rate: str
     peak_flops_per_s: float
     figure: str
-    note: str = ""
+    note: Note | None = None
 
 
 def family(chip: Chip) -> str:
@@ -76,7 +79,7 @@ def fast_fp16(chip: Chip) -> bool:
     return chip.peak_flops_per_s.get("fp16", 0.0) > chip.peak_flops_per_s.get("fp32", 0.0)
 
 
-def why_not(chip: Chip, *, mode: str) -> str | None:
+def why_not(chip: Chip, *, mode: str) -> Note | None:
     """In a few words why a chip cannot run a step (mode: train | infer) or cannot be priced; None where it can."""
     if mode == "train" and not chip.trains:
         return CANNOT_TRAIN
@@ -141,7 +144,7 @@ def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: 
 def _quantized(chip: Chip, name: str) -> Units:
     peak, single = chip.peak_flops_per_s.get(name), chip.peak_flops_per_s.get("fp32")
     if not peak and name == "int8" and chip.kind == "cpu" and single:  # every CPU multiplies integers
-        return Units("cpu", single, "fp32", f"the int8 rate of {chip.id} is not known: int8 is priced at its fp32 rate")
+        return Units("cpu", single, "fp32", int8_at_fp32_rate(chip=chip.id))
     if not peak:
         raise _missing(chip, name)
     rate = {"cpu": "cpu", "gpu": "tensor", "systolic": "systolic"}[family(chip)]
@@ -153,7 +156,7 @@ def _quantized(chip: Chip, name: str) -> Units:
 def _half(chip: Chip, name: str) -> Units:
     peak, single = chip.peak_flops_per_s.get(name), chip.peak_flops_per_s.get("fp32")
     if family(chip) == "gpu" and name == "fp16" and single and (not peak or peak < single):
-        return Units("vector", single, "fp32", f"{chip.id} has no fast fp16 arithmetic: fp16 is priced at its fp32 rate")
+        return Units("vector", single, "fp32", fp16_at_fp32_rate(chip=chip.id))
     if not peak:
         raise _missing(chip, name)
     return Units({"cpu": "cpu", "gpu": "tensor", "systolic": "systolic"}[family(chip)], peak, name)
@@ -184,7 +187,7 @@ def _emulated(chip: Chip, precision: str, parameters: Parameters) -> Units:
     if not found:
         raise _missing(chip, "fp32")
     figure = max(found, key=lambda name: found[name])
-    note = f"float32 products on {chip.id} are priced as {passes} {half} passes" if figure == half else ""
+    note = emulated_fp32(chip=chip.id, passes=passes, precision=half) if figure == half else None
     return Units("systolic", found[figure], figure, note)
 
 

@@ -11,6 +11,8 @@ from gpuwise.hardware.links import link_inside, most_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.package import share_words
 from gpuwise.hardware.types import Chip, Machine
+from gpuwise.notes import Note
+from gpuwise.notes.step import catalog_cpu, part_of_a_package, this_machine
 
 MAX_DEVICES = 1_000_000  # more is a slip of the hand: the largest machines built have some hundred thousand
 
@@ -22,12 +24,12 @@ class DeviceSpec:
     Attributes:
         cluster: the devices. Of a CPU each has its share of the host's memory, where the machine is known.
         machine: the real one where the text was `here`; None (default) else.
-        assumed: what was guessed to understand the text, one sentence each.
+        assumed: what was guessed to understand the text.
     """
 
     cluster: Cluster
     machine: Machine | None = None
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Note, ...] = ()
 
     @property
     def chip(self) -> Chip:
@@ -42,22 +44,23 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     """
     catalog = catalog or load_catalog()
     name, count, machines = split_device(text)
-    machine, assumed = None, []
+    machine: Machine | None = None
+    assumed: list[Note] = []
     if name.lower() == "here":
         from gpuwise.hardware.detect import detect_machine
 
         machine = detect_machine(catalog)
         chip, count = machine.chip, count or round(machine.count)
-        assumed.append(f"`here` is {machine.name}")
+        assumed.append(this_machine(machine=machine.name))
     elif name.lower() == "cpu":
         from gpuwise.hardware.detect import detect_cpu, most_like_this
 
         chip = most_like_this(catalog)
-        assumed.append(f"`cpu` is {chip.id}, the catalog's nearest to {detect_cpu().name}")
+        assumed.append(catalog_cpu(chip=chip.id, cpu=detect_cpu().name))
     else:
         chip = catalog.find_chip(name)
     if share := share_words(chip):
-        assumed.append(f"{chip.id} is {share}: PyTorch sees each as {chip.devices_per_package} devices")
+        assumed.append(part_of_a_package(chip=chip.id, share=share, devices=chip.devices_per_package))
     count = count or 1
     check_inside(chip, count, machines=machines, catalog=catalog)
     host_bytes = None if machine is None or chip.memory_bytes is not None else machine.host_memory_bytes

@@ -16,6 +16,7 @@ from gpuwise.job.hf_config import HfConfig, read_config
 from gpuwise.job.job import Job
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
 from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.notes import job as notes
 
 DEFAULT_SEQ_LEN = 1024
 
@@ -57,12 +58,12 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     auto_class, kind = _task(transformers, config, reference)
     make = partial(_build, auto_class, config, reference)
     name = f"hf:{reference}"
-    optimizer = "assumed the adamw optimizer; --optimizer changes it"
+    optimizer = notes.assumed_optimizer(optimizer="adamw")
     if kind == "image-class":
         if seq_len is not None:
             raise InputError(f"{name} has no sequence length.", ["leave out --seq-len"])
         size = image_size or _edge(config) or 224
-        guess = f"assumed images of {size}x{size} pixels; --image-size changes it"
+        guess = notes.assumed_image_size(pixels=size)
         batch = partial(_image_batch, size=size, channels=getattr(config, "num_channels", 3), labels=config.num_labels)
         return Job(
             make,
@@ -77,8 +78,8 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
         raise InputError(f"{name} has no image size.", ["leave out --image-size"])
     text = config.get_text_config()
     length = _seq_len(text, seq_len, name)
-    guess = f"assumed sequence length {length}; --seq-len changes it"
-    guesses = (*((guess,) if seq_len is None else ()), "assumed full sequences: padding would count as work", optimizer)
+    guess = notes.assumed_sequence_length(length=length)
+    guesses = (*((guess,) if seq_len is None else ()), notes.assumed_full_sequences(), optimizer)
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
     return Job(
         make,

@@ -12,6 +12,7 @@ from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.argument_checks import check_functions
 from gpuwise.job.deferred_errors import checked_keywords
 from gpuwise.job.dependencies import require
+from gpuwise.notes import Note
 from gpuwise.strategy import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Job:
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     step: Callable[[Any, Batch], Tensor | Mapping[str, Tensor]] | None = None
     samples_in: Callable[[Batch], int] | None = None
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str | Note, ...] = ()
 
     def __post_init__(self) -> None:
         check_functions(vars(self))

@@ -16,6 +16,7 @@ from gpuwise.job.dependencies import require
 from gpuwise.job.job import Job
 from gpuwise.job.models.mlp import class_loss, image_batch
 from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.notes import job as notes
 
 
 def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
@@ -44,11 +45,11 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
     if other_size is not None:
         _check_size(make, name, channels=channels, requested=other_size, own=size)
     edge = image_size or size
-    guesses = () if image_size else (f"assumed images of {edge}x{edge} pixels; --image-size changes it",)
+    guesses = () if image_size else (notes.assumed_image_size(pixels=edge),)
     if channels != 3:
         raise JobError(f"timm:{name} takes images of {channels} channels, not 3.", ["write a Job with your own batch"])
     if not classes:
-        guesses = (*guesses, f"timm:{model_name} has no classifier: its loss is the mean square of its features")
+        guesses = (*guesses, notes.no_classifier(model=f"timm:{model_name}"))
     return Job(
         make,
         partial(image_batch, image_size=edge, classes=classes or 1),
@@ -56,7 +57,7 @@ def timm_job(name: str, *, seq_len: int | None = None, image_size: int | None = 
         name=f"timm:{name}",
         sample_unit="image",
         image_size=edge,
-        assumptions=(*guesses, "assumed the adamw optimizer; --optimizer changes it"),
+        assumptions=(*guesses, notes.assumed_optimizer(optimizer="adamw")),
     )
 
 

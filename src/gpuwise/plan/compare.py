@@ -11,6 +11,8 @@ from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec
+from gpuwise.notes import Note, sentences, to_dicts
+from gpuwise.notes.step import assumed_for_device, compared_in_another_precision
 from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.reasons import why_faster
 from gpuwise.plan.space import legal
@@ -49,7 +51,12 @@ class Comparison(Printed):
     job: str
     baseline: str
     rows: tuple[CompareRow, ...]
-    assumptions: tuple[str, ...] = ()
+    assumption_notes: tuple[Note, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions as sentences."""
+        return sentences(self.assumption_notes)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise compare --json`."""
@@ -58,6 +65,7 @@ class Comparison(Printed):
             "baseline": self.baseline,
             "rows": [row.to_dict() for row in self.rows],
             "assumptions": list(self.assumptions),
+            "assumption_notes": to_dicts(self.assumption_notes),
         }
 
 
@@ -82,7 +90,7 @@ def compare(
         raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
     wanted = asked or Strategy()
     pricer = Pricer(source, sizes=sizes or {}, optimizer=wanted.optimizer, mode=wanted.mode)
-    assumptions = [text for device in devices for text in device.assumed]
+    assumptions = [note for device in devices for note in device.assumed]
     results: dict[int, Forecast | GpuwiseError] = {}
     # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
     for i in sorted(range(len(devices)), key=lambda i: devices[i].cluster.capacity_bytes is None):
@@ -103,7 +111,7 @@ def compare(
     return _side_by_side(devices, [results[i] for i in range(len(devices))], assumptions)
 
 
-def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | GpuwiseError], assumptions: list[str]) -> Comparison:
+def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | GpuwiseError], assumptions: list[Note]) -> Comparison:
     forecasts = [item for item in priced if isinstance(item, Forecast)]
     if not forecasts:
         raise next(item for item in priced if isinstance(item, GpuwiseError))
@@ -126,14 +134,14 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
     return Comparison(slowest.job, baseline, tuple(rows), (*_assumed(forecasts), *dict.fromkeys(assumptions)))
 
 
-def _assumed(forecasts: Sequence[Forecast]) -> list[str]:
+def _assumed(forecasts: Sequence[Forecast]) -> list[Note]:
     """What all of them assume once, and what only some do with their devices: a price or a link is of one."""
-    devices: dict[str, list[str]] = {}
+    devices: dict[Note, list[str]] = {}
     for forecast in forecasts:
-        for line in forecast.assumptions:
-            devices.setdefault(line, []).append(forecast.device)
-    every = [line for line, names in devices.items() if len(names) == len(forecasts)]
-    some = [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in devices.items() if len(names) < len(forecasts)]
+        for note in forecast.assumption_notes:
+            devices.setdefault(note, []).append(forecast.device)
+    every = [note for note, names in devices.items() if len(names) == len(forecasts)]
+    some = [note.of_devices(dict.fromkeys(names)) for note, names in devices.items() if len(names) < len(forecasts)]
     return [*every, *some]
 
 
@@ -145,7 +153,7 @@ def _forecast(
     precision: str | None,
     micro_batch: int | None,
     fallback: int,
-    assumptions: list[str],
+    assumptions: list[Note],
 ) -> Forecast:
     cluster = device.cluster
     chip = cluster.chip
@@ -156,7 +164,7 @@ def _forecast(
     if not choices:
         choices = legal.precisions_for(chip, mode=wanted.mode)
         if precision and choices:
-            assumptions.append(f"{chip.id} does not compute in {precision}: compared in {choices[0]}")
+            assumptions.append(compared_in_another_precision(device=chip.id, precision=precision, instead=choices[0]))
     strategy = wanted.but(mesh=Mesh(dp_replicate=cluster.devices))
     problem: GpuwiseError | None = None
     for choice in choices:
@@ -169,9 +177,9 @@ def _forecast(
         chosen = micro_batch or _micro_batch(pricer, strategy, cluster, fallback)
         guessed = [text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None]
         if isinstance(problem, PrecisionError):
-            assumptions.append(f"{chip.id}: {legal.assumed_precision(choice, problem)}; --precision changes it")
+            assumptions.append(legal.assumed_precision(choice, problem, device=chip.id))
         if guessed:
-            assumptions.append(f"{chip.id}: assumed {', '.join(guessed)}; --precision and --micro-batch change it")
+            assumptions.append(assumed_for_device(device=chip.id, settings=", ".join(guessed)))
         return pricer.forecast(strategy.but(micro_batch=chosen), cluster)
     raise problem or UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
 

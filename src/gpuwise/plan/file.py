@@ -13,6 +13,7 @@ import tomli_w
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError
+from gpuwise.notes import Note
 from gpuwise.plain_files import parse_toml, read_regular, reason_of
 from gpuwise.plan.types import Plan
 from gpuwise.strategy import HostSettings
@@ -21,6 +22,8 @@ FORMAT = "gpuwise-plan"
 VERSION = 1
 LARGEST_BYTES = 8 * 2**20  # a plan is a few kB
 _END = {"of": FORMAT}  # the last table: without it the file was cut short, even where what is left parses
+# Names of fields in files, where they differ: files of older versions have sentences there.
+_ON_DISK = {"reason_notes": "reasons", "assumption_notes": "assumptions", "warning_notes": "warnings"}
 _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 
@@ -89,7 +92,7 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
 def to_plain(value: Any) -> Any:
     """Dataclasses, tuples and mappings to dictionaries and lists; what is None is left out (TOML has no null)."""
     if is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
+        value = {_ON_DISK.get(f.name, f.name): getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, tuple | list):
@@ -104,6 +107,11 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin in (Union, types.UnionType):
         return _build(next(a for a in arguments if a is not type(None)), value, where)
+    if kind is Note:
+        try:
+            return Note.from_dict(value)
+        except ValueError as error:
+            raise _Wrong(f"{where}: {error}.") from None
     if is_dataclass(kind):
         return _build_dataclass(kind, value, where)
     if origin is tuple:
@@ -124,18 +132,18 @@ def _build(kind: Any, value: Any, where: str) -> Any:
 def _build_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise _Wrong(f"{where or 'it'} must be a table.")
-    hints, known = get_type_hints(kind), {f.name: f for f in fields(kind)}
+    hints, known = get_type_hints(kind), {_ON_DISK.get(f.name, f.name): f for f in fields(kind)}
     if unknown := sorted(set(value) - set(known)):
         raise _Wrong(f"unknown key {where}{'.' if where else ''}{unknown[0]}.")
     arguments = {}
     for name, f in known.items():
         path = f"{where}.{name}" if where else name
         if name in value:
-            arguments[name] = _build(hints[name], value[name], path)
+            arguments[f.name] = _build(hints[f.name], value[name], path)
         elif f.default is MISSING and f.default_factory is MISSING:
-            if type(None) not in get_args(hints[name]):
+            if type(None) not in get_args(hints[f.name]):
                 raise _Wrong(f"{path} is missing.")
-            arguments[name] = None
+            arguments[f.name] = None
     return kind(**arguments)
 
 

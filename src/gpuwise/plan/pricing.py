@@ -13,6 +13,7 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes import Note, rejections
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH, largest_micro_batch
 from gpuwise.plan.step import forecast_of
@@ -50,7 +51,7 @@ class Constraints:
 class NoStrategy:
     """Why no strategy runs on a cluster. shortfall_bytes: memory missing on each device, to name the nearest."""
 
-    reason: str
+    reason: Note
     detail: str = ""
     shortfall_bytes: float = 0.0
 
@@ -149,18 +150,16 @@ class Pricer:
     def best(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
         """The fastest strategy that fits a cluster, or why there is none."""
         if constraints.global_batch % cluster.devices:
-            return NoStrategy(
-                "global batch does not divide over the devices", f"{constraints.global_batch} over {cluster.devices}"
-            )
+            return NoStrategy(rejections.batch_does_not_divide(), f"{constraints.global_batch} over {cluster.devices}")
         accumulate = (
             1 if constraints.techniques.optimizer_in_backward else constraints.accumulate
         )  # it leaves nothing to accumulate
         micro_batches = legal.micro_batches(constraints.global_batch // cluster.devices, constraints.micro_batch, accumulate)
         if not micro_batches:
-            return NoStrategy("micro-batch and accumulation do not make the batch of a device")
+            return NoStrategy(rejections.micro_batch_does_not_divide())
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
         if not precisions:
-            return NoStrategy("precision unsupported", constraints.precision or "")
+            return NoStrategy(rejections.precision_unsupported(), constraints.precision or "")
         found: list[Forecast] = []
         problems: list[GpuwiseError] = []
         for precision in precisions:
@@ -175,10 +174,10 @@ class Pricer:
             refused = next((error for error in problems if isinstance(error, PrecisionError)), None)
             if refused is None or constraints.precision is not None:
                 return best
-            note = f"{legal.assumed_precision(best.strategy.precision, refused)}; --precision changes it"
-            return replace(best, assumptions=(*best.assumptions, note))
+            note = legal.assumed_precision(best.strategy.precision, refused)
+            return replace(best, assumption_notes=(*best.assumption_notes, note))
         if len(problems) == len(precisions):
-            return NoStrategy("no trace in a precision of the chip", problems[0].what)
+            return NoStrategy(rejections.no_trace(), problems[0].what)
         return self._shortfall(precisions, cluster, constraints, micro_batches[0])
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
@@ -258,7 +257,7 @@ class Pricer:
         missing = (least or 0) - (cluster.capacity_bytes or 0)
         more = " and more that is lost to fragments" if missing < 0 else ""
         needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
-        return NoStrategy("does not fit in memory", needs, max(0.0, float(missing)))
+        return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
 
 
 def has_headroom(memory: MemoryForecast) -> bool:

@@ -11,6 +11,8 @@ from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.prices import median_prices, share_of_median
 from gpuwise.hardware.types import Offer
+from gpuwise.notes import Note, rejections
+from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate, Key, candidates
 from gpuwise.plan.buying.owned import owned_machines
 from gpuwise.plan.buying.runnable import train_obstacle
@@ -30,7 +32,7 @@ from gpuwise.strategy import Mesh
 from gpuwise.trace.header import Header
 from gpuwise.version import __version__
 
-_NO_MEMORY = "does not fit in memory"
+_NO_MEMORY = rejections.out_of_memory()
 
 
 def plan(
@@ -65,7 +67,7 @@ def plan(
         global_batch, assumed = assumed_global_batch(_trained_on(header, request, samples))
         assumptions.append(assumed)
     if request.deadline_s is None:
-        assumptions.append("no deadline given: what takes over a year is left out; --deadline changes it")
+        assumptions.append(run_notes.no_deadline())
     considered = candidates(request, offers, catalog, parameters=header.trainable_parameters)
     by_key = {item.key: item for item in considered if isinstance(item, Candidate)}
     key_of = {item.offer: item.key for item in considered if isinstance(item, Candidate)}
@@ -100,7 +102,7 @@ def plan(
         settled |= unsettled
     if request.on is None:
         for row in catalog.incomplete_offers:
-            rejected.add("no price", f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})")
+            rejected.add(rejections.no_price(), f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})")
     chips = {item.chip.id: item.chip for item in considered if isinstance(item, Candidate)}
     if not found:
         answer = None
@@ -121,7 +123,7 @@ def plan(
     return PlanResult(
         tuple(ranked),
         rejected.result(),
-        (*header.assumptions, *assumptions),
+        (*header.assumption_notes, *assumptions),
         total,
         pricer.priced,
         owned_machines(rejected.at_hand, found, ranked, chips),
@@ -141,7 +143,7 @@ def _trained_on(header: Header, request: Request, samples: int) -> TrainedOn:
 
 
 def _plans(
-    considered: Sequence[Candidate | tuple[Offer, str]],
+    considered: Sequence[Candidate | tuple[Offer, Note]],
     best: Mapping[Key, Forecast | NoStrategy],
     request: Request,
     header: Header,
@@ -171,7 +173,7 @@ def _plans(
         if math.isfinite(made.hours) and math.isfinite(made.usd.high):
             found.append(made)
         else:
-            rejected.add("never ends under its interruptions or session limits", str(item), offer=item.offer)
+            rejected.add(rejections.never_ends(), str(item), offer=item.offer)
     return found
 
 
@@ -195,7 +197,7 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
     if batch is None:
         what = f"{cluster.devices} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
         what += f" × {request.accumulate} accumulated" if request.accumulate else ""
-        return NoStrategy("global batch does not divide over the devices", f"{global_batch:,} over {what}")
+        return NoStrategy(rejections.batch_does_not_divide(), f"{global_batch:,} over {what}")
     constraints = Constraints(
         batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques, exact=exact
     )
@@ -209,7 +211,7 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
             found = pricer.best(cluster, replace(constraints, global_batch=batch))
         return found
     except GpuwiseError as error:
-        return NoStrategy("the step cannot be priced there", error.what)
+        return NoStrategy(rejections.cannot_be_priced(), error.what)
 
 
 def _plan(
@@ -227,12 +229,12 @@ def _plan(
     work = forecast.step_time_s.scaled(steps)
     terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
     outcome = economics.outcome(work, terms, deadline_s=request.deadline_s)
-    assumptions = [*item.assumptions, *forecast.assumptions]
+    assumptions = [*item.assumptions, *forecast.assumption_notes]
     if default_batch not in (None, batch):
         why = f"so that it divides over {item.cluster.devices} devices"
         if header.own_step:
             why = "the largest micro-batch that serves: the job's own step takes one"
-        assumptions.append(f"the assumed global batch is {batch:,} samples here, {why}")
+        assumptions.append(run_notes.global_batch_here(samples=batch, why=why))
     reasons = [
         *offer_reasons(item, outcome, request, work_s=work.value),
         *forecast_reasons(forecast, item),
@@ -259,8 +261,8 @@ def _plan(
         gpuwise_version=__version__,
         sizes={name: value for name, value in header.sizes.items() if name != "micro_batch"},
         checkpoint_interval_s=bill.checkpoint_interval_s,
-        reasons=tuple(reasons),
-        assumptions=tuple(assumptions),
+        reason_notes=tuple(reasons),
+        assumption_notes=tuple(assumptions),
         hours_interval=outcome.calendar_s.scaled(1 / 3600),
         train_obstacle=train_obstacle(item.chip, item.offer.devices),
     )
@@ -308,10 +310,10 @@ def _what_would_fit(
 
 def _nothing(job: str, request: Request, rejected: Rejections, found: tuple[Candidate, FittingChange] | None) -> GpuwiseError:
     reasons = rejected.result()
-    told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if reason != _NO_MEMORY]
+    told = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if r.reason != _NO_MEMORY]
     others = (f" Others are out for: {'; '.join(told[:3])}." if told else "") + own_machines(rejected.at_hand)
-    if _NO_MEMORY in reasons:
-        short = reasons[_NO_MEMORY]
+    if _NO_MEMORY.text in reasons:
+        short = reasons[_NO_MEMORY.text]
         job_argument = job_word(request.job_argument)
         ways = [
             "a smaller model, or shorter samples with --seq-len or --image-size",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuwise.notes import rejections
 from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.types import Plan, Request
@@ -25,12 +26,12 @@ def plans_inside(plans: Sequence[Plan], request: Request, rejected: Rejections) 
         what = f"{plan.count:g} × {plan.device} at {plan.offer.provider} ({plan.offer.instance}, {plan.offer.terms})"
         reason = None
         if plan.hours > hours_limit:
-            reason = "past the deadline" if request.deadline_s else "takes over a year"
+            reason = rejections.past_the_deadline() if request.deadline_s else rejections.over_a_year()
             detail, distance = format_duration(plan.hours * 3600), plan.hours
         elif request.budget_usd is not None and plan.usd.value > request.budget_usd:
-            reason, detail, distance = "over budget", format_usd(plan.usd.value), plan.usd.value
+            reason, detail, distance = rejections.over_budget(), format_usd(plan.usd.value), plan.usd.value
         elif plan.offer.stale and not request.stale:
-            reason, distance = "price over a year old; --stale ranks them too", plan.usd.value
+            reason, distance = rejections.price_over_a_year_old(), plan.usd.value
             detail = f"{format_usd(plan.usd.value)} at the price of {plan.offer.as_of}"
         if reason is None:
             inside.append(plan)
@@ -69,7 +70,7 @@ def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections
             seen[plan.device, plan.count] = same + 1
         else:
             what = f"{plan.count:g} × {plan.device} at {plan.offer.provider}"
-            rejected.add("inside, but others on the list rank higher", what, distance=plan.usd.value, offer=plan.offer)
+            rejected.add(rejections.ranked_lower(), what, distance=plan.usd.value, offer=plan.offer)
     return shown
 
 

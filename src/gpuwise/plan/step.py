@@ -15,6 +15,7 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import host_link
 from gpuwise.hardware.types import Chip
+from gpuwise.notes.step import random_numbers_not_priced
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Communication
@@ -57,6 +58,6 @@ def _with_drawing(compiled: Forecast, trace_of: TraceOf, chip: Chip) -> Forecast
     try:
         eager = trace_of(compiled.strategy.but(compile=False))[0]
     except (UnsupportedError, MissingDependencyError) as error:  # a saved trace has no other
-        missing = f"random numbers of compiled steps are not priced: {error.what}"
-        return replace(compiled, assumptions=(*compiled.assumptions, missing))
+        missing = random_numbers_not_priced(problem=error.what)
+        return replace(compiled, assumption_notes=(*compiled.assumption_notes, missing))
     return slowed(compiled, drawing_s(eager, chip))

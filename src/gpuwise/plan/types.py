@@ -11,6 +11,7 @@ from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import InputError, JobError, NoPlanError
 from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Machine, Offer
+from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan.economics.terms import USD_PER_KWH, YEAR_S
 from gpuwise.printed import Printed
@@ -138,12 +139,22 @@ class Plan(Printed):
     gpuwise_version: str
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     checkpoint_interval_s: float | None = None
-    reasons: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
+    reason_notes: tuple[Note, ...] = ()
+    assumption_notes: tuple[Note, ...] = ()
     hours_interval: Interval | None = None
     train_obstacle: str = ""
     price_of_median: float | None = None
     host: HostSettings = field(default_factory=HostSettings)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons as sentences."""
+        return sentences(self.reason_notes)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions as sentences."""
+        return sentences(self.assumption_notes)
 
     @property
     def price_outlier(self) -> bool:
@@ -185,7 +196,9 @@ class Plan(Printed):
             "train_obstacle": self.train_obstacle or None,
             "finish_probability": self.finish_probability,
             "reasons": list(self.reasons),
+            "reason_notes": to_dicts(self.reason_notes),
             "assumptions": list(self.assumptions),
+            "assumption_notes": to_dicts(self.assumption_notes),
             "steps": self.steps,
             "samples": self.samples,
             "sizes": dict(self.sizes),
@@ -203,6 +216,11 @@ class Rejection:
 
     count: int
     examples: tuple[str, ...] = ()
+    reason: Note = field(kw_only=True)
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON contract of `gpuwise plan --json`, one entry of `rejection_notes`."""
+        return {**self.reason.to_dict(), "count": self.count, "examples": list(self.examples)}
 
 
 @dataclass(frozen=True)
@@ -222,12 +240,17 @@ class OwnedMachine:
     device: str
     count: float
     rank: int | None = None
-    reason: str = ""
+    reason_note: Note | None = None
     hours: float | None = None
     usd: float | None = None
     purchase_usd: float | None = None
     break_even_months: float | None = None
     rental: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The reason as a sentence; empty where it is in the table."""
+        return "" if self.reason_note is None else self.reason_note.text
 
     def bought(self, purchase_usd: float, break_even_months: float | None, rental: Plan) -> OwnedMachine:
         """With what buying it means."""
@@ -242,6 +265,7 @@ class OwnedMachine:
             "instance": self.offer.instance,
             "rank": self.rank,
             "reason": self.reason or None,
+            "reason_note": None if self.reason_note is None else self.reason_note.to_dict(),
             "hours": self.hours,
             "usd": self.usd,
             "purchase_usd": self.purchase_usd,
@@ -258,7 +282,7 @@ class PlanResult(Printed):
 
     plans: tuple[Plan, ...]
     rejected: Mapping[str, Rejection]
-    assumptions: tuple[str, ...]
+    assumption_notes: tuple[Note, ...]
     considered: int
     priced: int
     at_hand: tuple[OwnedMachine, ...] = ()
@@ -268,13 +292,20 @@ class PlanResult(Printed):
     def best(self) -> Plan:
         return self.plans[0]
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of all plans as sentences."""
+        return sentences(self.assumption_notes)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `gpuwise plan --json`. rejected: counts by reason; rejected_examples: the nearest."""
         return {
             "plans": [plan.to_dict() for plan in self.plans],
             "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
             "rejected_examples": {reason: list(rejection.examples) for reason, rejection in self.rejected.items()},
+            "rejection_notes": [rejection.to_dict() for rejection in self.rejected.values()],
             "assumptions": list(self.assumptions),
+            "assumption_notes": to_dicts(self.assumption_notes),
             "considered": self.considered,
             "priced": self.priced,
             "at_hand": [machine.to_dict() for machine in self.at_hand],
@@ -299,7 +330,7 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
         super().__init__(
             f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
             f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
-            f"{own_machines({machine.offer: machine.reason for machine in at_hand})}",
+            f"{own_machines({machine.offer: machine.reason_note for machine in at_hand if machine.reason_note is not None})}",
             [_way_inside(request, outside, self.fastest), "train on fewer samples, or add a machine with --own"],
         )
 
@@ -309,11 +340,12 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
             "cheapest": self.cheapest.to_dict(),
             "fastest": self.fastest.to_dict(),
             "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
+            "rejection_notes": [rejection.to_dict() for rejection in self.rejected.values()],
             "at_hand": [machine.to_dict() for machine in self.at_hand],
         }
 
 
-def own_machines(reasons: Mapping[Offer, str]) -> str:
+def own_machines(reasons: Mapping[Offer, Note]) -> str:
     """' Your 2 × rtx-4090: past the deadline: 18 days.', for the end of an error; empty where none was named."""
     return "".join(
         f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items() if offer.provider == "own"

@@ -19,7 +19,7 @@ _RIGHT = ("time", "money", "in time")
 CHOSEN = "✓"
 NOT_FOR_TRAIN = "*"
 OUTLIER = "!"
-_MIND = ("stale price", "price caveat", "reserved:")  # how reasons that warn begin
+_WARNINGS = ("stale-price", "price-caveat", "reserved-term")  # kinds of reasons
 
 
 def plan_report(result: PlanResult) -> Group:
@@ -58,9 +58,9 @@ def mind(plans: Sequence[Plan]) -> list[str]:
     """What to know before one of these is chosen, with the ranks that it holds for."""
     found: dict[str, list[str]] = {}
     for plan in plans:
-        for reason in plan.reasons:
-            if reason.startswith(_MIND):
-                found.setdefault(reason, []).append(str(plan.rank))
+        for note in plan.reason_notes:
+            if note.kind in _WARNINGS:
+                found.setdefault(note.text, []).append(str(plan.rank))
     return [f"{', '.join(ranks)}: {reason}" for reason, ranks in found.items()]
 
 

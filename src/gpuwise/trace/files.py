@@ -148,7 +148,7 @@ def _checked_header(header: Header) -> Header:
         raise FileFormatError("the trace is damaged: a size or a count of its header is no whole number.")
     if not all(_is_count(number) for shape in header.gradient_shapes for number in shape):
         raise FileFormatError("the trace is damaged: a shape in its header is no list of whole numbers.")
-    _texts([*texts, *header.blocks, *header.assumptions])
+    _texts([*texts, *header.blocks])
     return header
 
 

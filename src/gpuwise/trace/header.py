@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gpuwise.errors import UnsupportedError
+from gpuwise.notes import Note, sentences
 from gpuwise.strategy import Strategy
 
-_ON_DISK = {"target": "substrate"}  # names of fields in files, where they differ
+_ON_DISK = {"target": "substrate", "assumption_notes": "assumptions"}  # names of fields in files, where they differ
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Header:
         target: the kind of device whose kernels were recorded, "accelerator" (the default) | "pre-ampere" | "cpu".
         torch_version: of the recording; "" (the default) where unknown.
         blocks: paths of the model's repeated blocks; empty by default.
-        assumptions: guesses of the recording, each with the flag that changes it; none by default.
+        assumption_notes: guesses of the recording, each with the flag that changes it; none by default.
         gradient_shapes: the shape of the parameter behind each storage of category gradient, in their order, which is that
             of the model's parameters; empty (the default) in files of older versions.
         averages: whether an average of the parameters is updated after the optimizer's step. Default False.
@@ -48,10 +49,15 @@ class Header:
     target: str = "accelerator"
     torch_version: str = ""
     blocks: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
+    assumption_notes: tuple[Note, ...] = ()
     gradient_shapes: tuple[tuple[int, ...], ...] = ()
     averages: bool = False
     own_step: bool = False
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions as sentences."""
+        return sentences(self.assumption_notes)
 
     def check_accumulation(self, accumulation: int) -> None:
         """Raises UnsupportedError where the step has no such number of micro-batches."""
@@ -63,7 +69,8 @@ class Header:
 
     def to_dict(self) -> dict[str, object]:
         data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
-        return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": list(self.assumptions)}
+        notes = [note.to_dict() for note in self.assumption_notes]
+        return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": notes}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Header:
@@ -74,7 +81,7 @@ class Header:
                 **{names.get(name, name): value for name, value in data.items()},
                 "strategy": strategy,
                 "blocks": tuple(data["blocks"]),
-                "assumptions": tuple(data["assumptions"]),
+                "assumption_notes": tuple(map(Note.from_dict, data["assumptions"])),
                 "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ()))),
             }
         )

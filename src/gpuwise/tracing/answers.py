@@ -1,4 +1,4 @@
-"""What is answered when a model asks a fake tensor for its value. Each answer given is reported beside the result."""
+"""What is answered when a model asks a fake tensor for its value. Each answer is a note beside the result."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from gpuwise.notes import Note
+from gpuwise.notes.job import leaves_the_device, value_not_known
 from gpuwise.tracing.refusals import called_by_job, place_of_caller
 
 aten = torch.ops.aten
@@ -19,7 +21,7 @@ class Answers:
     """Policy: all(...) is True, any(...) is False, equal is True, any other number is 1."""
 
     def __init__(self) -> None:
-        self.given: dict[str, int] = {}
+        self.notes: dict[Note, None] = {}  # in the order they were made, each once
         self._made_by: dict[int, str] = {}
 
     def covers(self, func: Any) -> bool:
@@ -43,7 +45,7 @@ class Answers:
         if func in _COMPARED:
             answer: Any = _COMPARED[func]
             if noted:
-                self._note(func._overloadpacket.__name__, answer)
+                self._note_answer(func._overloadpacket.__name__, answer)
             return answer
         tensor = args[0]
         constant = getattr(tensor, "constant", None)
@@ -57,16 +59,17 @@ class Answers:
         else:
             answer = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
         if noted:
-            self._note(f"{maker}()" if maker else "a tensor's value (.item(), .tolist(), if)", answer)
+            self._note_answer(f"{maker}()" if maker else "a tensor's value (.item(), .tolist(), if)", answer)
         return answer
 
     def leaves_device(self) -> None:
         """The job itself copies a tensor from the device to the CPU (gpuwise does so where memory is offloaded)."""
         if called_by_job():
-            text = f"a tensor is copied to the CPU at {place_of_caller()}; what is done with it there is not priced"
-            self.given[text] = self.given.get(text, 0) + 1
+            self.note(leaves_the_device(position=place_of_caller()))
 
-    def _note(self, question: str, answer: Any) -> None:
-        where = place_of_caller()
-        text = f"{question}{f' at {where}' if where else ''} is data the forecast does not have; taken as {answer}"
-        self.given[text] = self.given.get(text, 0) + 1
+    def note(self, note: Note) -> None:
+        """Keeps a note beside the result, once."""
+        self.notes[note] = None
+
+    def _note_answer(self, question: str, answer: bool | float) -> None:
+        self.note(value_not_known(question=question, answer=answer, position=place_of_caller()))

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 
 from gpuwise.job import Job, repeated_blocks
+from gpuwise.notes import Note, of_sentence
+from gpuwise.notes.note import STATED
 from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
@@ -24,7 +26,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     parameters = list(program.model.parameters())
     sizes = {"micro_batch": strategy.micro_batch}
     sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
-    said = temporaries.notes(key[0] for key in names) if target != "cpu" else ()
+    workspaces = temporaries.notes(key[0] for key in names) if target != "cpu" else ()
     header = Header(
         job=job.name,
         fingerprint=identity,
@@ -37,7 +39,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         target=target,
         torch_version=torch.__version__.split("+")[0],
         blocks=_block_paths(program),
-        assumptions=(*job.assumptions, *recorder.answers.given, *said),
+        assumption_notes=(*map(_stated, job.assumptions), *recorder.answers.notes, *workspaces),
         gradient_shapes=tuple(row["shape"] for row, name in zip(rows, categories, strict=True) if name == "gradient"),
         averages=program.average is not None,
         own_step=program.own is not None,
@@ -60,6 +62,10 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         ),
         modules=tuple(recorder.modules),
     ).check()
+
+
+def _stated(assumption: str | Note) -> Note:
+    return assumption if isinstance(assumption, Note) else of_sentence(assumption, STATED)
 
 
 def _order_of_gradients(row: StorageRow) -> int:

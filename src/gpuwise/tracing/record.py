@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError
 from gpuwise.job import Job, checked_batch, fingerprint
+from gpuwise.notes.job import no_virtual_accelerator
 from gpuwise.runtime.build.adapters_recorded import only_recorded
 from gpuwise.runtime.build.optimizers import CombinedOptimizer
 from gpuwise.runtime.build.own_step import check_own_step
@@ -130,10 +131,7 @@ def _recorded(
         recorder = stack.enter_context(Recorder(device))
         stack.enter_context(noticing_updates(recorder))
         if broken is not None:
-            recorder.answers.given[
-                f"recorded with the CPU's kernels: the virtual accelerator does not work with PyTorch "
-                f"{torch.__version__} ({broken})"
-            ] = 1
+            recorder.answers.note(no_virtual_accelerator(torch_version=torch.__version__, problem=str(broken)))
         try:
             stack.enter_context(steady_lbfgs(recorder.answers))
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way

@@ -15,6 +15,7 @@ from gpuwise.cost.kernels.systolic import ARRAY_SIDE, USUAL_SIDE
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import Units, family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
 from gpuwise.trace.trace import Trace
 
 # How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
@@ -60,7 +61,7 @@ class KernelTimes:
     kernel_class: np.ndarray
     names: tuple[str, ...]
     found: tuple[Found, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     peaks: tuple[str, ...]
 
 

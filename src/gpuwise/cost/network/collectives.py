@@ -9,6 +9,8 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
+from gpuwise.notes import Note
+from gpuwise.notes.step import assumed_link_efficiency, measured_bus_bandwidth
 
 
 class Traffic(Protocol):
@@ -33,7 +35,7 @@ class CommunicationTime:
     total_s: float
     exposed_s: float
     bandwidth_bytes_per_s: float | None
-    note: str = ""
+    note: Note | None = None
     unverified: str = ""
 
 
@@ -74,20 +76,20 @@ def communication_time(
     return CommunicationTime(total, exposed, bandwidth, note, unverified)
 
 
-def _bandwidth(cluster: Cluster, parameters: Parameters) -> tuple[float, float, str, str]:
+def _bandwidth(cluster: Cluster, parameters: Parameters) -> tuple[float, float, Note, str]:
     """Bytes a second, seconds a call, the note and the name of an unverified figure, of the slower link."""
-    rates: list[tuple[float, float, str, str]] = []
+    rates: list[tuple[float, float, Note, str]] = []
     if cluster.devices_per_machine > 1:
         rates.append(_rate(cluster.inside, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
     if cluster.machines > 1:
         efficiency, latency = parameters.network_efficiency, parameters.network_call_latency_s
         rate, latency, note, unverified = _rate(cluster.between, "between machines", efficiency, latency)
         rates.append((rate * cluster.lines_per_machine, latency, note, unverified))
-    bandwidth, _, note, unverified = min(rates)
+    bandwidth, _, note, unverified = min(rates, key=lambda rate: rate[0])
     return bandwidth, max(latency for _, latency, _, _ in rates), note, unverified
 
 
-def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, str, str]:
+def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, Note, str]:
     if link is None or not (link.allreduce_busbw_bytes_per_s or link.per_direction_bytes_per_s):
         raise UnsupportedError(
             f"the bandwidth of the link {where} is unknown: an exchange over it cannot be priced.",
@@ -97,8 +99,8 @@ def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> t
     figure = "allreduce_busbw_bytes_per_s" if link.allreduce_busbw_bytes_per_s else "per_direction_bytes_per_s"
     unverified = "" if link.source_of(figure).verified else f"{figure} of {link.name}"
     if link.allreduce_busbw_bytes_per_s:
-        note = f"{link.name}: measured all-reduce bus bandwidth"
+        note = measured_bus_bandwidth(link=link.name)
         return link.allreduce_busbw_bytes_per_s, latency, note, unverified
     assert link.per_direction_bytes_per_s
-    note = f"{link.name}: {efficiency:.0%} of its line rate assumed"
+    note = assumed_link_efficiency(link=link.name, efficiency=efficiency)
     return link.per_direction_bytes_per_s * efficiency, latency, note, unverified

@@ -13,11 +13,12 @@ from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Machine, Offer, Source
+from gpuwise.notes import Note, rejections
+from gpuwise.notes import run as run_notes
 from gpuwise.plan.economics import terms as economics
 from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.space import legal
 from gpuwise.plan.types import Request
-from gpuwise.units import format_usd
 
 Key = tuple[str, float, str | None, int | None]  # of what runs a strategy: chip, devices, link, memory
 
@@ -30,7 +31,7 @@ class Candidate:
     chip: Chip
     cluster: Cluster
     terms: Terms
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Note, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -45,18 +46,18 @@ class Candidate:
 
 def candidates(
     request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
-) -> list[Candidate | tuple[Offer, str]]:
+) -> list[Candidate | tuple[Offer, Note]]:
     """Every offer and machine in question: a Candidate, or (offer, reason) where it is out before any pricing."""
     wanted, here = _wanted(request, catalog)
-    found: list[Candidate | tuple[Offer, str]] = []
+    found: list[Candidate | tuple[Offer, Note]] = []
     for offer in offers:
         chip = catalog.chips.get(offer.chip_id)
         if request.on is not None and not wanted & {(offer.chip_id, None), (offer.chip_id, offer.devices)}:
             continue
-        reason = "chip is not in the catalog" if chip is None else _reject(request, offer, chip)
-        if reason or chip is None:
-            found.append((offer, reason or ""))
-        else:
+        reason = rejections.chip_not_in_catalog() if chip is None else _reject(request, offer, chip)
+        if reason is not None:
+            found.append((offer, reason))
+        elif chip is not None:
             found.append(_rented(request, offer, chip, catalog, parameters=parameters))
     for name, count in request.own:
         spec = parse_device(f"{name}:{count}", catalog=catalog)
@@ -89,20 +90,20 @@ def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | No
     return wanted, here
 
 
-def _check_owned(item: Candidate | tuple[Offer, str]) -> Candidate | tuple[Offer, str]:
+def _check_owned(item: Candidate | tuple[Offer, Note]) -> Candidate | tuple[Offer, Note]:
     if not isinstance(item, Candidate) or item.offer.terms != "owned":
         return item
     reason = why_not(item.chip, mode="train")
     return item if reason is None else (item.offer, reason)
 
 
-def _reject(request: Request, offer: Offer, chip: Chip) -> str | None:
+def _reject(request: Request, offer: Offer, chip: Chip) -> Note | None:
     if request.spot is not None and (offer.terms == "spot") != request.spot:
-        return "spot is not wanted" if offer.terms == "spot" else "not spot"
+        return rejections.spot_not_wanted() if offer.terms == "spot" else rejections.not_spot()
     if offer.devices / chip.devices_per_package > request.max_devices:
-        return f"more than {request.max_devices} devices"
+        return rejections.too_many_devices(most=request.max_devices)
     if offer.devices > 1 and offer.devices != int(offer.devices):
-        return "a broken number of devices"
+        return rejections.fractional_devices()
     return why_not(chip, mode="train")
 
 
@@ -113,9 +114,9 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     capacity = None
     if chip.kind == "cpu":
         capacity = offer.host_memory_bytes
-        assumed.append(f"priced as one {chip.id} socket, whatever the instance has")
+        assumed.append(run_notes.priced_as_one_socket(chip=chip.id))
     if share < 1:
-        assumed.append(f"{share:g} of a {chip.id} is priced as that share of its memory and speed")
+        assumed.append(run_notes.share_of_a_chip(share=share, chip=chip.id))
     terms, more = economics.rental(
         offer.terms,
         offer.provider,
@@ -130,22 +131,24 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     return Candidate(offer, chip, Cluster(part, count, inside=link, memory_bytes=capacity), terms, tuple(assumed + more))
 
 
-def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[str] = ()) -> Candidate:
+def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[Note] = ()) -> Candidate:
     chip = machine.chip
     if machine.count != int(machine.count) or machine.count < 1:
         raise InputError(f"a machine of {machine.count:g} devices cannot be owned.", ["write it like rtx-4090:2"])
     count = int(machine.count)
     guess_w = economics.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else economics.DEFAULT_TDP_W
     rate = economics.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
-    tdp = f"{chip.tdp_w:g} W" if chip.tdp_w else f"{guess_w:g} W (a guess)"
-    power = (
-        f"electricity alone is counted: {tdp} a chip at {economics.UTILISATION:.0%}, {economics.HOST_W:g} W for "
-        f"the host, {format_usd(request.usd_per_kwh)}/kWh; --electricity changes it"
+    power = run_notes.electricity_alone(
+        tdp_w=chip.tdp_w or guess_w,
+        guessed=not chip.tdp_w,
+        utilisation=economics.UTILISATION,
+        host_w=economics.HOST_W,
+        usd_per_kwh=request.usd_per_kwh,
     )
     assumptions = [*assumed, power]
     bought = chip.street_price_usd or chip.msrp_usd
     if bought and provider == "own":
-        assumptions.append(f"buying {count} × {chip.id} costs about {format_usd(bought * count)}; not counted, it is owned")
+        assumptions.append(run_notes.purchase_not_counted(count=count, chip=chip.id, usd=bought * count))
     name = machine.name or f"{provider} {chip.id}:{count}"
     offer = Offer(
         provider,
@@ -156,7 +159,7 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
         "owned",
         rate,
         host_memory_bytes=machine.host_memory_bytes,
-        source=Source(power, ""),
+        source=Source(power.text, ""),
     )
     capacity = machine.host_memory_bytes if chip.kind == "cpu" else None
     terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuwise.hardware.types import Chip, Offer
+from gpuwise.notes import Note
 from gpuwise.plan.economics.terms import break_even_months
 from gpuwise.plan.types import OwnedMachine, Plan
 
@@ -13,7 +14,7 @@ _RENTED = ("on-demand", "spot")
 
 
 def owned_machines(
-    reasons: Mapping[Offer, str], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
+    reasons: Mapping[Offer, Note], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
 ) -> tuple[OwnedMachine, ...]:
     """Every machine at hand, in the ranking or not.
 
@@ -26,20 +27,20 @@ def owned_machines(
     rental = _cheapest_rental(ranked) or _cheapest_rental(plans)
     machines = dict.fromkeys([*could, *reasons])
     return tuple(
-        _one(offer, could.get(offer), ranks.get(offer), reasons.get(offer, ""), rental, chips.get(offer.chip_id))
+        _one(offer, could.get(offer), ranks.get(offer), reasons.get(offer), rental, chips.get(offer.chip_id))
         for offer in machines
     )
 
 
 def _one(
-    offer: Offer, plan: Plan | None, rank: int | None, reason: str, rental: Plan | None, chip: Chip | None
+    offer: Offer, plan: Plan | None, rank: int | None, reason: Note | None, rental: Plan | None, chip: Chip | None
 ) -> OwnedMachine:
     machine = OwnedMachine(
         offer,
         offer.chip_id,
         offer.devices,
         rank,
-        "" if rank is not None else reason,
+        None if rank is not None else reason,
         None if plan is None else plan.hours,
         None if plan is None else plan.usd.value,
     )

@@ -11,11 +11,12 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes import cpu as notes
 from gpuwise.plan.cpu.compile_time import compile_s, pays_back_after
 from gpuwise.strategy import Strategy, StrategyChanges
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
-from gpuwise.units import format_duration
 
 # Steps shorter than this are mostly what operations take beside their kernels, which neither precision nor layout changes.
 SHORTEST_S = 0.005
@@ -33,10 +34,10 @@ where there is none."""
 
 @dataclass(frozen=True)
 class CpuChoice:
-    """forecast: of the strategy chosen. compile_s: before the first step, 0 without compiling. reasons: in sentences."""
+    """forecast: of the strategy chosen. compile_s: before the first step, 0 without compiling. reasons: for each setting."""
 
     forecast: Forecast
-    reasons: tuple[str, ...]
+    reasons: tuple[Note, ...]
     compile_s: float = 0.0
 
     @property
@@ -63,9 +64,9 @@ def choose(
     if isinstance(first, Exception):
         raise first
     best, images = first[0], _convolves_images(first[1])
-    reasons: list[str] = []
+    reasons: list[Note] = []
     if best.step_time_s.value < SHORTEST_S:
-        return CpuChoice(best, ("a step is too short for precision or layout to matter: what it takes is overhead",))
+        return CpuChoice(best, (notes.bound_by_overhead(),))
 
     def faster(than: Forecast, by: float, **changes: Unpack[StrategyChanges]) -> Forecast | None:
         found = _try(price, than.strategy.but(**changes))
@@ -91,25 +92,26 @@ def choose(
     return _compiled(price, best, reasons, steps, compiler=compiler)
 
 
-def _compiled(price: Price, eager: Forecast, reasons: list[str], steps: float, *, compiler: bool) -> CpuChoice:
+def _compiled(price: Price, eager: Forecast, reasons: list[Note], steps: float, *, compiler: bool) -> CpuChoice:
     """The same compiled, where that pays back within the run."""
     most_saved_s = steps * eager.step_time_s.value * (1 - LEAST_COMPILED_SHARE)
     if most_saved_s < SHORTEST_COMPILE_S:
-        return CpuChoice(eager, (*reasons, f"not compiled: {steps:,.0f} steps are too few to pay for it"))
+        return CpuChoice(eager, (*reasons, notes.too_few_steps_to_compile(steps=steps)))
     if not compiler:
-        return CpuChoice(eager, (*reasons, "not compiled: no C++ compiler (CXX, else g++ or clang++) or no headers of Python"))
+        return CpuChoice(eager, (*reasons, notes.no_compiler()))
     found = _try(price, eager.strategy.but(compile=True))
     if isinstance(found, Exception):
-        return CpuChoice(eager, (*reasons, f"not compiled: {found}"))
+        return CpuChoice(eager, (*reasons, notes.cannot_be_compiled(problem=str(found))))
     compiled, takes_s, compiled_s = found[0], compile_s(found[1]), _step_s(found[0])
-    if compiled.memory.fits is False or compiled_s * FASTER_COMPILED > _step_s(eager):
-        slower = "would not fit" if compiled.memory.fits is False else f"would hardly be faster ({format_duration(compiled_s)})"
-        return CpuChoice(eager, (*reasons, f"not compiled: compiled steps {slower}"))
+    if compiled.memory.fits is False:
+        return CpuChoice(eager, (*reasons, notes.compiled_does_not_fit()))
+    if compiled_s * FASTER_COMPILED > _step_s(eager):
+        return CpuChoice(eager, (*reasons, notes.compiled_hardly_faster(step_s=compiled_s)))
     after = pays_back_after(takes_s, eager_step_s=_step_s(eager), compiled_step_s=compiled_s)
-    told = f"compiling takes about {takes_s:.0f} s and pays back after {after:,} steps"
     if after > steps:
-        return CpuChoice(eager, (*reasons, f"not compiled: {told}, the run has {steps:,.0f}"))
-    return CpuChoice(compiled, (*reasons, f"compiled: {told}"), takes_s)
+        late = notes.compiling_pays_back_late(compile_s=takes_s, after_steps=after, steps=steps)
+        return CpuChoice(eager, (*reasons, late))
+    return CpuChoice(compiled, (*reasons, notes.compiling_pays_back(compile_s=takes_s, after_steps=after)), takes_s)
 
 
 def _try(price: Price, strategy: Strategy) -> tuple[Forecast, Trace] | UnsupportedError | MissingDependencyError:
@@ -128,9 +130,12 @@ def _step_s(forecast: Forecast) -> float:
     return forecast.step_time_s.value
 
 
-def _because(name: str, before: Forecast, after: Forecast, why: str) -> str:
+def _because(name: str, before: Forecast, after: Forecast, why: str) -> Note:
     layout = ", channels-last" if after.strategy.channels_last and name != "channels-last" else ""
-    return (
-        f"{name}{layout}: {why}; {format_duration(_step_s(after))} a step instead of {format_duration(_step_s(before))} "
-        f"in {before.strategy.precision}"
+    return notes.faster_setting(
+        setting=f"{name}{layout}",
+        why=why,
+        step_s=_step_s(after),
+        before_s=_step_s(before),
+        precision=before.strategy.precision,
     )

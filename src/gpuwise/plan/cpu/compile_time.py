@@ -10,9 +10,9 @@ import numpy as np
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Shapes
 from gpuwise.hardware.types import Chip
+from gpuwise.notes.step import compiled_random_numbers
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
-from gpuwise.units import format_duration
 
 # The compiler is loaded, each kernel written in C++ and compiled. Set by ResNet-50 and GPT-2 on two Zen 4 cores, with nothing
 # in Inductor's cache: `python -m benchmarks.cpu_plan --only candidates` shows what compiling takes beside what is forecast.
@@ -49,14 +49,14 @@ def slowed(forecast: Forecast, added_s: float) -> Forecast:
     if not added_s:
         return forecast
     factor = 1 + added_s / forecast.step_time_s.value
-    note = f"random numbers of compiled steps are drawn one by one: {format_duration(added_s)} a step"
+    note = compiled_random_numbers(added_s=added_s)
     return replace(
         forecast,
         step_time_s=forecast.step_time_s.scaled(factor),
         throughput=forecast.throughput / factor,
         mfu=None if forecast.mfu is None else forecast.mfu / factor,
         energy_j=None if forecast.energy_j is None else forecast.energy_j * factor,
-        assumptions=(*forecast.assumptions, note),
+        assumption_notes=(*forecast.assumption_notes, note),
     )
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast, Interval, WholeRun
 from gpuwise.errors import InputError
+from gpuwise.notes import Note
+from gpuwise.notes.run import assumed_one_epoch, assumed_setup, tokens_in_samples
 from gpuwise.plan.economics import terms as economics
 from gpuwise.trace.header import Header
-from gpuwise.units import format_count, format_duration, parse_count
+from gpuwise.units import parse_count
 
 MOST_EPOCHS = 10**9
 
@@ -56,7 +58,7 @@ class RunLength:
         """Whether the user says how much."""
         return any(value is not None for value in (self.samples, self.epochs, self.tokens))
 
-    def total_samples(self, header: Header) -> tuple[int, list[str]]:
+    def total_samples(self, header: Header) -> tuple[int, list[Note]]:
         """Samples to train on, and what was assumed. Raises InputError where neither the user nor the job says."""
         if self.samples is not None:
             return math.ceil((self.epochs or 1) * self.samples), []
@@ -64,15 +66,14 @@ class RunLength:
             if header.sample_unit != "token":
                 raise InputError(f"{header.job} counts {header.sample_unit}s, not tokens.", ["give --samples or --epochs"])
             each = header.units_per_sample
-            told = f"{format_count(self.tokens)} tokens in samples of {each:,}; --seq-len changes it"
-            return math.ceil(self.tokens / each), [told]
+            return math.ceil(self.tokens / each), [tokens_in_samples(tokens=self.tokens, tokens_per_sample=each)]
         if self.samples_per_epoch is None:
             tokens = ", --tokens" if header.sample_unit == "token" else ""
             raise InputError(
                 f"how much to train {header.job} is not known: it has no data set of a known size.",
                 [f"give --samples{tokens}, e.g. --samples 1M"],
             )
-        assumed = [] if self.epochs else ["assumed 1 epoch; --epochs changes it"]
+        assumed = [] if self.epochs else [assumed_one_epoch()]
         return math.ceil((self.epochs or 1) * self.samples_per_epoch), assumed
 
 
@@ -87,8 +88,8 @@ def with_whole_run(forecast: Forecast, length: RunLength, header: Header) -> For
     terms = economics.Terms("on-demand", usd_per_hour or 0.0, setup_s=0.0 if usd_per_hour is None else economics.SETUP_S)
     bills = [economics.bill(seconds, terms) for seconds in (work.value, work.low, work.high)]
     if usd_per_hour is not None:
-        assumed.append(f"assumed {format_duration(economics.SETUP_S)} to set the machine up before the first step")
+        assumed.append(assumed_setup(setup_s=economics.SETUP_S))
     hours = Interval(*(bill.calendar_s / economics.HOUR_S for bill in bills))
     usd = None if usd_per_hour is None else Interval(*(bill.usd for bill in bills))
     run = WholeRun(samples, steps, hours, usd)
-    return replace(forecast, run=run, assumptions=(*forecast.assumptions, *assumed))
+    return replace(forecast, run=run, assumption_notes=(*forecast.assumption_notes, *assumed))

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.units import format_bytes, format_duration
+from gpuwise.notes import Note
+from gpuwise.notes import run as notes
 
 HOUR_S = 3600.0
 WEEK_S = 7 * 24 * HOUR_S
@@ -218,9 +219,9 @@ def rental(
     interruptions_per_day: float | None,
     max_session_hours: float | None,
     hours_per_week: float | None,
-) -> tuple[Terms, list[str]]:
+) -> tuple[Terms, list[Note]]:
     """The terms of a rented machine, and what was assumed to write them down."""
-    assumed = [f"assumed {format_duration(SETUP_S)} to set the machine up before the first step"]
+    assumed = [notes.assumed_setup(setup_s=SETUP_S)]
     saved = checkpoint_bytes(parameters)
     rate = write_rate_bytes_per_s(network_bytes_per_s)
     terms = Terms(offer_terms, usd_per_hour, save_s=saved / rate, restart_s=RESTART_S + saved / rate)
@@ -230,19 +231,15 @@ def rental(
         per_day = interruptions_per_day
         if per_day is None:
             per_day = INTERRUPTIONS_PER_DAY.get(provider, DEFAULT_INTERRUPTIONS_PER_DAY)
-            times = "an interruption" if per_day == 1 else f"{per_day:g} interruptions"
-            assumed.append(f"assumed {times} a day of spot machines; --interruptions changes it")
-        assumed.append(
-            f"assumed checkpoints of {format_bytes(saved)} saved at {rate / 1e9:.3g} GB/s and "
-            f"{format_duration(RESTART_S)} until another spot machine trains"
-        )
+            assumed.append(notes.assumed_interruptions(interruptions_per_day=per_day))
+        assumed.append(notes.assumed_checkpoints(saved_bytes=saved, bytes_per_s=rate, restart_s=RESTART_S))
         terms = replace(terms, interruptions_per_day=per_day)
     if offer_terms == "free":
         session_s = (max_session_hours or 12.0) * HOUR_S
         if max_session_hours is None:
-            assumed.append("assumed free sessions of 12 h")
+            assumed.append(notes.assumed_free_sessions())
         week_s = 7 * session_s if hours_per_week is None else hours_per_week * HOUR_S
         if hours_per_week is None:
-            assumed.append("the provider publishes no weekly quota: assumed one session a day")
+            assumed.append(notes.assumed_free_quota())
         terms = replace(terms, session_s=session_s, week_s=min(week_s, WEEK_S))
     return terms, assumed

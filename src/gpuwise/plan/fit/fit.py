@@ -14,6 +14,8 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes.step import memory_not_known
 from gpuwise.plan.fit import nearest
 from gpuwise.plan.fit.techniques import techniques
 from gpuwise.plan.fit.types import LEAST_FREED, FitResult, FitRow
@@ -66,7 +68,7 @@ def fit(
     equal = micro_batch or largest or 1
     if capacity is None:
         equal = micro_batch or 1
-        assumptions.append("the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it")
+        assumptions.append(memory_not_known())
     asked = asked.but(micro_batch=equal)
     table = _Table(traces, catalog, cluster, asked, largest)
     rows = [table.first(), *sorted(table.rows(), key=lambda row: row.trade)]
@@ -83,7 +85,7 @@ def fit(
         tuple(rows),
         best,
         table.peak,
-        assumptions=(*header.assumptions, *assumptions),
+        assumption_notes=(*header.assumption_notes, *assumptions),
     )
     return result if largest is not None else _with_ways_out(result, table, catalog)
 
@@ -224,7 +226,7 @@ def _with_ways_out(result: FitResult, table: _Table, catalog: Catalog) -> FitRes
     )
 
 
-def _precision(traces: Traces, asked: Strategy, chip: Chip, pinned: str | None) -> tuple[str, list[str]]:
+def _precision(traces: Traces, asked: Strategy, chip: Chip, pinned: str | None) -> tuple[str, list[Note]]:
     choices = legal.precisions_for(chip, pinned, mode=asked.mode)
     if not choices:
         what = f"in {pinned}" if pinned else "in any known precision"
@@ -238,6 +240,6 @@ def _precision(traces: Traces, asked: Strategy, chip: Chip, pinned: str | None) 
             problem = problem or error
         else:
             refused = problem if isinstance(problem, PrecisionError) else None
-            return precision, [] if pinned else [f"{legal.assumed_precision(precision, refused)}; --precision changes it"]
+            return precision, [] if pinned else [legal.assumed_precision(precision, refused)]
     assert problem is not None
     raise problem

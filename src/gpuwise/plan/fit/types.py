@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.memory.peak import MemoryPeak
+from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.fit.change import FittingChange, NoFittingChange
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
@@ -117,7 +118,12 @@ class FitResult(Printed):
     nearest_combination: Combination | None = None
     nearest_devices: int | None = None
     answer: FittingChange | NoFittingChange | None = None
-    assumptions: tuple[str, ...] = ()
+    assumption_notes: tuple[Note, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions as sentences."""
+        return sentences(self.assumption_notes)
 
     @property
     def fits(self) -> bool:
@@ -147,4 +153,5 @@ class FitResult(Printed):
             "nearest_devices": self.nearest_devices,
             "answer": self.answer.to_dict() if isinstance(self.answer, FittingChange) else None,
             "assumptions": list(self.assumptions),
+            "assumption_notes": to_dicts(self.assumption_notes),
         }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.units import format_count
+from gpuwise.notes import Note
+from gpuwise.notes import run as run_notes
 
 # Training from scratch. Tokens: GPT-3's smaller models, 0.5 M (Brown et al. 2020, table 2.1). Images: 256 (Goyal et al. 2017,
 # the ResNet-50 reference). Others: 256.
@@ -55,11 +56,11 @@ def usual_global_batch(on: TrainedOn) -> tuple[int, str]:
     return max(batch, min(least, power_of_two_below(max(1, data)))), why
 
 
-def assumed_global_batch(on: TrainedOn) -> tuple[int, str]:
-    """The batch, and the assumption that it is."""
+def assumed_global_batch(on: TrainedOn) -> tuple[int, Note]:
+    """The batch, and the note on it."""
     batch, why = usual_global_batch(on)
-    units = f" ({format_count(batch * on.units_per_sample)} tokens)" if on.tokens else ""
-    return batch, f"assumed a global batch of {batch:,} samples{units} an optimizer step, {why}; --global-batch changes it"
+    tokens = batch * on.units_per_sample if on.tokens else None
+    return batch, run_notes.assumed_global_batch(samples=batch, tokens=tokens, why=why)
 
 
 def power_of_two_below(value: int) -> int:

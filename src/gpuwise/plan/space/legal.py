@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from gpuwise.cost.rates import fast_fp16, precisions_of
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes import step as step_notes
 from gpuwise.plan.space.global_batch import power_of_two_below
 from gpuwise.strategy import Mesh
 
@@ -32,10 +34,16 @@ def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train"
     return [precision for precision in (*pure, half, single) if precision in able]
 
 
-def assumed_precision(precision: str, refused: PrecisionError | None) -> str:
-    """What is said of a precision that nobody asked for. refused: why it is none of the faster ones."""
-    why = "" if refused is None else f": {refused.what.removesuffix('.')}"
-    return f"assumed precision {precision}{why}"
+def assumed_precision(precision: str, refused: PrecisionError | None, *, reasons: str = "", device: str = "") -> Note:
+    """The note on a precision that the user did not name.
+
+    Arguments:
+        refused: why the job does not run in a faster one.
+        reasons: why this one is the fastest, on a CPU.
+        device: which one of several it is assumed for.
+    """
+    problem = "" if refused is None else refused.what.removesuffix(".")
+    return step_notes.assumed_precision(precision=precision, refused=problem, reasons=reasons, device=device)
 
 
 def recomputes_for(pinned: str | None) -> list[str]:

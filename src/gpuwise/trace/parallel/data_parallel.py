@@ -16,8 +16,6 @@ from gpuwise.trace.parallel.shard import sharded
 from gpuwise.trace.parallel.variant import check_techniques
 from gpuwise.trace.trace import Trace
 
-_WHOLE_GRAPH = "assumed that the compiled graph is not cut at the buckets of gradients (torch._dynamo.config.optimize_ddp)"
-
 
 def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     """The trace of one rank under strategy.mesh, and what it communicates.
@@ -44,7 +42,7 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
         )
     if mesh.dp_shard == 1:
         trace = _with_strategy(trace, strategy)
-        return replicated(_with_assumption(trace, _WHOLE_GRAPH) if strategy.compile else trace)
+        return replicated(_with_assumption(trace, assumed_graph_not_cut()) if strategy.compile else trace)
     trace, communication = sharded(trace, strategy)
     return _with_strategy(trace, strategy), communication
 
@@ -53,5 +51,5 @@ def _with_strategy(trace: Trace, strategy: Strategy) -> Trace:
     return replace(trace, header=replace(trace.header, strategy=strategy))
 
 
-def _with_assumption(trace: Trace, text: str) -> Trace:
-    return replace(trace, header=replace(trace.header, assumptions=(*trace.header.assumptions, text)))
+def _with_assumption(trace: Trace, note: Note) -> Trace:
+    return replace(trace, header=replace(trace.header, assumption_notes=(*trace.header.assumption_notes, note)))

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from gpuwise.errors import FileFormatError
+from gpuwise.notes.job import fp16_from_bf16_recording
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.files import load
 
@@ -41,8 +42,9 @@ def load_preset(
 
 def _in_fp16(family: TraceFamily) -> TraceFamily:
     """A bf16 autocast recording as one in fp16: the same sizes; the loss scaler's pass over the gradients is left out."""
-    said = "amp-fp16 taken from the recording in amp-bf16, without the loss scaler's pass over the gradients"
     header = replace(
-        family.header, strategy=family.header.strategy.but(precision="amp-fp16"), assumptions=(*family.header.assumptions, said)
+        family.header,
+        strategy=family.header.strategy.but(precision="amp-fp16"),
+        assumption_notes=(*family.header.assumption_notes, fp16_from_bf16_recording()),
     )
     return replace(family, header=header, operations=family.operations.in_fp16())

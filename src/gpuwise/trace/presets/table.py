@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError
+from gpuwise.notes import Note
+from gpuwise.notes import job as notes
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,16 @@ class PresetInfo:
                     [f"{flag} {default}"],
                 )
 
-    def assumptions(self, given: Collection[str] = ()) -> tuple[str, ...]:
-        """Every guess behind the preset, each with the flag that changes it, without those for sizes that are given."""
+    def assumptions(self, named: Collection[str] = ()) -> tuple[Note, ...]:
+        """Every guess behind the preset, without those for the sizes that the user names."""
         guesses = []
-        if self.seq_len is not None and "seq_len" not in given:
-            guesses.append(f"assumed sequence length {self.seq_len:,}; --seq-len changes it")
-        if self.image_size is not None and "image_size" not in given:
-            guesses.append(f"assumed images of {self.image_size}x{self.image_size} pixels; --image-size changes it")
+        if self.seq_len is not None and "seq_len" not in named:
+            guesses.append(notes.assumed_sequence_length(length=self.seq_len))
+        if self.image_size is not None and "image_size" not in named:
+            guesses.append(notes.assumed_image_size(pixels=self.image_size))
         if self.samples is not None:
-            guesses.append(f"assumed {self.samples:,} samples an epoch ({self.data_set}); --samples changes it")
-        guesses.append(f"assumed the {self.optimizer} optimizer; --optimizer changes it")
+            guesses.append(notes.assumed_samples_per_epoch(samples=self.samples, data_set=self.data_set))
+        guesses.append(notes.assumed_optimizer(optimizer=self.optimizer))
         return (*guesses, *_OF_FAMILY.get(self.family, ()))
 
 
@@ -72,18 +74,12 @@ LONGEST_SEQUENCE = 1_048_576  # beyond any published model: a slip of the keyboa
 LARGEST_IMAGE = 16_384
 
 # What a forecast of a family takes for granted beside its sizes.
-_OF_FAMILY = {
-    "mixtral": ("assumed balanced routing: every expert processes tokens x 2 / 8; an uneven router takes longer",),
-    "bert": ("assumed full sequences: padding would count as work",),
-    "t5": (
-        "assumed a decoder as long as the encoder; --seq-len changes both",
-        "tokens count the encoder's input, not the decoder's",
-    ),
-    "unet": ("assumed latents and text embeddings are prepared beforehand: only the UNet runs",),
-    "dlrm": (
-        "assumed tables of at most 1,000,000 rows of 64 numbers (1.43 GB in fp32)",
-        "assumed dense gradients for the embedding tables",
-    ),
+_OF_FAMILY: dict[str, tuple[Note, ...]] = {
+    "mixtral": (notes.assumed_balanced_routing(),),
+    "bert": (notes.assumed_full_sequences(),),
+    "t5": (notes.assumed_decoder_length(), notes.tokens_of_encoder()),
+    "unet": (notes.assumed_prepared_latents(),),
+    "dlrm": (notes.assumed_table_sizes(), notes.assumed_dense_gradients()),
 }
 
 

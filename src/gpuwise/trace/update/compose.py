@@ -69,5 +69,7 @@ def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *
             )
         except UnsupportedError:
             return record(strategy)
-    assumptions = tuple(line for line in base.header.assumptions if not (strategy.optimizer and "--optimizer " in line))
-    return replace(base, header=replace(base.header, assumptions=assumptions))
+    if strategy.optimizer is None:
+        return base
+    kept = tuple(note for note in base.header.assumption_notes if note.flag != "--optimizer")
+    return replace(base, header=replace(base.header, assumption_notes=kept))

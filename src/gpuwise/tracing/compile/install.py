@@ -27,11 +27,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointPolicy
 
+from gpuwise.notes.job import assumed_one_graph, not_one_graph
 from gpuwise.runtime.build.compiling import compiled_parts
 from gpuwise.tracing.compile.graphs import Graphs, empty, replaced
 from gpuwise.tracing.recorder import Recorder
-
-ONE_GRAPH = "assumed torch.compile takes each compiled part as one graph and fuses as Inductor's rules say"
 
 
 def install(model: nn.Module, recorder: Recorder) -> None:
@@ -65,18 +64,17 @@ class _Compiled:
     def _trace(self, given: Any) -> _Traced | None:
         """The part on inputs like these; None where PyTorch refuses to take it as one graph."""
         state, args, kwargs = given
-        traced, notes = _Traced(self._functional, self.recorder, len(state)), dict(self.recorder.answers.given)
+        traced, notes = _Traced(self._functional, self.recorder, len(state)), dict(self.recorder.answers.notes)
         try:
             with _tracing(self.module, self.recorder):
                 traced(self.path, (state, *tree_map(_like, (args, kwargs))))  # the first call; its graph keeps its inputs
         except RuntimeError as error:  # what PyTorch raises where values or unknown operators decide
             if traced.graphs.made:
                 raise
-            self.recorder.answers.given.clear()
-            self.recorder.answers.given.update(notes)
-            _note(self.recorder, f"{_not_one_graph(error)}: its memory and time are those of the part run eagerly")
+            self.recorder.answers.notes = notes
+            self.recorder.answers.note(not_one_graph(problem=_first_line(error)))
             return None
-        _note(self.recorder, ONE_GRAPH)
+        self.recorder.answers.note(assumed_one_graph())
         return traced
 
     def _functional(self, state: Any, args: Any, kwargs: Any) -> Any:
@@ -126,13 +124,8 @@ def _signature(leaf: Any) -> Any:
     return (leaf.shape, leaf.dtype, leaf.requires_grad) if isinstance(leaf, torch.Tensor) else repr(leaf)
 
 
-def _note(recorder: Recorder, text: str) -> None:
-    recorder.answers.given[text] = 1
-
-
-def _not_one_graph(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"torch.compile would not take a compiled part as one graph ({line[:120]})"
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:120]
 
 
 @contextmanager

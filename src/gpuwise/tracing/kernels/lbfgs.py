@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS
 
+from gpuwise.notes.job import assumed_lbfgs_evaluations
 from gpuwise.tracing.answers import Answers
 
 
@@ -37,11 +38,7 @@ def _step(optimizer: Any, closure: Callable[[], Tensor], answers: Answers) -> Te
     group = optimizer.param_groups[0]
     searches = group["line_search_fn"] is not None
     iterations, evaluations = _counts(group, searches=searches)
-    text = (
-        f"assumed {evaluations} evaluations of the loss in {iterations} iterations a step of LBFGS, with a full history of "
-        f"{group['history_size']}; a step that converges takes fewer, its max_iter in the job changes it"
-    )
-    answers.given[text] = 1
+    answers.note(assumed_lbfgs_evaluations(evaluations=evaluations, iterations=iterations, history=group["history_size"]))
     evaluate = torch.enable_grad()(closure)
     first = evaluate()
     gradient = optimizer._gather_flat_grad()

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from gpuwise.notes import Note
+from gpuwise.notes.job import convolution_workspaces, recurrent_reserve
 from gpuwise.trace import stepped
 from gpuwise.tracing.kernels import convolution, rnn
 
@@ -38,15 +40,11 @@ def workspace_bytes(func: Any, args: Sequence[Any], outputs: Sequence[Tensor]) -
     return 0 if rule is None else rule(args, outputs)
 
 
-_CONVOLUTION = "convolution workspaces are an upper bound (copies in cuDNN's layout): cuDNN chooses its algorithm at run time"
-_RECURRENT = "what cuDNN keeps of a recurrent layer is a formula fitted to published figures of one version"
-
-
-def notes(names: Iterable[str]) -> tuple[str, ...]:
-    """What to say beside a recording that has operators of these names ("aten.convolution.default")."""
+def notes(names: Iterable[str]) -> tuple[Note, ...]:
+    """The notes beside a recording that has operators of these names ("aten.convolution.default")."""
     packets = {name.split(".")[1] for name in names if name.count(".") == 2}
-    found = [(_CONVOLUTION, {"convolution", "convolution_backward"}), (_RECURRENT, {"_cudnn_rnn"})]
-    return tuple(text for text, of in found if of & packets)
+    makers = [(convolution_workspaces, {"convolution", "convolution_backward"}), (recurrent_reserve, {"_cudnn_rnn"})]
+    return tuple(make() for make, operators in makers if operators & packets)
 
 
 def _size(tensor: Tensor) -> int:

@@ -1,0 +1,105 @@
+"""Notes on a whole run: how much is trained, on what terms a machine is rented or owned."""
+
+from __future__ import annotations
+
+from gpuwise.notes.note import kind_of_note
+from gpuwise.units import format_bytes, format_count, format_duration, format_usd
+
+
+@kind_of_note(flag="--epochs")
+def assumed_one_epoch() -> str:
+    """The user does not say how much is trained."""
+    return "assumed 1 epoch; --epochs changes it"
+
+
+@kind_of_note(flag="--seq-len")
+def tokens_in_samples(*, tokens: int, tokens_per_sample: int) -> str:
+    """How many tokens make a sample, where the user counts tokens."""
+    return f"{format_count(tokens)} tokens in samples of {tokens_per_sample:,}; --seq-len changes it"
+
+
+@kind_of_note()
+def assumed_setup(*, setup_s: float) -> str:
+    """A rented machine is paid while it is set up."""
+    return f"assumed {format_duration(setup_s)} to set the machine up before the first step"
+
+
+@kind_of_note(flag="--interruptions")
+def assumed_interruptions(*, interruptions_per_day: float) -> str:
+    """How often a spot machine is taken away."""
+    times = "an interruption" if interruptions_per_day == 1 else f"{interruptions_per_day:g} interruptions"
+    return f"assumed {times} a day of spot machines; --interruptions changes it"
+
+
+@kind_of_note()
+def assumed_checkpoints(*, saved_bytes: int, bytes_per_s: float, restart_s: float) -> str:
+    """What a checkpoint and a restart on another spot machine take."""
+    return (
+        f"assumed checkpoints of {format_bytes(saved_bytes)} saved at {bytes_per_s / 1e9:.3g} GB/s and "
+        f"{format_duration(restart_s)} until another spot machine trains"
+    )
+
+
+@kind_of_note()
+def assumed_free_sessions() -> str:
+    """How long a session of a free machine lasts."""
+    return "assumed free sessions of 12 h"
+
+
+@kind_of_note()
+def assumed_free_quota() -> str:
+    """How often a free machine can be used."""
+    return "the provider publishes no weekly quota: assumed one session a day"
+
+
+@kind_of_note()
+def priced_as_one_socket(*, chip: str) -> str:
+    """An instance of CPUs is priced as one socket."""
+    return f"priced as one {chip} socket, whatever the instance has"
+
+
+@kind_of_note()
+def share_of_a_chip(*, share: float, chip: str) -> str:
+    """An instance has a share of a chip."""
+    return f"{share:g} of a {chip} is priced as that share of its memory and speed"
+
+
+@kind_of_note(flag="--electricity")
+def electricity_alone(*, tdp_w: float, guessed: bool, utilisation: float, host_w: float, usd_per_kwh: float) -> str:
+    """A machine that the user has costs its electricity."""
+    tdp = f"{tdp_w:g} W (a guess)" if guessed else f"{tdp_w:g} W"
+    return (
+        f"electricity alone is counted: {tdp} a chip at {utilisation:.0%}, {host_w:g} W for "
+        f"the host, {format_usd(usd_per_kwh)}/kWh; --electricity changes it"
+    )
+
+
+@kind_of_note(flag="--own")
+def purchase_not_counted(*, count: int, chip: str, usd: float) -> str:
+    """What buying a machine would cost that the user says is owned."""
+    return f"buying {count} × {chip} costs about {format_usd(usd)}; not counted, it is owned"
+
+
+@kind_of_note(flag="--global-batch")
+def assumed_global_batch(*, samples: int, tokens: int | None, why: str) -> str:
+    """The user names no batch of an optimizer step. tokens: in it, where samples are sequences."""
+    units = "" if tokens is None else f" ({format_count(tokens)} tokens)"
+    return f"assumed a global batch of {samples:,} samples{units} an optimizer step, {why}; --global-batch changes it"
+
+
+@kind_of_note(flag="--micro-batch")
+def assumed_batch_of_run(*, samples: int, why: str) -> str:
+    """The user of `train` names no batch."""
+    return f"assumed a global batch of {samples:,} samples, {why}; --micro-batch and --accumulate change it"
+
+
+@kind_of_note(flag="--global-batch")
+def global_batch_here(*, samples: int, why: str) -> str:
+    """The assumed batch is another on this device."""
+    return f"the assumed global batch is {samples:,} samples here, {why}"
+
+
+@kind_of_note(flag="--deadline")
+def no_deadline() -> str:
+    """Without a deadline a year is the limit."""
+    return "no deadline given: what takes over a year is left out; --deadline changes it"
