@@ -254,7 +254,7 @@ def test_a_package_that_the_driver_shows_as_one_device_is_the_sum_of_its_devices
 
 def test_a_device_that_is_a_part_of_what_is_sold_says_so():
     (half,) = parse_device("mi250x:8").assumed
-    assert half == "mi250x is half of one MI250X module: PyTorch sees each as 2 devices"
+    assert half.text == "mi250x is half of one MI250X module: PyTorch sees each as 2 devices"
     assert parse_device("trainium2:4").assumed[0].text.startswith("trainium2 is a quarter of one Trainium2 chip")
     assert parse_device("mi300x").assumed == ()
 
