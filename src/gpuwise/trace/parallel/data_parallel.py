@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwise.errors import UnsupportedError
+from gpuwise.notes import Note
+from gpuwise.notes.job import assumed_graph_not_cut
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.replicate import replicated
