@@ -287,7 +287,7 @@ def test_machine_with_gpus(monkeypatch):
     assert "2 × NVIDIA L4" in machine.name
     spec = parse_device("here", catalog=CATALOG)
     assert (spec.chip.id, spec.cluster.devices) == ("l4", 2)
-    assert "here" in spec.assumed[0]
+    assert "here" in spec.assumed[0].text
 
 
 def test_unknown_gpu_has_unknown_rates(monkeypatch):
