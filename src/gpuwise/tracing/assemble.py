@@ -42,7 +42,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         assumption_notes=(*map(_stated, job.assumptions), *recorder.answers.notes, *workspaces),
         gradient_shapes=tuple(row["shape"] for row, name in zip(rows, categories, strict=True) if name == "gradient"),
         averages=program.average is not None,
-        own_step=program.own is not None,
+        own_step=program.own_step is not None,
     )
     return Trace(
         header=header,

@@ -137,10 +137,10 @@ def _recorded(
             program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
             if strategy.compile and job.step is not None:
                 check_own_step(job, strategy, program.model, closure=False)
-            if program.own is None and twice:
+            if program.own_step is None and twice:
                 strategy = strategy.but(accumulation=2)
                 program.strategy = program.strategy.but(accumulation=2)
-            first_step = first_step or program.own is not None
+            first_step = first_step or program.own_step is not None
             _clipping_belongs_to_backward(program, recorder)
             stack.enter_context(low_bit_updates())
             quantized.register()
@@ -173,8 +173,8 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
     """Creates optimizer state, by a step or (not really) by gradients out of nothing, and says what every storage that
     stays is for."""
     optimizer = program.optimizer
-    if program.own is not None:
-        program.own.context.evaluation = partial(_evaluating, recorder)
+    if program.own_step is not None:
+        program.own_step.context.evaluation = partial(_evaluating, recorder)
     if isinstance(optimizer, CombinedOptimizer):
         optimizer.on_gradient = lambda parameter: _is_gradient(recorder, parameter)
     if really:
@@ -215,7 +215,7 @@ def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
     recorder.micro_step = 2
     program.update()
     program.parts.clear()  # numbers that a run reads
-    if program.own is not None:
+    if program.own_step is not None:
         _is_optimizer_state(program, recorder)  # a history has other tensors after each step
     return trained
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from gpuwise.errors import JobError
 
 TOTAL = "loss"
-Parts = dict[str, Tensor]
+LossParts = dict[str, Tensor]
 
 
-def separated(result: Any, *, what: str = "loss") -> tuple[Tensor, Parts]:
+def separated(result: Any, *, what: str = "loss") -> tuple[Tensor, LossParts]:
     """The number to minimise, and the named parts beside it, detached.
 
     Arguments:
@@ -52,7 +52,7 @@ def check_trains(loss: Tensor) -> None:
         )
 
 
-def mean_parts(of_micro_batches: Sequence[Parts]) -> Parts:
+def mean_parts(of_micro_batches: Sequence[LossParts]) -> LossParts:
     """The means over micro-batches, of those that every one of them has."""
     first, *others = of_micro_batches
     if not others:

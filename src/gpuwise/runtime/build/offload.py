@@ -68,7 +68,7 @@ class StreamedBlocks:
                 holders[parameter] = holders.get(parameter, 0) + 1
         self.copies = copies
         self._of = {block: [p for p in block.parameters() if holders[p] == 1] for block in blocks}
-        self._visiting = {p for parameters in self._of.values() for p in parameters}
+        self._streamed = {p for parameters in self._of.values() for p in parameters}
         self._here: nn.Module | None = None
         for block in blocks:
             self._free(block)
@@ -77,7 +77,7 @@ class StreamedBlocks:
         model.register_state_dict_post_hook(partial(self._give_copies))
 
     def stays(self, parameter: Parameter) -> bool:
-        return parameter not in self._visiting
+        return parameter not in self._streamed
 
     def bring(self, block: nn.Module) -> None:
         """Fills the block's parameters from the host; the block that was here before leaves."""
@@ -119,15 +119,15 @@ class HostOptimizer(CombinedOptimizer):
 
     Arguments:
         make: the optimizer of the copies it is given.
-        visiting: the blocks whose parameters are fetched when they are needed; all others are sent back after the step.
+        streamed: the blocks whose parameters are fetched when they are needed; all others are sent back after the step.
     """
 
     def __init__(
-        self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer], visiting: StreamedBlocks | None = None
+        self, copies: HostCopies, make: Callable[[list[Parameter]], Optimizer], streamed: StreamedBlocks | None = None
     ):
         self._all_copies = copies
         self.copies = {p: copy for p, copy in copies.items() if p.requires_grad}
-        self._visiting = visiting
+        self._streamed = streamed
         super().__init__([make(list(self.copies.values()))])
         for parameter, copy in self.copies.items():
             parameter.register_post_accumulate_grad_hook(partial(self._send_gradient, copy, on_host(copy)))
@@ -141,20 +141,20 @@ class HostOptimizer(CombinedOptimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.arrive()
-        if self._visiting is not None:
-            self._visiting.leave()  # it would be there with its old values
+        if self._streamed is not None:
+            self._streamed.leave()  # it would be there with its old values
         super().step()
         for parameter, copy in self.copies.items():
-            if self._visiting is None or self._visiting.stays(parameter):
+            if self._streamed is None or self._streamed.stays(parameter):
                 parameter.copy_(copy, non_blocking=True)
 
     @torch.no_grad()
     def take_loaded(self) -> None:
         """Takes over what was loaded into the model: a state dict has the copies of what visits, so the others are left."""
-        if self._visiting is not None:
-            self._visiting.leave()  # it would be there with its old values
+        if self._streamed is not None:
+            self._streamed.leave()  # it would be there with its old values
         for parameter, copy in self._all_copies.items():
-            if self._visiting is None or self._visiting.stays(parameter):
+            if self._streamed is None or self._streamed.stays(parameter):
                 copy.copy_(parameter)
 
     def _send_gradient(self, copy: Parameter, room: Tensor, parameter: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gpuwise.errors import InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.build.compiling import compiled_parts
-from gpuwise.runtime.build.named_loss import TOTAL, Parts, check_trains, separated
+from gpuwise.runtime.build.named_loss import TOTAL, LossParts, check_trains, separated
 from gpuwise.runtime.build.own_optimizers import needs_closure
 from gpuwise.runtime.build.precision import autocast
 from gpuwise.strategy import Strategy
@@ -162,7 +162,7 @@ class OwnStep:
         self.context = context
         self._step: Callable[[StepContext, Any], Any] = job.step if job.step is not None else _by_closure(job)
         self._precision = strategy.precision
-        self.parts: Parts = {}
+        self.parts: LossParts = {}
 
     def take(self, batch: Any) -> Tensor:
         """All of it on one batch. Returns the loss, detached."""

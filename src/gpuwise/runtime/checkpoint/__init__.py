@@ -1,7 +1,7 @@
 """Checkpoints: a state of a training as a folder of safetensors and JSON that is complete or absent."""
 
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.export import export_weights, plain_name, plain_weights
+from gpuwise.runtime.checkpoint.export import export_weights, plain_weights
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.interval import FIRST_S, SaveInterval, choose_interval
 from gpuwise.runtime.checkpoint.lock import RunLock
@@ -25,7 +25,6 @@ __all__ = [
     "choose_interval",
     "export_weights",
     "pack",
-    "plain_name",
     "plain_weights",
     "restore_optimizer",
     "restore_weights",

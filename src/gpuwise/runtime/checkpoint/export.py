@@ -12,21 +12,12 @@ from torch import Tensor, nn
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import InputError
+from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.state import pack
 from gpuwise.runtime.checkpoint.tensors_file import write_tensors
 
 WEIGHTS = "model.safetensors"  # the name transformers and timm look for
-
-# What torch.compile and PyTorch's checkpoint wrapper put into the names of what they wrap.
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-
-
-def plain_name(name: str) -> str:
-    """The name of a parameter without what wrappers put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
 
 
 def plain_weights(weights: Mapping[str, Any]) -> dict[str, Any]:

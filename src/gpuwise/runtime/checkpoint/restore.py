@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
-from gpuwise.runtime.checkpoint.export import plain_name
+from gpuwise.runtime.build.names import plain_name
 
 
 @torch.no_grad()

@@ -200,7 +200,7 @@ def _check(strategy: Strategy, settings: TrainSettings) -> None:
 
 
 def _check_skips(program: Program, settings: TrainSettings) -> None:
-    if program.own is not None and settings.on_nonfinite == "skip":
+    if program.own_step is not None and settings.on_nonfinite == "skip":
         raise UnsupportedError(
             f"{program.job.name or 'the job'} updates inside its own step, before the loss is known: none can be skipped.",
             ["--on-nonfinite stop", "skip the update in the job's own step"],

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
 from gpuwise.runtime.build.buffers import sound_buffers
+from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.program import Program
-from gpuwise.runtime.checkpoint import Checkpoint, plain_name
+from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.checkpoint.program_state import load_program, program_state
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.loader import LoaderState
