@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from tracing_samples import WIDTH, attention_job, class_loss, mlp_job, rows
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.runtime.build import program
+from gpuwise.runtime.build import checks
 from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
 from gpuwise.runtime.build.optimizers import make_optimizer
-from gpuwise.runtime.build.program import build
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.build.recompute import apply_recompute
 from gpuwise.runtime.checkpoint.program_state import load_program, program_state
 from gpuwise.strategy import Strategy
@@ -97,17 +97,17 @@ def test_visiting_blocks_serve_inference() -> None:
 @pytest.fixture
 def on_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs whose device is the host, too."""
-    monkeypatch.setattr(program, "refuse_host", lambda device: None)
+    monkeypatch.setattr(checks, "refuse_host", lambda device: None)
 
 
 @pytest.mark.usefixtures("on_this_host")
 @pytest.mark.parametrize("offload", ["optimizer", "parameters"])
 def test_a_restored_program_goes_on_with_the_same_bits(offload: str) -> None:
-    def built(seed: int) -> program.Program:
+    def built(seed: int) -> Program:
         torch.manual_seed(seed)
         return build(attention_job(), Strategy(optimizer="adamw", offload=offload), "cpu")
 
-    def bits(of: program.Program) -> list[Tensor]:
+    def bits(of: Program) -> list[Tensor]:
         return [value.clone() for value in of.model.state_dict().values()]
 
     first, second = built(1), built(2)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import target_of
 from gpuwise.api.source import StepSource
@@ -18,6 +17,7 @@ from gpuwise.notes.run import assumed_batch_of_run
 from gpuwise.plan.pricing import Pricer
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
+from gpuwise.step_settings import RunSettings
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def samples_of(settings: TrainSettings, job: Job) -> float | None:
     return next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
 
 
-def first_micro_batch(job: Job, given: Mapping[str, Any], settings: TrainSettings) -> int:
+def first_micro_batch(job: Job, given: RunSettings, settings: TrainSettings) -> int:
     """The whole of a device's batch, before its memory is looked at: the global batch that `plan` assumes, or the usual
     micro-batch where it is not known how much is trained, or nothing can be accumulated."""
     planned = planned_global_batch(job, given, settings)
-    return usual_micro_batch(job.tokens_per_sample) if planned is None else max(1, planned[0] // given.get("accumulate", 1))
+    return usual_micro_batch(job.tokens_per_sample) if planned is None else max(1, planned[0] // (given.get("accumulate") or 1))
 
 
-def planned_global_batch(job: Job, given: Mapping[str, Any], settings: TrainSettings) -> tuple[int, str] | None:
+def planned_global_batch(job: Job, given: RunSettings, settings: TrainSettings) -> tuple[int, str] | None:
     """What `plan` assumes for this run, and why; None where its length is not known before the data is opened, or the user
     says the batch."""
     from gpuwise.job.job import meta_model
@@ -56,7 +56,7 @@ def planned_global_batch(job: Job, given: Mapping[str, Any], settings: TrainSett
     )
 
 
-def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, strategy: Strategy) -> tuple[Note, ...]:
+def batch_reason(job: Job, given: RunSettings, settings: TrainSettings, strategy: Strategy) -> tuple[Note, ...]:
     """Why a run has the global batch that it was not told; empty where it is the user's, or that of a continued run."""
     planned = planned_global_batch(job, given, settings)
     if planned is None or planned[0] != strategy.global_batch:
@@ -65,7 +65,7 @@ def batch_reason(job: Job, given: Mapping[str, Any], settings: TrainSettings, st
 
 
 def batch_in_memory(
-    named: Strategy, given: Mapping[str, Any], source: StepSource, chip: Chip, capacity_bytes: int | None, job: Job
+    named: Strategy, given: RunSettings, source: StepSource, chip: Chip, capacity_bytes: int | None, job: Job
 ) -> Strategy:
     """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
 

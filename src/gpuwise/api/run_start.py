@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.api.run_batch import batch_in_memory, first_micro_batch, samples_of
 from gpuwise.api.source import StepSource
@@ -19,7 +19,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import flags_of, job_word, strategy_of
+from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_of
 from gpuwise.strategy import HostSettings, Strategy
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def check_device(plan: Plan, here: Chip) -> None:
     )
 
 
-def named_strategy(job: Job, given: Mapping[str, Any], here: Here, settings: TrainSettings) -> Strategy:
+def named_strategy(job: Job, given: RunSettings, here: Here, settings: TrainSettings) -> Strategy:
     """What the user named, with the usual for the rest: the global batch that `plan` assumes, where how much is trained is
     known, in one micro-batch until its memory is looked at."""
     return strategy_of(
@@ -127,7 +127,7 @@ def named_strategy(job: Job, given: Mapping[str, Any], here: Here, settings: Tra
 
 
 def chosen_strategy(
-    named: Strategy, given: Mapping[str, Any], source: StepSource, here: Here, settings: TrainSettings, job: Job
+    named: Strategy, given: RunSettings, source: StepSource, here: Here, settings: TrainSettings, job: Job
 ) -> tuple[Strategy, tuple[Note, ...], Forecast | None]:
     """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
     it had."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.run_batch import batch_reason
 from gpuwise.api.run_start import (
@@ -20,29 +19,26 @@ from gpuwise.api.run_start import (
     this_device,
 )
 from gpuwise.api.traced import JobSource
-from gpuwise.errors import InputError
+from gpuwise.api.train_keywords import TrainKeywords, in_folder, step_keywords, train_settings
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import RunSettings, flag_of, settings_of, sizes_of
-from gpuwise.strategy import HostSettings, Strategy
-from gpuwise.units import parse_count, parse_duration
+from gpuwise.step_settings import sizes_of
+from gpuwise.strategy import HostSettings
 
 if TYPE_CHECKING:
     import torch
 
     from gpuwise.job import Job
-    from gpuwise.runtime import TrainedStep, Training, TrainResult, TrainSettings
-
-AUTO = "auto"  # a run folder of this name: runs/<job>, the first that is free or to be continued
+    from gpuwise.runtime import TrainedStep, Training, TrainResult
 
 
-def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **settings: Any) -> TrainResult:
+def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]) -> TrainResult:
     """Runs a job on this machine, with its forecast next to what is measured.
 
     Arguments: those of Trainer, of which this runs all steps. Raises what it raises.
     """
-    return Trainer(job, plan, **settings).run()
+    return Trainer(job, plan, **keywords).run()
 
 
 class Trainer:
@@ -53,57 +49,43 @@ class Trainer:
         for step in trainer: print(step.step, step.loss)
 
     Arguments:
-        plan: a Plan or its file, run as it is; else the settings of gpuwise.step_settings.RunSettings say how: micro_batch,
-            accumulate, precision, recompute and the other techniques, seq_len, threads, loader_workers and so on; what none
-            of them says is chosen.
+        plan: a Plan or its file, run as it is. Without one, the keywords of gpuwise.step_settings.RunSettings say how a step is
+            run (micro_batch, accumulate, precision, threads and so on), and what they leave open is chosen.
         epochs, steps, samples, tokens: how long, one of them; None: as planned, or one epoch.
-        run: the folder of checkpoints, log and report; a run in it that has not ended is continued. "auto": runs/<job>.
-            None keeps nothing. resume: True: there must be one to continue; False: there must be none.
-        save_every: "10min" or seconds between checkpoints; None chooses them by what a save takes and how many
-            `interruptions` a day are to be expected. keep: checkpoints kept, the best apart.
-        evaluate_every: steps. monitor: "max:accuracy"; its best checkpoint is kept; patience: evaluations without a better.
-        time_limit: "11h" or seconds: the run is saved and ends before. preemption: auto | aws | gcp | azure | none.
-        on_nonfinite: "stop" or "skip" a step whose loss is no number. writers: "tensorboard", "wandb".
-        log: a file for the log, where not in the run's folder. progress: auto | panel | plain | silent.
+        run: the folder of checkpoints, log and report; a run in it that has not ended is continued. "auto": runs/<job>. None
+            keeps nothing.
+        resume: True: there must be a run to continue; False: there must be none.
+        seed: of weights and of the order of data; 0.
+        save_every: "10min" or seconds between checkpoints; None chooses them from what a save takes and `interruptions`.
+        keep: newest checkpoints kept, beside the best; 2.
+        interruptions: a day, to be expected; None: one.
+        evaluate_every: steps between evaluations; None: at the end, or once an epoch where `monitor` needs it.
+        monitor: "max:accuracy" or "min:loss", whose best checkpoint is kept.
+        patience: evaluations without a better one, after which the run stops early; None: never.
+        time_limit: "11h" or seconds; the run is saved and ends before.
+        preemption: whose notices are listened to: auto | aws | gcp | azure | none.
+        on_nonfinite: "stop" or "skip" a step whose loss is not finite.
+        writers: of curves: "tensorboard", "wandb".
+        log: a file for the log, where not in the run's folder.
+        progress: auto | panel | plain | silent.
 
-    Attributes: job, strategy, forecast (None where there can be none), reasons (of what was chosen), folder; once it has
-    begun, model; at the end, result.
+    Attributes:
+        job, strategy, settings: what is run.
+        forecast: of a step; None where there can be none.
+        reasons: of what was chosen.
+        folder: of the run.
+        model: once it has begun.
+        result: once it has ended.
 
     Raises JobError where the plan is for another job or the job fails, InputError, and what `forecast` raises.
     """
 
-    def __init__(
-        self,
-        job: str | Job,
-        plan: str | os.PathLike[str] | Plan | None = None,
-        *,
-        epochs: float | None = None,
-        steps: int | None = None,
-        samples: int | str | None = None,
-        tokens: int | str | None = None,
-        run: str | os.PathLike[str] | None = None,
-        resume: bool | None = None,
-        seed: int = 0,
-        save_every: float | str | None = None,
-        keep: int = 2,
-        interruptions: float | None = None,
-        evaluate_every: int | None = None,
-        monitor: str | None = None,
-        patience: int | None = None,
-        time_limit: float | str | None = None,
-        preemption: str = "auto",
-        on_nonfinite: str = "stop",
-        writers: str | tuple[str, ...] = (),
-        log: str | os.PathLike[str] | None = None,
-        progress: str = "auto",
-        **strategy: Unpack[RunSettings],
-    ):
+    def __init__(self, job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]):
         from gpuwise.job.dependencies import require
         from gpuwise.plan.file import load_plan
 
-        sizes = {name: value for name, value in sizes_of(strategy).items() if value is not None}
-        given = {name: value for name, value in strategy.items() if value is not None and name not in sizes}
-        _check_names(given, plan)
+        given = step_keywords(keywords, plan)
+        sizes = {name: value for name, value in sizes_of(given).items() if value is not None}
         if plan is not None and not isinstance(plan, Plan):
             plan = load_plan(plan)
         self.plan = plan
@@ -111,46 +93,23 @@ class Trainer:
             check_same_sizes(plan, sizes)
         wait_passively()  # before PyTorch is loaded
         require("torch", purpose="train")
-        from gpuwise.runtime import Training, TrainSettings
+        from gpuwise.runtime import Training
 
-        if plan is not None and all(length is None for length in (steps, epochs, samples, tokens)):
-            steps = plan.steps
-        self.settings: TrainSettings = TrainSettings(
-            steps=steps,
-            epochs=epochs,
-            samples=_count(samples, "samples"),
-            tokens=_count(tokens, "tokens"),
-            seed=seed,
-            resume="auto" if resume is None else "must" if resume else "never",
-            keep=keep,
-            save_every_s=_seconds(save_every),
-            interruptions_per_day=interruptions,
-            evaluate_every=evaluate_every,
-            monitor=monitor,
-            patience=patience,
-            time_limit_s=_seconds(time_limit),
-            job_argument=job if isinstance(job, str) else "",
-            preemption=preemption,
-            on_nonfinite=on_nonfinite,
-            progress=progress,
-            log_path=None if log is None else Path(log),
-            writers=(writers,) if isinstance(writers, str) else tuple(writers),
-            usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
-            host=HostSettings.from_dict(given) if plan is None else plan.host,
-        )
+        host = HostSettings.from_dict(given) if plan is None else plan.host
+        self.settings = train_settings(keywords, plan, host=host, job_argument=job if isinstance(job, str) else "")
+        run = keywords.get("run")
         here = this_device()
-        self.job: Job
         self.reason_notes: tuple[Note, ...] = ()
         if plan is not None:
             self.job = planned_job(job, plan)
             check_device(plan, here.chip)
             self.strategy = plan.strategy
-            self.settings = _in_folder(self.settings, run, self.job, self.strategy)
-            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, self.settings.host)
+            self.settings = in_folder(self.settings, run, self.job, self.strategy)
+            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, host)
         else:
             self.job, source = job_to_run(job, sizes)
             named = named_strategy(self.job, given, here, self.settings)
-            self.settings = _in_folder(self.settings, run, self.job, named)
+            self.settings = in_folder(self.settings, run, self.job, named)
             self.strategy, self.reason_notes, self.forecast = chosen_strategy(
                 named, given, source, here, self.settings, self.job
             )
@@ -195,33 +154,3 @@ class Trainer:
         safetensors file that transformers and timm load; before the first step, those of the newest checkpoint in the run's
         folder. Returns its path."""
         return self._training.export(Path(path))
-
-
-def _check_names(given: Mapping[str, Any], plan: object) -> None:
-    if unknown := set(given) - set(settings_of(RunSettings)):
-        raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
-    if plan is not None and given:
-        flags = ", ".join(map(flag_of, given))
-        raise InputError(
-            f"{flags} and --plan exclude each other: a plan is run as it is.", ["leave out --plan", f"leave out {flags}"]
-        )
-
-
-def _count(value: int | str | None, what: str) -> int | None:
-    return None if value is None else parse_count(str(value), f"a number of {what}")
-
-
-def _seconds(value: float | str | None) -> float | None:
-    return parse_duration(value) if isinstance(value, str) else value
-
-
-def _in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job: Job, strategy: Strategy) -> TrainSettings:
-    from gpuwise.runtime.run.folder import usual_folder
-
-    if run is None:
-        if settings.resume == "must":
-            raise InputError("there is nothing to continue without a folder.", ["--run FOLDER of the run to continue"])
-        return settings
-    if os.fspath(run) == AUTO:
-        return replace(settings, folder=usual_folder(settings.started_in / "runs", job, strategy, settings))
-    return replace(settings, folder=Path(run))

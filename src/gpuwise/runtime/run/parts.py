@@ -12,13 +12,9 @@ from typing import TypeVar
 import torch
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.build.failure import job_failure
-from gpuwise.runtime.build.host_memory import keep_freed_memory
-from gpuwise.runtime.build.host_threads import apply_threads, unusable
 from gpuwise.runtime.build.program import Program, build
-from gpuwise.runtime.checkpoint.program_state import seed_everything
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import LossWatch
 from gpuwise.runtime.interruption import ReadWatch, Stop, StopRequest, source_for
@@ -30,16 +26,15 @@ from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.loss_tracker import LossTracker
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
+from gpuwise.runtime.run.preparation import check_skips, check_strategy, prepare_process
 from gpuwise.runtime.run.reporter import Reporter
 from gpuwise.runtime.run.resume import checkpoint_to_continue
 from gpuwise.runtime.run.run_state import LossHistory, RunState
-from gpuwise.runtime.run.save_checks import rehearse_optimizer
 from gpuwise.runtime.run.schedule import LearningRate, factor_of
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.stepper import Stepper
 from gpuwise.runtime.run.update_guard import UpdateGuard
 from gpuwise.runtime.show import LogStream, RunLog, display, is_stream, writer
-from gpuwise.step_settings import job_word
 from gpuwise.strategy import Strategy
 from gpuwise.version import __version__
 
@@ -90,7 +85,7 @@ def start_run(
     stack: ExitStack,
 ) -> RunParts:
     """The parts of a run, ready for its next step. What has to be closed is put on `stack`."""
-    _check(strategy, settings)
+    check_strategy(strategy, settings)
     notes = list(notes)
 
     # 1. The folder is locked before anything is changed that another run in it may rely on.
@@ -100,7 +95,7 @@ def start_run(
         notes += folder.exposure()
 
     # 2. The process: memory, threads, random numbers.
-    notes += _prepare_process(job, strategy, settings, device)
+    notes += prepare_process(job, strategy, settings, device)
 
     # 3. Log, display and writers: what is wrong with them is known before anything is trained.
     log = stack.enter_context(_log_of(settings, folder))
@@ -115,7 +110,7 @@ def start_run(
     notes += [*loader.notes, *assumed]
     program = _blaming(job, "building its model", job.model, lambda: build(job, strategy, device))
     assert program.optimizer is not None
-    _check_skips(program, settings)
+    check_skips(program, settings)
 
     # 5. What is saved with the program. The learning rate is taken over before a checkpoint brings that of its step.
     rate = LearningRate(program.optimizer, factor_of(job, steps))
@@ -175,47 +170,6 @@ def start_run(
     return RunParts(
         settings, forecast, loader, program, stepper, losses, meter, evaluations, checkpoints, stop, health, reporter
     )
-
-
-def _check(strategy: Strategy, settings: TrainSettings) -> None:
-    """Raises InputError or UnsupportedError for a strategy that cannot be trained here."""
-    if not isinstance(strategy, Strategy):
-        raise InputError(f"train needs a Strategy or a Plan, got a {type(strategy).__name__}.")
-    if strategy.mode != "train":
-        raise InputError("a strategy of mode infer cannot be trained.", ["--mode train"])
-    if strategy.optimizer_in_backward and settings.on_nonfinite == "skip":
-        raise InputError(
-            "an optimizer in backward has updated parameters before the loss is known: no step can be skipped.",
-            ["leave out --optimizer-in-backward", "--on-nonfinite stop"],
-        )
-    if strategy.mesh.devices != 1:
-        accumulation = strategy.accumulation * strategy.mesh.data_parallel
-        raise UnsupportedError(
-            f"this strategy is for {strategy.mesh.devices} devices; train runs on one.",
-            [
-                f"the same global batch on one device: --accumulate {accumulation}",
-                f"plan for this machine: gpuwise plan {job_word(settings.job_argument)} --on here",
-            ],
-        )
-
-
-def _check_skips(program: Program, settings: TrainSettings) -> None:
-    if program.own_step is not None and settings.on_nonfinite == "skip":
-        raise UnsupportedError(
-            f"{program.job.name or 'the job'} updates inside its own step, before the loss is known: none can be skipped.",
-            ["--on-nonfinite stop", "skip the update in the job's own step"],
-        )
-
-
-def _prepare_process(job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device) -> list[str]:
-    """Settings of the whole process. Returns what could not be done, in sentences."""
-    if device.type == "cpu":
-        keep_freed_memory()
-    notes = [*apply_threads(settings.host), *unusable(strategy, device, host=settings.host)]
-    if settings.folder is not None:
-        rehearse_optimizer(job, strategy)
-    seed_everything(settings.seed)
-    return notes
 
 
 def _log_of(settings: TrainSettings, folder: RunFolder | None) -> RunLog:
