@@ -50,7 +50,7 @@ def planned(name: str) -> dict[str, Any]:
     source = source_of(job)
     source.search_recorded()
     try:
-        found = plan(source, Request(job_argument=job, **wanted), catalog.offers, catalog)
+        found = plan(source.traces(), Request(job_argument=job, **wanted), catalog.offers, catalog)
     except NothingInside as nothing:
         rejected = {reason: item.count for reason, item in nothing.rejected.items()}
         return {"cheapest": row(nothing.cheapest), "fastest": row(nothing.fastest), "rejected": rejected}

@@ -17,9 +17,11 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import TERMS, Offer, Source
 from gpuwise.plan import Plan, Request, load_plan, save_plan
 from gpuwise.plan.economics.terms import Terms, bill
-from gpuwise.plan.pricing import Constraints, NoStrategy, Pricer
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.plan.space.legal import batch_for, micro_batches
+from gpuwise.plan.space.strategies import Constraints, NoStrategy, StrategySearch
 from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -185,7 +187,7 @@ def test_micro_batch_times_accumulation_times_devices_is_the_global_batch(batch,
     if found is None:
         return
     constraints = Constraints(found, micro_batch=micro_batch)
-    ladder = Pricer(SOURCE).ladder(
+    ladder = StrategySearch(StepPricer(StepTraces(SOURCE))).ladder(
         "fp32", "none", Mesh(dp_replicate=devices), constraints, micro_batches(found // devices, micro_batch)
     )
     assert ladder
@@ -193,7 +195,7 @@ def test_micro_batch_times_accumulation_times_devices_is_the_global_batch(batch,
         assert strategy.micro_batch * strategy.accumulation * devices == strategy.global_batch == found
 
 
-PRICER = Pricer(SOURCE)  # one for all examples: traces are made once
+SEARCH = StrategySearch(StepPricer(StepTraces(SOURCE)))  # one for all examples: traces are made once
 
 
 @FEW
@@ -209,12 +211,12 @@ def test_more_memory_never_makes_a_fitting_strategy_unfit_or_slower(memory, more
 
     device = CATALOG.chip(chip)
     link = link_inside(device, devices, catalog=CATALOG)
-    less = PRICER.best(Cluster(device, devices, inside=link, memory_bytes=int(memory * 2**30)), Constraints(batch))
-    roomier = PRICER.best(Cluster(device, devices, inside=link, memory_bytes=int((memory + more) * 2**30)), Constraints(batch))
+    less = SEARCH.best(Cluster(device, devices, inside=link, memory_bytes=int(memory * 2**30)), Constraints(batch))
+    roomier = SEARCH.best(Cluster(device, devices, inside=link, memory_bytes=int((memory + more) * 2**30)), Constraints(batch))
     if isinstance(less, Forecast):
         assert isinstance(roomier, Forecast)
         assert roomier.memory.fits
-        assert PRICER.memory(
+        assert SEARCH.memory(
             less.strategy, Cluster(device, devices, inside=link, memory_bytes=int((memory + more) * 2**30))
         ).fits
     else:
@@ -239,7 +241,7 @@ OFFERS = [
 def _offers_inside(samples, budget, deadline_h):
     request = Request(samples=samples, budget_usd=budget, deadline_s=deadline_h * 3600, limit=None)
     try:
-        found = plan(SOURCE, request, OFFERS, CATALOG)
+        found = plan(StepTraces(SOURCE), request, OFFERS, CATALOG)
     except NoPlanError:
         return set()
     assert all(p.usd.value <= budget and p.hours <= deadline_h for p in found.plans)

@@ -16,6 +16,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Machine
 from gpuwise.plan.cpu import choice as cpu_choice
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.plan.types import Plan, Request
 from gpuwise.strategy import Strategy
@@ -27,7 +28,7 @@ LONG = 10**7
 
 def planned(own, *, samples: int = LONG, **wanted) -> Plan:
     request = Request(samples=samples, global_batch=64, here=HERE, on=("here",), **wanted)
-    return plan(synthetic_source(), request, [], Catalog(), own=own).best
+    return plan(StepTraces(synthetic_source()), request, [], Catalog(), own=own).best
 
 
 def own(strategy: Strategy, *, capacity_bytes: int = 64 * 2**30) -> tuple[Forecast, Trace]:
@@ -79,7 +80,9 @@ def test_a_batch_that_does_not_fit_gets_smaller():
 
     small = replace(HERE, host_memory_bytes=2**30)
     request = Request(samples=LONG, global_batch=4096, here=small, on=("here",))
-    by_recordings, found = (plan(synthetic_source(), request, [], Catalog(), own=price).best for price in (None, heavier))
+    by_recordings, found = (
+        plan(StepTraces(synthetic_source()), request, [], Catalog(), own=price).best for price in (None, heavier)
+    )
     assert asked[0] == by_recordings.strategy.micro_batch
     assert found.strategy.micro_batch < by_recordings.strategy.micro_batch
     assert found.forecast.memory.fits

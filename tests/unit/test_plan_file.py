@@ -10,6 +10,7 @@ from test_plan_synthetic import offer, synthetic_source
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan import Plan, Request, load_plan, save_plan
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.strategy import HostSettings
 
@@ -18,7 +19,7 @@ from gpuwise.strategy import HostSettings
 def made() -> Plan:
     request = Request(samples=10**9, budget_usd=10_000.0, deadline_s=90 * 86400.0, job_argument="net.py:job")
     offers = [offer("a100-80gb-sxm", 8.0, count=8, terms="spot", vcpus=96, network_bytes_per_s=1e9)]
-    return plan(synthetic_source(width=2048), request, offers, load_catalog()).best
+    return plan(StepTraces(synthetic_source(width=2048)), request, offers, load_catalog()).best
 
 
 def test_a_plan_reads_back_equal(made, tmp_path):

@@ -20,8 +20,9 @@ from gpuwise.plan.compare import compare
 from gpuwise.plan.fit.fit import fit
 from gpuwise.plan.fit.techniques import techniques
 from gpuwise.plan.fit.types import LEAST_TIME
-from gpuwise.plan.space.micro_batch import largest_counted, serves
-from gpuwise.plan.traces import Traces
+from gpuwise.plan.pricing.largest import largest_counted
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
@@ -33,10 +34,9 @@ BIG = {"width": 8192, "layers": 40}  # 2.7 G parameters: 43 GB of state
 
 def fitted(chip="rtx-4090", *, devices=1, link=None, source=None, shape=None, asked=None, **options):
     return fit(
-        source or synthetic_source(**(shape or SMALL)),
+        StepPricer(StepTraces(source or synthetic_source(**(shape or SMALL)))),
         Cluster(CATALOG.chip(chip), devices, inside=link),
-        catalog=CATALOG,
-        asked=asked or Strategy(optimizer="adamw"),
+        requested=asked or Strategy(optimizer="adamw"),
         **options,
     )
 
@@ -53,13 +53,17 @@ def preset(name, on="h100-80gb-sxm", *, precision=None, micro_batch=None, **aske
         return family
 
     return fit(
-        source,
+        StepPricer(StepTraces(source)),
         Cluster(CATALOG.chip(on)),
-        catalog=CATALOG,
-        asked=Strategy(**asked),
+        requested=Strategy(**asked),
         precision=precision,
         micro_batch=micro_batch,
     )
+
+
+def pricer_of(shape):
+    pricer = StepPricer(StepTraces(synthetic_source(**shape)))
+    return lambda chip: pricer
 
 
 def row(result, technique):
@@ -77,11 +81,11 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not():
 
 def test_the_largest_micro_batch_is_the_allocators_not_that_of_counted_bytes():
     found = fitted()
-    traces = Traces(synthetic_source(**SMALL), optimizer="adamw")
+    pricer = StepPricer(StepTraces(synthetic_source(**SMALL)))
     asked, cluster = found.rows[0].strategy, Cluster(CATALOG.chip("rtx-4090"), memory_bytes=found.capacity_bytes)
-    assert found.largest_micro_batch < largest_counted(traces, asked, cluster)
-    assert serves(traces, asked, cluster)
-    assert not serves(traces, asked.but(micro_batch=found.largest_micro_batch + 1), cluster)
+    assert found.largest_micro_batch < largest_counted(pricer, asked, cluster)
+    assert pricer.fits(asked, cluster)
+    assert not pricer.fits(asked.but(micro_batch=found.largest_micro_batch + 1), cluster)
 
 
 def test_techniques_are_compared_at_an_equal_micro_batch():
@@ -225,14 +229,14 @@ def test_variants_that_cannot_be_had_are_named_not_hidden():
     assert found.fits
 
 
-def test_what_is_not_at_hand_is_not_asked_of_the_source():
+def test_what_may_not_be_recorded_is_not_asked_of_the_source():
     asked_for = []
 
     def source(strategy):
         asked_for.append(strategy)
         return synthetic_source(**SMALL)(strategy)
 
-    found = fitted(source=source, precision="fp32", at_hand=lambda variant, asked: variant == asked.but(recompute="full"))
+    found = fitted(source=source, precision="fp32", recordable=lambda variant, plain: variant == plain.but(recompute="full"))
     assert asked_for == [Strategy(), Strategy(recompute="full")]
     assert "--every-technique" in row(found, "selective recompute").unavailable
     assert row(found, "8-bit Adam").memory is not None
@@ -279,7 +283,7 @@ def devices(*names):
 
 
 def test_devices_stand_side_by_side_with_speedups_against_the_slowest():
-    found = compare(synthetic_source(**SMALL), devices("xeon-8380", "rtx-4090", "h100-80gb-sxm"))
+    found = compare(pricer_of(SMALL), devices("xeon-8380", "rtx-4090", "h100-80gb-sxm"))
     speed = {r.device: r.speedup for r in found.rows}
     assert found.baseline == "xeon-8380"
     assert speed["xeon-8380"] == 1.0
@@ -291,7 +295,7 @@ def test_devices_stand_side_by_side_with_speedups_against_the_slowest():
 
 
 def test_an_asked_micro_batch_and_precision_hold_where_they_can():
-    found = compare(synthetic_source(**SMALL), devices("t4", "a100-40gb-sxm:4"), micro_batch=3, precision="amp-bf16")
+    found = compare(pricer_of(SMALL), devices("t4", "a100-40gb-sxm:4"), micro_batch=3, precision="amp-bf16")
     assert [r.forecast.strategy.micro_batch for r in found.rows] == [3, 3]
     assert [r.forecast.strategy.precision for r in found.rows] == ["amp-fp16", "amp-bf16"]
     assert any("t4 does not compute in amp-bf16" in text for text in found.assumptions)
@@ -299,15 +303,15 @@ def test_an_asked_micro_batch_and_precision_hold_where_they_can():
 
 
 def test_a_device_that_cannot_be_priced_says_why_beside_the_others():
-    found = compare(synthetic_source(**SMALL), devices("rtx-4090", "alveo-u250"))
+    found = compare(pricer_of(SMALL), devices("rtx-4090", "alveo-u250"))
     assert found.rows[1].forecast is None
     assert "cannot train" in found.rows[1].reason
-    too_big = compare(synthetic_source(**BIG), devices("rtx-4090", "h200-141gb-sxm"))
+    too_big = compare(pricer_of(BIG), devices("rtx-4090", "h200-141gb-sxm"))
     assert too_big.rows[0].reason.startswith("does not fit")
     with pytest.raises(UnsupportedError):
-        compare(synthetic_source(**SMALL), devices("alveo-u250"))
+        compare(pricer_of(SMALL), devices("alveo-u250"))
     with pytest.raises(InputError):
-        compare(synthetic_source(**SMALL), [])
+        compare(pricer_of(SMALL), [])
 
 
 def test_every_flag_of_a_strategy_is_asked_through_the_api():

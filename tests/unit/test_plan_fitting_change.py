@@ -16,8 +16,11 @@ from gpuwise.cli.main import main
 from gpuwise.errors import DoesNotFitError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange, fitting_change
+from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
+from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.fit.fit import fit
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Strategy
 from gpuwise.trace.presets import load_preset
 
@@ -39,7 +42,7 @@ def asked_of(
     source = source or synthetic_source(**BIG)
     host = None if host_gib is None else int(host_gib * GIB)
     asked = asked or Strategy("amp-bf16", optimizer="adamw")
-    return fitting_change(FitProblem(source, asked, cluster, CATALOG, {}, host, job="j", **more))
+    return fitting_change(FitProblem(StepPricer(StepTraces(source)), asked, cluster, host, job="j", **more))
 
 
 def recorded(name: str):
@@ -80,11 +83,10 @@ def test_nothing_lighter_on_the_ladder_fits():
     """Held against the plain search: no technique of an earlier line alone makes it fit."""
     answer = asked_of(30)
     rows = fit(
-        synthetic_source(**BIG),
+        StepPricer(StepTraces(synthetic_source(**BIG))),
         Cluster(CATALOG.chip("rtx-4090"), memory_bytes=int(30 * GIB)),
-        catalog=CATALOG,
         precision="amp-bf16",
-        asked=Strategy("amp-bf16", optimizer="adamw"),
+        requested=Strategy("amp-bf16", optimizer="adamw"),
     ).rows
     fits = {row.technique for row in rows if row.largest_micro_batch and row.memory.device_bytes <= 0.95 * 30 * GIB}
     earlier = {"selective recompute", "full recompute", "optimizer in backward"}
@@ -114,13 +116,11 @@ def test_samples_are_shortened_last():
     cluster = Cluster(CATALOG.chip("rtx-3060-12gb"), memory_bytes=int(11.86 * GIB))
     long = fitting_change(
         FitProblem(
-            source,
+            StepPricer(StepTraces(source, sizes={"seq_len": 16384})),
             Strategy("amp-bf16"),
             cluster,
-            CATALOG,
-            {"seq_len": 16384},
             64 * GIB,
-            lambda length: source,
+            lambda length: StepTraces(source, sizes={"seq_len": length}),
             "llama2-7b",
             "rtx-3060",
         )

@@ -16,6 +16,7 @@ from gpuwise.hardware import Catalog
 from gpuwise.hardware.prices import OUTLIER_SHARE, is_outlier, median_prices, share_of_median
 from gpuwise.plan import NothingInside, Request
 from gpuwise.plan.file import load_plan, save_plan
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.report.plan import plan_report
 
@@ -26,7 +27,7 @@ REQUEST = Request(samples=10**9, global_batch=256)
 
 
 def planned(*offers, request=REQUEST):
-    return plan(synthetic_source(width=2048), request, offers, CATALOG)
+    return plan(StepTraces(synthetic_source(width=2048)), request, offers, CATALOG)
 
 
 def test_the_median_is_of_todays_prices_on_demand_of_whole_devices():

@@ -12,6 +12,7 @@ from gpuwise.hardware import Machine, load_catalog
 from gpuwise.plan import NothingInside, Request
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.economics.terms import Terms, bill, break_even_months
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.report.plan import plan_report
 
@@ -22,7 +23,7 @@ JOB = {"width": 2048}
 
 
 def planned(request: Request, *offers, **shape):
-    return plan(synthetic_source(**(shape or JOB)), request, offers, CATALOG)
+    return plan(StepTraces(synthetic_source(**(shape or JOB))), request, offers, CATALOG)
 
 
 @pytest.mark.parametrize(

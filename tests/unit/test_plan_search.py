@@ -12,8 +12,10 @@ from test_plan_synthetic import offer, synthetic_family, synthetic_source, synth
 
 from gpuwise.errors import DoesNotFitError, InputError, NoPlanError, UnsupportedError
 from gpuwise.hardware import Machine, load_catalog
-from gpuwise.plan import NothingInside, Request, pricing
-from gpuwise.plan.pricing import Pricer
+from gpuwise.plan import NothingInside, Request
+from gpuwise.plan.pricing import step
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.plan.space import legal
 from gpuwise.trace import CATEGORIES, Axis, build_family
@@ -24,7 +26,7 @@ BIG = {"width": 8192, "layers": 24}  # 1.6 G parameters: 26 GB of state
 
 
 def planned(request: Request, *offers, source=None, **shape):
-    return plan(source or synthetic_source(**(shape or SMALL)), request, offers, CATALOG)
+    return plan(StepTraces(source or synthetic_source(**(shape or SMALL))), request, offers, CATALOG)
 
 
 def test_plans_are_ranked_by_cost_and_each_strategy_meets_the_global_batch():
@@ -45,7 +47,7 @@ def test_plans_are_ranked_by_cost_and_each_strategy_meets_the_global_batch():
 
 
 def test_the_catalogs_offers_are_all_accounted_for():
-    found = plan(synthetic_source(**SMALL), Request(samples=10**8), CATALOG.offers, CATALOG)
+    found = plan(StepTraces(synthetic_source(**SMALL)), Request(samples=10**8), CATALOG.offers, CATALOG)
     assert found.considered == len(CATALOG.offers) + len(CATALOG.incomplete_offers)
     assert len(found.plans) + sum(r.count for r in found.rejected.values()) == found.considered
     assert len(found.plans) <= 12
@@ -90,17 +92,17 @@ def test_precision_follows_the_chip_and_pure_bf16_only_the_user():
 
 def test_a_variant_the_source_does_not_have_is_rejected_not_fatal():
     without = synthetic_source(without=("amp-bf16",), **SMALL)
-    found = plan(without, Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
+    found = plan(StepTraces(without), Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
     assert found.best.strategy.precision == "tf32"
     nothing = synthetic_source(without=("amp-bf16", "fp32", "amp-fp16"), **SMALL)
     with pytest.raises(UnsupportedError):
-        plan(nothing, Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
+        plan(StepTraces(nothing), Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
 
 
 def test_memory_is_the_reason_even_where_a_technique_has_no_trace():
     source = synthetic_source(without=("full", "fp32"), **BIG)
     with pytest.raises(DoesNotFitError, match="memory of none of 1 offers"):
-        plan(source, Request(samples=10**4), [offer("rtx-4090")], CATALOG)
+        plan(StepTraces(source), Request(samples=10**4), [offer("rtx-4090")], CATALOG)
 
 
 def test_some_headroom_is_left_where_it_can_be():
@@ -116,7 +118,7 @@ def test_a_program_that_changes_with_its_batch_is_planned_at_the_batch_it_is_kno
         family = build_family({(1,): trace}, (Axis("micro_batch", 1, 1, 0, exact_every=0),), {"micro_batch": 1})
         return replace(family, axes=()) if family else None
 
-    found = plan(source, Request(samples=10**6, global_batch=32), [offer()], CATALOG)
+    found = plan(StepTraces(source), Request(samples=10**6, global_batch=32), [offer()], CATALOG)
     assert found.best.strategy.micro_batch == 1
     assert found.best.strategy.accumulation == 32
 
@@ -316,13 +318,13 @@ def test_planning_needs_no_pytorch():
 
 def test_what_is_shown_has_its_memory_replayed_once_for_a_strategy_and_chip(monkeypatch):
     replays = []
-    counted = pricing.memory_forecast
+    counted = step.memory_forecast
 
     def watched(trace, cluster, **arguments):
         replays.append((trace.header.strategy, cluster.chip.id)) if arguments.get("replay", True) else None
         return counted(trace, cluster, **arguments)
 
-    monkeypatch.setattr(pricing, "memory_forecast", watched)
+    monkeypatch.setattr(step, "memory_forecast", watched)
     offers = [offer(usd_per_hour=1 + i / 10) for i in range(6)]
     found = planned(Request(samples=10**9), *offers, offer("h100-80gb-sxm", 3.0), width=2048)
     assert not any(p.forecast.memory.counted_only for p in found.plans)
@@ -331,7 +333,7 @@ def test_what_is_shown_has_its_memory_replayed_once_for_a_strategy_and_chip(monk
 
 
 def test_a_finalist_that_the_allocator_cannot_serve_gives_its_place_to_the_next(monkeypatch):
-    replayed = Pricer.replayed
+    replayed = StepPricer.replayed
 
     def none_on_the_4090(self, strategy, cluster):
         memory = replayed(self, strategy, cluster)
@@ -339,7 +341,7 @@ def test_a_finalist_that_the_allocator_cannot_serve_gives_its_place_to_the_next(
 
     offers = [offer(usd_per_hour=0.1), offer("h100-80gb-sxm", 3.0)]
     assert planned(Request(samples=10**9), *offers, width=2048).best.device == "rtx-4090"
-    monkeypatch.setattr(Pricer, "replayed", none_on_the_4090)
+    monkeypatch.setattr(StepPricer, "replayed", none_on_the_4090)
     found = planned(Request(samples=10**9), *offers, width=2048)
     assert [p.device for p in found.plans] == ["h100-80gb-sxm"]
     assert found.rejected["does not fit in memory"].count == 1
@@ -350,14 +352,14 @@ def test_a_finalist_that_the_allocator_cannot_serve_gives_its_place_to_the_next(
 
 def test_a_finalist_takes_a_smaller_micro_batch_where_the_allocator_leaves_little(monkeypatch):
     counted = planned(Request(samples=10**6, global_batch=4096, limit=None), offer(), width=2048).best
-    replayed = Pricer.replayed
+    replayed = StepPricer.replayed
 
     def a_third_more(self, strategy, cluster):
         memory = replayed(self, strategy, cluster)
         needed = memory.device_bytes * 4 // 3
         return replace(memory, device_bytes=needed, fits=needed <= memory.capacity_bytes)
 
-    monkeypatch.setattr(Pricer, "replayed", a_third_more)
+    monkeypatch.setattr(StepPricer, "replayed", a_third_more)
     best = planned(Request(samples=10**6, global_batch=4096, limit=None), offer(), width=2048).best
     assert best.strategy != counted.strategy
     assert best.forecast.memory.device_bytes <= 0.95 * best.forecast.memory.capacity_bytes
@@ -377,6 +379,6 @@ def test_selective_recomputation_is_tried_where_it_is_recorded():
     assert legal.recomputes_for("full") == ["full"]
     request = Request(samples=10**6, global_batch=1024)
     small = offer("a100-40gb-sxm")  # where memory is short
-    assert plan(layers_kept, request, [small], CATALOG).best.strategy.recompute == "selective"
+    assert plan(StepTraces(layers_kept), request, [small], CATALOG).best.strategy.recompute == "selective"
     without = synthetic_source(without=("selective",), **BIG)
-    assert plan(without, request, [small], CATALOG).best.strategy.recompute != "selective"
+    assert plan(StepTraces(without), request, [small], CATALOG).best.strategy.recompute != "selective"

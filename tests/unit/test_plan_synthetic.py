@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import Offer
 from gpuwise.hardware.types import Source
-from gpuwise.plan.types import TraceSource
 from gpuwise.strategy import Strategy
 from gpuwise.trace import BEFORE, Axis, Header, Operations, OperationSequence, Storages, Trace, TraceFamily, build_family
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES
@@ -97,7 +98,7 @@ def synthetic_family(strategy: Strategy, **shape: int) -> TraceFamily:
     return family
 
 
-def synthetic_source(*, without: tuple[str, ...] = (), unit: str = "sample", **shape: int) -> TraceSource:
+def synthetic_source(*, without: tuple[str, ...] = (), unit: str = "sample", **shape: int) -> Callable[[Strategy], TraceFamily]:
     """A source of the synthetic job; `without`: precisions or recomputes it does not have."""
 
     def source(strategy: Strategy) -> TraceFamily:

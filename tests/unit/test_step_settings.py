@@ -17,6 +17,7 @@ from gpuwise.cli.main import main
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.plan import load_plan, save_plan
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.plan.types import Request
 from gpuwise.strategy import Strategy
@@ -80,7 +81,7 @@ def test_an_unknown_setting_is_refused_by_every_verb():
 def planned(**wanted: object):
     source = synthetic_source(width=512, layers=3)
     catalog = load_catalog()
-    return plan(source, Request(samples=10**6, on=("rtx-4090",), **wanted), catalog.offers, catalog)
+    return plan(StepTraces(source), Request(samples=10**6, on=("rtx-4090",), **wanted), catalog.offers, catalog)
 
 
 def test_a_plan_has_the_techniques_that_were_asked_for_and_its_file_keeps_them(tmp_path: Path):

@@ -121,6 +121,14 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     return device
 
 
+def spec_with_links(text: str, catalog: Catalog) -> DeviceSpec:
+    """What a text names, with the links that a forecast takes: those of its cheapest offer."""
+    spec = parse_device(text, catalog=catalog)
+    if spec.cluster.machines > 1:
+        return spec
+    return replace(spec, cluster=Device(spec, spec.cluster.devices_per_machine, catalog).cluster)
+
+
 def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:
     """The cheapest on-demand offer of exactly `count` of a chip; a stale price only where there is no other.
 

@@ -1,10 +1,9 @@
-"""What would fit where something does not: gpuwise.plan.fit.change asked for a job's source and a device."""
+"""What would fit where something does not: gpuwise.plan.fit.change_search for a job's source and a device."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
 
 from gpuwise.api.devices import Device
 from gpuwise.api.source import StepSource
@@ -12,18 +11,20 @@ from gpuwise.api.sources import SavedSource, source_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange, fitting_change
-from gpuwise.plan.types import TraceSource
+from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
+from gpuwise.plan.fit.change_search import fitting_change
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Strategy
 
 
-def fitting_change_of(source: StepSource, device: Device, asked: Strategy) -> FittingChange | NoFittingChange | None:
+def fitting_change_of(source: StepSource, device: Device, requested: Strategy) -> FittingChange | NoFittingChange | None:
     """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
     if device.machines > 1:
         return None
     try:
         return fitting_change(
-            fit_problem_of(source, device.cluster, asked, device.catalog, target=device.target, host_bytes=host_bytes(device))
+            fit_problem_of(source, device.cluster, requested, target=device.target, host_bytes=host_bytes(device))
         )
     except GpuwiseError as error:
         warnings.warn(f"what would fit is not known: {error.what}", stacklevel=2)
@@ -31,15 +32,13 @@ def fitting_change_of(source: StepSource, device: Device, asked: Strategy) -> Fi
 
 
 def fit_problem_of(
-    source: StepSource, cluster: Cluster, asked: Strategy, catalog: Catalog, *, target: str, host_bytes: int | None
+    source: StepSource, cluster: Cluster, requested: Strategy, *, target: str, host_bytes: int | None
 ) -> FitProblem:
     """The FitProblem for a source."""
     return FitProblem(
-        partial(source, target=target),
-        asked,
+        StepPricer(source.traces(target)),
+        requested,
         cluster,
-        catalog,
-        source.sizes,
         host_bytes,
         at_other_lengths(source, target),
         source.argument,
@@ -47,14 +46,13 @@ def fit_problem_of(
     )
 
 
-def at_other_lengths(source: StepSource, target: str) -> Callable[[int], TraceSource] | None:
+def at_other_lengths(source: StepSource, target: str) -> Callable[[int], StepTraces] | None:
     """The job's traces at another sequence length. None for a saved trace and a Job object, which have one."""
     if isinstance(source, SavedSource) or not source.argument:
         return None
 
-    def with_seq_len(length: int) -> TraceSource:
-        sizes = {**source.sizes, "seq_len": length}
-        return partial(source_of(source.argument, **sizes), target=target)
+    def with_seq_len(length: int) -> StepTraces:
+        return source_of(source.argument, **{**source.sizes, "seq_len": length}).traces(target)
 
     return with_seq_len
 

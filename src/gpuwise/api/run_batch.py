@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import target_of
@@ -14,7 +13,8 @@ from gpuwise.hardware import Chip
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note
 from gpuwise.notes.run import assumed_batch_of_run
-from gpuwise.plan.pricing import Pricer
+from gpuwise.plan.pricing.largest import largest_of
+from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
 from gpuwise.step_settings import RunSettings
@@ -76,15 +76,16 @@ def batch_in_memory(
     if {"micro_batch", "accumulate"} & set(given) or batch <= usual or named.optimizer_in_backward:
         return named
     ladder = [named.but(micro_batch=n, accumulation=batch // n if job.step is None else 1) for n in legal.micro_batches(batch)]
-    pricer = Pricer(partial(source, target=target_of(chip)), optimizer=named.optimizer, mode=named.mode)
+    pricer = StepPricer(source.traces(target_of(chip)))
     try:
-        family = pricer.family(named)
+        family = pricer.traces.family(named)
         if family.header.own_step:
             ladder = [each.but(accumulation=1) for each in ladder]
-        known = [each for each in ladder if family.covers({"micro_batch": each.micro_batch})]
-        found = pricer.largest(known, Cluster(chip, memory_bytes=capacity_bytes)) if known else None
+        covered = [each for each in ladder if family.covers({"micro_batch": each.micro_batch})]
+        cluster = Cluster(chip, memory_bytes=capacity_bytes)
+        largest = largest_of(pricer, covered, cluster, memory=pricer.replayed) if covered else None
     except GpuwiseError:
-        found = None
-    if found is not None:
-        return found.strategy
+        largest = None
+    if largest is not None:
+        return largest
     return max((each for each in ladder if each.micro_batch <= usual), key=lambda each: each.micro_batch)

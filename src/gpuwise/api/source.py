@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from functools import partial
 
 from gpuwise.notes import Note
 from gpuwise.notes.job import forward_alone
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.strategy import Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
-from gpuwise.trace.update.compose import compose_update
 
 
 class StepSource(ABC):
@@ -26,24 +25,41 @@ class StepSource(ABC):
 
     def __init__(self, name: str, argument: str, sizes: dict[str, int]):
         self.name, self.argument, self.sizes = name, argument, sizes
-        self._families: dict[tuple[Strategy, str], TraceFamily] = {}
+        self._traces: dict[tuple[str, bool], StepTraces] = {}
 
-    def __call__(self, strategy: Strategy, *, target: str = "accelerator") -> TraceFamily:
-        """Raises UnsupportedError or MissingDependencyError where the variant cannot be had.
+    def traces(self, target: str = "accelerator") -> StepTraces:
+        """The job's traces for many strategies, taken from families.
 
         target: whose kernels are traced, "accelerator", "pre-ampere" or "cpu"; a recording keeps its own.
         """
-        variant = strategy.variant
-        key = (variant, target)
-        if key not in self._families:
-            family = compose_update(partial(self.find, target=target), variant, on_cpu=target == "cpu")
-            self._families[key] = replace(family, header=self.unanswered(family.header))
-        return self._families[key]
+        return self._kept_traces(target, single=False)
+
+    def step_traces(self, target: str = "accelerator") -> StepTraces:
+        """The job's traces for a few strategies: each is one recording, where a family is several."""
+        return self._kept_traces(target, single=True)
+
+    def _kept_traces(self, target: str, *, single: bool) -> StepTraces:
+        def family(variant: Strategy) -> TraceFamily:
+            recorded = self.find(variant, target)
+            return replace(recorded, header=self._answered(recorded.header))
+
+        def step(strategy: Strategy) -> Trace:
+            recorded = self.step(strategy, target)
+            return replace(recorded, header=self._answered(recorded.header))
+
+        if (target, single) not in self._traces:
+            self._traces[target, single] = StepTraces(
+                family, record_step=step if single else None, sizes=self.sizes, on_cpu=target == "cpu"
+            )
+        return self._traces[target, single]
+
+    def __call__(self, strategy: Strategy, *, target: str = "accelerator") -> TraceFamily:
+        """The family of a variant. Raises UnsupportedError or MissingDependencyError where it cannot be had."""
+        return self.traces(target).family(strategy.variant)
 
     def trace(self, strategy: Strategy, *, target: str = "accelerator") -> Trace:
         """The Trace of this strategy, on one device, at the user's sizes."""
-        trace = compose_update(partial(self.step, target=target), strategy.but(mesh=Mesh()), on_cpu=target == "cpu")
-        return replace(trace, header=self.unanswered(trace.header))
+        return self.step_traces(target).step(strategy)
 
     @abstractmethod
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
@@ -58,7 +74,7 @@ class StepSource(ABC):
         """The source for the CPU of this machine; itself, unless what it answers with has kernels of another device."""
         return self
 
-    def unanswered(self, header: Header) -> Header:
+    def _answered(self, header: Header) -> Header:
         """The header without the assumptions that the user's sizes replace. Of a forward pass it is also without the optimizer,
         and with a note on what inference leaves out."""
         flags = {f"--{name.replace('_', '-')}" for name in self.sizes}

@@ -12,6 +12,7 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.notes.job import attention_of_newer_gpus
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.step_settings import Techniques, settings_of
 from gpuwise.strategy import PRECISIONS, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one, load
@@ -90,12 +91,13 @@ class PresetSource(StepSource):
         """From here on only recordings answer, if there are any for what the user pinned: a precision, and techniques."""
         names = [precision] if precision else [name for name in PRECISIONS if name != "tf32"]
         wanted = wanted or Strategy()
+        self._traces.clear()
         self.recorded_only = True
         self.recorded_only = any(self._answers(wanted.but(precision=name)) for name in names)
 
     def _answers(self, strategy: Strategy) -> bool:
         try:
-            self(strategy)
+            StepTraces(lambda variant: self.find(variant, "accelerator")).family(strategy)
         except UnsupportedError:
             return False
         return True

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
-from gpuwise.api.devices import device_of
+from gpuwise.api.devices import device_of, spec_with_links, target_of
 from gpuwise.api.fitting import at_other_lengths, fitting_change_of
 from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.sources import PresetSource, SavedSource, StepSource, source_of
@@ -19,6 +18,8 @@ from gpuwise.hardware.names import split_device
 from gpuwise.notes import Note
 from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.step_settings import (
     DeviceSettings,
     ForecastSettings,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from gpuwise.plan.fit.types import FitResult
     from gpuwise.plan.types import PlanResult
     from gpuwise.results.installation import Installation
-    from gpuwise.trace import TraceFamily
 
 # Operations of a step (two micro-batches) up to which a job is traced a second time unasked. Counted, not timed, so that
 # every machine gives the same answer: see benchmarks/record_speed.py for how many a second are recorded.
@@ -117,16 +117,14 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     device = device_of(on, catalog, mesh=mesh)
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
-    traces = partial(source, target=device.target)
+    traces = source.traces(device.target)
     result = find_fit(
-        traces,
+        StepPricer(traces, catalog=catalog),
         device.cluster,
-        catalog=catalog,
-        asked=strategy_of(asked),
+        requested=strategy_of(asked),
         precision=asked.get("precision"),
         micro_batch=asked.get("micro_batch"),
-        sizes=source.sizes,
-        at_hand=None if every_technique else _at_hand(source, traces),
+        recordable=None if every_technique else _recordable(source, traces),
     )
     if not result.fits or (result.largest_micro_batch or 0) < asked.get("micro_batch", 0):
         result = replace(result, answer=fitting_change_of(source, device, result.rows[0].strategy))
@@ -147,15 +145,14 @@ def compare(
     strategy = strategy_of({**asked, "mode": mode})
     check_mode({**asked, "mode": mode})
     catalog = load_catalog()
-    devices = [parse_device(name, catalog=catalog) for name in _device_names(on)]
+    devices = [spec_with_links(name, catalog) for name in _device_names(on)]
     source = source_of(job, **sizes_of(asked))
     result = compare_devices(
-        source,
+        lambda chip: StepPricer(source.traces(target_of(chip)), catalog=catalog),
         devices,
-        asked=strategy,
+        requested=strategy,
         micro_batch=asked.get("micro_batch"),
         precision=asked.get("precision"),
-        sizes=source.sizes,
     )
     rows = [_with_answer(row, name, source, catalog) for row, name in zip(result.rows, _device_names(on), strict=True)]
     return replace(result, rows=tuple(rows), assumption_notes=of_a_step(result.assumption_notes))
@@ -250,7 +247,7 @@ def plan(
     if here is not None and here.chip.kind == "cpu" and _names_here(on):
         price = own_price(source, here.chip, here.host_memory_bytes)
     return search(
-        source,
+        source.traces(),
         request,
         catalog.offers,
         catalog,
@@ -272,7 +269,7 @@ def doctor() -> Installation:
     return inspect_installation(load_catalog())
 
 
-def _at_hand(source: StepSource, traces: Callable[[Strategy], TraceFamily]) -> Callable[[Strategy, Strategy], bool] | None:
+def _recordable(source: StepSource, traces: StepTraces) -> Callable[[Strategy, Strategy], bool] | None:
     """Which variants of a job are looked at unasked: recorded ones, and full recomputation where tracing takes a moment."""
     if isinstance(source, SavedSource):
         return None
@@ -283,7 +280,7 @@ def _at_hand(source: StepSource, traces: Callable[[Strategy], TraceFamily]) -> C
     def worth_it(variant: Strategy, asked: Strategy) -> bool:
         if recorded(variant) or recorded(asked) or variant != asked.but(recompute="full"):
             return recorded(variant)
-        return len(traces(asked).sequence) <= _TRACED_AGAIN
+        return len(traces.family(asked).sequence) <= _TRACED_AGAIN
 
     return worth_it
 

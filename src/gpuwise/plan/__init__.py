@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.compare import CompareRow, Comparison
     from gpuwise.plan.file import load_plan, save_plan
     from gpuwise.plan.fit.types import FitResult, FitRow
-    from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request, TraceSource
+    from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request
 
 __getattr__ = lazily(
     __name__,
@@ -19,7 +19,7 @@ __getattr__ = lazily(
         "compare": ("CompareRow", "Comparison"),
         "file": ("load_plan", "save_plan"),
         "fit.types": ("FitResult", "FitRow"),
-        "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request", "TraceSource"),
+        "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request"),
     },
 )
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "PlanResult",
     "Rejection",
     "Request",
-    "TraceSource",
     "load_plan",
     "save_plan",
 ]

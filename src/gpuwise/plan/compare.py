@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec
+from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.notes.step import assumed_for_device, compared_in_another_precision
-from gpuwise.plan.pricing import Pricer
+from gpuwise.plan.pricing.largest import largest_micro_batch
+from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.reasons import why_faster
 from gpuwise.plan.space import legal
-from gpuwise.plan.types import TraceSource
 from gpuwise.printed import Printed
 from gpuwise.strategy import Mesh, Strategy
 
@@ -46,7 +47,7 @@ class CompareRow:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Printed):
-    """Rows in the order asked; baseline: the slowest, which speed-ups are against."""
+    """Rows in the order requested; baseline: the slowest, which speed-ups are against."""
 
     job: str
     baseline: str
@@ -70,26 +71,25 @@ class Comparison(Printed):
 
 
 def compare(
-    source: TraceSource,
+    pricer_of: Callable[[Chip], StepPricer],
     devices: Sequence[DeviceSpec],
     *,
-    asked: Strategy | None = None,
+    requested: Strategy | None = None,
     micro_batch: int | None = None,
     precision: str | None = None,
-    sizes: Mapping[str, int] | None = None,
 ) -> Comparison:
     """Forecasts of a job on each device.
 
     Arguments:
-        asked: everything but the micro-batch and the precision.
+        pricer_of: the job's pricer for a chip.
+        requested: everything but the micro-batch and the precision.
         micro_batch: of each device; where not given, the largest power of two (up to 256) that fits each.
         precision: where not given, or not supported by a device, the best that the device supports; the row says so.
     Raises UnsupportedError where no device can be priced, and InputError where none is given.
     """
     if not devices:
         raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
-    wanted = asked or Strategy()
-    pricer = Pricer(source, sizes=sizes or {}, optimizer=wanted.optimizer, mode=wanted.mode)
+    requested = requested or Strategy()
     assumptions = [note for device in devices for note in device.assumed]
     results: dict[int, Forecast | GpuwiseError] = {}
     # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
@@ -98,9 +98,9 @@ def compare(
         fallback = min(others, default=_UNKNOWN_MEMORY_MICRO_BATCH)
         try:
             results[i] = _forecast(
-                pricer,
+                pricer_of(devices[i].chip),
                 devices[i],
-                wanted,
+                requested,
                 precision=precision,
                 micro_batch=micro_batch,
                 fallback=fallback,
@@ -146,9 +146,9 @@ def _assumed(forecasts: Sequence[Forecast]) -> list[Note]:
 
 
 def _forecast(
-    pricer: Pricer,
+    pricer: StepPricer,
     device: DeviceSpec,
-    wanted: Strategy,
+    requested: Strategy,
     *,
     precision: str | None,
     micro_batch: int | None,
@@ -159,17 +159,17 @@ def _forecast(
     chip = cluster.chip
     if cluster.machines > 1:
         raise UnsupportedError(f"{chip.id} on {cluster.machines} machines is not compared yet.", ["ask for one machine"])
-    check_can_run(chip, mode=wanted.mode)
-    choices = legal.precisions_for(chip, precision, mode=wanted.mode)
+    check_can_run(chip, mode=requested.mode)
+    choices = legal.precisions_for(chip, precision, mode=requested.mode)
     if not choices:
-        choices = legal.precisions_for(chip, mode=wanted.mode)
+        choices = legal.precisions_for(chip, mode=requested.mode)
         if precision and choices:
             assumptions.append(compared_in_another_precision(device=chip.id, precision=precision, instead=choices[0]))
-    strategy = wanted.but(mesh=Mesh(dp_replicate=cluster.devices))
+    strategy = requested.but(mesh=Mesh(dp_replicate=cluster.devices))
     problem: GpuwiseError | None = None
     for choice in choices:
         try:
-            pricer.family(strategy.but(precision=choice))
+            pricer.traces.family(strategy.but(precision=choice))
         except (UnsupportedError, MissingDependencyError) as error:
             problem = problem or error
             continue
@@ -184,9 +184,9 @@ def _forecast(
     raise problem or UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
 
 
-def _micro_batch(pricer: Pricer, strategy: Strategy, cluster: Cluster, fallback: int) -> int:
+def _micro_batch(pricer: StepPricer, strategy: Strategy, cluster: Cluster, fallback: int) -> int:
     """The largest power of two that fits, up to a limit; the fallback where memory is unknown."""
     if cluster.capacity_bytes is None:
         return fallback
-    largest = pricer.largest_micro_batch(strategy, cluster, most=_MOST_MICRO_BATCH) or 1
+    largest = largest_micro_batch(pricer, strategy, cluster, most=_MOST_MICRO_BATCH) or 1
     return 1 << (largest.bit_length() - 1)

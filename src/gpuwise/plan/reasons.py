@@ -13,7 +13,7 @@ from gpuwise.notes.plan import times
 from gpuwise.plan.buying.candidates import Candidate, doubled_interruptions
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.economics import terms as economics
-from gpuwise.plan.pricing import HEADROOM
+from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.selection import best_at_usual_price, money_times_time
 from gpuwise.plan.types import Plan, Request, describe
 from gpuwise.units import format_duration, format_usd

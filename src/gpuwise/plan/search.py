@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.inputs import DataPipeline
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.prices import median_prices, share_of_median
@@ -19,14 +20,17 @@ from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.cpu.choice import CpuChoice, Price
 from gpuwise.plan.cpu.this_cpu import choices_here
 from gpuwise.plan.economics import terms as economics
-from gpuwise.plan.fit.change import FitProblem, FittingChange, fitting_change
-from gpuwise.plan.pricing import Constraints, NoStrategy, Pricer, has_headroom
+from gpuwise.plan.fit.change import FitProblem, FittingChange
+from gpuwise.plan.fit.change_search import fitting_change
+from gpuwise.plan.pricing.step import StepPricer, has_headroom
+from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, rank_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, assumed_global_batch
-from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, TraceSource, own_machines
+from gpuwise.plan.space.strategies import Constraints, NoStrategy, StrategySearch
+from gpuwise.plan.types import NothingInside, Plan, PlanResult, Request, own_machines
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.trace.header import Header
@@ -36,19 +40,19 @@ _NO_MEMORY = rejections.out_of_memory()
 
 
 def plan(
-    source: TraceSource,
+    traces: StepTraces,
     request: Request,
     offers: Sequence[Offer],
     catalog: Catalog,
     *,
     own: Price | None = None,
     compiler: bool = True,
-    with_seq_len: Callable[[int], TraceSource] | None = None,
+    with_seq_len: Callable[[int], StepTraces] | None = None,
 ) -> PlanResult:
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments:
-        source: gives the job's traces; the only way this function learns about the job.
+        traces: of the job, the only way this function learns about it.
         offers: what can be rented; request.own and request.here are added.
         own: prices with the kernels of this machine's CPU, to choose its settings by; None: as every device's.
         compiler: whether there is one here for torch.compile.
@@ -56,10 +60,9 @@ def plan(
     Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
     way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
     """
-    pricer = Pricer(
-        source, sizes=request.sizes, catalog=catalog, loader_samples_per_s=request.loader_samples_per_s, replay=False
-    )
-    header = pricer.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"], request.techniques)
+    pricer = StepPricer(traces, catalog=catalog, data=DataPipeline(request.loader_samples_per_s))
+    strategies = StrategySearch(pricer)
+    header = traces.header([request.precision] if request.precision else ["amp-bf16", "fp32", "amp-fp16"], request.techniques)
     samples, assumptions = request.length.total_samples(header)
     global_batch, exact = request.global_batch, True
     if global_batch is None:
@@ -73,7 +76,7 @@ def plan(
     key_of = {item.offer: item.key for item in considered if isinstance(item, Candidate)}
 
     def search(item: Candidate) -> Forecast | NoStrategy:
-        return _best(pricer, item, request, global_batch, exact=exact)
+        return _best(strategies, item, request, global_batch, exact=exact)
 
     best = {key: search(item) for key, item in by_key.items()}
     medians = median_prices(catalog.offers)
@@ -98,7 +101,7 @@ def plan(
         unsettled = {key_of[plan.offer] for plan in chosen} - settled
         if not unsettled:
             break
-        best |= {key: _settled(pricer, by_key[key], best[key], search) for key in unsettled}
+        best |= {key: _settled(strategies, by_key[key], best[key], search) for key in unsettled}
         settled |= unsettled
     if request.on is None:
         for row in catalog.incomplete_offers:
@@ -107,7 +110,7 @@ def plan(
     if not found:
         answer = None
         if any(isinstance(each, NoStrategy) and each.reason == _NO_MEMORY for each in best.values()):
-            answer = _what_would_fit(source, request, by_key, best, catalog, with_seq_len)
+            answer = _what_would_fit(pricer, request, by_key, best, with_seq_len)
         raise _nothing(header.job, request, rejected, answer)
     if not inside:
         current = [plan for plan in found if request.stale or not plan.offer.stale]
@@ -178,18 +181,23 @@ def _plans(
 
 
 def _settled(
-    pricer: Pricer, item: Candidate, found: Forecast | NoStrategy, search: Callable[[Candidate], Forecast | NoStrategy]
+    strategies: StrategySearch,
+    item: Candidate,
+    found: Forecast | NoStrategy,
+    search: Callable[[Candidate], Forecast | NoStrategy],
 ) -> Forecast | NoStrategy:
     """What was found on a cluster with its memory replayed; found again, by replays, where little or nothing is left."""
     assert isinstance(found, Forecast)  # it was to be shown
-    memory = pricer.replayed(found.strategy, item.cluster)
+    memory = strategies.pricer.replayed(found.strategy, item.cluster)
     if has_headroom(memory):
         return replace(found, memory=memory)
-    pricer.replays.add(item.cluster)
+    strategies.exact_on.add(item.cluster)
     return search(item)
 
 
-def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, *, exact: bool) -> Forecast | NoStrategy:
+def _best(
+    strategies: StrategySearch, item: Candidate, request: Request, global_batch: int, *, exact: bool
+) -> Forecast | NoStrategy:
     cluster = item.cluster
     batch = legal.batch_for(
         global_batch, devices=cluster.devices, micro_batch=request.micro_batch, accumulate=request.accumulate, exact=exact
@@ -202,13 +210,13 @@ def _best(pricer: Pricer, item: Candidate, request: Request, global_batch: int, 
         batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques, exact=exact
     )
     try:
-        found = pricer.best(cluster, constraints)
+        found = strategies.best(cluster, constraints)
         # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
         while (
             isinstance(found, NoStrategy) and request.techniques.optimizer_in_backward and not exact and batch > cluster.devices
         ):
             batch = max(1, batch // cluster.devices // 2) * cluster.devices
-            found = pricer.best(cluster, replace(constraints, global_batch=batch))
+            found = strategies.best(cluster, replace(constraints, global_batch=batch))
         return found
     except GpuwiseError as error:
         return NoStrategy(rejections.cannot_be_priced(), error.what)
@@ -269,19 +277,18 @@ def _plan(
 
 
 def _what_would_fit(
-    source: TraceSource,
+    pricer: StepPricer,
     request: Request,
     by_key: Mapping[Key, Candidate],
     best: Mapping[Key, Forecast | NoStrategy],
-    catalog: Catalog,
-    with_seq_len: Callable[[int], TraceSource] | None,
+    with_seq_len: Callable[[int], StepTraces] | None,
 ) -> tuple[Candidate, FittingChange] | None:
     """The smallest change that fits the candidate which lacks the least memory."""
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
     nearest = by_key[min(short, key=lambda key: (short[key].shortfall_bytes, str(by_key[key])))]
     cluster = nearest.cluster
     for precision in legal.precisions_for(cluster.chip, request.precision):
-        asked = request.techniques.but(
+        requested = request.techniques.but(
             precision=precision,
             recompute=request.recompute or "none",
             micro_batch=request.micro_batch or 1,
@@ -289,11 +296,9 @@ def _what_would_fit(
             mesh=Mesh(dp_replicate=cluster.devices),
         )
         problem = FitProblem(
-            source,
-            asked,
+            StepPricer(pricer.traces, catalog=pricer.catalog),
+            requested,
             cluster,
-            catalog,
-            request.sizes,
             nearest.offer.host_memory_bytes,
             with_seq_len,
             request.job_argument,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,15 +17,7 @@ from gpuwise.plan.economics.terms import USD_PER_KWH, YEAR_S
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, HostSettings, Strategy
-from gpuwise.trace.family import TraceFamily
 from gpuwise.units import format_duration, format_usd
-
-TraceSource = Callable[[Strategy], TraceFamily]
-"""Gives the family recorded under a strategy's precision, recompute, optimizer and mode (its other fields are ignored).
-
-Raises UnsupportedError or MissingDependencyError where that variant cannot be had.
-"""
-
 
 _CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
 # More than these is a slip of the hand. Interruptions: one a minute.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.fit.types import FitResult, FitRow
-from gpuwise.plan.space.micro_batch import MOST_MICRO_BATCH
+from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH
 from gpuwise.report.answer import answer_report
 from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration

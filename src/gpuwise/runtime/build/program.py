@@ -157,7 +157,9 @@ class Program:
         if self.strategy.offload != "none":
             return []
         updated = {id(p) for p in self._updated}
-        return [name for name, p in self.model.named_parameters() if id(p) not in updated and p.grad is not None and p.grad.any()]
+        return [
+            name for name, p in self.model.named_parameters() if id(p) not in updated and p.grad is not None and p.grad.any()
+        ]
 
     def names_of_updated(self) -> dict[int, str]:
         """Names of what the optimizer updates, parameters or their copies in host memory, by id."""

@@ -1,0 +1,220 @@
+"""The search for the smallest change that makes a job fit a device, in a fixed order.
+
+The order is by how much a change touches the training. First come smaller micro-batches that are accumulated, recomputation,
+another way to update, and offloading to host memory: they train the same. Then optimizer state in 8 and 4 bits, then LoRA,
+LoRA on weights in 16 bits, and QLoRA, each with and without recomputation. Where nothing fits, the same again with half the
+sequence, and so on. A variant that was not recorded is traced only where what is known of the job leaves it a chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuwise.cost.forecast import Forecast, MemoryForecast
+from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
+from gpuwise.plan.fit.techniques import Technique, techniques
+from gpuwise.plan.pricing.largest import largest_of
+from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom
+from gpuwise.step_settings import flags_of, job_word
+from gpuwise.strategy import Strategy
+from gpuwise.trace.memory import live_bytes
+from gpuwise.trace.tables import CATEGORIES
+from gpuwise.units import format_bytes
+
+FULL, BACKWARD = "full recompute", "optimizer in backward"
+OPTIMIZER, PARAMETERS = "offload of the optimizer", "offload of parameters"
+# Each line from the smallest change to what frees most. Where the last of a line does not fit, none of it is tried.
+TRAINING: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("selective recompute",), (FULL,)),
+    (("fused optimizer kernels",), (BACKWARD,), (FULL, BACKWARD)),
+    ((OPTIMIZER,), (FULL, OPTIMIZER)),
+    ((PARAMETERS,), (FULL, PARAMETERS)),
+    (("8-bit Adam",), (FULL, "8-bit Adam")),
+    (("4-bit Adam",), (FULL, "4-bit Adam")),
+    (("LoRA",), (FULL, "LoRA")),
+    (("LoRA", "precision bf16"), (FULL, "LoRA", "precision bf16")),
+    (("QLoRA",), (FULL, "QLoRA")),
+)
+INFERENCE: tuple[tuple[tuple[str, ...], ...], ...] = ((("precision amp-bf16",),), (("precision bf16",),))
+SHORTEST_SEQUENCE = 128
+# What is left of the activations of the plain step in one with adapters, at least: assumed, to spare tracings that cannot fit.
+LEAST_ACTIVATIONS = 0.8
+QLORA_BYTES_A_PARAMETER = 0.5
+_STATE = tuple(CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state"))
+_NOT_HAD = (UnsupportedError, MissingDependencyError, InputError)
+
+
+def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
+    """The smallest change of what is requested that fits the cluster. Raises what tracing the job as requested raises."""
+    search = _ChangeSearch(problem, {})
+    change, not_tried = search.first(), search.not_tried
+    length = longest = search.header.sizes.get("seq_len")
+    while change is None and problem.with_seq_len is not None and length is not None and length // 2 >= SHORTEST_SEQUENCE:
+        length //= 2
+        try:
+            pricer = StepPricer(problem.with_seq_len(length), catalog=problem.pricer.catalog, data=problem.pricer.data)
+            change = _ChangeSearch(replace(problem, pricer=pricer), not_tried, longest=longest).first()
+        except (JobError, *_NOT_HAD) as error:
+            not_tried.setdefault(error.what, []).append("shorter samples")
+            break
+    if change is not None:
+        return change
+    return NoFittingChange(tuple(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in not_tried.items()))
+
+
+class _ChangeSearch:
+    """The search at one length of the samples.
+
+    Attributes:
+        header: of the job as requested, at a micro-batch of one.
+        not_tried: names of changes by why they could not be had.
+        longest: the length that is requested, None where samples have none.
+    """
+
+    def __init__(self, problem: FitProblem, not_tried: dict[str, list[str]], *, longest: int | None = None):
+        self.problem, self.pricer, self.not_tried = problem, problem.pricer, not_tried
+        requested, traces = problem.requested, problem.pricer.traces
+        optimizer = requested.optimizer or traces.family(requested).header.strategy.optimizer
+        self.header = traces.latest_trace(requested.but(micro_batch=1))[0].header
+        self.longest = longest or self.header.sizes.get("seq_len")
+        self.known = {each.name: each for each in techniques(requested.but(optimizer=optimizer), problem.cluster.chip)}
+        self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
+
+    def first(self) -> FittingChange | None:
+        shorter = self._fitting(())
+        if shorter is not None:
+            return shorter
+        for line in INFERENCE if self.problem.requested.mode == "infer" else TRAINING:
+            steps = [self._techniques(names) for names in line]
+            if all(not chosen for chosen in steps) or self._fitting(steps[-1]) is None:
+                continue
+            return next(answer for answer in map(self._fitting, steps) if answer is not None)
+        return None
+
+    def _techniques(self, names: tuple[str, ...]) -> tuple[Technique, ...]:
+        """Those that are not requested already."""
+        return tuple(self.known[name] for name in names if name in self.known)
+
+    def _fitting(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
+        """The largest part of the batch that fits with these techniques."""
+        if chosen not in self._answers:
+            self._answers[chosen] = self._find(chosen)
+        return self._answers[chosen]
+
+    def _find(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
+        strategy: Strategy | None = self.problem.requested
+        for technique in chosen:
+            strategy = None if strategy is None else technique.of(strategy)
+        if strategy is None:
+            return None
+        cluster = self.problem.cluster
+        try:
+            ladder = self._ladder(strategy)
+            fitting = largest_of(self.pricer, ladder, cluster, memory=self._memory) if ladder else None
+            if fitting is None or not self._leaves_headroom(fitting):
+                return None
+            return self._answer(self.pricer.forecast(fitting, cluster), chosen)
+        except _NOT_HAD as error:
+            if chosen and not isinstance(error, InputError):
+                self.not_tried.setdefault(error.what, []).append(chosen[-1].name)
+        return None
+
+    def _ladder(self, strategy: Strategy) -> list[Strategy]:
+        """The batch in ever larger micro-batches; empty where not even one sample fits."""
+        whole = strategy.micro_batch
+        if strategy.optimizer_in_backward or strategy.mode == "infer":
+            return [strategy]
+        if not self._may_fit(strategy.but(micro_batch=1, accumulation=1)):
+            return []
+        parts = [part for part in range(1, whole + 1) if whole % part == 0]
+        return [strategy.but(micro_batch=part, accumulation=whole * strategy.accumulation // part) for part in parts]
+
+    def _memory(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
+        """As the allocator serves it; counted where tensors alone leave no headroom."""
+        capacity = cluster.capacity_bytes
+        hopeless = capacity is not None and self.pricer.needed_bytes(strategy, cluster) > HEADROOM * capacity
+        return (self.pricer.counted if hopeless else self.pricer.replayed)(strategy, cluster)
+
+    def _leaves_headroom(self, strategy: Strategy) -> bool:
+        """False also where the memory of the device is not known."""
+        memory = self._memory(strategy, self.problem.cluster)
+        return bool(memory.fits) and has_headroom(memory)
+
+    def _may_fit(self, strategy: Strategy) -> bool:
+        """False where the tensors alone are too many: counted, or before a tracing the least that is known of them."""
+        cluster, host_bytes = self.problem.cluster, self.problem.host_bytes
+        if cluster.capacity_bytes is None:
+            return True
+        most = HEADROOM * cluster.capacity_bytes
+        if host_bytes is not None and self._on_host_bytes(strategy) > host_bytes:
+            missing = f"needs {format_bytes(self._on_host_bytes(strategy))} of host memory, of {format_bytes(host_bytes)}"
+            self.not_tried.setdefault(missing, []).append(f"offload of {strategy.offload}")
+            return False
+        if self._least_bytes(strategy) > most:
+            return False
+        return self.pricer.needed_bytes(strategy, cluster) <= most
+
+    def _least_bytes(self, strategy: Strategy) -> float:
+        """Bytes that adapters or visiting parameters need at least, from the trace of the plain step."""
+        if strategy.adapter == "none" and strategy.offload != "parameters":
+            return 0.0
+        plain = strategy.but(adapter="none", offload="none")
+        try:
+            trace = self.pricer.traces.latest_trace(plain)[0]
+        except _NOT_HAD:
+            return 0.0
+        storages = trace.storages
+        state = np.isin(storages.category, _STATE)
+        others = replace(trace, storages=replace(storages, size_bytes=np.where(state, 0, storages.size_bytes)))
+        parameter_bytes = float(storages.size_bytes[storages.category == CATEGORIES.index("parameter")].sum())
+        if strategy.offload == "parameters":
+            parameter_bytes = 0.0
+        elif strategy.adapter == "qlora":
+            parameter_bytes = QLORA_BYTES_A_PARAMETER * trace.header.parameters
+        # Autocast keeps 16-bit copies of weights that are trained, of frozen ones it does not.
+        copies = 2 * trace.header.parameters if strategy.precision.startswith("amp-") else 0
+        return parameter_bytes + LEAST_ACTIVATIONS * max(0, live_bytes(others).peak_bytes - copies)
+
+    def _on_host_bytes(self, strategy: Strategy) -> int:
+        """What offloading holds in host memory: parameters, their gradients and the optimizer's state, two moments in fp32."""
+        if strategy.offload == "none":
+            return 0
+        return 4 * self.header.parameters + 12 * self.header.trainable_parameters
+
+    def _answer(self, forecast: Forecast, chosen: tuple[Technique, ...]) -> FittingChange:
+        problem, strategy = self.problem, forecast.strategy
+        names = [technique.name for technique in chosen]
+        notes = [f"{technique.name}: {technique.note}" for technique in chosen if technique.note]
+        if strategy.micro_batch != problem.requested.micro_batch:
+            names.insert(0, f"micro-batch {strategy.micro_batch:,} x {strategy.accumulation:,}")
+        length = self.header.sizes.get("seq_len")
+        if length is not None and self.longest is not None and length < self.longest:
+            names.append(f"sequence length {length:,}")
+            notes.append(f"sequence length {length:,}: samples are shorter than {self.longest:,} tokens")
+        host_bytes = self._on_host_bytes(strategy)
+        if host_bytes:
+            notes.append(f"{format_bytes(host_bytes)} of host memory are needed")
+        changes = any(technique.changes_training for technique in chosen) or (length or 0) < (self.longest or 0)
+        flags, techniques_alone = flags_of(strategy), flags_of(strategy, without=("precision", "micro_batch", "accumulate"))
+        if strategy.precision != problem.requested.precision:
+            techniques_alone = f"{techniques_alone} --precision {strategy.precision}".strip()
+        sizes = self.pricer.traces.sizes
+        size_flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in sizes.items())
+        mesh, mode = strategy.mesh, " --mode infer" if strategy.mode == "infer" else ""
+        sharded = f" --mesh dp_shard={mesh.dp_shard}" if mesh.dp_shard > 1 else ""
+        job = job_word(problem.job)
+        return FittingChange(
+            tuple(names),
+            tuple(notes),
+            changes,
+            dict(sizes),
+            forecast,
+            host_bytes,
+            techniques_alone + size_flags,
+            f"gpuwise forecast {job} --on {problem.on} {flags}{size_flags}{sharded}{mode}",
+            "" if mode or mesh.devices > 1 else f"gpuwise train {job} {flags}{size_flags}",
+        )

@@ -1,0 +1,134 @@
+"""The largest micro-batch that a cluster holds: counted bytes bound it, then the allocator decides."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from gpuwise.cost.forecast import MemoryForecast
+from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.pricing.step import StepPricer, has_headroom
+from gpuwise.strategy import Strategy
+from gpuwise.trace.family import MOST_COUNTED
+
+MOST_MICRO_BATCH = 2**16
+# The share of a device that tensors can take whatever their fragments do. On a T4 tensors were 0.67 of what was reserved at
+# worst (docs/accuracy-memory.md, a step with eager attention); part of the rest can be given back.
+SURE_SHARE = 0.65
+
+
+def largest_of(
+    pricer: StepPricer,
+    ladder: Sequence[Strategy],
+    cluster: Cluster,
+    *,
+    memory: Callable[[Strategy, Cluster], MemoryForecast],
+) -> Strategy | None:
+    """The last strategy of a ladder that leaves headroom on a cluster, else the smallest that only just fits; None where
+    none fits.
+
+    Arguments:
+        ladder: strategies that make the same batch, ascending in micro-batch.
+        memory: `pricer.counted` or `pricer.replayed`.
+    """
+    end = len(ladder)
+    if cluster.capacity_bytes is not None and pricer.peak_bytes(ladder[-1]) > cluster.capacity_bytes:
+        end = bisect_right(ladder, cluster.capacity_bytes, key=pricer.peak_bytes)
+    tight = None
+    for strategy in reversed(ladder[:end]):
+        taken = memory(strategy, cluster)
+        if has_headroom(taken):
+            return strategy
+        if taken.fits:
+            tight = strategy
+    return tight
+
+
+def one_sample_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) -> bool:
+    """Whether one sample fits. False where the strategy cannot be traced.
+
+    Nothing is replayed where tensors take a share of the device that no fragments have been seen to exceed.
+    """
+    one, capacity = strategy.but(micro_batch=1), cluster.capacity_bytes
+    try:
+        if capacity is None or pricer.needed_bytes(one, cluster) <= SURE_SHARE * capacity:
+            return True
+        return pricer.fits(one, cluster)
+    except (UnsupportedError, MissingDependencyError, InputError):
+        return False
+
+
+def largest_counted(pricer: StepPricer, strategy: Strategy, cluster: Cluster, *, most: int = MOST_MICRO_BATCH) -> int | None:
+    """The largest micro-batch whose tensors fit a cluster, at most `most`: no allocator can fit more. None: not even one.
+
+    Live bytes at each position are linear in the batch, so their peak is convex: the line through two small batches lies
+    below it, and where that line meets the capacity is an upper bound.
+    """
+    capacity = cluster.capacity_bytes
+    if capacity is None:
+        return most
+
+    def needed(micro_batch: int) -> int:
+        try:
+            return pricer.needed_bytes(strategy.but(micro_batch=micro_batch), cluster)
+        except InputError:  # more than can be counted
+            return MOST_COUNTED
+
+    one = pricer.needed_bytes(strategy.but(micro_batch=1), cluster)
+    if one > capacity:
+        return None
+    if most == 1 or not pricer.traces.family(strategy).covers({"micro_batch": 2}):
+        return 1  # the program changes with the batch: it was recorded for one sample alone
+    slope = max(1, needed(2) - one)
+    low, high = 1, min(most, 2 + (capacity - one) // slope)
+    at_low, at_high = one, needed(high)
+    if at_high <= capacity:
+        return high
+    while high - low > 1:
+        line = low + (capacity - at_low) * (high - low) // (at_high - at_low)  # most often the answer: peaks grow straight
+        for probe in (line, line + 1, (low + high) // 2):
+            if low < probe < high:
+                at_probe = needed(probe)
+                if at_probe <= capacity:
+                    low, at_low = probe, at_probe
+                else:
+                    high, at_high = probe, at_probe
+    return low
+
+
+def largest_micro_batch(
+    pricer: StepPricer,
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    most: int = MOST_MICRO_BATCH,
+    expandable: bool = False,
+) -> int | None:
+    """The largest micro-batch that a cluster serves, at most `most`; None where it does not serve one sample."""
+    high = largest_counted(pricer, strategy, cluster, most=most)
+    if high is None:
+        return None
+
+    def fits(micro_batch: int) -> bool:
+        return pricer.fits(strategy.but(micro_batch=micro_batch), cluster, expandable=expandable)
+
+    if fits(high):
+        return high
+    low, step = 0, 1  # what is lost to fragments is little: look near the bound first
+    while not low and high > 1:
+        probe = max(1, high - step)
+        if fits(probe):
+            low = probe
+        else:
+            high, step = probe, 2 * step
+    return _last(fits, low, high - 1) if low else None
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number from low to high that fits; low is known to."""
+    high += 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,131 @@
+"""The traces of one job under many strategies: each recording is asked for once, each trace composed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.header import Header
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.data_parallel import data_parallel
+from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.trace.trace import Trace
+from gpuwise.trace.update.compose import compose_update
+
+NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
+
+RankTrace = tuple[Trace, Communication]
+"""What one rank does in a step, and what the ranks communicate."""
+
+Recording = TypeVar("Recording", Trace, TraceFamily)
+
+
+class StepTraces:
+    """The traces of one job for one kind of device.
+
+    The job's own step is recorded; another optimizer and other ranks are composed from it. Recordings and compositions are
+    kept, refusals (UnsupportedError, MissingDependencyError) as well.
+
+    Arguments:
+        record: gives the family recorded under a variant (Strategy.variant).
+        record_step: gives the step recorded under a strategy on one device. Where given, `trace` takes a step from it, which
+            is one recording; a family is several. None (default) takes steps from families.
+        sizes: seq_len or image_size where they are not the job's own.
+        on_cpu: whether the device is a CPU, which has other kernels for some updates.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[Strategy], TraceFamily],
+        *,
+        record_step: Callable[[Strategy], Trace] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        on_cpu: bool = False,
+    ):
+        self.sizes, self.on_cpu = dict(sizes or {}), on_cpu
+        self._record, self._record_step = record, record_step
+        self._recorded_families: dict[Strategy, TraceFamily | GpuwiseError] = {}
+        self._families: dict[Strategy, TraceFamily | GpuwiseError] = {}
+        self._recorded_steps: dict[Strategy, Trace | GpuwiseError] = {}
+        self._traces: dict[Strategy, RankTrace] = {}
+        self._latest: tuple[Strategy, RankTrace] | None = None
+
+    def recorded(self, variant: Strategy) -> TraceFamily:
+        """The family of a variant as recorded. Raises what `record` raises."""
+        return _once(self._recorded_families, variant, self._record)
+
+    def family(self, strategy: Strategy) -> TraceFamily:
+        """The family of one device that a strategy is composed from, with the strategy's own update.
+
+        Raises UnsupportedError or MissingDependencyError where it cannot be had, and InputError for techniques of the update
+        that exclude each other.
+        """
+        return _once(
+            self._families,
+            recorded_as(strategy).variant,
+            lambda variant: compose_update(self.recorded, variant, on_cpu=self.on_cpu),
+        )
+
+    def header(self, precisions: Iterable[str], techniques: Strategy) -> Header:
+        """The header of the first variant that can be had, at the requested sizes. Raises the first error where none can."""
+        problem: GpuwiseError | None = None
+        for precision in precisions:
+            for recompute in ("none", "full"):
+                try:
+                    return self.family(techniques.but(precision=precision, recompute=recompute)).at(**self.sizes).header
+                except (UnsupportedError, MissingDependencyError, InputError) as error:
+                    problem = problem or error
+        raise problem or UnsupportedError("the job has no trace in any precision.")
+
+    def trace(self, strategy: Strategy) -> RankTrace:
+        """What one rank does under a strategy, and what the ranks communicate. Raises what `family` raises."""
+        if strategy not in self._traces:
+            self._traces[strategy] = self.latest_trace(strategy)
+        return self._traces[strategy]
+
+    def latest_trace(self, strategy: Strategy) -> RankTrace:
+        """The same, kept only until another is composed: for searches over hundreds of micro-batches."""
+        if strategy in self._traces:
+            return self._traces[strategy]
+        if self._latest is None or self._latest[0] != strategy:
+            self._latest = strategy, data_parallel(self._step(recorded_as(strategy)), strategy)
+        return self._latest[1]
+
+    def only(self, allowed: Callable[[Strategy], bool]) -> StepTraces:
+        """The same job, where only the allowed variants are recorded; others raise UnsupportedError."""
+
+        def record(variant: Strategy) -> TraceFamily:
+            if not allowed(variant):
+                raise UnsupportedError(NOT_RECORDED)
+            return self.recorded(variant)
+
+        return StepTraces(record, sizes=self.sizes, on_cpu=self.on_cpu)
+
+    def step(self, strategy: Strategy) -> Trace:
+        """The step of a strategy on one device, with the strategy's own update."""
+        return self._step(strategy.but(mesh=Mesh()))
+
+    def _step(self, strategy: Strategy) -> Trace:
+        record_step = self._record_step
+        if record_step is None:
+            family = self.family(strategy.but(mesh=Mesh()))
+            return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
+        return compose_update(
+            lambda plain: _once(self._recorded_steps, plain, record_step), strategy.but(mesh=Mesh()), on_cpu=self.on_cpu
+        )
+
+
+def _once(known: dict[Strategy, Recording | GpuwiseError], key: Strategy, make: Callable[[Strategy], Recording]) -> Recording:
+    """What `make` gives for a key, made once. Where it refused, the same error again."""
+    if key not in known:
+        try:
+            known[key] = make(key)
+        except (UnsupportedError, MissingDependencyError) as error:
+            known[key] = error
+    result = known[key]
+    if isinstance(result, GpuwiseError):
+        raise result
+    return result

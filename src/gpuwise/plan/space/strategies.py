@@ -1,0 +1,204 @@
+"""The fastest strategy of a job that fits a cluster: memory first, time only for what can fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuwise.cost.forecast import Forecast, MemoryForecast
+from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes import Note, rejections
+from gpuwise.plan.pricing.largest import largest_of
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.space import legal
+from gpuwise.strategy import Mesh, Strategy
+
+# Below this share of launches a step gains from a faster precision, so the slower ones need no pricing.
+LAUNCH_BOUND = 0.2
+# A strategy that cannot be had: not recorded, no package to trace it with, or techniques that exclude each other.
+_NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What every strategy of a search keeps.
+
+    Attributes:
+        global_batch: samples of an optimizer step.
+        precision, recompute, micro_batch, accumulate: pinned by the user; None (default) is searched.
+        techniques: the fields that are not searched.
+        exact: True (default): the batch is the user's own. False: a job whose step takes one micro-batch may take less.
+    """
+
+    global_batch: int
+    precision: str | None = None
+    recompute: str | None = None
+    micro_batch: int | None = None
+    accumulate: int | None = None
+    techniques: Strategy = field(default_factory=Strategy)
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class NoStrategy:
+    """Why no strategy runs on a cluster.
+
+    Attributes:
+        reason: one text for many clusters.
+        detail: of this one.
+        shortfall_bytes: memory missing on each device, to name the nearest.
+    """
+
+    reason: Note
+    detail: str = ""
+    shortfall_bytes: float = 0.0
+
+
+class StrategySearch:
+    """The best strategy of a job on each of many clusters.
+
+    Forecasts of the search count memory, which takes microseconds. `exact_on` names the clusters where the allocator is run
+    instead.
+    """
+
+    def __init__(self, pricer: StepPricer):
+        self.pricer = pricer
+        self.exact_on: set[Cluster] = set()
+        self._ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = {}
+
+    def memory(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
+        """What `forecast` says of memory, without pricing time."""
+        return (self.pricer.replayed if cluster in self.exact_on else self.pricer.counted)(strategy, cluster)
+
+    def forecast(self, strategy: Strategy, cluster: Cluster) -> Forecast:
+        """A strategy priced on a cluster, with its memory as the search sees it."""
+        forecast = self.pricer.forecast(strategy, cluster, replay=False)
+        if cluster not in self.exact_on:
+            return forecast
+        return replace(forecast, memory=self.pricer.replayed(strategy, cluster))
+
+    def largest(self, ladder: Sequence[Strategy], cluster: Cluster) -> Forecast | None:
+        """The forecast of the last strategy of a ladder that fits a cluster; None where none does."""
+        strategy = largest_of(self.pricer, ladder, cluster, memory=self.memory)
+        return None if strategy is None else self.forecast(strategy, cluster)
+
+    def best(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
+        """The fastest strategy that fits a cluster, or why there is none."""
+        if constraints.global_batch % cluster.devices:
+            return NoStrategy(rejections.batch_does_not_divide(), f"{constraints.global_batch} over {cluster.devices}")
+        accumulate = (
+            1 if constraints.techniques.optimizer_in_backward else constraints.accumulate
+        )  # it leaves nothing to accumulate
+        micro_batches = legal.micro_batches(constraints.global_batch // cluster.devices, constraints.micro_batch, accumulate)
+        if not micro_batches:
+            return NoStrategy(rejections.micro_batch_does_not_divide())
+        precisions = legal.precisions_for(cluster.chip, constraints.precision)
+        if not precisions:
+            return NoStrategy(rejections.precision_unsupported(), constraints.precision or "")
+        forecasts: list[Forecast] = []
+        problems: list[GpuwiseError] = []
+        for precision in precisions:
+            if forecasts and min(f.bound.get("launch", 0.0) for f in forecasts) < LAUNCH_BOUND:
+                break
+            try:
+                forecasts += self._best_in(precision, cluster, constraints, micro_batches)
+            except _NOT_TRACED as error:
+                problems.append(error)
+        if forecasts:
+            best = min(forecasts, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
+            refused = next((error for error in problems if isinstance(error, PrecisionError)), None)
+            if refused is None or constraints.precision is not None:
+                return best
+            note = legal.assumed_precision(best.strategy.precision, refused)
+            return replace(best, assumption_notes=(*best.assumption_notes, note))
+        if len(problems) == len(precisions):
+            return NoStrategy(rejections.no_trace(), problems[0].what)
+        return self._shortfall(precisions, cluster, constraints, micro_batches[0])
+
+    def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
+        """The largest micro-batch of each mesh; recomputation and sharding only where memory limits what is had.
+
+        Empty where nothing fits. Raises what the source raised where it has no variant to try at all.
+        """
+        forecasts: list[Forecast] = []
+        tried, problem = 0, None
+        for mesh in legal.meshes(cluster.devices):
+            for recompute in legal.recomputes_for(constraints.recompute):
+                try:
+                    ladder = self.ladder(precision, recompute, mesh, constraints, micro_batches)
+                    forecast = self.largest(ladder, cluster)
+                except _NOT_TRACED as error:
+                    problem = problem or error
+                    continue
+                tried += 1
+                if forecast is None:
+                    continue
+                forecasts.append(forecast)
+                if forecast.strategy.micro_batch == micro_batches[-1]:
+                    break
+            if forecasts and not any(_crowded(f, micro_batches[-1]) for f in forecasts):
+                break
+        if not tried and problem is not None:
+            raise problem
+        return forecasts
+
+    def ladder(
+        self, precision: str, recompute: str, mesh: Mesh, constraints: Constraints, micro_batches: Sequence[int]
+    ) -> list[Strategy]:
+        """Strategies of exactly the global batch, ascending in micro-batch, as far as the family knows them."""
+        key = precision, recompute, mesh, constraints, tuple(micro_batches)
+        if key not in self._ladders:
+            try:
+                self._ladders[key] = self._ladder(precision, recompute, mesh, constraints, micro_batches)
+            except (UnsupportedError, MissingDependencyError) as error:
+                self._ladders[key] = error
+        ladder = self._ladders[key]
+        if isinstance(ladder, GpuwiseError):
+            raise ladder
+        return ladder
+
+    def _ladder(
+        self, precision: str, recompute: str, mesh: Mesh, constraints: Constraints, micro_batches: Sequence[int]
+    ) -> list[Strategy]:
+        each = constraints.global_batch // mesh.data_parallel
+        whole = constraints.techniques.but(precision=precision, recompute=recompute, mesh=mesh)
+        family, given_sizes = self.pricer.traces.family(whole), self.pricer.traces.sizes
+        covered = [m for m in micro_batches if family.covers({**given_sizes, "micro_batch": m})]
+        if not covered:
+            sizes = ", ".join(f"{name} {value}" for name, value in given_sizes.items())
+            raise UnsupportedError(
+                f"{family.header.job} has no trace at {sizes or 'these micro-batches'}.",
+                ['install PyTorch to trace it: pip install "gpuwise[torch]"'],
+            )
+        if not family.header.own_step:
+            return [whole.but(micro_batch=m, accumulation=each // m) for m in covered]
+        ladder = [whole.but(micro_batch=m) for m in covered if m == each or not constraints.exact]
+        if not ladder:
+            family.header.check_accumulation(each // covered[-1])  # says why nothing makes that batch
+        return ladder
+
+    def _shortfall(self, precisions: list[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
+        least = None
+        for mesh in reversed(legal.meshes(cluster.devices)):  # sharded needs least, where it can be had
+            for precision in precisions:
+                for recompute in legal.recomputes_for(constraints.recompute):
+                    try:
+                        peak = self.pricer.peak_bytes(self.ladder(precision, recompute, mesh, constraints, [micro_batch])[0])
+                    except _NOT_TRACED:
+                        continue
+                    least = peak if least is None else min(least, peak)
+            if least is not None:
+                break
+        missing = (least or 0) - (cluster.capacity_bytes or 0)
+        more = " and more that is lost to fragments" if missing < 0 else ""
+        needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
+        return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
+
+
+def _crowded(forecast: Forecast, largest: int) -> bool:
+    """Whether parameters, gradients and optimizer state take enough memory to hold the micro-batch down."""
+    memory = forecast.memory
+    state = sum(memory.by_category.get(name, 0) for name in ("parameter", "gradient", "optimizer_state"))
+    crowded = memory.capacity_bytes is not None and state > legal.CROWDED * memory.capacity_bytes
+    return crowded and (forecast.strategy.micro_batch < largest or forecast.strategy.recompute != "none")
