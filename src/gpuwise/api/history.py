@@ -38,7 +38,7 @@ class HistoryEntry:
     chip: str
     job: str
     digest: str
-    strategy: Mapping[str, Any]
+    strategy: Mapping[str, object]
     median_s: float
     low_s: float
     high_s: float

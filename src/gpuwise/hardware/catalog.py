@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuwise.errors import FileFormatError, nearest, unknown_name
+from gpuwise.errors import FileFormatError, unknown_name
 from gpuwise.hardware import names
+from gpuwise.hardware.catalog_build import build, build_chip, build_offer_row, near_words, offer_key
 from gpuwise.hardware.pricelist import OfferRow, exact_day
 from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, read_row
 from gpuwise.hardware.tomlfile import bad_file, find_line, read_toml
-from gpuwise.hardware.types import PEAKS, TERMS, Chip, Link, Offer, Source
+from gpuwise.hardware.types import Chip, Link, Offer
 
 DATA = Path(__file__).parent / "data"
 
@@ -33,7 +33,7 @@ class Catalog:
         chips: dict[str, Chip] = {}
         for path, raw, text in self._files("chips/*.toml"):
             for id_, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=path not in self.user_files, ids=chips):
-                chips[id_] = _chip(id_, row, chips, path, fail)
+                chips[id_] = build_chip(id_, row, chips, path, fail)
         for path, raw, text in self._files():
             for _, row, fail in _tables(path, raw, text, "chip", CHIP, shipped=False, ids={}):
                 link = row.values.get("link_id")
@@ -47,7 +47,7 @@ class Catalog:
         links: dict[str, Link] = {}
         for path, raw, text in self._files("links.toml"):
             for id_, row, fail in _tables(path, raw, text, "link", LINK, shipped=path not in self.user_files, ids=links):
-                links[id_] = _build(Link, id_, row, links, path, fail, ("name", "kind"))
+                links[id_] = build(Link, id_, row, links, path, fail, ("name", "kind"))
         return links
 
     @cached_property
@@ -61,18 +61,18 @@ class Catalog:
                 row = read_row(table, OFFER, fail)
                 if path in self.user_files:
                     _check_past(row, fail)
-                key = _offer_key(row, fail)
+                key = offer_key(row, fail)
                 if key in keys:
                     raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
                 keys.add(key)
-                rows[key] = _offer_row(key, row, rows.get(key), path, fail)
+                rows[key] = build_offer_row(key, row, rows.get(key), path, fail)
                 self._check_offer(rows[key].values, fail)
         return tuple(rows.values())
 
-    def _check_offer(self, values: dict[str, Any], fail: Callable[[str | None, str], Exception]) -> None:
+    def _check_offer(self, values: Mapping[str, Any], fail: Callable[[str | None, str], Exception]) -> None:
         chip, link = values.get("chip_id"), values.get("network_link_id")
         if chip is not None and chip not in self.chips:
-            raise fail("chip", f"unknown chip {chip!r}{_near(chip, self.chips)}")
+            raise fail("chip", f"unknown chip {chip!r}{near_words(chip, self.chips)}")
         if chip is not None and values.get("count") == 0 and self.chips[chip].kind != "cpu":
             raise fail("count", f"a count of 0 means a CPU offer, and {chip} is none")
         if link is not None and link not in self.links:
@@ -110,7 +110,7 @@ class Catalog:
         """A chip by id or any unambiguous shorter form ("h100-sxm"). Raises UnknownNameError."""
         return names.find_chip(text, self.chips)
 
-    def _files(self, pattern: str | None = None) -> Iterable[tuple[Path, dict[str, Any], str]]:
+    def _files(self, pattern: str | None = None) -> Iterable[tuple[Path, dict[str, object], str]]:
         own = sorted(self._data.glob(pattern)) if pattern else []
         for path in own:
             shipped = self._data == DATA
@@ -148,7 +148,7 @@ def _load(files: tuple[tuple[Path, int], ...]) -> Catalog:
     return Catalog(user_files=[path for path, _ in files])
 
 
-def _read_user(path: Path) -> tuple[dict[str, Any], str]:
+def _read_user(path: Path) -> tuple[dict[str, object], str]:
     raw, text = read_toml(path)
     for section in raw:
         if section not in ("chip", "link", "offer"):
@@ -165,7 +165,14 @@ def _failure(path: Path, text: str, section: str, name: str | int) -> Callable[[
 
 
 def _tables(
-    path: Path, raw: dict[str, Any], text: str, section: str, columns: dict[str, Column], *, shipped: bool, ids: Any
+    path: Path,
+    raw: Mapping[str, object],
+    text: str,
+    section: str,
+    columns: dict[str, Column],
+    *,
+    shipped: bool,
+    ids: Collection[str],
 ) -> Iterable[tuple[str, CatalogRow, Callable[[str | None, str], FileFormatError]]]:
     tables = raw.get(section, {})
     if not isinstance(tables, dict):
@@ -184,7 +191,7 @@ def _tables(
         yield id_, row, fail
 
 
-def _list(raw: dict[str, Any], section: str, path: Path, text: str) -> list[dict[str, Any]]:
+def _list(raw: Mapping[str, object], section: str, path: Path, text: str) -> list[dict[str, object]]:
     tables = raw.get(section, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise bad_file(path, find_line(text, section, 0), f"write each as [[{section}]]")
@@ -197,70 +204,3 @@ def _check_past(row: CatalogRow, fail: Callable[[str | None, str], FileFormatErr
     for key, source in dated:
         if source is not None and exact_day(source.as_of) > date.today().isoformat():
             raise fail(key, f"the date {source.as_of} lies in the future")
-
-
-def _row_source(row: CatalogRow, path: Path) -> Source:
-    """Rows of a user's file may leave out source and date: the file itself, as of its last change, at latest today."""
-    source = row.source or Source("", "")
-    if source.text and source.as_of:
-        return source
-    day = min(date.fromtimestamp(path.stat().st_mtime), date.today()).isoformat()
-    return replace(source, text=source.text or path.name, as_of=source.as_of or day)
-
-
-def _near(name: str, candidates: Iterable[str]) -> str:
-    """' (nearest: rtx-4090)', or ''."""
-    near = nearest(name, list(candidates))
-    return f" (nearest: {', '.join(near)})" if near else ""
-
-
-def _build(
-    type_: Any, id_: str, row: CatalogRow, existing: Mapping[str, Any], path: Path, fail: Any, required: tuple[str, ...]
-) -> Any:
-    """A new object, or the known one of this id with the row's fields in place of its own."""
-    base = existing.get(id_)
-    source = _row_source(row, path)
-    values = dict(row.values)
-    if base is None:
-        missing = [name for name in required if name not in values]
-        if missing:
-            raise fail(None, f"there is no {id_!r} to change{_near(id_, existing)}, and a new row needs {', '.join(missing)}")
-        return type_(id=id_, **values, source=source, sources=row.sources, caveats=row.caveats)
-    sources = {name: row.sources.get(name, source) for name in (*values, *values.get("peak_flops_per_s", {}))}
-    if "peak_flops_per_s" in values:
-        values["peak_flops_per_s"] = {**base.peak_flops_per_s, **values["peak_flops_per_s"]}
-    return replace(base, **values, sources={**base.sources, **sources}, caveats={**base.caveats, **row.caveats})
-
-
-def _chip(id_: str, row: CatalogRow, existing: Mapping[str, Chip], path: Path, fail: Any) -> Chip:
-    values = {k: v for k, v in row.values.items() if k not in PEAKS}
-    peaks = {k: v for k, v in row.values.items() if k in PEAKS}
-    if peaks:
-        values["peak_flops_per_s"] = peaks
-    return _build(Chip, id_, replace(row, values=values), existing, path, fail, ("vendor", "name", "kind"))
-
-
-def _offer_key(row: CatalogRow, fail: Any) -> tuple[str, str, str]:
-    missing = [name for name in ("provider", "instance") if name not in row.values]
-    if missing:
-        raise fail(None, f"an offer needs {' and '.join(missing)}")
-    return row.values.pop("provider"), row.values.pop("instance"), row.values.pop("region", "any")
-
-
-def _offer_row(key: tuple[str, str, str], row: CatalogRow, base: OfferRow | None, path: Path, fail: Any) -> OfferRow:
-    source = _row_source(row, path)
-    values = {k: v for k, v in row.values.items() if k not in TERMS}
-    prices = {k: v for k, v in row.values.items() if k in TERMS and k != "free"}
-    if row.values.get("free"):
-        prices["free"] = 0.0
-    if base is None:
-        return OfferRow(*key, values, prices, source, row.sources, row.caveats)
-    sources = {name: row.sources.get(name, source) for name in row.values}
-    return OfferRow(
-        *key,
-        {**base.values, **values},
-        {**base.prices, **prices},
-        base.source,
-        {**base.sources, **sources},
-        {**base.caveats, **row.caveats},
-    )

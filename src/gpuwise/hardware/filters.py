@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpuwise.errors import InputError, nearest, unknown_name
 from gpuwise.hardware.names import words
@@ -15,7 +15,7 @@ from gpuwise.hardware.types import Chip, Offer
 from gpuwise.units import parse_bytes, parse_usd
 
 _TERM = re.compile(r"([A-Za-z][\w-]*)\s*(!=|>=|<=|=|>|<)\s*(\S+)")
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
     ">=": operator.ge,
@@ -86,11 +86,15 @@ _OFFER_FIELDS = {
 }
 
 
+Target: TypeAlias = float | tuple[tuple[str, ...], ...]
+"""What a term compares with: a number, or alternatives, each as its words."""
+
+
 @dataclass(frozen=True)
 class Filter:
     """A parsed filter; `matches` is pure. An unknown figure never satisfies a comparison."""
 
-    terms: tuple[tuple[str, str, Any], ...]
+    terms: tuple[tuple[str, str, Target], ...]
     bare: tuple[str, ...]
 
     def matches(self, chip: Chip | None, offer: Offer | OfferRow | None = None) -> bool:
@@ -101,7 +105,7 @@ class Filter:
         return all(word in name_words for word in self.bare) and all(self._term(*term, chip, offer) for term in self.terms)
 
     @staticmethod
-    def _term(name: str, sign: str, target: Any, chip: Chip | None, offer: Offer | OfferRow | None) -> bool:
+    def _term(name: str, sign: str, target: Target, chip: Chip | None, offer: Offer | OfferRow | None) -> bool:
         of_offer = name in _OFFER_FIELDS
         field, item = (_OFFER_FIELDS[name], offer) if of_offer else (_CHIP_FIELDS[name], chip)
         value = None if item is None else field.get(item)
@@ -109,7 +113,7 @@ class Filter:
             value = _offer_memory(value, offer)
         if value is None:
             return False
-        if field.parse is None:
+        if isinstance(target, tuple):
             matches = any(_has_words(value, one) for one in target)
             return matches if sign == "=" else not matches
         return _COMPARE[sign](value, target)
@@ -123,7 +127,7 @@ def check_values(chosen: Filter, chips: Iterable[Chip], offers: Iterable[Offer |
     """
     for name, _, targets in chosen.terms:
         field, items = (_OFFER_FIELDS[name], offers) if name in _OFFER_FIELDS else (_CHIP_FIELDS[name], chips)
-        if field.parse is not None:
+        if not isinstance(targets, tuple):
             continue
         texts = {text for item in items if (text := field.get(item))}
         values = sorted({term for text in texts for term in text.split()} if name == "terms" else texts)
@@ -173,7 +177,7 @@ def parse_filter(text: str, *, offers: bool = False) -> Filter:
     return Filter(tuple(terms), tuple(bare))
 
 
-def _value(field: _Field, name: str, sign: str, value: str) -> Any:
+def _value(field: _Field, name: str, sign: str, value: str) -> Target:
     if re.search(r"[<>=!]", value):
         raise InputError(f"cannot read {value!r} in the filter on {name}.", ["one comparison a term: memory>=24GB"])
     if field.parse is not None:

@@ -125,9 +125,9 @@ class CatalogRow:
     caveats: dict[str, str]
 
 
-def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) -> CatalogRow:
+def read_row(raw: Mapping[str, object], columns: Mapping[str, Column], fail: Fail) -> CatalogRow:
     """Check and convert one table of a file. Raises what `fail` makes of (key, message)."""
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in raw.items():
         if key in ("sources", "caveats", "unverified"):
             continue
@@ -148,7 +148,7 @@ def read_row(raw: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) 
     return CatalogRow(values, _read_sources(raw.get("sources", []), raw, columns, fail), source, caveats)
 
 
-def _convert(key: str, value: Any, column: Column, fail: Fail) -> Any:
+def _convert(key: str, value: object, column: Column, fail: Fail) -> object:
     if column.flag:
         if not isinstance(value, bool):
             raise fail(key, f"{key} must be true or false, got {value!r}")
@@ -175,7 +175,7 @@ def _convert(key: str, value: Any, column: Column, fail: Fail) -> Any:
     return float(scaled)
 
 
-def _read_sources(raw: Any, row: Mapping[str, Any], columns: Mapping[str, Column], fail: Fail) -> dict[str, Source]:
+def _read_sources(raw: object, row: Mapping[str, object], columns: Mapping[str, Column], fail: Fail) -> dict[str, Source]:
     """`sources = [{ figures = [...], source = "...", as_of = "...", unverified = true }]` by field name."""
     keys = {"figures", "source", "as_of", "unverified"}
     sources: dict[str, Source] = {}
@@ -196,15 +196,18 @@ def _read_sources(raw: Any, row: Mapping[str, Any], columns: Mapping[str, Column
 _DAY = r"(?:19|20)\d\d(?:-(?:0[1-9]|1[0-2])(?:-\d\d)?)?"
 
 
-def _check_date(key: str, value: Any, fail: Fail) -> None:
-    good = isinstance(value, str) and re.fullmatch(rf"{_DAY}(\.\.{_DAY})?", value, re.ASCII)
-    if good:
-        try:
-            latest_day(value)
-        except ValueError:  # the 31st of a shorter month
-            good = None
-    if not good:
+def _check_date(key: str, value: object, fail: Fail) -> None:
+    if not (isinstance(value, str) and re.fullmatch(rf"{_DAY}(\.\.{_DAY})?", value, re.ASCII) and _exists(value)):
         raise fail(key, f'a date looks like "2026", "2026-07", "2026-07-20" or a range "2025-12..2026", got {value!r}')
+
+
+def _exists(as_of: str) -> bool:
+    """False for the 31st of a shorter month."""
+    try:
+        latest_day(as_of)
+    except ValueError:
+        return False
+    return True
 
 
 def latest_day(as_of: str) -> date | None:

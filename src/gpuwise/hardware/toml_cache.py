@@ -11,7 +11,6 @@ import os
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from gpuwise.atomic import written_whole
 from gpuwise.plain_files import parse_toml, read_regular
@@ -31,7 +30,7 @@ def switched_off() -> bool:
     return os.environ.get(OFF, "0") not in {"", "0"}
 
 
-def cached_tables(name: str, data: bytes) -> dict[str, Any]:
+def cached_tables(name: str, data: bytes) -> dict[str, object]:
     """The tables of a TOML file, from its entry where there is one. Raises what parse_toml raises.
 
     Arguments:
@@ -47,7 +46,7 @@ def cached_tables(name: str, data: bytes) -> dict[str, Any]:
     return kept
 
 
-def _kept(path: Path, data: bytes) -> dict[str, Any] | None:
+def _kept(path: Path, data: bytes) -> dict[str, object] | None:
     with suppress(OSError, ValueError, RecursionError):
         digest, _, body = read_regular(path, limit_bytes=LARGEST_BYTES).partition(b"\n")
         if digest == _digest(data, body) and isinstance(tables := json.loads(body), dict):
@@ -55,7 +54,7 @@ def _kept(path: Path, data: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _keep(path: Path, data: bytes, tables: dict[str, Any]) -> None:
+def _keep(path: Path, data: bytes, tables: dict[str, object]) -> None:
     """Half an entry is told by its digest. A folder that cannot be written, or a date, which JSON has not, leaves none."""
     with suppress(OSError, TypeError):
         body = json.dumps(tables).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from gpuwise.errors import FileFormatError
 from gpuwise.hardware.toml_cache import cached_tables
@@ -14,7 +13,7 @@ MAX_BYTES = 8 * 2**20  # a catalog file is a few hundred kB; more is a mistake
 _HEADER = re.compile(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?")
 
 
-def read_toml(path: Path, *, entry: str | None = None) -> tuple[dict[str, Any], str]:
+def read_toml(path: Path, *, entry: str | None = None) -> tuple[dict[str, object], str]:
     """The tables of a TOML file and its text. Raises FileFormatError for anything that is no readable TOML.
 
     Arguments:

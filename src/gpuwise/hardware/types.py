@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 from gpuwise.printed import Printed
 
@@ -58,7 +57,7 @@ class _Sourced:
         return self.sources.get(figure, self.source)
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """The known figures by name, peak rates spread out by precision."""
         skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration", "achieved"}
         if getattr(self, "devices_per_package", 1) == 1:
@@ -72,7 +71,7 @@ class _Sourced:
         """Names of the known figures that have no verified source; listings mark them."""
         return tuple(name for name in self.figures if not self.source_of(name).verified)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain types, known values only, with the names of unverified figures."""
         values = {key: value for key, value in asdict(self).items() if value not in (None, "", {})}
         return values | {"unverified": list(self.unverified)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -13,6 +12,7 @@ from gpuwise.atomic import written_whole
 from gpuwise.cost.calibration.files import SCHEMA
 from gpuwise.cost.calibration.machine import LEVEL, parse_machine
 from gpuwise.errors import InputError
+from gpuwise.measure.messages import FitAnswer
 
 HEAD = "# What `gpuwise measure` found on this machine; forecasts on `here` use it. Remove the file to forget it.\n"
 WAYS_OUT = ("choose a folder that can be written: GPUWISE_CONFIG_DIR=folder gpuwise measure", "make the folder writable")
@@ -29,7 +29,7 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def write(path: Path, chip: str, fitted: Mapping[str, Any], figures: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+def write(path: Path, chip: str, fitted: FitAnswer, figures: Mapping[str, object], measured: Mapping[str, object]) -> None:
     """Writes it.
 
     Arguments:

@@ -43,12 +43,12 @@ class ChildDiedError(GpuwiseError):
 
 def answers(
     module: str,
-    request: Mapping[str, Any],
+    request: Mapping[str, object],
     *,
     silence_s: float = 600.0,
     purpose: str = "benchmark",
     environment: Mapping[str, str] | None = None,
-) -> Generator[dict[str, Any]]:
+) -> Generator[Any]:
     """Runs `python -m module` in the folder we are in and yields its answers as they come; no file of that folder stands in for
     a library (-P).
 
@@ -89,7 +89,7 @@ def answers(
         raise _death(child.returncode, tail, purpose)
 
 
-def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, purpose: str) -> Iterator[dict[str, Any]]:
+def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, purpose: str) -> Iterator[Any]:
     """Answers until the child closes its end. tail: gets the last lines it wrote to stderr."""
     unread = {answers_fd: b"", errors_fd: b""}
     open_fds = [answers_fd, errors_fd]
@@ -137,10 +137,10 @@ class WorkerConnection:
 
     def __init__(self) -> None:
         self._answers = os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8")
-        self.request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+        self.request: Any = json.loads(sys.stdin.buffer.read())
         os.dup2(2, 1)
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # in the order it was printed
 
-    def send(self, **answer: Any) -> None:
+    def send(self, **answer: object) -> None:
         self._answers.write(json.dumps(answer) + "\n")

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TypedDict
 
 from gpuwise.hardware.types import Chip
 from gpuwise.results.measurement import AchievedPeak, MeasuredRow, MemoryLevel
 
 SLOWER = ("fp64",)  # beside these, dtypes of a CPU that are slower than fp32 are emulated
 
-Figures = Mapping[str, "float | Figures"]
+
+class AchievedFigures(TypedDict, total=False):
+    """gpuwise.hardware.types.AchievedRates as a table; what was not measured is left out."""
+
+    peak_flops_per_s: dict[str, float]
+    memory_bandwidth_bytes_per_s: float
+    host_link_bytes_per_s: float
+    host_link_error: float
+    all_reduce_devices: int
+    all_reduce_busbw_bytes_per_s: float
+    all_reduce_latency_s: float
+    all_reduce_error: float
+
+
+class Figures(TypedDict, total=False):
+    """The table [chip]. peak_flops_per_s, memory_bandwidth_bytes_per_s: of a CPU. achieved: of a GPU."""
+
+    peak_flops_per_s: dict[str, float]
+    memory_bandwidth_bytes_per_s: float
+    achieved: AchievedFigures
 
 
 def chip_figures(
@@ -17,19 +37,25 @@ def chip_figures(
 ) -> Figures:
     """Of a CPU the peaks and the bandwidth that stand in place of the catalog's estimates; of a GPU, whose sheet is known, what
     it achieved (gpuwise.hardware.types.AchievedRates). What was not measured is left out."""
-    bandwidth = {}
+    rates: AchievedFigures = {}
+    if peaks:
+        rates["peak_flops_per_s"] = {peak.dtype: _short(peak.measured) for peak in peaks}
     if levels and levels[-1].name == "memory":
-        bandwidth["memory_bandwidth_bytes_per_s"] = _short(levels[-1].measured)
-    if chip.kind == "cpu":
+        rates["memory_bandwidth_bytes_per_s"] = _short(levels[-1].measured)
+    if chip.kind != "cpu":
+        rates |= {**_host_link(rows), **_all_reduce(rows)}
+        return {"achieved": rates} if rates else {}
+    figures: Figures = {}
+    if peaks:
         single = next((peak.measured for peak in peaks if peak.dtype == "fp32"), 0.0)
-        native = {peak.dtype: _short(peak.measured) for peak in peaks if peak.dtype in SLOWER or peak.measured >= single}
-        return ({"peak_flops_per_s": native} if peaks else {}) | bandwidth
-    rates = {"peak_flops_per_s": {peak.dtype: _short(peak.measured) for peak in peaks}} if peaks else {}
-    achieved = {**rates, **bandwidth, **_host_link(rows), **_all_reduce(rows)}
-    return {"achieved": achieved} if achieved else {}
+        native = [peak.dtype for peak in peaks if peak.dtype in SLOWER or peak.measured >= single]
+        figures["peak_flops_per_s"] = {dtype: rates["peak_flops_per_s"][dtype] for dtype in native}
+    if "memory_bandwidth_bytes_per_s" in rates:
+        figures["memory_bandwidth_bytes_per_s"] = rates["memory_bandwidth_bytes_per_s"]
+    return figures
 
 
-def _host_link(rows: Sequence[MeasuredRow]) -> Figures:
+def _host_link(rows: Sequence[MeasuredRow]) -> AchievedFigures:
     """The slower direction of the largest copies from and to pinned memory."""
     copies = [row for row in rows if row.group == "copy" and "pinned" in row.name]
     largest = max((row.bytes for row in copies), default=0)
@@ -39,7 +65,7 @@ def _host_link(rows: Sequence[MeasuredRow]) -> Figures:
     return {"host_link_bytes_per_s": _short(slowest.bytes_per_s), "host_link_error": _short(slowest.timing.spread)}
 
 
-def _all_reduce(rows: Sequence[MeasuredRow]) -> Figures:
+def _all_reduce(rows: Sequence[MeasuredRow]) -> AchievedFigures:
     """Bus bandwidth is 2 (n - 1) / n of the bytes a second (NCCL's performance notes)."""
     calls = sorted((row for row in rows if row.group == "collective" and row.name == "all_reduce"), key=lambda row: row.bytes)
     if not calls:

@@ -4,6 +4,7 @@ device as well, so that each row of its trace has the seconds it took, among its
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,7 +50,7 @@ class _TimedRecorder(Recorder):
     def __init__(self, device: torch.device):
         super().__init__(device.type)
         self.seconds: list[float] = []
-        self._events: list[tuple[Any, Any]] = []
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def start(self) -> None:
         super().start()
@@ -60,7 +61,7 @@ class _TimedRecorder(Recorder):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        out = self._timed(func, args, kwargs)
+        out = self._timed(partial(func, *args, **kwargs))
         outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.device.type == self.device_type]
         before = len(self.rows)
         if outputs or any(t.device.type == self.device_type for t in tensors_in(args)):
@@ -69,16 +70,16 @@ class _TimedRecorder(Recorder):
             (self._events or self.seconds).pop()
         return out
 
-    def _timed(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _timed(self, run: Callable[[], object]) -> object:
         if self.device_type == "cuda":
             begins, ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begins.record()
-            out = func(*args, **kwargs)
+            out = run()
             ends.record()
             self._events.append((begins, ends))
             return out
         start = time.perf_counter()
-        out = func(*args, **kwargs)
+        out = run()
         self.seconds.append(time.perf_counter() - start)
         return out
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import Chip, load_catalog
@@ -19,6 +18,7 @@ from gpuwise.hardware.measured_chip import calibration_path
 from gpuwise.measure.calibration_file import check_writable, write
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.chip_figures import chip_figures
+from gpuwise.measure.messages import FitAnswer, StageAnswer, Survey
 from gpuwise.measure.stages import Stage, stages
 from gpuwise.results.measurement import METHOD, AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Progress
 
@@ -37,7 +37,7 @@ class _Answers:
     """What the workers have said so far."""
 
     rows: list[MeasuredRow] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, object]] = field(default_factory=list)
     peaks: list[AchievedPeak] = field(default_factory=list)
     levels: list[MemoryLevel] = field(default_factory=list)
     again: list[MemoryLevel] = field(default_factory=list)
@@ -53,7 +53,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     path = calibration_path(machine_key(detected))
     check_writable(path)
     _check_idle(detected)
-    seen = next(answers(WORKER, {}, purpose="look at this machine"))
+    seen: Survey = next(answers(WORKER, {}, purpose="look at this machine"))
     _check_device(machine.chip, seen["device"])
     todo = list(
         stages(
@@ -64,7 +64,8 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
             device=seen["device"],
         )
     )
-    answers_, fitted = _Answers(notes=list(seen["left_out"])), None
+    answers_ = _Answers(notes=list(seen["left_out"]))
+    fitted: FitAnswer | None = None
     if not machine.chip.source.verified:
         answers_.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
     try:
@@ -147,7 +148,7 @@ def _run(todo: list[Stage], device: str, answers_: _Answers, show: OnProgress) -
                 return
 
 
-def _take(answer: dict[str, Any], answers_: _Answers) -> None:
+def _take(answer: StageAnswer, answers_: _Answers) -> None:
     if "row" in answer:
         answers_.rows.append(MeasuredRow.from_dict(answer["row"]))
     answers_.rows += [MeasuredRow.from_dict(row) for row in answer.get("kernels", [])]
@@ -206,6 +207,6 @@ def _check_device(chip: Chip, device: str) -> None:
         )
 
 
-def _median_error(fitted: dict[str, Any] | None) -> float | None:
+def _median_error(fitted: FitAnswer | None) -> float | None:
     errors = sorted(abs(error) for error in fitted["errors"].values()) if fitted else []
     return errors[len(errors) // 2] if errors else None

@@ -54,7 +54,7 @@ class StepSamples:
         """Of a step: each operation's median, as often as it runs."""
         return float(sum(np.dot(columns["seconds"], columns["count"]) for *_, columns in self.classes))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod

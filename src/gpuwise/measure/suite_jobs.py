@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Protocol
+
+from torch import Tensor, nn
 
 from gpuwise.job import Job
 from gpuwise.job.models.alexnet import AlexNet
@@ -31,12 +33,18 @@ DLRM = DlrmConfig(tables=tuple(min(rows, 100_000) for rows in CRITEO_ROWS))
 MLP = MlpConfig()
 
 
+class TokenBatch(Protocol):
+    """A function that makes random token batches."""
+
+    def __call__(self, n: int, *, vocabulary: int, seq_len: int) -> dict[str, Tensor]: ...
+
+
 def suite_job(member: Member) -> Job:
     """The job of a member, named as it is there."""
     return _BUILDERS[member.name](member)
 
 
-def _image(model: Callable[[], Any], optimizer: str, rate: float, member: Member) -> Job:
+def _image(model: Callable[[], nn.Module], optimizer: str, rate: float, member: Member) -> Job:
     assert member.image_size is not None
     return Job(
         model,
@@ -50,11 +58,11 @@ def _image(model: Callable[[], Any], optimizer: str, rate: float, member: Member
     )
 
 
-def _words(model: Callable[[Any], Any], config: Any, batch: Callable[..., Any], member: Member) -> Job:
+def _words(model: Callable[[], nn.Module], vocabulary: int, batch: TokenBatch, member: Member) -> Job:
     assert member.seq_len is not None
     return Job(
-        partial(model, config),
-        partial(batch, vocabulary=config.vocabulary, seq_len=member.seq_len),
+        model,
+        partial(batch, vocabulary=vocabulary, seq_len=member.seq_len),
         token_loss,
         learning_rate=1e-4,
         name=member.name,
@@ -98,11 +106,11 @@ _BUILDERS: dict[str, Callable[[Member], Job]] = {
     "alexnet": partial(_image, AlexNet, "momentum", 1e-2),
     "resnet50": partial(_image, ResNet, "momentum", 1e-2),
     "vit": partial(_image, partial(Vit, VIT_S), "adamw", 3e-4),
-    "bert": partial(_words, Bert, BertConfig(), masked_word_batch),
-    "gpt2": partial(_words, Gpt2, Gpt2Config(), next_token_batch),
-    "llama": partial(_words, Llama, LLAMA, next_token_batch),
-    "moe": partial(_words, Mixtral, MOE, next_token_batch),
+    "bert": partial(_words, partial(Bert, BertConfig()), BertConfig.vocabulary, masked_word_batch),
+    "gpt2": partial(_words, partial(Gpt2, Gpt2Config()), Gpt2Config.vocabulary, next_token_batch),
+    "llama": partial(_words, partial(Llama, LLAMA), LLAMA.vocabulary, next_token_batch),
+    "moe": partial(_words, partial(Mixtral, MOE), MOE.vocabulary, next_token_batch),
     "unet": _unet,
-    "lstm": partial(_words, Lstm, LstmConfig(), next_token_batch),
+    "lstm": partial(_words, partial(Lstm, LstmConfig()), LstmConfig.vocabulary, next_token_batch),
     "dlrm": _dlrm,
 }

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._C._profiler import _EventType
@@ -31,13 +31,28 @@ class PeakBytes:
     device_bytes: int | None = None
 
 
+class _Allocated(Protocol):
+    alloc_size: int
+    ptr: int
+
+
+class _ProfilerEvent(Protocol):
+    """What is read of an event of PyTorch's profiler. extra_fields: of an allocation; other events have other ones."""
+
+    name: str
+    tag: object
+    start_time_ns: int
+    extra_fields: _Allocated
+    children: list[_ProfilerEvent]
+
+
 @dataclass
 class _Looks:
     """Addresses of tensors at moments of the step, by what they are for; the profiler knows each moment by its number."""
 
     found: list[dict[str, set[int]]] = field(default_factory=list)
 
-    def at(self, **tensors: Iterable[Any]) -> None:
+    def at(self, **tensors: Iterable[object]) -> None:
         with torch.profiler.record_function(f"{_LOOK} {len(self.found)}"):
             self.found.append({name: set(_addresses(group)) for name, group in tensors.items()})
 
@@ -109,7 +124,7 @@ def _optimizer_state(program: Program) -> list[torch.Tensor]:
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
 
-def _addresses(tensors: Iterable[Any]) -> Iterator[int]:
+def _addresses(tensors: Iterable[object]) -> Iterator[int]:
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor):
             try:
@@ -118,7 +133,7 @@ def _addresses(tensors: Iterable[Any]) -> Iterator[int]:
                 continue
 
 
-def _events(nodes: Iterable[Any]) -> Iterator[Any]:
+def _events(nodes: Iterable[_ProfilerEvent]) -> Iterator[_ProfilerEvent]:
     """Every event of the profiler's tree, parents first."""
     waiting = list(nodes)[::-1]
     while waiting:
@@ -127,7 +142,7 @@ def _events(nodes: Iterable[Any]) -> Iterator[Any]:
         waiting += event.children[::-1]
 
 
-def _peak(events: list[Any], looks: _Looks) -> PeakBytes:
+def _peak(events: list[_ProfilerEvent], looks: _Looks) -> PeakBytes:
     """The largest sum of live bytes from the second step on. An allocation is found again at a look by its address and by the
     time it lives: addresses are used again."""
     named = {event.name: event.start_time_ns for event in events if event.name.startswith((_SECOND, _LOOK))}

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -21,7 +20,9 @@ from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.hardware.detect import detect_cpu
 from gpuwise.measure.calibrate import calibrate
 from gpuwise.measure.child import WorkerConnection
+from gpuwise.measure.chip_figures import Figures
 from gpuwise.measure.devices import accelerators
+from gpuwise.measure.messages import FitAnswer, FitRequest, Survey
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import collectives, copies, memory, peaks
@@ -42,8 +43,8 @@ PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[MeasuredRow]]
 }
 
 
-def survey() -> dict[str, Any]:
-    """What PyTorch sees here. half: the precision that networks are repeated in. left_out: what is not measured, in words."""
+def survey() -> Survey:
+    """What PyTorch sees here."""
     catalog = load_catalog()
     chip = detect_machine(catalog, measured=False).chip
     half = "amp-bf16" if chip.peak_flops_per_s.get("bf16") else None
@@ -93,7 +94,7 @@ def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> No
         child.send(peaks=[asdict(peak) for peak in peaks.peaks(rows)])
 
 
-def fit(request: Mapping[str, Any]) -> dict[str, Any]:
+def fit(request: FitRequest) -> FitAnswer:
     """Entries as tables of a calibration file. figures: of the chip, measured; {} keeps the catalog's."""
     torch.set_num_threads(1)  # vectors of a few hundred numbers
     machine_fit = calibrate([StepSamples.from_dict(data) for data in request["samples"]], measured_chip(request["figures"]))
@@ -105,11 +106,14 @@ def fit(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured_chip(figures: Mapping[str, Any]) -> Chip:
+def measured_chip(figures: Figures) -> Chip:
     """The chip of this machine with figures of this measurement, and nothing of an earlier one."""
     chip = detect_machine(load_catalog(), measured=False).chip
-    changes = {name: figures[name] for name in ("memory_bandwidth_bytes_per_s",) if name in figures}
-    return replace(chip, peak_flops_per_s={**chip.peak_flops_per_s, **figures.get("peak_flops_per_s", {})}, **changes)
+    return replace(
+        chip,
+        peak_flops_per_s={**chip.peak_flops_per_s, **figures.get("peak_flops_per_s", {})},
+        memory_bandwidth_bytes_per_s=figures.get("memory_bandwidth_bytes_per_s", chip.memory_bandwidth_bytes_per_s),
+    )
 
 
 def main() -> None:

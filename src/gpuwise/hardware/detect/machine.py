@@ -8,7 +8,6 @@ import re
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor, log2
 from pathlib import Path
-from typing import Any
 
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.detect.container import Container, detect_container
@@ -74,7 +73,7 @@ class DetectedMachine:
     pci_gpus: tuple[str, ...] = ()
     gpus_told_by: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain types, by the names of the fields."""
         return asdict(self)
 

@@ -44,7 +44,7 @@ _PATHS = {
 }
 
 
-def read_nvml(root: Path = ROOT, library: Any = None) -> GpuSurvey | None:
+def read_nvml(root: Path = ROOT, library: object = None) -> GpuSurvey | None:
     """The GPUs as NVML tells; None where it cannot be asked.
 
     Arguments:
@@ -61,7 +61,7 @@ def read_nvml(root: Path = ROOT, library: Any = None) -> GpuSurvey | None:
 
 
 @contextmanager
-def _opened(root: Path, library: Any) -> Iterator[_Nvml | None]:
+def _opened(root: Path, library: object) -> Iterator[_Nvml | None]:
     if library is None:
         # Loading the package takes longer than all else here, so it is left alone where no driver can be (/dev/dxg: WSL).
         signs = ("proc/driver/nvidia", "dev/nvidiactl", "dev/nvmap", "dev/dxg")
@@ -74,7 +74,7 @@ def _opened(root: Path, library: Any) -> Iterator[_Nvml | None]:
             yield None
             return
     try:
-        library.nvmlInit()
+        library.nvmlInit()  # type: ignore[attr-defined]
     except Exception:  # of the package's own kinds, which differ by version; no library and no driver among them
         yield None
         return
@@ -82,34 +82,34 @@ def _opened(root: Path, library: Any) -> Iterator[_Nvml | None]:
         yield _Nvml(library)
     finally:
         with suppress(Exception):
-            library.nvmlShutdown()
+            library.nvmlShutdown()  # type: ignore[attr-defined]
 
 
 class _Nvml:
     """Questions that have None for an answer where device, driver or package do not know it."""
 
-    def __init__(self, library: Any):
+    def __init__(self, library: object):
         self._library = library
 
-    def ask(self, what: str, *about: Any) -> Any:
+    def ask(self, what: str, *about: object) -> Any:
         """nvmlDeviceGet<what>(*about)"""
         return self.call(f"nvmlDeviceGet{what}", *about)
 
-    def call(self, function: str, *about: Any) -> Any:
+    def call(self, function: str, *about: object) -> Any:
         try:
             return getattr(self._library, function)(*about)
         except Exception:  # NVMLError of many kinds; AttributeError and TypeError from versions that differ
             return None
 
-    def words(self, what: str, handle: Any) -> str:
+    def words(self, what: str, handle: object) -> str:
         answer = self.ask(what, handle)
         return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
 
-    def scaled(self, factor: float, what: str, *about: Any) -> float | None:
+    def scaled(self, factor: float, what: str, *about: object) -> float | None:
         value = self.ask(what, *about)
         return None if value is None else value * factor
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[object]:
         """The devices programs see: of a GPU that is cut up (MIG) its parts."""
         handles = []
         for index in range(self.ask("Count") or 0):
@@ -121,7 +121,7 @@ class _Nvml:
             handles += [part for n in parts if (part := self.ask("MigDeviceHandleByIndex", handle, n))] or [handle]
         return handles
 
-    def nvlinks(self, handle: Any) -> list[int]:
+    def nvlinks(self, handle: object) -> list[int]:
         """The links that are up."""
         active = []
         for link in range(_MOST_NVLINKS):
@@ -131,7 +131,7 @@ class _Nvml:
             active += [link] if state == 1 else []
         return active
 
-    def bus_id(self, handle: Any) -> str:
+    def bus_id(self, handle: object) -> str:
         """As /sys writes it, e.g. 0000:3b:00.0: NVML's domain has eight digits."""
         return _as_in_sys(getattr(self.ask("PciInfo", handle), "busId", ""))
 
@@ -142,7 +142,7 @@ def _as_in_sys(bus_id: str | bytes) -> str:
     return f"{domain[-4:]}:{rest}" if rest else ""
 
 
-def _gpu(nvml: _Nvml, handle: Any, root: Path) -> Gpu:
+def _gpu(nvml: _Nvml, handle: object, root: Path) -> Gpu:
     version = nvml.call("nvmlSystemGetDriverVersion")
     capability = nvml.ask("CudaComputeCapability", handle)
     node = number(root / "sys/bus/pci/devices" / (nvml.bus_id(handle) or "none") / "numa_node")
@@ -163,7 +163,7 @@ def _gpu(nvml: _Nvml, handle: Any, root: Path) -> Gpu:
     )
 
 
-def _load(nvml: _Nvml, handle: Any) -> GpuLoad:
+def _load(nvml: _Nvml, handle: object) -> GpuLoad:
     memory, rates = nvml.ask("MemoryInfo", handle), nvml.ask("UtilizationRates", handle)
     reasons = nvml.ask("CurrentClocksEventReasons", handle)
     if reasons is None:
@@ -184,7 +184,7 @@ def _load(nvml: _Nvml, handle: Any) -> GpuLoad:
     )
 
 
-def _pairs(nvml: _Nvml, handles: list[Any]) -> Iterator[GpuPair]:
+def _pairs(nvml: _Nvml, handles: list[object]) -> Iterator[GpuPair]:
     """NVLink where it joins two, directly or through a switch; else where their PCIe paths meet."""
     bus_ids = [nvml.bus_id(handle) for handle in handles]
     peers = [

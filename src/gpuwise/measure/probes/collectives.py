@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import torch
 
 from gpuwise.hardware.detect import detect_cpu
 from gpuwise.results.measurement import MeasuredRow, Timing
+
+if TYPE_CHECKING:  # a process of its own runs that module
+    from gpuwise.measure.probes.collectives_worker import CollectivesAnswer
 
 CPU_PROCESSES = 2
 # gloo would ask the system which address the host name has; the loopback is there whatever that is.
@@ -108,7 +111,7 @@ class _Workers:
             self.end()
             raise
 
-    def answers(self) -> Iterator[dict[str, Any]]:
+    def answers(self) -> Iterator[CollectivesAnswer]:
         """What the first process tells. Raises _WorkerError where one dies or nothing is told for too long."""
         output = self._processes[0].stdout
         assert output is not None

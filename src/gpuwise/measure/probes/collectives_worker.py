@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,26 @@ QUICK_S = 8.0  # with less time than this every other size is measured
 LEAST_S = 1.0  # what is measured even where starting took all the time
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 20
 TIMEOUT_S = 30.0  # of a collective whose peer does not come
+
+
+class CollectivesRequest(TypedDict):
+    """rank: of the process among `world`. kind: cpu or cuda. meeting: path of the file where processes meet."""
+
+    rank: int
+    world: int
+    kind: str
+    meeting: str
+    budget_s: float
+
+
+class CollectivesAnswer(TypedDict, total=False):
+    """A figure (all keys but `said`), or `said`: why one is missing."""
+
+    said: str
+    name: str
+    bytes: int
+    verified: bool
+    timing: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -152,7 +172,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    request: dict[str, Any] = json.loads(sys.argv[1])
+    request: CollectivesRequest = json.loads(sys.argv[1])
     deadline_s = time.monotonic() + request["budget_s"]
     _end_with_parent()
     rank, world = request["rank"], request["world"]
@@ -169,7 +189,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is no answer
 
-    def tell(**answer: Any) -> None:
+    def tell(**answer: object) -> None:
         if rank == 0:
             answers.write(json.dumps(answer) + "\n")
 
