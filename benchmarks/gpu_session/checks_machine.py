@@ -18,8 +18,7 @@ import torch
 from benchmarks.gpu_session.checks_copies import needs_cuda
 from benchmarks.gpu_session.models import classifier, language
 from gpuwise.hardware import detect_machine, load_catalog
-from gpuwise.hardware.detect.gpu_survey import survey_gpus
-from gpuwise.hardware.detect.nvidia_smi import read_nvidia_smi
+from gpuwise.hardware.detect.nvml import survey_gpus
 from gpuwise.hardware.load import disturbances, load
 from gpuwise.job import Job
 from gpuwise.measure.devices import accelerators
@@ -33,9 +32,9 @@ from gpuwise.tracing.record import record_many
 
 
 def detected(device: torch.device) -> dict[str, Any]:
-    """NVML, nvidia-smi, the catalog and PyTorch agree on the first GPU."""
+    """NVML, the catalog and PyTorch agree on the first GPU."""
     needs_cuda(device)
-    about, survey, tool = torch.cuda.get_device_properties(0), survey_gpus(), read_nvidia_smi()
+    about, survey = torch.cuda.get_device_properties(0), survey_gpus()
     found = detect_machine(load_catalog(), measured=False)
     [*seen] = accelerators(load_catalog())
     assert survey.gpus, "no GPU was detected"
@@ -53,7 +52,6 @@ def detected(device: torch.device) -> dict[str, Any]:
         "told_by": survey.source,
         "gpu": repr(gpu),
         "load": repr(load_now),
-        "tool": repr(tool.gpus),
         "usable_bytes": usable,
         "total_bytes": about.total_memory,
         "sheet_bytes": found.chip.memory_bytes,

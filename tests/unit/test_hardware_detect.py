@@ -21,12 +21,9 @@ from gpuwise.hardware.detect import (
     detect,
     detect_container,
     detect_cpu,
-    detect_gpus,
     files,
     gpu,
-    gpu_survey,
     machine_key,
-    nvidia_smi,
 )
 from gpuwise.hardware.detect.container import throttled_s
 from gpuwise.hardware.detect.cpu import core_processors
@@ -461,20 +458,6 @@ def test_gpus_that_are_hidden_do_not_count(monkeypatch: pytest.MonkeyPatch, text
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     assert gpu.visible(["GPU-0abc", "GPU-1abc", "GPU-2abc"]) == left
-
-
-def test_nvidia_smi_where_nvml_is_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(gpu_survey, "read_nvml", lambda root: None)
-    full = "NVIDIA L4, 23034, GPU-8f, 570.1, 8.9, 60.00, 72.00, 2040, 6251, 4, 16, 12, 1024, 210, [N/A]\n"
-    answers = iter(["", "NVIDIA L4, 23034\nNVIDIA L4, 23034\n", "garbage\n", "[N/A], [N/A]\n", full])
-    monkeypatch.setattr(nvidia_smi, "run", lambda command: next(answers))
-    assert detect_gpus() == (Gpu("NVIDIA L4", 23034 << 20),) * 2  # an old tool, which does not know all that is asked first
-    assert detect_gpus() == ()
-    found = gpu_survey.survey_gpus()
-    assert found.source == "nvidia-smi"
-    assert found.gpus == (Gpu("NVIDIA L4", 23034 << 20, "NVIDIA", "570.1", (8, 9), 60.0, 72.0, 2.04e9, 6.251e9, 4, 16),)
-    assert (found.loads[0].busy, found.loads[0].memory_used_bytes, found.loads[0].temperature_c) == (0.12, 1 << 30, None)
 
 
 @pytest.mark.parametrize("failure", [subprocess.TimeoutExpired("x", 1), OSError("x"), None])

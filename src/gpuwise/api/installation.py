@@ -95,8 +95,6 @@ def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | No
             "torchvision is a build for CUDA beside a PyTorch for CPUs: its operators do not load, and plain Python "
             "cannot import it. gpuwise does, without them; https://pytorch.org/get-started has the build that fits"
         )
-    if detected.gpus_told_by == "nvidia-smi":
-        problems.append('little is known of the GPU: pip install "gpuwise[nvidia]" tells its links and what slows it down')
     if missing := [name for name, version in presets.items() if version is None]:
         problems.append(f"no recorded trace of {', '.join(missing)}: `gpuwise record` makes them")
     if sys.flags.optimize:

@@ -12,7 +12,7 @@ from gpuwise.hardware.detect.container import detect_container, throttled_s
 from gpuwise.hardware.detect.cpu import allowed_processors
 from gpuwise.hardware.detect.files import ROOT, folders, number, read
 from gpuwise.hardware.detect.gpu import GpuLoad
-from gpuwise.hardware.detect.gpu_survey import survey_gpus
+from gpuwise.hardware.detect.nvml import survey_gpus
 from gpuwise.units import format_bytes
 
 # From where on a figure of a benchmark is no longer what the machine can do. An idle system's own work stays below them.

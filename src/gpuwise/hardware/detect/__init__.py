@@ -4,7 +4,6 @@ from gpuwise.hardware.detect.container import Container, detect_container
 from gpuwise.hardware.detect.cpu import Cache, Cpu, detect_cpu
 from gpuwise.hardware.detect.disk import Disk
 from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
-from gpuwise.hardware.detect.gpu_survey import detect_gpus
 from gpuwise.hardware.detect.machine import (
     DetectedMachine,
     Interconnect,
@@ -17,6 +16,7 @@ from gpuwise.hardware.detect.machine import (
 )
 from gpuwise.hardware.detect.match import local_cpu_chip, match_cpu, match_gpu, most_like_this, unknown_gpu
 from gpuwise.hardware.detect.memory import Memory, detect_memory
+from gpuwise.hardware.detect.nvml import detect_gpus
 
 __all__ = [
     "Cache",

@@ -62,7 +62,7 @@ class GpuLoad:
 
 @dataclass(frozen=True)
 class GpuSurvey:
-    """All of it at one moment, of the GPUs this process may use. told_by: NVML or nvidia-smi; "" without GPUs."""
+    """All of it at one moment, of the GPUs this process may use. source: "NVML", or "" without GPUs."""
 
     gpus: tuple[Gpu, ...] = ()
     pairs: tuple[GpuPair, ...] = ()

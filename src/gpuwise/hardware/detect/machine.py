@@ -15,9 +15,9 @@ from gpuwise.hardware.detect.cpu import Cpu, detect_cpu
 from gpuwise.hardware.detect.disk import Disk, detect_disk
 from gpuwise.hardware.detect.files import ROOT, folders, read, value_of
 from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
-from gpuwise.hardware.detect.gpu_survey import detect_gpus, survey_gpus
 from gpuwise.hardware.detect.match import local_cpu_chip, match_gpu, unknown_gpu
 from gpuwise.hardware.detect.memory import Memory, detect_channels, detect_memory
+from gpuwise.hardware.detect.nvml import detect_gpus, survey_gpus
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.measured_chip import any_calibration, with_measurements
 from gpuwise.hardware.toml_cache import cache_home
@@ -59,7 +59,7 @@ class System:
 
 @dataclass(frozen=True)
 class DetectedMachine:
-    """This machine as far as it tells a program without special rights. gpus: NVIDIA's; gpus_told_by: NVML, nvidia-smi or "".
+    """This machine as far as it tells a program without special rights. gpus: NVIDIA's; gpus_told_by: "NVML", or "" without.
     pci_gpus: vendor and device of those of AMD and Intel ("0x1002:0x74a1"), of which PyTorch knows more."""
 
     cpu: Cpu

@@ -1,4 +1,4 @@
-"""NVIDIA's management library (NVML), read through its own Python package (nvidia-ml-py) where that is installed.
+"""NVIDIA's GPUs, through the Python package (nvidia-ml-py) of the driver's management library (NVML).
 
 https://docs.nvidia.com/deploy/nvml-api: constants below are of its nvml.h.
 """
@@ -42,6 +42,16 @@ _PATHS = {
     40: "one NUMA node",
     50: "PCIe across NUMA nodes",
 }
+
+
+def survey_gpus(root: Path = ROOT) -> GpuSurvey:
+    """The NVIDIA GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, what joins them and what they do; never fails."""
+    return read_nvml(root) or GpuSurvey()
+
+
+def detect_gpus() -> tuple[Gpu, ...]:
+    """NVIDIA GPUs of this machine; none without their driver."""
+    return survey_gpus().gpus
 
 
 def read_nvml(root: Path = ROOT, library: object = None) -> GpuSurvey | None:
