@@ -29,7 +29,7 @@ from gpuwise.runtime.build.adapters import adapted
 from gpuwise.runtime.build.optimizers import make_optimizer
 from gpuwise.runtime.build.recompute import apply_recompute
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace import CATEGORIES, COLUMNS, Trace, data_parallel, live_bytes, recorded_as
+from gpuwise.trace import CATEGORIES, Trace, data_parallel, live_bytes, recorded_as
 from gpuwise.trace.memory import rounded
 from gpuwise.tracing import accelerator, record, virtual_device
 from gpuwise.tracing.recorder import Recorder
@@ -145,12 +145,12 @@ def _step(job: Job, strategy: Strategy, model: Any, optimizer: Any, recorder: Re
 def _peak_bytes(recorder: Recorder) -> int:
     length = len(recorder.rows)
     change = np.zeros(length + 2, dtype=np.int64)
-    for row in recorder.storages:
-        size = int(rounded(np.int64(row["size_bytes"])))
-        change[max(row["born"], 0)] += size
-        change[(length if row["died"] is None else row["died"]) + 1] -= size
-    numbers = [key[3] for key in recorder.operations]
-    inside = np.array([numbers[row[0]][COLUMNS.index("workspace_bytes")] for row in recorder.rows])
+    for row in recorder.storages.rows:
+        size = int(rounded(np.int64(row.size_bytes)))
+        change[max(row.born, 0)] += size
+        change[(length if row.died is None else row.died) + 1] -= size
+    operations = list(recorder.operations)
+    inside = np.array([operations[row.operation].values.workspace_bytes for row in recorder.rows])
     return int((np.cumsum(change)[:length] + rounded(inside)).max())
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gpuwise.tracing.kernels.cpu_rnn import workspace_bytes as rnn_workspace_bytes
 from gpuwise.tracing.kernels.cpu_temporaries import workspace_bytes
-from gpuwise.tracing.kernels.onednn import has_tiles, multiplies_bf16, vector_floats
+from gpuwise.tracing.kernels.instruction_sets import has_tiles, multiplies_bf16, vector_floats
+from gpuwise.tracing.operator_call import OperatorCall
 
 aten = torch.ops.aten
 AVX512 = vector_floats() == 16
@@ -41,7 +42,7 @@ def predicted_and_real(func: Any, *args: Any) -> tuple[int, int]:
     """Bytes beyond the results: by the table, and in truth."""
     result, peak, kept = allocated(lambda: func(*args))
     outputs = [t for t in (result if isinstance(result, tuple) else (result,)) if t is not None]
-    return workspace_bytes(func, args, outputs), peak - kept
+    return workspace_bytes(OperatorCall(func, args, {}, outputs)), peak - kept
 
 
 def close(predicted: int, real: int, *, of: int) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from gpuwise.tracing.kernels import onednn
-from gpuwise.tracing.kernels.onednn import Convolution, has_tiles, vector_floats
+from gpuwise.tracing.kernels import instruction_sets
+from gpuwise.tracing.kernels.instruction_sets import has_tiles, vector_floats
+from gpuwise.tracing.kernels.onednn import Convolution
 
 # samples, channels in, out, groups, side, kernel, stride, padding, dilation: small images, wide kernels, odd channels, groups
 SHAPES = [
@@ -138,5 +139,5 @@ def test_the_instruction_set_in_use(
         monkeypatch.delenv(name, raising=False)
     for name, value in limits.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(onednn, "detect_cpu", lambda: type("Cpu", (), {"flags": flags}))
+    monkeypatch.setattr(instruction_sets, "detect_cpu", lambda: type("Cpu", (), {"flags": flags}))
     assert (vector_floats(), has_tiles()) == (floats, tiles)

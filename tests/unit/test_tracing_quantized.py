@@ -19,6 +19,7 @@ from gpuwise.trace.memory import live_bytes
 from gpuwise.tracing import record
 from gpuwise.tracing.describe import describe
 from gpuwise.tracing.kernels.libraries import answering_as_on_a_gpu
+from gpuwise.tracing.operator_call import OperatorCall
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -107,12 +108,22 @@ def test_float8_on_a_chip_without_it_is_refused_with_a_way_out() -> None:
 def test_a_product_of_int8_or_fp4_is_described_in_the_type_it_multiplies() -> None:
     a, b = torch.empty(64, 128, dtype=torch.int8, device="meta"), torch.empty(128, 32, dtype=torch.int8, device="meta")
     result = torch.empty(64, 32, dtype=torch.int32, device="meta")
-    kind, dtype, numbers = describe(torch.ops.aten._int_mm.default, (a, b), {}, [result], [result])
-    assert (kind, dtype, numbers[0], numbers[5:9]) == ("gemm", "int8", 2 * 64 * 32 * 128, (1, 64, 32, 128))
+    row = describe(OperatorCall(torch.ops.aten._int_mm.default, (a, b), {}, [result]), [result])
+    assert (KINDS[row.kind], row.dtype, row.values.flops, row.values[5:9]) == (
+        "gemm",
+        "int8",
+        2 * 64 * 32 * 128,
+        (1, 64, 32, 128),
+    )
     a, b = (t.view(torch.uint8).view(torch.float4_e2m1fn_x2) for t in (a, b))  # two numbers a byte, along k
     scale = torch.empty(1024, dtype=torch.float8_e4m3fn, device="meta")
-    kind, dtype, numbers = describe(torch.ops.aten._scaled_mm.default, (a, b, scale, scale), {}, [result], [result])
-    assert (kind, dtype, numbers[0], numbers[5:9]) == ("gemm", "float4_e2m1fn_x2", 2 * 64 * 32 * 256, (1, 64, 32, 256))
+    row = describe(OperatorCall(torch.ops.aten._scaled_mm.default, (a, b, scale, scale), {}, [result]), [result])
+    assert (KINDS[row.kind], row.dtype, row.values.flops, row.values[5:9]) == (
+        "gemm",
+        "float4_e2m1fn_x2",
+        2 * 64 * 32 * 256,
+        (1, 64, 32, 256),
+    )
 
 
 def test_questions_of_libraries_are_answered_for_the_virtual_device_and_then_as_before() -> None:

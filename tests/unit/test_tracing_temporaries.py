@@ -20,6 +20,8 @@ from gpuwise.trace import Axis, Trace, build_family, family_of_one
 from gpuwise.trace.stepped import STEPPED, efficient_backward, embedding_backward, flash_backward, layer_norm_backward
 from gpuwise.tracing import record
 from gpuwise.tracing.kernels import rnn, temporaries
+from gpuwise.tracing.kernels.schemas import CudnnRnnArguments
+from gpuwise.tracing.operator_call import OperatorCall
 
 aten = torch.ops.aten
 BHSD = (2, 4, 16, 32)  # batch, heads, sequence, head size
@@ -36,7 +38,7 @@ def heads_inside(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def inside(func: Any, args: Sequence[Any], outputs: Sequence[Tensor] = ()) -> int:
-    return temporaries.workspace_bytes(func, args, outputs)
+    return temporaries.workspace_bytes(OperatorCall(func, args, {}, outputs))
 
 
 X = empty(8, 64)
@@ -205,8 +207,10 @@ def test_recurrent_layers_take_what_was_published() -> None:
     for name, gates, reserve, workspace in (("lstm", 4, 736_000_000, 17_730_560), ("gru", 3, 864_000_000, 13_169_920)):
         mode = rnn.MODES[name]
         weight = [empty(gates * 320, n) for n in (123, 320, 320, 320, 320, 320, 320, 320)] + [empty(gates * 320)] * 8
-        assert rnn.reserve_bytes(x, mode, 320, 4, 0.0, False) == reserve
-        assert rnn.workspace_bytes(x, weight, empty(4, 50, 320), mode, 320) == workspace
+        hx = empty(4, 50, 320)
+        call = CudnnRnnArguments(x, weight, 4, None, hx, None, mode, 320, 0, 4, False, 0.0, True, False, [], None)
+        assert rnn.reserve_bytes(call) == reserve
+        assert rnn.workspace_bytes(call) == workspace
 
 
 def workspace_of(trace: Trace, operator: str) -> list[int]:

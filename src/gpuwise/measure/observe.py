@@ -19,9 +19,9 @@ from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing.assemble import to_trace
-from gpuwise.tracing.describe import tensors_in
-from gpuwise.tracing.record import create_state, noticing_updates, one_step
+from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.recorder import Recorder
+from gpuwise.tracing.step import create_state, noticing_updates, one_step
 
 MOST_STEPS = 50
 
@@ -65,7 +65,7 @@ class _TimedRecorder(Recorder):
         outputs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.device.type == self.device_type]
         before = len(self.rows)
         if outputs or any(t.device.type == self.device_type for t in tensors_in(args)):
-            self._record(func, args, kwargs, outputs)
+            self._record(OperatorCall(func, args, kwargs, outputs))
         if len(self.rows) == before:  # a view
             (self._events or self.seconds).pop()
         return out
@@ -100,7 +100,7 @@ def observe(job: Job, strategy: Strategy, device: torch.device, *, steps: int = 
     with noticing_updates(recorder):
         with recorder:
             program = build(job, strategy, device)
-            recorder.name_modules(program.model)
+            recorder.modules.watch(program.model)
             create_state(program, recorder, strategy, really=True)
         watched: list[list[float]] = []
         unwatched: list[float] = []

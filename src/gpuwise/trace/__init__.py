@@ -7,7 +7,18 @@ from gpuwise.trace.memory import Live, live_bytes
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.data_parallel import data_parallel
 from gpuwise.trace.parallel.variant import recorded_as
-from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import (
+    BEFORE,
+    CATEGORIES,
+    COLUMNS,
+    KINDS,
+    PHASES,
+    OperationRow,
+    Operations,
+    OperationSequence,
+    OperationValues,
+    Storages,
+)
 from gpuwise.trace.trace import Trace
 
 __all__ = [
@@ -20,7 +31,9 @@ __all__ = [
     "Communication",
     "Header",
     "Live",
+    "OperationRow",
     "OperationSequence",
+    "OperationValues",
     "Operations",
     "Storages",
     "Trace",

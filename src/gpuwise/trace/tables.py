@@ -6,6 +6,7 @@ Columnar: each field is an array with one entry a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,34 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "tempora
 # (batch = groups), attention (batch = batch × heads, m = queries, n = keys, k = head size).
 # causal is 1 where flops and bytes leave out the masked half; kernels is the number of launches.
 COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")
+
+
+class OperationValues(NamedTuple):
+    """The numbers of one operation: COLUMNS, each 0 by default."""
+
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    workspace_bytes: int = 0
+    kernels: int = 0
+    batch: int = 0
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    causal: int = 0
+
+
+assert OperationValues._fields == COLUMNS
+
+
+class OperationRow(NamedTuple):
+    """One distinct operation: a row of Operations, whose fields have its meaning."""
+
+    name: str
+    kind: int
+    dtype: str
+    values: OperationValues
+
 
 BEFORE = -1  # position at which a storage is born that lives before the step begins: parameters, optimizer state
 

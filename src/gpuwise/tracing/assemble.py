@@ -1,4 +1,4 @@
-"""What a Recorder has seen, put together as a Trace."""
+"""The rows of a Recorder, put together as a Trace."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace
 from gpuwise.tracing.kernels import temporaries
-from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder, StorageRow
+from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
+from gpuwise.tracing.storage_table import StorageRow
 
 
 def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *, target: str, identity: str) -> Trace:
     """The step recorded last. identity: the job's fingerprint."""
     length = len(recorder.rows)
     operation, module, phase, micro_step = np.array(recorder.rows, dtype=np.int32).reshape(-1, 4).T
-    names = list(recorder.operations)
-    rows = sorted((row for row in recorder.storages if row["size_bytes"]), key=_order_of_gradients)
+    operations = list(recorder.operations)
+    rows = sorted((row for row in recorder.storages.rows if row.size_bytes), key=_order_of_gradients)
     categories = [_category(row, phase, length) for row in rows]
     parameters = list(program.model.parameters())
     sizes = {"micro_batch": strategy.micro_batch}
     sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
-    workspaces = temporaries.notes(key[0] for key in names) if target != "cpu" else ()
+    workspaces = temporaries.notes(row.name for row in operations) if target != "cpu" else ()
     header = Header(
         job=job.name,
         fingerprint=identity,
@@ -40,27 +41,27 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         torch_version=torch.__version__.split("+")[0],
         blocks=_block_paths(program),
         assumption_notes=(*map(_stated, job.assumptions), *recorder.answers.notes, *workspaces),
-        gradient_shapes=tuple(row["shape"] for row, name in zip(rows, categories, strict=True) if name == "gradient"),
+        gradient_shapes=tuple(row.gradient_shape for row, name in zip(rows, categories, strict=True) if name == "gradient"),
         averages=program.average is not None,
         own_step=program.own_step is not None,
     )
     return Trace(
         header=header,
         operations=Operations(
-            name=tuple(key[0] for key in names),
-            kind=np.array([key[1] for key in names], dtype=np.int8),
-            dtype=tuple(key[2] for key in names),
-            values=np.array([key[3] for key in names], dtype=np.int64).reshape(-1, len(COLUMNS)),
+            name=tuple(row.name for row in operations),
+            kind=np.array([row.kind for row in operations], dtype=np.int8),
+            dtype=tuple(row.dtype for row in operations),
+            values=np.array([row.values for row in operations], dtype=np.int64).reshape(-1, len(COLUMNS)),
         ),
         sequence=OperationSequence(operation, module, phase.astype(np.int8), micro_step.astype(np.int8)),
         storages=Storages(
-            size_bytes=np.array([row["size_bytes"] for row in rows], dtype=np.int64),
+            size_bytes=np.array([row.size_bytes for row in rows], dtype=np.int64),
             category=np.array([CATEGORIES.index(name) for name in categories], dtype=np.int8),
-            module=np.array([row["module"] for row in rows], dtype=np.int32),
-            born=np.array([row["born"] for row in rows], dtype=np.int32),
-            died=np.array([length if row["died"] is None else row["died"] for row in rows], dtype=np.int32),
+            module=np.array([row.module for row in rows], dtype=np.int32),
+            born=np.array([row.born for row in rows], dtype=np.int32),
+            died=np.array([length if row.died is None else row.died for row in rows], dtype=np.int32),
         ),
-        modules=tuple(recorder.modules),
+        modules=tuple(recorder.modules.index_of),
     ).check()
 
 
@@ -70,17 +71,17 @@ def _stated(assumption: str | Note) -> Note:
 
 def _order_of_gradients(row: StorageRow) -> int:
     """Gradients come last, in the order of the parameters they belong to."""
-    return int(row["order"]) + 1 if row.get("category") == "gradient" else 0
+    return row.gradient_order + 1 if row.category == "gradient" else 0
 
 
 def _category(row: StorageRow, phase_of: np.ndarray, length: int) -> str:
-    """What a storage is for, by who holds it, else by when it is born and dies."""
-    if "category" in row:
-        return str(row["category"])
-    if row["from_host"]:
+    """What a storage is for: as the step marked it, else by when it is born and dies."""
+    if row.category is not None:
+        return row.category
+    if row.from_host:
         return "input"
-    died = phase_of[row["died"]] if row["died"] is not None and row["died"] < length else None
-    if row["phase"] in (FORWARD, RECOMPUTE) and (died is None or died in (BACKWARD, RECOMPUTE)):
+    died = phase_of[row.died] if row.died is not None and row.died < length else None
+    if row.phase in (FORWARD, RECOMPUTE) and (died is None or died in (BACKWARD, RECOMPUTE)):
         return "activation"
     return "temporary"
 

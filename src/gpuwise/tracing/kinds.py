@@ -1,11 +1,11 @@
-"""Which kind of kernel an operator is. Unknown operators are told apart by PyTorch's own tags."""
+"""Which kind of kernel an operator is. Unknown operators are sorted by PyTorch's own tags."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 Kind = str
 
@@ -41,10 +41,10 @@ _NAMES = {name: kind for kind, names in _BY_NAME.items() for name in names.split
 
 
 @cache
-def kind_of(func: Any) -> Kind:
+def kind_of(op: OpOverload) -> Kind:
     """One of gpuwise.trace.KINDS for an operator overload."""
-    name = func._overloadpacket.__name__
-    if func.namespace in ("c10d", "_c10d_functional", "c10d_functional"):
+    name = op._overloadpacket.__name__
+    if op.namespace in ("c10d", "_c10d_functional", "c10d_functional"):
         return "collective"
     if name in _NAMES:
         return _NAMES[name]
@@ -52,6 +52,6 @@ def kind_of(func: Any) -> Kind:
         return "attention"
     if name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
         return "optimizer"
-    if torch.Tag.pointwise in func.tags or name.rstrip("_").endswith("_backward") or name.endswith("_"):
+    if torch.Tag.pointwise in op.tags or name.rstrip("_").endswith("_backward") or name.endswith("_"):
         return "elementwise"
     return "other"

@@ -6,30 +6,26 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
-from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError
-from gpuwise.job import Job, checked_batch, fingerprint
+from gpuwise.job import Job, fingerprint
 from gpuwise.notes.job import no_virtual_accelerator
 from gpuwise.runtime.build.adapters_recorded import only_recorded
-from gpuwise.runtime.build.optimizers import CombinedOptimizer
 from gpuwise.runtime.build.own_step import check_own_step
-from gpuwise.runtime.build.program import Program, build
+from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.kernels import autocast, libraries, quantized
 from gpuwise.tracing.kernels.lbfgs import steady_lbfgs
-from gpuwise.tracing.kernels.low_bit import inner_tensors, low_bit_updates
+from gpuwise.tracing.kernels.low_bit import low_bit_updates
 from gpuwise.tracing.kernels.target import targeting
-from gpuwise.tracing.recorder import BACKWARD, Recorder, StorageRow
+from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
+from gpuwise.tracing.step import create_state, noticing_updates, one_step, record_clipping_in_backward
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 
 DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
@@ -141,16 +137,16 @@ def _recorded(
                 strategy = strategy.but(accumulation=2)
                 program.strategy = program.strategy.but(accumulation=2)
             first_step = first_step or program.own_step is not None
-            _clipping_belongs_to_backward(program, recorder)
+            record_clipping_in_backward(program, recorder)
             stack.enter_context(low_bit_updates())
             quantized.register()
-            recorder.name_modules(program.model)
+            recorder.modules.watch(program.model)
             if strategy.compile:
                 from gpuwise.tracing.compile.install import install  # imports the compiler: a second or two
 
                 install(program.model, recorder)
             create_state(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
-            found, unchanged = _sizes_kept(recorder), True
+            state_sizes, unchanged = recorder.storages.sizes(), True
             for micro_batch in sorted(micro_batches):  # upwards: what grows with the batch is seen to grow
                 at_this = strategy.but(micro_batch=micro_batch)
                 if micro_batch in once:
@@ -158,7 +154,7 @@ def _recorded(
                 recorder.start()
                 trained = one_step(program, recorder, at_this)
                 traces[micro_batch] = to_trace(job, at_this, program, recorder, target=target, identity=identity)
-                unchanged = _sizes_kept(recorder) == found and (trained or first_step)
+                unchanged = recorder.storages.sizes() == state_sizes and (trained or first_step)
                 if not unchanged:
                     break
         except Exception as error:  # the user's model and loss may raise anything
@@ -167,136 +163,6 @@ def _recorded(
     if unchanged or (first_step and len(micro_batches) == 1):
         return [traces[micro_batch] for micro_batch in micro_batches]
     return None
-
-
-def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, really: bool) -> None:
-    """Creates optimizer state, by a step or (not really) by gradients out of nothing, and says what every storage that
-    stays is for."""
-    optimizer = program.optimizer
-    if program.own_step is not None:
-        program.own_step.context.evaluation = partial(_evaluating, recorder)
-    if isinstance(optimizer, CombinedOptimizer):
-        optimizer.on_gradient = lambda parameter: _is_gradient(recorder, parameter)
-    if really:
-        one_step(program, recorder, strategy.but(accumulation=1))
-    else:
-        for parameter in program.model.parameters():
-            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-        program.update()
-    for path, held in [*program.model.named_parameters(), *program.model.named_buffers()]:
-        for tensor in inner_tensors(held):
-            recorder.owns(path.rpartition(".")[0], tensor)
-    for tensor in [*program.model.parameters(), *program.model.buffers()]:
-        _is_for(recorder, "parameter", tensor)
-    for tensor in program.average.tensors.values() if program.average is not None else ():
-        _is_for(recorder, "optimizer_state", tensor)
-    _is_optimizer_state(program, recorder)
-
-
-def _is_optimizer_state(program: Program, recorder: Recorder) -> None:
-    """Says what the tensors of the optimizer's state are for, those in its lists included."""
-    for value in tree_leaves(list(program.optimizer.state.values()) if program.optimizer is not None else []):
-        if isinstance(value, torch.Tensor):
-            _is_for(recorder, "optimizer_state", value)
-
-
-def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
-    """One step in its parts. Returns whether every parameter that is trained got a gradient."""
-    micro_batch = strategy.micro_batch
-    recorder.micro_step = 0
-    if not program.trains:
-        program.infer(_batch(program.job, recorder, micro_batch))
-        return True
-    for recorder.micro_step in range(strategy.accumulation):
-        program.forward_backward(_batch(program.job, recorder, micro_batch))
-    for parameter in program.model.parameters():
-        _is_gradient(recorder, parameter)
-    trained = all(p.grad is not None for p in program.model.parameters() if p.requires_grad)
-    recorder.micro_step = 2
-    program.update()
-    program.parts.clear()  # numbers that a run reads
-    if program.own_step is not None:
-        _is_optimizer_state(program, recorder)  # a history has other tensors after each step
-    return trained
-
-
-def _is_gradient(recorder: Recorder, parameter: torch.Tensor) -> None:
-    """Says what the parameter's gradient, if it has one, is for; to be called before it is freed."""
-    if parameter.grad is None:
-        return
-    order, path = recorder.owners[id(parameter)]
-    for row in _is_for(recorder, "gradient", parameter.grad):
-        row["shape"], row["order"], row["module"] = tuple(parameter.shape), order, recorder.module_index(path)
-
-
-def _is_for(recorder: Recorder, category: str, tensor: torch.Tensor) -> list[StorageRow]:
-    keys = {inner.untyped_storage()._cdata for inner in inner_tensors(tensor)}
-    rows = [recorder.live[key] for key in keys if key in recorder.live]
-    for row in rows:
-        row["category"] = category
-    return rows
-
-
-def _sizes_kept(recorder: Recorder) -> list[int]:
-    return sorted(row["size_bytes"] for row in recorder.live.values())
-
-
-def _batch(job: Job, recorder: Recorder, micro_batch: int) -> Any:
-    """An example batch; making it is not part of the step."""
-    recorder.paused = True
-    try:
-        batch = checked_batch(job, micro_batch)
-    finally:
-        recorder.paused = False
-    recorder.receive(batch)
-    return batch
-
-
-def _clipping_belongs_to_backward(program: Program, recorder: Recorder) -> None:
-    """What a step does to its gradients stays when its optimizer is exchanged for another (gpuwise.trace.update.optimizers)."""
-    clip = program.clip_gradients
-
-    def recorded(norm: float, parameters: list[torch.nn.Parameter] | None = None) -> torch.Tensor:
-        recorder.place = (BACKWARD, 0)
-        try:
-            return clip(norm, parameters)
-        finally:
-            recorder.place = None
-
-    program.clip_gradients = recorded  # type: ignore[method-assign]
-
-
-@contextmanager
-def noticing_updates(recorder: Recorder) -> Iterator[None]:
-    """Tells the recorder when an optimizer steps, be it inside backward."""
-
-    def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        recorder.updating = True
-        if recorder.micro_step != 2:  # inside the step of a job's own, which may free its gradients after the update
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if id(parameter) in recorder.owners:
-                        _is_gradient(recorder, parameter)
-
-    def ends(*_: Any) -> None:
-        recorder.updating = False
-
-    hooks = register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def _evaluating(recorder: Recorder) -> Iterator[None]:
-    """The closure of an optimizer: forward and backward again, in the middle of its update."""
-    before, recorder.updating = recorder.updating, False
-    try:
-        yield
-    finally:
-        recorder.updating = before
 
 
 @contextmanager
@@ -313,7 +179,7 @@ def _quiet_log() -> Iterator[None]:
 @contextmanager
 def _quiet_matmul_precision() -> Iterator[None]:
     """build sets it for the process; a recording must not."""
-    before: Any = torch.get_float32_matmul_precision()
+    before = torch.get_float32_matmul_precision()
     try:
         yield
     finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -19,31 +19,58 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from gpuwise.job.batches import named_tensors
-from gpuwise.trace import BEFORE, KINDS, PHASES
+from gpuwise.job.job import Batch
+from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.tracing.answers import Answers
-from gpuwise.tracing.describe import Numbers, describe, device_type, size_bytes, tensors_in
-from gpuwise.tracing.kernels.convolution import copied
+from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes
+from gpuwise.tracing.kernels.convolution import copied_operands
+from gpuwise.tracing.module_tracker import ModuleTracker
+from gpuwise.tracing.operator_call import OperatorCall, tensors_in
+from gpuwise.tracing.patching import patched
 from gpuwise.tracing.refusals import asks_for_cuda, dynamic_shape, no_shape_rule
+from gpuwise.tracing.storage_table import StorageRow, StorageTable
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
 assert PHASES == ("forward", "backward", "recompute", "optimizer")
 
 _ASKS_DEVICE = torch.ops.prim.device.default
 _COPIES = torch.ops.aten._to_copy.default
+# micro_step of what follows the last backward, and of every row of phase optimizer.
+UPDATE_STEP = 2
 
-StorageRow = dict[str, Any]
+
+class Origin(NamedTuple):
+    """Where an operation comes from: index of its phase, and of its module."""
+
+    phase: int
+    module: int
+
+
+class PositionRow(NamedTuple):
+    """One position of the step: index of its operation, module and phase, and the micro-batch (0, 1; 2: the update)."""
+
+    operation: int
+    module: int
+    phase: int
+    micro_step: int
 
 
 class Recorder(TorchDispatchMode):
-    """Rows of one step, in the order they run.
+    """Records one step: its operations in the order they run, and its storages.
 
     Arguments:
         device_type: operations and storages of this device are recorded, others (a CPU scalar, say) are not.
 
-    `name_modules` tells which modules to attribute rows to; `start` begins the step (what is alive then was there
-    before); `micro_step` is set by the caller (0, 1; 2 once backward is done), and `updating` while an optimizer steps,
-    which may be inside backward. `rows` hold
-    (operation, module, phase, micro_step).
+    Attributes:
+        operations: each distinct operation, and its number.
+        rows: the positions of the step.
+        storages: the memory that tensors hold.
+        modules: the modules to attribute rows to.
+        answers: what was assumed where the model asked for values.
+        micro_step: set by the caller to 0, 1, and 2 once backward is done.
+        updating: whether an optimizer steps, which may be inside backward; set by the caller.
+        paused: whether nothing is recorded; set by the caller.
+        origin: set by a caller that knows the origin of operations better; else None.
     """
 
     @classmethod
@@ -53,82 +80,52 @@ class Recorder(TorchDispatchMode):
     def __init__(self, device_type: str):
         super().__init__()
         self.device_type = device_type
-        self.operations: dict[tuple[str, int, str, Numbers], int] = {}
-        self.rows: list[tuple[int, int, int, int]] = []
-        self.storages: list[StorageRow] = []
-        self.live: dict[int, StorageRow] = {}
-        self.modules: dict[str, int] = {"": 0}
+        self.operations: dict[OperationRow, int] = {}
+        self.rows: list[PositionRow] = []
+        self.storages = StorageTable()
+        self.modules = ModuleTracker()
+        self.answers = Answers()
         self.micro_step = 0
         self.updating = False
         self.paused = False
-        self.place: tuple[int, int] | None = None  # phase and module, where the caller knows them better
-        self.answers = Answers()
-        self.owners: dict[int, tuple[int, str]] = {}  # of each parameter: its order in the model, and its module
-        self._paths: dict[int, str] = {}
-        self._stack = threading.local()
-        self._module_of_node: dict[int, int] = {}
-        self._undo: list[Callable[[], Any]] = []
+        self.origin: Origin | None = None
+        self._patches = ExitStack()
 
-    def name_modules(self, model: nn.Module) -> None:
-        self._paths = {id(module): name for name, module in model.named_modules()}
-        names = [(parameter, name.rpartition(".")[0]) for name, parameter in model.named_parameters()]
-        self.owners = {id(parameter): (order, path) for order, (parameter, path) in enumerate(names)}
+    def start(self) -> None:
+        """Begins a step: forgets the rows so far."""
+        self.rows.clear()
+        self.operations.clear()
+        self.storages.start()
 
-    def owns(self, path: str, tensor: torch.Tensor) -> None:
-        """Says which module a storage that stays belongs to."""
-        row = self.live.get(tensor.untyped_storage()._cdata)
-        if row is not None:
-            row["module"] = self.module_index(path)
-
-    def receive(self, batch: Any) -> None:
+    def receive(self, batch: Batch) -> None:
         """Takes note of tensors that come from outside the step."""
         for _, tensor in named_tensors(batch):
             if device_type(tensor) == self.device_type:
-                self._born(tensor.untyped_storage(), 0, FORWARD, from_host=True, position=len(self.rows))
-
-    def start(self) -> None:
-        """Forgets the rows so far; what is alive now was there before the step."""
-        self.rows.clear()
-        self.operations.clear()
-        self.storages = list(self.live.values())
-        for storage in self.storages:
-            storage["born"] = BEFORE
+                row = StorageRow(tensor.untyped_storage().nbytes(), 0, FORWARD, from_host=True, born=len(self.rows))
+                self.storages.add(tensor.untyped_storage(), row)
 
     def __enter__(self) -> Recorder:
-        original_resize, original_call = torch.UntypedStorage.resize_, nn.Module.__call__
-        recorder = self
+        resize = torch.UntypedStorage.resize_
 
-        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-            result = original_resize(storage, size)
-            recorder._resized(storage)
+        def resize_and_record(storage: torch.UntypedStorage, size: int) -> object:
+            result = resize(storage, size)
+            if storage._cdata in self.storages.live:
+                phase, module = self._origin()
+                self.storages.resize(storage, position=len(self.rows) - 1, phase=phase, module=module)
             return result
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # Not a hook: a hook would hold inputs and outputs longer than the step itself does.
-            path = recorder._paths.get(id(module))
-            if path is None:
-                return original_call(module, *args, **kwargs)
-            stack = recorder._module_stack()
-            stack.append(recorder.module_index(path))
-            try:
-                return original_call(module, *args, **kwargs)
-            finally:
-                stack.pop()
-
-        setattr(torch.UntypedStorage, "resize_", resize_)  # noqa: B010 (typed as read-only)
-        setattr(nn.Module, "__call__", call)  # noqa: B010
-        self._undo = [
-            lambda: setattr(torch.UntypedStorage, "resize_", original_resize),
-            lambda: setattr(nn.Module, "__call__", original_call),
-        ]
+        self._patches = ExitStack()
+        self._patches.enter_context(self.modules.tracking())
+        self._patches.enter_context(patched(torch.UntypedStorage, "resize_", resize_and_record))
         return super().__enter__()
 
-    def __exit__(self, *args: Any) -> Any:
-        for undo in self._undo:
-            undo()
-        return super().__exit__(*args)
+    def __exit__(self, *error: Any) -> None:
+        self._patches.close()
+        super().__exit__(*error)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         if any(is_traceable_wrapper_subclass_type(t) for t in types):
             return NotImplemented  # let a DTensor or a quantized tensor come back with the operations on what it holds
         if func is _ASKS_DEVICE and isinstance(args[0], FakeTensor):
@@ -146,42 +143,36 @@ class Recorder(TorchDispatchMode):
             raise dynamic_shape(func) from None
         except (DataDependentOutputException, UnsupportedOperatorException):
             raise no_shape_rule(str(func)) from None
-        made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-        outputs = [t for t in made if device_type(t) == self.device_type]
-        if len(outputs) < len(made):
-            _refuse_cuda(made)
+        results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        outputs = [t for t in results if device_type(t) == self.device_type]
+        if len(outputs) < len(results):
+            _refuse_cuda(results)
             if func is _COPIES and device_type(args[0]) == self.device_type:
                 self.answers.leaves_device()
         self.answers.remember(func, out, args)
         if outputs or any(device_type(t) == self.device_type for t in tensors_in(args)):
-            self._record(func, args, kwargs, outputs)
+            self._record(OperatorCall(func, args, kwargs, outputs))
         return out
 
-    def _record(self, func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> None:
-        fresh = [t for t in outputs if t.untyped_storage()._cdata not in self.live]
-        if not fresh and (not func._schema.is_mutable or torch.Tag.inplace_view in func.tags):
+    def _record(self, call: OperatorCall) -> None:
+        fresh = [t for t in call.outputs if not self.storages.holds(t)]
+        if not fresh and (not call.op._schema.is_mutable or torch.Tag.inplace_view in call.op.tags):
             return  # a view
         if self.device_type != "cpu":
-            for tensor in copied(func, args):
-                self._copies(tensor)
-        phase, module = self._where()
-        kind, dtype, numbers = describe(func, args, kwargs, outputs, fresh)
-        key = (str(func), KINDS.index(kind), dtype, numbers)
-        index = self.operations.setdefault(key, len(self.operations))
-        self.rows.append((index, module, phase, 2 if phase == OPTIMIZER else self.micro_step))
-        from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(args))
-        for tensor in fresh:
-            self._born(tensor.untyped_storage(), module, phase, from_host=from_host)
+            for tensor in copied_operands(call):
+                self._record_copy(tensor)
+        origin = self._origin()
+        self._add_row(describe(call, fresh), origin)
+        from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(call.args))
+        self._add_storages(fresh, origin, from_host=from_host)
 
-    def _copies(self, tensor: torch.Tensor) -> None:
+    def _record_copy(self, tensor: Tensor) -> None:
         """A copy to another layout, made and freed inside the operator that is being recorded."""
         size = size_bytes(tensor)
-        numbers = (0, size, size, 0, 1, 0, 0, 0, 0, 0)
-        self.record_kernel("aten.clone.default", "copy", str(tensor.dtype).removeprefix("torch."), numbers, list)
+        values = OperationValues(bytes_read=size, bytes_written=size, kernels=1)
+        self.record_kernel(OperationRow("aten.clone.default", KINDS.index("copy"), dtype_name(tensor.dtype), values), list)
 
-    def record_kernel(
-        self, name: str, kind: str, dtype: str, numbers: Numbers, make: Callable[[], list[torch.Tensor]]
-    ) -> list[torch.Tensor]:
+    def record_kernel(self, row: OperationRow, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """One kernel that no operator stands for: it is a row, and what `make` returns are its results."""
         paused, self.paused = self.paused, True
         try:
@@ -189,80 +180,39 @@ class Recorder(TorchDispatchMode):
         finally:
             self.paused = paused
         if not paused:
-            phase, module = self._where()
-            index = self.operations.setdefault((name, KINDS.index(kind), dtype, numbers), len(self.operations))
-            self.rows.append((index, module, phase, 2 if phase == OPTIMIZER else self.micro_step))
-            for tensor in results:
-                self._born(tensor.untyped_storage(), module, phase, from_host=False)
+            origin = self._origin()
+            self._add_row(row, origin)
+            self._add_storages(results, origin, from_host=False)
         return results
 
-    def _where(self) -> tuple[int, int]:
+    def _add_row(self, row: OperationRow, origin: Origin) -> None:
+        operation = self.operations.setdefault(row, len(self.operations))
+        micro_step = UPDATE_STEP if origin.phase == OPTIMIZER else self.micro_step
+        self.storages.position = len(self.rows)
+        self.rows.append(PositionRow(operation, origin.module, origin.phase, micro_step))
+
+    def _add_storages(self, tensors: Sequence[Tensor], origin: Origin, *, from_host: bool) -> None:
+        """The storages of results that the last row made."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            row = StorageRow(storage.nbytes(), origin.module, origin.phase, from_host, born=self.storages.position)
+            self.storages.add(storage, row)
+
+    def _origin(self) -> Origin:
         """Phase and module of the operation being dispatched."""
-        if self.place is not None:
-            return self.place
-        stack = self._module_stack()
+        if self.origin is not None:
+            return self.origin
         if self.updating:
-            return OPTIMIZER, stack[-1] if stack else 0
+            return Origin(OPTIMIZER, self.modules.running() or 0)
         node = torch._C._current_autograd_node()
         if node is None:
-            module = stack[-1] if stack else 0
-            self._module_of_node[torch.autograd._get_sequence_nr() - 1] = module
-            return (OPTIMIZER if self.micro_step == 2 else FORWARD), module
-        module = stack[-1] if stack else self._module_of_node.get(node._sequence_nr(), 0)
+            module = self.modules.of_forward()
+            return Origin(OPTIMIZER if self.micro_step == UPDATE_STEP else FORWARD, module)
         # Backward runs without gradients; only a recomputed forward turns them on.
-        return (RECOMPUTE if torch.is_grad_enabled() else BACKWARD), module
-
-    def _born(
-        self, storage: torch.UntypedStorage, module: int, phase: int, *, from_host: bool, position: int | None = None
-    ) -> None:
-        """A storage that is new at this position (None: at the operation recorded last)."""
-        if storage._cdata in self.live:
-            return
-        row: StorageRow = {
-            "size_bytes": storage.nbytes(),
-            "module": module,
-            "phase": phase,
-            "from_host": from_host,
-            "born": max(len(self.rows) - 1, 0) if position is None else position,
-            "died": None,
-        }
-        self.live[storage._cdata] = row
-        self.storages.append(row)
-        weakref.finalize(storage, self._died, storage._cdata)
-
-    def _died(self, key: int) -> None:
-        row = self.live.pop(key, None)
-        if row is not None:
-            row["died"] = max(len(self.rows) - 1, 0)
-
-    def _resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage freed or filled in place (FSDP does so): one row ends, another may begin."""
-        row = self.live.get(storage._cdata)
-        if row is None:
-            return
-        row["died"] = max(len(self.rows) - 1, 0)
-        phase, module = self._where()
-        again = {
-            **row,
-            "size_bytes": storage.nbytes(),
-            "born": len(self.rows) - 1,
-            "died": None,
-            "phase": phase,
-            "module": module,
-        }
-        self.live[storage._cdata] = again
-        self.storages.append(again)
-
-    def _module_stack(self) -> list[int]:
-        if not hasattr(self._stack, "modules"):
-            self._stack.modules = []
-        return self._stack.modules
-
-    def module_index(self, path: str) -> int:
-        return self.modules.setdefault(path, len(self.modules))
+        return Origin(RECOMPUTE if torch.is_grad_enabled() else BACKWARD, self.modules.of_backward(node))
 
 
-def _refuse_cuda(made: Any) -> None:
+def _refuse_cuda(results: object) -> None:
     """Raises JobError where the job made a tensor on a CUDA device, which fake tensors of a CUDA build allow."""
-    if any(isinstance(t, torch.Tensor) and device_type(t) == "cuda" for t in tree_leaves(made)):
+    if any(isinstance(t, Tensor) and device_type(t) == "cuda" for t in tree_leaves(results)):
         raise asks_for_cuda()

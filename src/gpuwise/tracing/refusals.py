@@ -12,13 +12,14 @@ from contextlib import suppress
 from functools import cache
 from itertools import takewhile
 from types import TracebackType
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from gpuwise.errors import GpuwiseError, JobError
 
-_RECORD = os.path.join(os.path.dirname(__file__), "record.py")  # what is called from here is the user's
+# What is called from these is the user's.
+_ENTRIES = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("record.py", "step.py"))
 _STATIC = {
     "nonzero": "give the most there can be: torch.nonzero_static(mask, size=N)",
     "index": "keep the shape: torch.where(mask, x, 0), or x * mask, instead of x[mask]",
@@ -29,10 +30,10 @@ _STATIC = {
 _ANY_STATIC = "use an operation whose result has a known size, or pad to the most there can be"
 
 
-def dynamic_shape(func: Any) -> JobError:
+def dynamic_shape(op: OpOverload) -> JobError:
     """For an operator whose result has as many elements as the data say."""
-    way = _STATIC.get(func._overloadpacket.__name__, _ANY_STATIC)
-    return JobError(f"{func} gives a result whose shape depends on the data, so its memory cannot be forecast.", [way])
+    way = _STATIC.get(op._overloadpacket.__name__, _ANY_STATIC)
+    return JobError(f"{op} gives a result whose shape depends on the data, so its memory cannot be forecast.", [way])
 
 
 def no_shape_rule(operator: str) -> JobError:
@@ -41,8 +42,8 @@ def no_shape_rule(operator: str) -> JobError:
     namespace, name, *_ = re.split(r"::|\.", operator)
     if namespace in ("aten", "prims"):
         return JobError(what, ["leave it out, or write it with other operators"])
-    known = getattr(getattr(torch.ops, namespace), name, None)
-    overload = getattr(known, "default", None)
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    overload = getattr(packet, "default", None)
     arguments = ", ".join(argument.name for argument in overload._schema.arguments) if overload else "..."
     rule = f'@torch.library.register_fake("{namespace}::{name}") before def _({arguments}): return x.new_empty(...)'
     return JobError(what, [f"say the shape of its result: {rule}", "replace the operator"])
@@ -127,7 +128,7 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
 
 def explained(error: Exception, name: str) -> GpuwiseError:
     """The error to raise for what came out of building or running a job: in our words where the cause is known, else in
-    its own, each with the place in the user's code where there is one.
+    its own, each with the location in the user's code where there is one.
 
     Arguments:
         name: the job's.
@@ -135,45 +136,45 @@ def explained(error: Exception, name: str) -> GpuwiseError:
     if isinstance(error, GpuwiseError) and not isinstance(error, JobError):
         return error
     cause = error.__cause__ if isinstance(error, JobError) and isinstance(error.__cause__, Exception) else error
-    found = error if isinstance(error, JobError) else None
+    explanation = error if isinstance(error, JobError) else None
     if not isinstance(cause, GpuwiseError):
-        found = _known(cause) or found
-    if found is None:
-        found = JobError(
+        explanation = _known_cause(cause) or explanation
+    if explanation is None:
+        explanation = JobError(
             f"a step of {name or 'the job'} fails: {type(error).__name__}: {_first_line(error)}.",
             ["run the loss on one example batch yourself to see the full trace"],
         )
-    where = place_of(cause.__traceback__)
-    if where:
-        return JobError(f"{found.what.removesuffix('.')} (at {where}).", found.ways_out)
-    return found
+    location = location_of(cause.__traceback__)
+    if location:
+        return JobError(f"{explanation.what.removesuffix('.')} (at {location}).", explanation.ways_out)
+    return explanation
 
 
-def place_of(trace: TracebackType | None) -> str:
+def location_of(trace: TracebackType | None) -> str:
     """file:line of the deepest call in the user's own code, else in a library's model; "" where there is none."""
-    return _place([(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)])
+    return _users_location([(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)])
 
 
-def place_of_caller() -> str:
-    """As `place_of`, of the code that runs now inside a recording."""
-    return _place(_calls_of_job()[::-1])
+def location_of_caller() -> str:
+    """As `location_of`, of the code that runs now inside a recording."""
+    return _users_location(_calls_of_job()[::-1])
 
 
 def called_by_job() -> bool:
     """Whether it is the job's code (its model's, its libraries') that calls PyTorch now, and not gpuwise's."""
     passing = (os.path.dirname(torch.__file__), os.path.dirname(__file__), "<")
-    caller = next((path for path, _ in _calls_of_job() if not path.startswith(passing)), _RECORD)
+    caller = next((path for path, _ in _calls_of_job() if not path.startswith(passing)), _ENTRIES[0])
     return not caller.startswith(os.path.dirname(os.path.dirname(__file__)))
 
 
 def _calls_of_job() -> list[tuple[str, int]]:
     """File and line of every call since the recording began, the last call first."""
     calls = traceback.walk_stack(sys._getframe())
-    found = ((frame.f_code.co_filename, line) for frame, line in calls)
-    return list(takewhile(lambda call: call[0] != _RECORD, found))
+    locations = ((frame.f_code.co_filename, line) for frame, line in calls)
+    return list(takewhile(lambda location: location[0] not in _ENTRIES, locations))
 
 
-def _place(calls: list[tuple[str, int]]) -> str:
+def _users_location(calls: list[tuple[str, int]]) -> str:
     outside = [call for call in calls if not call[0].startswith(("<", *_not_the_users()))]
     own = [call for call in outside if "site-packages" not in call[0]]
     if not outside:
@@ -194,7 +195,7 @@ def _not_the_users() -> tuple[str, ...]:
     return (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), *inside)
 
 
-def _known(error: BaseException) -> JobError | None:
+def _known_cause(error: BaseException) -> JobError | None:
     text = str(error)
     for pattern, make in _MESSAGES:
         match = re.search(pattern, text)

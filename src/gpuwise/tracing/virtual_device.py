@@ -6,8 +6,6 @@ experimental; this module is the only place that touches it, and `accelerator.pr
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -28,28 +26,28 @@ class VirtualMode(FakeTensorMode):
 
 
 class _Event:
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-    def record(self, stream: Any = None) -> None: ...
-    def wait(self, stream: Any = None) -> None: ...
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def record(self, stream: object = None) -> None: ...
+    def wait(self, stream: object = None) -> None: ...
     def synchronize(self) -> None: ...
     def query(self) -> bool:
         return True
 
 
 class _Stream:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self.device = torch.device(DEVICE, 0)
 
-    def wait_event(self, event: Any) -> None: ...
-    def wait_stream(self, stream: Any) -> None: ...
-    def record_event(self, event: Any = None) -> _Event:
+    def wait_event(self, event: object) -> None: ...
+    def wait_stream(self, stream: object) -> None: ...
+    def record_event(self, event: object = None) -> _Event:
         return _Event()
 
     def synchronize(self) -> None: ...
     def __enter__(self) -> _Stream:
         return self
 
-    def __exit__(self, *args: Any) -> None: ...
+    def __exit__(self, *args: object) -> None: ...
 
 
 class _Backend:
@@ -72,20 +70,20 @@ class _Backend:
     def device_count(self) -> int:
         return 1  # autograd starts a thread for each
 
-    def current_stream(self, device: Any = None) -> _Stream:
+    def current_stream(self, device: object = None) -> _Stream:
         return _Stream()
 
-    def stream(self, stream: Any) -> Any:
+    def stream(self, stream: _Stream) -> _Stream:
         return stream
 
-    def synchronize(self, device: Any = None) -> None: ...
+    def synchronize(self, device: object = None) -> None: ...
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+    def get_rng_state(self, device: object = None) -> torch.Tensor:
         return torch.zeros(16, dtype=torch.uint8)
 
-    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None: ...
+    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None: ...
     def manual_seed_all(self, seed: int) -> None: ...
 
 

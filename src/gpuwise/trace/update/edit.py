@@ -11,11 +11,11 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, OperationRow, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
-from gpuwise.trace.update.rows import Row, Temporary
+from gpuwise.trace.update.rows import Temporary
 
-END = -2  # a place: behind everything recorded; of a storage: it lives to the end of the step
+END = -2  # behind everything recorded; of a storage: it lives to the end of the step
 _ROOM = 2**24  # numbers between two recorded positions, for the rows added there
 _ADD, _NEW = "aten.add_.Tensor", "aten.new_empty_strided.default"
 
@@ -23,11 +23,17 @@ Recorded = TypeVar("Recorded", bound=Trace | TraceFamily)
 
 
 class Arrival(NamedTuple):
-    """gradient: its index; place: the last position of the first micro-batch before it is kept; again and added_at: the
-    storage in which the second micro-batch has it, and the position that adds that to the first's."""
+    """When backward has a gradient.
+
+    Attributes:
+        gradient: its index.
+        position: the last one of the first micro-batch before the gradient is kept.
+        again: the storage in which the second micro-batch has it; None where there is no second.
+        added_at: the position that adds that to the first micro-batch's; None where there is no second.
+    """
 
     gradient: int
-    place: int
+    position: int
     again: int | None
     added_at: int | None
 
@@ -35,8 +41,13 @@ class Arrival(NamedTuple):
 class Edit(Generic[Recorded]):
     """A step whose optimizer's rows, and state, are taken out.
 
-    Gradients die at the end of the step unless told otherwise. A place is a recorded position, or what `insert` gives for
-    the last row it added. `gradients` are rows of the storages, in the order of the model's parameters.
+    Gradients die at the end of the step unless `end_gradient` says otherwise. Rows are ordered by slots: a recorded position
+    is slot position × _ROOM, and the slots between two positions are for the rows that `insert` adds.
+
+    Attributes:
+        gradients: rows of the storages, in the order of the model's parameters.
+        sizes_of_gradients: their bytes.
+        modules_of_gradients: their modules.
 
     Raises UnsupportedError where more than the optimizer is part of the update.
     """
@@ -49,8 +60,8 @@ class Edit(Generic[Recorded]):
             )
         self._trace: Recorded = trace
         sequence, storages = trace.sequence, trace.storages
-        mine = sequence.phase == PHASES.index("optimizer")
-        self._length = int(mine.argmax()) if mine.any() else len(sequence)
+        of_optimizer = sequence.phase == PHASES.index("optimizer")
+        self._length = int(of_optimizer.argmax()) if of_optimizer.any() else len(sequence)
         self._size = storages.size_bytes if storages.size_bytes.ndim == 1 else storages.size_bytes[:, 0]
         self._category = storages.category.copy()
         self._stays = np.arange(len(sequence)) < self._length
@@ -62,23 +73,26 @@ class Edit(Generic[Recorded]):
         self.gradients = np.flatnonzero(storages.category == CATEGORIES.index("gradient"))
         self.sizes_of_gradients: list[int] = self._size[self.gradients].tolist()
         self.modules_of_gradients: list[int] = storages.module[self.gradients].tolist()
-        self._rows: list[Row] = []
-        self._places: list[tuple[int, int, int]] = []  # place, phase and micro-step of each added row
+        self._rows: list[OperationRow] = []
+        self._inserted: list[tuple[int, int, int]] = []  # slot, phase and micro-step of each added row
         self._added: list[tuple[int, int, int, int, int]] = []  # size, category, module, born, died
         self._used: dict[int, int] = {}
 
-    def insert(self, place: int, rows: Sequence[Row], temporaries: Iterable[Temporary], *, phase: str, micro_step: int) -> int:
-        """Adds rows behind a place, and the memory they take and free. Returns the place of the last of them."""
-        place = (self._length - 1) * _ROOM if place == END else place * _ROOM
-        first = place + self._used.get(place, 0) + 1
-        self._used[place] = self._used.get(place, 0) + len(rows)
+    def insert(
+        self, position: int, rows: Sequence[OperationRow], temporaries: Iterable[Temporary], *, phase: str, micro_step: int
+    ) -> int:
+        """Adds rows behind a recorded position (END: the last), and the memory they take and free. Returns the slot of the
+        last of them."""
+        slot = (self._length - 1) * _ROOM if position == END else position * _ROOM
+        first = slot + self._used.get(slot, 0) + 1
+        self._used[slot] = self._used.get(slot, 0) + len(rows)
         self._rows += rows
-        self._places += [(first + index, PHASES.index(phase), micro_step) for index in range(len(rows))]
+        self._inserted += [(first + index, PHASES.index(phase), micro_step) for index in range(len(rows))]
         self._added += [(t.size_bytes, CATEGORIES.index("temporary"), 0, first + t.born, first + t.died) for t in temporaries]
         return first + len(rows) - 1
 
     def add(self, size_bytes: int, category: str, module: int, born: int, died: int) -> None:
-        """Adds a storage; born and died are places, BEFORE or END."""
+        """Adds a storage; born and died are slots, BEFORE or END."""
         if size_bytes:
             died = self._length * _ROOM if died == END else died
             self._added.append((size_bytes, CATEGORIES.index(category), module, born, died))
@@ -92,11 +106,11 @@ class Edit(Generic[Recorded]):
         born = self._trace.storages.born
         self._there &= (born < 0) | (self._trace.sequence.micro_step[np.maximum(born, 0)] != 1)
 
-    def end_gradient(self, index: int, place: int) -> None:
-        self._died[self.gradients[index]] = place
+    def end_gradient(self, index: int, slot: int) -> None:
+        """Lets a gradient die at a slot."""
+        self._died[self.gradients[index]] = slot
 
-    def call(self, storage: int, category: str) -> None:
-        """Says what a recorded storage is for."""
+    def set_category(self, storage: int, category: str) -> None:
         self._category[storage] = CATEGORIES.index(category)
 
     def arrivals(self) -> list[Arrival]:
@@ -116,24 +130,24 @@ class Edit(Generic[Recorded]):
         dying: dict[int, list[int]] = {}
         for storage in np.flatnonzero(self._there & (self._category == CATEGORIES.index("temporary"))).tolist():
             dying.setdefault(int(storages.died[storage]), []).append(storage)
-        found, same, done = [], {BEFORE: BEFORE}, 0  # same: position of the second micro-batch -> of the first
+        arrivals, same, done = [], {BEFORE: BEFORE}, 0  # same: position of the second micro-batch -> of the first
         for position in second:
-            mine = dying.get(position, []) if is_add[position] else []
-            candidates = [(waiting.get((same.get(born[s], BEFORE), size[s]), []), s) for s in mine]
+            added = dying.get(position, []) if is_add[position] else []
+            candidates = [(waiting.get((same.get(born[s], BEFORE), size[s]), []), s) for s in added]
             if usable := [(indices, s) for indices, s in candidates if indices]:
                 indices, storage = usable[0]
-                found.append(Arrival(indices.pop(0), first[done - 1], storage, position))
-            elif mine and done + 1 < len(first) and is_new[first[done]]:
+                arrivals.append(Arrival(indices.pop(0), first[done - 1], storage, position))
+            elif added and done + 1 < len(first) and is_new[first[done]]:
                 # Laid out unlike its parameter: the first micro-batch keeps a copy, a new storage and what fills it.
                 copies = [indices for (at, _), indices in waiting.items() if at == first[done] and indices]
                 if copies:
-                    found.append(Arrival(copies[0].pop(0), first[done + 1], mine[0], position))
+                    arrivals.append(Arrival(copies[0].pop(0), first[done + 1], added[0], position))
                 done += 2
             elif done < len(first):
                 same[position] = first[done]
                 done += 1
         left = [index for indices in waiting.values() for index in indices]  # never added: of one micro-batch only
-        return found + [Arrival(index, born[self.gradients[index]], None, None) for index in left]
+        return arrivals + [Arrival(index, born[self.gradients[index]], None, None) for index in left]
 
     def result(self, strategy: Strategy, *, gradient_shapes: tuple[tuple[int, ...], ...]) -> Recorded:
         """The edited step, as what it was made from; strategy and gradient_shapes are those of its header."""
@@ -141,23 +155,23 @@ class Edit(Generic[Recorded]):
         names, index = dict.fromkeys(self._rows), {}
         for number, row in enumerate(names):
             index[row] = len(trace.operations) + number
-        places = np.array(self._places, dtype=np.int64).reshape(-1, 3)
+        inserted = np.array(self._inserted, dtype=np.int64).reshape(-1, 3)
         recorded = np.flatnonzero(self._stays)
-        where = np.concatenate([recorded * _ROOM, places[:, 0]])
-        order = np.argsort(where, kind="stable")
-        where = where[order]
+        slots = np.concatenate([recorded * _ROOM, inserted[:, 0]])
+        order = np.argsort(slots, kind="stable")
+        slots = slots[order]
 
         def column(old: np.ndarray, new: np.ndarray) -> np.ndarray:
             return np.concatenate([old[recorded], new])[order].astype(old.dtype)
 
-        def position(place: np.ndarray) -> np.ndarray:
-            """The position at a place, or before it where that row was taken out."""
-            found = np.searchsorted(where, place, side="right") - 1
-            return np.where(place >= self._length * _ROOM, len(where), found).astype(np.int32)
+        def position(slot: np.ndarray) -> np.ndarray:
+            """The position of a slot in the result, or the one before it where that row was taken out."""
+            inside = np.searchsorted(slots, slot, side="right") - 1
+            return np.where(slot >= self._length * _ROOM, len(slots), inside).astype(np.int32)
 
         added = np.array(self._added, dtype=np.int64).reshape(-1, 5)
         kept = self._there
-        size_bytes, values = added[:, 0], np.array([row[3] for row in names], dtype=np.int64).reshape(len(names), -1)
+        size_bytes, values = added[:, 0], np.array([row.values for row in names], dtype=np.int64).reshape(len(names), -1)
         if isinstance(trace, TraceFamily):  # a constant: the first term
             size_bytes = _constant(size_bytes, storages.size_bytes.shape[-1])
             values = _constant(values, trace.operations.values.shape[-1])
@@ -166,16 +180,16 @@ class Edit(Generic[Recorded]):
             trace,
             header=replace(trace.header, strategy=strategy, gradient_shapes=gradient_shapes),
             operations=Operations(
-                name=(*trace.operations.name, *(row[0] for row in names)),
-                kind=np.concatenate([trace.operations.kind, np.array([row[1] for row in names], dtype=np.int8)]),
-                dtype=(*trace.operations.dtype, *(row[2] for row in names)),
+                name=(*trace.operations.name, *(row.name for row in names)),
+                kind=np.concatenate([trace.operations.kind, np.array([row.kind for row in names], dtype=np.int8)]),
+                dtype=(*trace.operations.dtype, *(row.dtype for row in names)),
                 values=np.concatenate([trace.operations.values, values]),
             ),
             sequence=OperationSequence(
                 column(sequence.operation, np.array([index[row] for row in self._rows], dtype=np.int64)),
-                column(sequence.module, np.zeros(len(places), dtype=np.int64)),
-                column(sequence.phase, places[:, 1]),
-                column(sequence.micro_step, places[:, 2]),
+                column(sequence.module, np.zeros(len(inserted), dtype=np.int64)),
+                column(sequence.phase, inserted[:, 1]),
+                column(sequence.micro_step, inserted[:, 2]),
             ),
             storages=Storages(
                 size_bytes=np.concatenate([storages.size_bytes[kept], size_bytes]),

@@ -45,14 +45,14 @@ def with_optimizer(
     must be recorded: offloaded parameters, and optimizers that need shapes a file of an older version does not have.
     """
     recorded = trace.header.strategy
-    asked = recorded.but(
+    requested = recorded.but(
         optimizer=optimizer,
         optimizer_kernels=kernels,
         optimizer_in_backward=in_backward,
         offload=offload,
         keep_gradients=keep_gradients,
     )
-    _check(recorded, asked, target=trace.header.target)
+    _check(recorded, requested, target=trace.header.target)
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
     on_host = trace.header.target == "cpu"
@@ -84,26 +84,26 @@ def with_optimizer(
             for size in state_bytes(optimizer, kernels, parameter, on_host=on_host):
                 edit.add(size, "optimizer_state", module, BEFORE, END)
     # Offload makes a gradient a micro-batch: the shapes are no longer one for each.
-    return edit.result(asked, gradient_shapes=() if offload == "optimizer" else trace.header.gradient_shapes)
+    return edit.result(requested, gradient_shapes=() if offload == "optimizer" else trace.header.gradient_shapes)
 
 
-def _check(recorded: Strategy, asked: Strategy, *, target: str) -> None:
+def _check(recorded: Strategy, requested: Strategy, *, target: str) -> None:
     plain = recorded.mode == "train" and recorded.offload == "none" and recorded.mesh.devices == 1
     if not plain or recorded.optimizer_in_backward or recorded.keep_gradients:
         raise InputError(
             "an optimizer can be exchanged only in a plain training step of one device.",
             ["start from a recording without offload, updates in backward or kept gradients"],
         )
-    if asked.offload == "parameters":
+    if requested.offload == "parameters":
         raise UnsupportedError(
             "parameters that visit the device must be recorded; they cannot be composed.",
             ['record them with PyTorch: pip install "gpuwise[torch]"'],
         )
-    if asked.offload != "none" and target == "cpu":
+    if requested.offload != "none" and target == "cpu":
         raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
-    if asked.optimizer_in_backward and asked.precision == "amp-fp16":
+    if requested.optimizer_in_backward and requested.precision == "amp-fp16":
         raise InputError("an optimizer in backward cannot scale fp16 gradients.", ["--precision amp-bf16"])
-    if asked.optimizer_in_backward + asked.keep_gradients + (asked.offload != "none") > 1:
+    if requested.optimizer_in_backward + requested.keep_gradients + (requested.offload != "none") > 1:
         raise InputError("updates in backward, offload and kept gradients exclude each other.")
 
 
@@ -131,7 +131,7 @@ def _in_backward(edit: Edit[Recorded], parameters: list[Parameter], optimizer: s
     for arrival in arrivals:
         update = UpdateRows(on_host=on_host)
         write_update(update, optimizer, kernels, [parameters[arrival.gradient]])
-        last = edit.insert(arrival.place, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+        last = edit.insert(arrival.position, update.rows, update.temporaries, phase="optimizer", micro_step=2)
         edit.end_gradient(arrival.gradient, last)
 
 
@@ -139,10 +139,10 @@ def _offload(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
     """Each gradient is sent to the host where backward has it; the host steps, and sends the parameters back."""
     for arrival in edit.arrivals():
         send = _copy([parameters[arrival.gradient]])
-        edit.end_gradient(arrival.gradient, edit.insert(arrival.place, send.rows, [], phase="backward", micro_step=0))
+        edit.end_gradient(arrival.gradient, edit.insert(arrival.position, send.rows, [], phase="backward", micro_step=0))
         if arrival.again is not None and arrival.added_at is not None:
             edit.drop(arrival.added_at)  # the host adds
-            edit.call(arrival.again, "gradient")
+            edit.set_category(arrival.again, "gradient")
     edit.insert(END, _copy(parameters).rows, [], phase="optimizer", micro_step=2)
 
 
@@ -156,11 +156,11 @@ def _copy(parameters: list[Parameter]) -> UpdateRows:
 
 def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
     """Gradients that stay: the first micro-batch adds to them, too."""
-    for index, place, *_ in edit.arrivals():
+    for index, position, *_ in edit.arrivals():
         parameter, add = parameters[index], UpdateRows()
         add.run(ADD, parameter.dtype, 2 * parameter.size_bytes, parameter.size_bytes)
-        edit.end_gradient(index, edit.insert(place, add.rows, [], phase="backward", micro_step=0))
-        edit.call(edit.gradients[index], "temporary")
+        edit.end_gradient(index, edit.insert(position, add.rows, [], phase="backward", micro_step=0))
+        edit.set_category(edit.gradients[index], "temporary")
     for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
         edit.add(parameter.size_bytes, "gradient", module, BEFORE, END)
 

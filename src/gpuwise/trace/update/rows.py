@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gpuwise.trace.tables import COLUMNS, KINDS
+from gpuwise.trace.tables import KINDS, OperationRow, OperationValues
 
 # Tensors and 65,536-element chunks that one launch of a many-tensor kernel takes, for four tensor lists
 # (aten/src/ATen/native/cuda/MultiTensorApply.cuh: depth_to_max_tensors, depth_to_max_blocks, kChunkSize).
@@ -21,7 +21,13 @@ def launches_of_many(sizes: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trainable parameter. hidden: a matrix of a repeated block, which muon takes."""
+    """A trainable parameter.
+
+    Attributes:
+        shape: of the tensor.
+        element_bytes: of one of its numbers.
+        hidden: whether it is a matrix of a repeated block, which muon takes. Default False.
+    """
 
     shape: tuple[int, ...]
     element_bytes: int
@@ -42,14 +48,17 @@ class Parameter:
 
 @dataclass
 class Temporary:
-    """Memory an update takes: rows of the update between which it lives."""
+    """Memory an update takes.
+
+    Attributes:
+        size_bytes: of the storage.
+        born: the row of the update that allocates it.
+        died: the last row at which it is alive; -1 (the default): the update has not freed it.
+    """
 
     size_bytes: int
     born: int
     died: int = -1
-
-
-Row = tuple[str, int, str, tuple[int, ...]]  # operation, kind, dtype, COLUMNS
 
 
 class UpdateRows:
@@ -61,9 +70,9 @@ class UpdateRows:
 
     def __init__(self, *, on_host: bool = False) -> None:
         self.on_host = on_host  # step counters count as memory of the device, which is the host
-        self.rows: list[Row] = []
+        self.rows: list[OperationRow] = []
         self.temporaries: list[Temporary] = []
-        self._held: dict[str, list[Temporary]] = {}
+        self._variables: dict[str, list[Temporary]] = {}
 
     def run(
         self,
@@ -77,15 +86,27 @@ class UpdateRows:
         dims: tuple[int, int, int, int] | None = None,
         new: Iterable[int] = (),
     ) -> list[Temporary]:
-        """One operation; what it allocates. dims: batch, m, n, k of a product."""
-        values = dict.fromkeys(COLUMNS, 0) | {"bytes_read": int(read), "bytes_written": int(written), "kernels": kernels}
+        """Writes down one operation and returns what it allocates.
+
+        Arguments:
+            name: of the operator.
+            dtype: computed in.
+            read: bytes.
+            written: bytes.
+            kind: one of KINDS. Default "elementwise"; "gemm" where dims are given.
+            kernels: launches. Default 1.
+            dims: batch, m, n, k of a product. Default None.
+            new: bytes of each tensor that it allocates. Default none.
+        """
+        values = OperationValues(bytes_read=int(read), bytes_written=int(written), kernels=kernels)
         if dims is not None:
             kind = "gemm"
-            values |= {**dict(zip(("batch", "m", "n", "k"), dims, strict=True)), "flops": 2 * prod(dims)}
-        self.rows.append((name, KINDS.index(kind), dtype, tuple(values.values())))
-        made = [Temporary(size, len(self.rows) - 1) for size in new]
-        self.temporaries += made
-        return made
+            batch, m, n, k = dims
+            values = values._replace(batch=batch, m=m, n=n, k=k, flops=2 * prod(dims))
+        self.rows.append(OperationRow(name, KINDS.index(kind), dtype, values))
+        temporaries = [Temporary(size, len(self.rows) - 1) for size in new]
+        self.temporaries += temporaries
+        return temporaries
 
     def many(
         self, name: str, parameters: Sequence[Parameter], read: int, written: int = 1, *, new: bool = False, more_read: int = 0
@@ -104,19 +125,19 @@ class UpdateRows:
         )
 
     def hold(self, name: str, value: list[Temporary]) -> None:
-        before, self._held[name] = self._held.get(name, []), value
+        before, self._variables[name] = self._variables.get(name, []), value
         self._free(before)
 
     def drop(self, value: list[Temporary]) -> None:
         self._free(value)
 
     def end(self) -> None:
-        before = [t for value in self._held.values() for t in value]
-        self._held.clear()
+        before = [t for value in self._variables.values() for t in value]
+        self._variables.clear()
         self._free(before)
 
     def _free(self, value: list[Temporary]) -> None:
-        still = {id(t) for held in self._held.values() for t in held}
+        referenced = {id(t) for value in self._variables.values() for t in value}
         for temporary in value:
-            if id(temporary) not in still:
+            if id(temporary) not in referenced:
                 temporary.died = len(self.rows) - 1

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from gpuwise.tracing.compile.lowering import CompiledKernel, Value, lower, may_overwrite
+from gpuwise.tracing.compile.lowering import lower
 from gpuwise.tracing.compile.reordering import reordered
+from gpuwise.tracing.compile.values import CompiledKernel, Value, may_overwrite
 
 KERNEL_AT_MOST = 64  # values a kernel makes: max_fusion_size in torch/_inductor/config.py
 FUSION_WINDOW = 64  # kernels further apart are not fused (Scheduler.are_long_distant_nodes)
@@ -24,9 +25,15 @@ LIVES_FOR_LOADS = 32  # of Scheduler.can_fusion_increase_peak_memory
 
 @dataclass(frozen=True)
 class Schedule:
-    """kernels in the order they run; stores: what each of them allocates; donors: the dying inputs whose memory some of
-    that takes over; value_of: what each tensor of the graph is, or is a view of; last_use: the position in kernels after
-    which a value is dead (absent where it is returned)."""
+    """The kernels of a compiled graph.
+
+    Attributes:
+        kernels: in the order they run.
+        stores: what each of them allocates.
+        donors: the dying inputs of each whose memory its results take over.
+        value_of: the value that each tensor of the graph is, or is a view of.
+        last_use: the position in kernels after which a value is dead; absent where it is returned.
+    """
 
     kernels: tuple[CompiledKernel, ...]
     stores: tuple[tuple[Value, ...], ...]
@@ -37,8 +44,8 @@ class Schedule:
 
 def schedule(graph: fx.Graph, *, on_cpu: bool) -> Schedule:
     """The kernels of a graph of aten and prims operators whose nodes hold fake tensors in meta["val"]."""
-    made, value_of, outputs = lower(graph, on_cpu=on_cpu)
-    kernels = reordered(_Fusion(outputs).fused(made), outputs)
+    unfused, value_of, outputs = lower(graph, on_cpu=on_cpu)
+    kernels = reordered(_Fusion(outputs).fused(unfused), outputs)
     readers: dict[Value, set[int]] = {value: set() for kernel in kernels for value in kernel.values}
     for position, kernel in enumerate(kernels):
         for value in kernel.reads:
@@ -64,7 +71,7 @@ def _donors(kernel: CompiledKernel, stored: Iterable[Value], dying: set[Value]) 
     and what that is computed from (SchedulerNode.decide_inplace_update)."""
     if not kernel.fuses:
         return []
-    found: list[Value] = []
+    donors: list[Value] = []
     for value in stored:
         before = {value}
         for earlier in reversed(kernel.values):
@@ -75,15 +82,15 @@ def _donors(kernel: CompiledKernel, stored: Iterable[Value], dying: set[Value]) 
                 source
                 for source in value.reads
                 if source in dying
-                and source not in found
+                and source not in donors
                 and may_overwrite(source, value)
                 and all(reader in before for reader in kernel.values if source in reader.reads)
             ),
             None,
         )
         if donor is not None:
-            found.append(donor)
-    return found
+            donors.append(donor)
+    return donors
 
 
 class _Fusion:
@@ -96,19 +103,19 @@ class _Fusion:
         self.first_position: dict[CompiledKernel, int] = {}
         self._merged: dict[CompiledKernel, CompiledKernel] = {}
 
-    def fused(self, made: Sequence[CompiledKernel]) -> list[CompiledKernel]:
-        self.uses.update(value for kernel in made for value in kernel.reads)
-        for position, kernel in enumerate(made):
+    def fused(self, kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
+        self.uses.update(value for kernel in kernels for value in kernel.reads)
+        for position, kernel in enumerate(kernels):
             kernel.position = self.first_position[kernel] = position
             self.kernel_of |= dict.fromkeys(kernel.values, kernel)
             if kernel.fuses:
-                self._place(kernel)
+                self._join_near(kernel)
             for value in kernel.reads:
                 self.readers.setdefault(value, []).append(kernel)
-        alive = [kernel for kernel in made if kernel not in self._merged]
+        alive = [kernel for kernel in kernels if kernel not in self._merged]
         return _in_order(sorted(alive, key=self.first_position.__getitem__), self._sources)
 
-    def _place(self, kernel: CompiledKernel) -> None:
+    def _join_near(self, kernel: CompiledKernel) -> None:
         """Joins the kernel, the last one so far, with all that fit."""
         near = [k for v in kernel.reads for k in [self.kernel_of.get(v), *self.readers.get(v, [])[-FUSION_WINDOW:]] if k]
         others = dict.fromkeys(self._now(k) for k in near)
@@ -151,12 +158,12 @@ class _Fusion:
         seen: set[CompiledKernel] = set()
         waiting = list(self._sources(kernel) - {on})
         while waiting:
-            found = waiting.pop()
-            if found is on:
+            source = waiting.pop()
+            if source is on:
                 return True
-            if found not in seen and found.position >= self.first_position[on]:
-                seen.add(found)
-                waiting += self._sources(found)
+            if source not in seen and source.position >= self.first_position[on]:
+                seen.add(source)
+                waiting += self._sources(source)
         return False
 
 
@@ -183,9 +190,9 @@ def _fits(a: CompiledKernel, b: CompiledKernel) -> bool:
 
 def _common(a: CompiledKernel, b: CompiledKernel) -> int:
     """Bytes that one kernel in place of two does not load (Scheduler.score_fusion_memory)."""
-    made = {*a.values, *b.values}
-    shared = sum(size for value, size in b.reads.items() if value in a.reads or value in made)
-    return shared + sum(size for value, size in a.reads.items() if value in made)
+    values = {*a.values, *b.values}
+    shared = sum(size for value, size in b.reads.items() if value in a.reads or value in values)
+    return shared + sum(size for value, size in a.reads.items() if value in values)
 
 
 def _in_order(

@@ -8,14 +8,14 @@ makes of the two graphs. Those are what is recorded. Parts that are alike are tr
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch._inductor.lowering  # that of pooling asks for it by name
-from torch import nn
+from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch.aot_autograd import aot_function
 from torch._inductor.decomposition import select_decomp_table
@@ -29,8 +29,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from gpuwise.notes.job import assumed_one_graph, not_one_graph
 from gpuwise.runtime.build.compiling import compiled_parts
-from gpuwise.tracing.compile.graphs import Graphs, empty, replaced
+from gpuwise.tracing.compile.graphs import Graphs, empty
+from gpuwise.tracing.patching import patched
 from gpuwise.tracing.recorder import Recorder
+
+# Parameters and buffers of a part by name, and the arguments of its forward.
+Inputs: TypeAlias = tuple[dict[str, Tensor], tuple[object, ...], dict[str, object]]
 
 
 def install(model: nn.Module, recorder: Recorder) -> None:
@@ -39,45 +43,55 @@ def install(model: nn.Module, recorder: Recorder) -> None:
     A part that cannot be traced as one graph runs as it is, which the recorder's assumptions say.
     """
     parts, paths = compiled_parts(model), {module: path for path, module in model.named_modules()}
-    traced: dict[Any, _Traced | None] = {}
+    traced: dict[Hashable, _Traced | None] = {}
     for part, kind in zip(parts, _kinds(parts), strict=True):
         setattr(part, "forward", _Compiled(part, paths[part], kind, recorder, traced))  # noqa: B010 (typed as a method)
 
 
 class _Compiled:
-    """The forward of one part, traced once for each kind of part and of input. path: the part's in the model."""
+    """The forward of one part, traced once for each kind of part and of input.
 
-    def __init__(self, module: nn.Module, path: str, kind: Any, recorder: Recorder, traced: dict[Any, _Traced | None]):
+    Arguments:
+        module: the part.
+        path: of the part in the model.
+        kind: what it has in common with parts that are alike.
+        recorder: of the step.
+        traced: the functions so far, which parts share; None for those that are no single graph.
+    """
+
+    def __init__(
+        self, module: nn.Module, path: str, kind: Hashable, recorder: Recorder, traced: dict[Hashable, _Traced | None]
+    ):
         self.module, self.path, self.kind, self.forward = module, path, kind, module.forward
         self.recorder, self.traced = recorder, traced
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        given = (state, args, kwargs)
+        inputs = (state, args, kwargs)
         mode = (torch.is_grad_enabled(), self.module.training)
-        key = (self.kind, mode, tuple(_signature(leaf) for leaf in tree_leaves(given)))
+        key = (self.kind, mode, tuple(_signature(leaf) for leaf in tree_leaves(inputs)))
         if key not in self.traced:
-            self.traced[key] = self._trace(given)
+            self.traced[key] = self._trace(inputs)
         traced = self.traced[key]
-        return self.forward(*args, **kwargs) if traced is None else traced(self.path, given)
+        return self.forward(*args, **kwargs) if traced is None else traced(self.path, inputs)
 
-    def _trace(self, given: Any) -> _Traced | None:
+    def _trace(self, inputs: Inputs) -> _Traced | None:
         """The part on inputs like these; None where PyTorch refuses to take it as one graph."""
-        state, args, kwargs = given
-        traced, notes = _Traced(self._functional, self.recorder, len(state)), dict(self.recorder.answers.notes)
+        state, args, kwargs = inputs
+        traced, before = _Traced(self._functional, self.recorder, len(state)), dict(self.recorder.answers.notes)
         try:
             with _tracing(self.module, self.recorder):
                 traced(self.path, (state, *tree_map(_like, (args, kwargs))))  # the first call; its graph keeps its inputs
         except RuntimeError as error:  # what PyTorch raises where values or unknown operators decide
-            if traced.graphs.made:
+            if traced.graphs.traced:
                 raise
-            self.recorder.answers.notes = notes
+            self.recorder.answers.notes = before
             self.recorder.answers.note(not_one_graph(problem=_first_line(error)))
             return None
         self.recorder.answers.note(assumed_one_graph())
         return traced
 
-    def _functional(self, state: Any, args: Any, kwargs: Any) -> Any:
+    def _functional(self, state: dict[str, Tensor], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         with _reparametrize_module(self.module, state, tie_weights=True):
             return self.forward(*args, **kwargs)
 
@@ -85,8 +99,9 @@ class _Compiled:
 class _Traced:
     """A function whose first call traces it; then, and for what is like it, its graphs run."""
 
-    def __init__(self, function: Callable[..., Any], recorder: Recorder, held: int):
-        self.graphs = Graphs(recorder, held)
+    def __init__(self, function: Callable[..., object], recorder: Recorder, static: int):
+        """static: how many of its first inputs are the model's own."""
+        self.graphs = Graphs(recorder, static)
         self._call = aot_function(
             function,
             fw_compiler=self.graphs.forward,
@@ -95,15 +110,15 @@ class _Traced:
             decompositions=select_decomp_table(),
         )
 
-    def __call__(self, path: str, given: Any) -> Any:
+    def __call__(self, path: str, inputs: Inputs) -> object:
         self.graphs.part = path
-        return self._call(*given)
+        return self._call(*inputs)
 
 
-def _kinds(parts: list[nn.Module]) -> list[Any]:
+def _kinds(parts: list[nn.Module]) -> list[Hashable]:
     """What tells parts apart for a compiler, but for their tensors: classes and plain attributes, those aside that only
     number the parts."""
-    found = [
+    attributes = [
         {
             (path, name): value
             for path, module in part.named_modules()
@@ -112,16 +127,16 @@ def _kinds(parts: list[nn.Module]) -> list[Any]:
         }
         for part in parts
     ]
-    numbers = {key for key in found[0] if all(kind.get(key) == number for number, kind in enumerate(found))}
-    return [tuple(item for item in kind.items() if item[0] not in numbers) for kind in found]
+    numbers = {key for key in attributes[0] if all(of_part.get(key) == n for n, of_part in enumerate(attributes))}
+    return [tuple(item for item in of_part.items() if item[0] not in numbers) for of_part in attributes]
 
 
-def _like(leaf: Any) -> Any:
-    return empty(leaf).requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+def _like(leaf: object) -> object:
+    return empty(leaf).requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
 
 
-def _signature(leaf: Any) -> Any:
-    return (leaf.shape, leaf.dtype, leaf.requires_grad) if isinstance(leaf, torch.Tensor) else repr(leaf)
+def _signature(leaf: object) -> Hashable:
+    return (leaf.shape, leaf.dtype, leaf.requires_grad) if isinstance(leaf, Tensor) else repr(leaf)
 
 
 def _first_line(error: Exception) -> str:
@@ -130,16 +145,16 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _tracing(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """While the model is traced nothing is recorded; nodes are told their module and whether they are checkpointed."""
+    """Inside, nothing is recorded; nodes get the path of their module, and a tag where they are checkpointed."""
     paths = {module: path for path, module in model.named_modules()}
-    regions: list[AbstractContextManager[Any]] = []
+    regions: list[AbstractContextManager[object]] = []
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: object) -> None:
         path = paths.get(module)
         regions.append(nullcontext() if path is None else traceback.annotate({"module": path}))
         regions[-1].__enter__()
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: object, output: object) -> None:
         regions.pop().__exit__(None, None, None)
 
     # Hooks, because the tracer calls modules in a way of its own.
@@ -150,7 +165,7 @@ def _tracing(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             warnings.catch_warnings(),
             enable_python_dispatcher(),
             traceback.preserve_node_meta(),
-            replaced(checkpoint, "_checkpoint_without_reentrant_generator", _tagged),
+            patched(checkpoint, "_checkpoint_without_reentrant_generator", _tagged),
         ):
             warnings.simplefilter("ignore")
             yield
@@ -163,7 +178,13 @@ def _tracing(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 _regions = count()
 
 
-def _tagged(function: Any, preserve_rng_state: bool, context_fn: Any, *rest: Any, **kwargs: Any) -> Generator[None]:
+def _tagged(
+    function: object,
+    preserve_rng_state: bool,
+    context_fn: Callable[[], tuple[AbstractContextManager[object], AbstractContextManager[object]]],
+    *rest: object,
+    **kwargs: object,
+) -> Generator[None]:
     """A checkpointed region as the partitioner wants it: its nodes say whether to keep their results
     (torch/_higher_order_ops/wrap.py TagActivationCheckpoint)."""
     forward, _ = context_fn()

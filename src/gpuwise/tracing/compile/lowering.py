@@ -9,13 +9,23 @@ library, which read and write stored values.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
 from math import prod
 
 import torch
 from torch import fx
 
-aten = torch.ops.aten
+from gpuwise.tracing.compile.values import (
+    GATHERS,
+    HEAVY,
+    REDUCTIONS,
+    SCATTERS,
+    CompiledKernel,
+    Value,
+    is_pointwise,
+    is_view,
+    node_bytes,
+    operator_name,
+)
 
 # From torch/_inductor/config.py: realize_reads_threshold; then, for a GPU and for a CPU,
 # _realize_acc_reads_threshold_default and realize_cpu_acc_reads_threshold, _realize_opcount_threshold_default and
@@ -26,60 +36,6 @@ OPERATORS_AT_MOST = {False: 30, True: 50}
 
 # A graph's operator is about two of a loop's: it and the constant, conversion or load beside it.
 OPERATORS_A_NODE = 2
-# Functions that a CPU does not compute twice (StorageBox.should_realize_on_reuse).
-_HEAVY = frozenset("exp log log10 log1p log2 sigmoid tanh".split())
-
-_REDUCTIONS = frozenset("sum mean amax amin prod any all argmax argmin var var_mean std linalg_vector_norm xor_sum".split())
-_POINTWISE = frozenset(
-    "full full_like zeros zeros_like ones ones_like scalar_tensor arange iota clone copy _to_copy convert_element_type "
-    "rand randn embedding index index_select gather cat stack constant_pad_nd select_scatter slice_scatter repeat roll "
-    "flip tril triu _unsafe_index _unsafe_masked_index where inductor_random inductor_randint inductor_lookup_seed fma "
-    "avg_pool2d avg_pool2d_backward upsample_nearest2d _low_memory_max_pool_with_offsets "
-    "_low_memory_max_pool_offsets_to_indices max_pool2d_with_indices_backward split_with_sizes_copy empty "
-    "lift_fresh_copy empty_like new_zeros new_ones new_full new_empty bitwise_not logical_not".split()
-)
-_SCATTERS = frozenset(
-    "index_put _unsafe_index_put _unsafe_masked_index_put_accumulate scatter scatter_add scatter_reduce "
-    "index_add embedding_dense_backward".split()
-)
-_GATHERS = frozenset("embedding index index_select gather _unsafe_index _unsafe_masked_index".split())
-_MOVES = frozenset("cat stack clone flip roll repeat constant_pad_nd".split())  # write elsewhere than they read
-
-
-@dataclass(eq=False)
-class Value:
-    """A tensor of the graph with storage of its own, or one that would have it if it were stored.
-
-    size: elements. reduced: elements that each of them reduces (1: none). trailing: whether those are the innermost.
-    reads: the stored values its loop loads. operators: in that loop. donor: a value whose memory it takes over.
-    """
-
-    node: fx.Node
-    stored: bool
-    size: int = 0
-    reduced: int = 1
-    trailing: bool = True
-    reads: dict[Value, int] = field(default_factory=dict)  # with the bytes loaded
-    operators: int = 0
-    heavy: bool = False
-    scatters: bool = False
-
-
-@dataclass(eq=False)
-class CompiledKernel:
-    """One launch. library: the node it runs, for a kernel that is not generated; else `values` are what its loop makes."""
-
-    values: list[Value]
-    library: fx.Node | None = None
-    reads: dict[Value, int] = field(default_factory=dict)
-    position: int = 0
-    size: int = 0
-    reduced: int = 1
-    trailing: bool = True
-
-    @property
-    def fuses(self) -> bool:
-        return self.library is None and not self.values[0].scatters
 
 
 def lower(graph: fx.Graph, *, on_cpu: bool) -> tuple[list[CompiledKernel], dict[fx.Node, Value], list[Value]]:
@@ -92,34 +48,7 @@ def lower(graph: fx.Graph, *, on_cpu: bool) -> tuple[list[CompiledKernel], dict[
             outputs = dict.fromkeys(lowering.store(value) for value in lowering.values_in(node))
         else:
             lowering.add(node)
-    return lowering.made, lowering.value_of, list(outputs)
-
-
-def is_view(node: fx.Node) -> bool:
-    target = node.target
-    if target is operator.getitem:
-        return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
-    return isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)
-
-
-def may_overwrite(source: Value, result: Value) -> bool:
-    """Whether a result may take its input's memory: equal in size, and read where it is written. What is handed to the
-    graph is its caller's, but for what the forward saved (donated buffers)."""
-    given = source.node.op == "placeholder" and str(source.node.target).startswith(("primals", "tangents"))
-    a, b = source.node.meta["val"], result.node.meta["val"]
-    return not given and a.numel() == b.numel() and a.dtype == b.dtype and _name(result.node) not in _MOVES
-
-
-def _name(node: fx.Node) -> str:
-    packet = getattr(node.target, "_overloadpacket", None)
-    return packet.__name__ if packet is not None else ""
-
-
-def _is_pointwise(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return torch.Tag.pointwise in target.tags or _name(node) in _POINTWISE
+    return lowering.kernels, lowering.value_of, list(outputs)
 
 
 class _Lowering:
@@ -128,7 +57,7 @@ class _Lowering:
     def __init__(self, on_cpu: bool):
         self.on_cpu = on_cpu
         self.value_of: dict[fx.Node, Value] = {}
-        self.made: list[CompiledKernel] = []
+        self.kernels: list[CompiledKernel] = []
 
     def add(self, node: fx.Node) -> None:
         if node.op != "call_function":
@@ -139,11 +68,11 @@ class _Lowering:
         elif node.target is operator.getitem:
             self._add_item(node)
         elif not isinstance(node.meta.get("val"), torch.Tensor):
-            if not (_is_pointwise(node) or _name(node) in _REDUCTIONS):
+            if not (is_pointwise(node) or operator_name(node) in REDUCTIONS):
                 self._run_library(node)
-        elif _name(node) in _SCATTERS:
+        elif operator_name(node) in SCATTERS:
             self._scatter(node)
-        elif _name(node) in _REDUCTIONS or _is_pointwise(node):
+        elif operator_name(node) in REDUCTIONS or is_pointwise(node):
             self._compute(node, node)
         else:
             self._run_library(node)
@@ -151,7 +80,7 @@ class _Lowering:
     def store(self, value: Value) -> Value:
         if not value.stored:
             value.stored = True
-            self.made.append(
+            self.kernels.append(
                 CompiledKernel([value], reads=value.reads, size=value.size, reduced=value.reduced, trailing=value.trailing)
             )
         return value
@@ -162,11 +91,11 @@ class _Lowering:
     def _add_item(self, node: fx.Node) -> None:
         """One of several results: of a loop, which makes each on its own, or of a library's kernel."""
         whole = _first_node(node)
-        if _is_pointwise(whole) or _name(whole) in _REDUCTIONS:
+        if is_pointwise(whole) or operator_name(whole) in REDUCTIONS:
             self._compute(node, whole)
         elif isinstance(node.meta.get("val"), torch.Tensor):
             self.value_of[node] = Value(node, stored=True)
-            kernel = next(k for k in reversed(self.made) if k.library is whole)
+            kernel = next(k for k in reversed(self.kernels) if k.library is whole)
             kernel.values.append(self.value_of[node])
 
     def _run_library(self, node: fx.Node) -> None:
@@ -175,17 +104,17 @@ class _Lowering:
         if isinstance(node.meta.get("val"), torch.Tensor):
             self.value_of[node] = Value(node, stored=True)
             kernel.values.append(self.value_of[node])
-        self.made.append(kernel)
+        self.kernels.append(kernel)
 
     def _compute(self, node: fx.Node, call: fx.Node) -> None:
         """A value of a loop: it loads what is stored and computes what is not (call: the node of the operator)."""
         value = Value(node, stored=False, size=prod(node.meta["val"].shape))
-        if _name(call) in _REDUCTIONS:
+        if operator_name(call) in REDUCTIONS:
             source = _first_node(call).meta["val"]
             value.reduced = max(1, source.numel() // max(value.size, 1))
             value.trailing = _reduces_trailing(call, source)
         self._load(value, call)
-        value.heavy = value.heavy or _name(call) in _HEAVY
+        value.heavy = value.heavy or operator_name(call) in HEAVY
         self.value_of[node] = value
         if value.reduced > 1:
             self.store(value)
@@ -199,20 +128,20 @@ class _Lowering:
 
     def _load(self, value: Value, call: fx.Node) -> None:
         value.operators += OPERATORS_A_NODE
-        gathered = _first_node(call) if _name(call) in _GATHERS and call.all_input_nodes else None
+        gathered = _first_node(call) if operator_name(call) in GATHERS and call.all_input_nodes else None
         for source in call.all_input_nodes:
-            of = self.value_of.get(source)
-            if of is None:
+            read = self.value_of.get(source)
+            if read is None:
                 continue
-            if of.stored:
-                loaded = min(_bytes(source), _bytes(of.node))  # an expanded view is read once
+            if read.stored:
+                loaded = min(node_bytes(source), node_bytes(read.node))  # an expanded view is read once
                 if source is gathered:  # reads the rows it takes, not the table
-                    loaded = min(loaded, _bytes(call))
-                value.reads[of] = max(value.reads.get(of, 0), loaded)
+                    loaded = min(loaded, node_bytes(call))
+                value.reads[read] = max(value.reads.get(read, 0), loaded)
             else:
-                value.reads |= of.reads
-                value.operators += of.operators
-                value.heavy |= of.heavy
+                value.reads |= read.reads
+                value.operators += read.operators
+                value.heavy |= read.heavy
 
     def _consider(self, node: fx.Node) -> None:
         """Stores a value that several read and that is not cheap to compute again, or whose loop has grown too long."""
@@ -233,7 +162,7 @@ class _Lowering:
 
 
 def _runs_in_library(node: fx.Node) -> bool:
-    return _name(node) in ("mm", "bmm", "convolution", "convolution_backward", "_int_mm", "as_strided")
+    return operator_name(node) in ("mm", "bmm", "convolution", "convolution_backward", "_int_mm", "as_strided")
 
 
 def _first_node(node: fx.Node) -> fx.Node:
@@ -249,8 +178,3 @@ def _reduces_trailing(call: fx.Node, source: torch.Tensor) -> bool:
     kept = {d % max(source.dim(), 1) for d in dims if isinstance(d, int)}
     rest = [d for d in range(source.dim()) if d not in kept and source.shape[d] != 1]
     return not rest or max(rest) < min(d for d in kept)
-
-
-def _bytes(node: fx.Node) -> int:
-    value = node.meta["val"]
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0

@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-import torch
-
-from gpuwise.tracing.compile.lowering import CompiledKernel, Value
+from gpuwise.tracing.compile.values import CompiledKernel, Value, node_bytes
 
 _NEVER_FREED = ("primals_", "arg", "fwd_rng_state", "bwd_rng_state", "tangents")  # is_nonfreeable_buffers
 
 
 def reordered(kernels: Sequence[CompiledKernel], outputs: Collection[Value]) -> list[CompiledKernel]:
-    """The kernels, given in an order that may run, in that or the better one.
+    """The kernels in their own order or the better one.
 
     Arguments:
+        kernels: in an order in which they may run.
         outputs: values that are never freed here.
     """
     lives = _Lives(kernels, outputs)
-    found = lives.least_first()
-    return found if lives.peak_bytes(found) < lives.peak_bytes(kernels) else list(kernels)
+    least_first = lives.least_first()
+    return least_first if lives.peak_bytes(least_first) < lives.peak_bytes(kernels) else list(kernels)
 
 
 class _Lives:
@@ -34,17 +33,17 @@ class _Lives:
         self.kernels, self.outputs = kernels, set(outputs)
         maker = {value: kernel for kernel in kernels for value in kernel.values}
         self.reads = {k: [v for v in k.reads if maker.get(v) is not k and _may_be_freed(v)] for k in kernels}
-        self.made_bytes = {k: sum(map(_bytes, k.values)) for k in kernels}
+        self.output_bytes = {k: sum(node_bytes(v.node) for v in k.values) for k in kernels}
         self.needs = {k: {maker[v] for v in self.reads[k] if v in maker} for k in kernels}
         self.readers = Counter(v for reads in self.reads.values() for v in reads)
         self.readers.update(self.outputs)
-        self.given_bytes = sum(_bytes(v) for v in self.readers if v not in maker)
+        self.input_bytes = sum(node_bytes(v.node) for v in self.readers if v not in maker)
 
     def peak_bytes(self, order: Sequence[CompiledKernel]) -> int:
         """Largest sum of live values, what is never freed not counted (estimate_peak_memory)."""
-        left, live_bytes, peak_bytes = self.readers.copy(), self.given_bytes, 0
+        left, live_bytes, peak_bytes = self.readers.copy(), self.input_bytes, 0
         for kernel in order:
-            live_bytes += self.made_bytes[kernel]
+            live_bytes += self.output_bytes[kernel]
             peak_bytes = max(peak_bytes, live_bytes)
             live_bytes -= self._freed_bytes(kernel, left)
             left.subtract(self.reads[kernel])
@@ -53,9 +52,9 @@ class _Lives:
     def least_first(self) -> list[CompiledKernel]:
         """Of the kernels that may run, always the one after which least is alive, among those that do not raise the peak
         so far; where all raise it, the smallest."""
-        left, live_bytes = self.readers.copy(), self.given_bytes
-        peak_bytes = max(live_bytes, sum(map(_bytes, self.outputs)))
-        place = {kernel: number for number, kernel in enumerate(self.kernels)}
+        left, live_bytes = self.readers.copy(), self.input_bytes
+        peak_bytes = max(live_bytes, sum(node_bytes(v.node) for v in self.outputs))
+        position = {kernel: number for number, kernel in enumerate(self.kernels)}
         missing = {kernel: len(needs) for kernel, needs in self.needs.items()}
         needed_by: dict[CompiledKernel, list[CompiledKernel]] = {kernel: [] for kernel in self.kernels}
         for kernel, needs in self.needs.items():
@@ -66,14 +65,14 @@ class _Lives:
             room_bytes = peak_bytes - live_bytes
 
             def cost(kernel: CompiledKernel, room_bytes: int = room_bytes) -> tuple[int, int, int]:
-                made_bytes = self.made_bytes[kernel]
-                raises = made_bytes if made_bytes > room_bytes else 0
-                return raises, made_bytes - self._freed_bytes(kernel, left), place[kernel]
+                output_bytes = self.output_bytes[kernel]
+                raises = output_bytes if output_bytes > room_bytes else 0
+                return raises, output_bytes - self._freed_bytes(kernel, left), position[kernel]
 
             chosen = min(ready, key=cost)
             ready.remove(chosen)
             order.append(chosen)
-            live_bytes += self.made_bytes[chosen]
+            live_bytes += self.output_bytes[chosen]
             peak_bytes = max(peak_bytes, live_bytes)
             live_bytes -= self._freed_bytes(chosen, left)
             left.subtract(self.reads[chosen])
@@ -85,14 +84,9 @@ class _Lives:
 
     def _freed_bytes(self, kernel: CompiledKernel, left: Counter[Value]) -> int:
         """Of what it reads, that which nobody else will; of what it makes, that which nobody reads."""
-        last = sum(_bytes(v) for v in self.reads[kernel] if left[v] == 1 and v not in self.outputs)
-        return last + sum(_bytes(v) for v in kernel.values if not self.readers[v])
+        last = sum(node_bytes(v.node) for v in self.reads[kernel] if left[v] == 1 and v not in self.outputs)
+        return last + sum(node_bytes(v.node) for v in kernel.values if not self.readers[v])
 
 
 def _may_be_freed(value: Value) -> bool:
     return not (value.node.op == "placeholder" and str(value.node.target).startswith(_NEVER_FREED))
-
-
-def _bytes(value: Value) -> int:
-    tensor = value.node.meta.get("val")
-    return tensor.numel() * tensor.element_size() if isinstance(tensor, torch.Tensor) else 0

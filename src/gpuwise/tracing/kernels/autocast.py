@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gpuwise.tracing.describe import device_type
+from gpuwise.tracing.patching import patched
 from gpuwise.tracing.virtual_device import DEVICE
 
 LOWER = """
@@ -44,8 +47,9 @@ PROMOTE = """
 addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """.split()
 
-_libraries: list[Any] = []
-_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+Kernel: TypeAlias = Callable[..., object]
+_libraries: list[torch.library.Library] = []  # a registration lives as long as its library
+_cast_weights: dict[int, tuple[Tensor, Tensor]] = {}  # by the id of the weight: it and its cast
 _clear_original: Callable[[], None] = torch.clear_autocast_cache
 _below = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
@@ -77,19 +81,22 @@ def cast_on_cuda(name: str) -> bool:
 @contextmanager
 def of_cuda() -> Iterator[None]:
     """Inside, torch.autocast("cuda"), which a job may enter by itself, is autocast of the virtual device."""
-    kind = torch.amp.autocast_mode.autocast
-    original = kind.__init__
+    autocast = torch.amp.autocast_mode.autocast
+    original = autocast.__init__
 
-    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
+    def init(
+        self: torch.amp.autocast_mode.autocast,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
         if device_type == "cuda":
             device_type, dtype = DEVICE, dtype or torch.get_autocast_dtype("cuda")
-        original(self, device_type, dtype, *args, **kwargs)
+        original(self, device_type, dtype, enabled, cache_enabled)
 
-    setattr(kind, "__init__", init)  # noqa: B010 (typed as read-only)
-    try:
+    with patched(autocast, "__init__", init):
         yield
-    finally:
-        setattr(kind, "__init__", original)  # noqa: B010
 
 
 def _clear_cache() -> None:
@@ -98,74 +105,79 @@ def _clear_cache() -> None:
     _clear_original()
 
 
-def _lower(operator: Any) -> Callable[..., Any]:
+def _lower(operator: OpOverload) -> Kernel:
     return _casting(operator, lambda args: torch.get_autocast_dtype(DEVICE))
 
 
-def _full(operator: Any) -> Callable[..., Any]:
+def _full(operator: OpOverload) -> Kernel:
     return _casting(operator, lambda args: torch.float32)
 
 
-def _full_result(operator: Any) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        given = [a.name for a in operator._schema.arguments].index("dtype") < len(args)
+def _full_result(operator: OpOverload) -> Kernel:
+    position = [argument.name for argument in operator._schema.arguments].index("dtype")
+
+    def kernel(x: Tensor, *args: object, **kwargs: object) -> object:
+        by_position = position < 1 + len(args)
         with torch._C._ExcludeDispatchKeyGuard(_below):
-            if not given and kwargs.get("dtype") is None and args[0].is_floating_point():
+            if not by_position and kwargs.get("dtype") is None and x.is_floating_point():
                 kwargs["dtype"] = torch.float32
-            return operator(*args, **kwargs)
+            return operator(x, *args, **kwargs)
 
     return kernel
 
 
-def _norm(x: torch.Tensor, p: float = 2) -> torch.Tensor:
+def _norm(x: Tensor, p: float = 2) -> Tensor:
     """The overload that takes a dtype, with fp32 (fp32_append_dtype in aten/src/ATen/autocast_mode.cpp)."""
     with torch._C._ExcludeDispatchKeyGuard(_below):
         return torch.ops.aten.norm.ScalarOpt_dtype(x, p, dtype=torch.float32)
 
 
-def _norm_over(x: torch.Tensor, p: float | None, dim: list[int], keepdim: bool = False) -> torch.Tensor:
+def _norm_over(x: Tensor, p: float | None, dim: list[int], keepdim: bool = False) -> Tensor:
     """As `_norm`, over some dimensions."""
     with torch._C._ExcludeDispatchKeyGuard(_below):
         return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, p, dim, keepdim, dtype=torch.float32)
 
 
 def _recurrent(
-    x: torch.Tensor,
-    weight: list[torch.Tensor],
+    x: Tensor,
+    weight: list[Tensor],
     stride: int,
-    weight_buf: Any,
-    hx: torch.Tensor,
-    cx: torch.Tensor | None,
-    *args: Any,
-) -> Any:
+    weight_buffer: Tensor | None,
+    hx: Tensor,
+    cx: Tensor | None,
+    *args: object,
+) -> tuple[Tensor, ...]:
     """cuDNN's recurrent layers run in fp16 whatever autocast's type, their weights cast at every call into one buffer
     (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(_below):
         weight = [w.to(half) if w.dtype != torch.float64 else w for w in weight]
-        x, hx, cx = (_cast(t, half) for t in (x, hx, cx))
-        return torch.ops.aten._cudnn_rnn(x, weight, stride, weight_buf, hx, cx, *args)
+        states = (_cast(t, half) for t in (hx, cx))
+        outputs: tuple[Tensor, ...] = torch.ops.aten._cudnn_rnn(_cast(x, half), weight, stride, weight_buffer, *states, *args)
+        return outputs
 
 
-def _unsafe(*args: Any, **kwargs: Any) -> Any:
+def _unsafe(*args: object, **kwargs: object) -> object:
     """CUDA's autocast refuses it (binary_cross_entropy_banned in aten/src/ATen/autocast_mode.cpp)."""
     raise RuntimeError("binary_cross_entropy does not run under autocast: use binary_cross_entropy_with_logits")
 
 
-def _promote(operator: Any) -> Callable[..., Any]:
+def _promote(operator: OpOverload) -> Kernel:
     return _casting(operator, _widest)
 
 
-def _widest(args: Any) -> torch.dtype:
+def _widest(args: object) -> torch.dtype:
     """fp32 as soon as one floating argument is fp32, else the autocast type."""
-    dtypes = {t.dtype for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    dtypes = {t.dtype for t in tree_leaves(args) if isinstance(t, Tensor) and t.is_floating_point()}
     return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(DEVICE)
 
 
-def _casting(operator: Any, target: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+def _casting(operator: OpOverload, dtype_of: Callable[[object], torch.dtype]) -> Kernel:
+    """A kernel that casts its arguments. dtype_of: the type they are cast to, from (args, kwargs)."""
+
+    def kernel(*args: object, **kwargs: object) -> object:
         with torch._C._ExcludeDispatchKeyGuard(_below):
-            dtype = target((args, kwargs))
+            dtype = dtype_of((args, kwargs))
             args, kwargs = tree_map(lambda leaf: _cast(leaf, dtype), (args, kwargs))
             return operator(*args, **kwargs)
 
@@ -174,7 +186,7 @@ def _casting(operator: Any, target: Callable[[Any], torch.dtype]) -> Callable[..
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
     """Casts floating tensors of the device; leaves that are fp32 weights are cast once a region and kept."""
-    if not isinstance(leaf, torch.Tensor) or device_type(leaf) != DEVICE or not leaf.is_floating_point():
+    if not isinstance(leaf, Tensor) or device_type(leaf) != DEVICE or not leaf.is_floating_point():
         return leaf
     if leaf.dtype in (dtype, torch.float64):
         return leaf

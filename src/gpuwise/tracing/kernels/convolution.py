@@ -6,16 +6,21 @@ cuDNN takes channels-last where input or filter lie so, depthwise ones included,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import op_implementations_dict
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from gpuwise.tracing.operator_call import OperatorCall
 
 aten = torch.ops.aten
+# A rule of fake tensors: (mode, operator, *its arguments) -> its results.
+ShapeRule: TypeAlias = Callable[..., Tensor | tuple[Tensor | None, ...]]
 _OPERANDS = {aten.convolution.default: slice(0, 2), aten.convolution_backward.default: slice(0, 3)}
 
 
@@ -26,12 +31,12 @@ def channels_last(x: Tensor, weight: Tensor) -> bool:
     return torch.channels_last in (suggest_memory_format(x), suggest_memory_format(weight))
 
 
-def copied(func: Any, args: Sequence[Any]) -> list[Tensor]:
+def copied_operands(call: OperatorCall) -> list[Tensor]:
     """Operands of a call that are copied to channels-last before it computes; none where it computes contiguously, or is
     no convolution."""
-    if func not in _OPERANDS:
+    if call.op not in _OPERANDS:
         return []
-    operands = args[_OPERANDS[func]]
+    operands = call.args[_OPERANDS[call.op]]
     if not channels_last(*operands[-2:]):
         return []
     return [t for t in operands if not t.is_contiguous(memory_format=torch.channels_last)]
@@ -39,13 +44,13 @@ def copied(func: Any, args: Sequence[Any]) -> list[Tensor]:
 
 def register(device_type: str) -> None:
     """Lets convolutions of fake tensors on this device have results as cuDNN leaves them."""
-    for func, operands in _OPERANDS.items():
-        op_implementations_dict[func] = _with_layout(op_implementations_dict[func], operands, device_type)
+    for op, operands in _OPERANDS.items():
+        op_implementations_dict[op] = _with_layout(op_implementations_dict[op], operands, device_type)
 
 
-def _with_layout(shapes: Callable[..., Any], operands: slice, device_type: str) -> Callable[..., Any]:
-    def rule(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        results = shapes(mode, func, *args, **kwargs)
+def _with_layout(shapes: ShapeRule, operands: slice, device_type: str) -> ShapeRule:
+    def rule(mode: FakeTensorMode, op: OpOverload, *args: Any, **kwargs: object) -> Tensor | tuple[Tensor | None, ...]:
+        results = shapes(mode, op, *args, **kwargs)
         x, weight = args[operands][-2:]
         if not isinstance(x, FakeTensor) or x.fake_device.type != device_type or not channels_last(x, weight):
             return results

@@ -9,32 +9,32 @@ large image in parts. Threads that each add up the weights' gradient of a blocke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpuwise.tracing.kernels.onednn import Convolution
+from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
+from gpuwise.tracing.operator_call import OperatorCall
 
 
-def convolution_bytes(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def convolution_bytes(call: OperatorCall) -> int:
     """Bytes beyond the result while aten.convolution runs."""
-    x, weight, _, stride, padding, dilation, transposed, _, groups = args
-    out = outputs[0]
+    x, weight, _, stride, padding, dilation, transposed, _, groups = ConvolutionArguments(*call.args)
+    out = call.outputs[0]
     if transposed:  # the gradient of the input of a convolution from out to x
         c = Convolution.of(out, weight, x, stride, padding, dilation, groups)
-        return max(_data_peak(c, x, out, weight) - _dense(out), 0)
+        return max(_data_peak(c, x, out, weight) - out.nbytes, 0)
     c = Convolution.of(x, weight, out, stride, padding, dilation, groups)
     if not c.taken:
-        return _reordered(c, x, weight) + (_unfolded_bytes(c) if c.groups == 1 else _dense(out))
+        return _reordered(c, x, weight) + (_unfolded_bytes(c) if c.groups == 1 else out.nbytes)
     if c.tiles:
-        held = _dense(weight) + (0 if c.channels_last else max(_dense(x), 2 * _dense(out) - _dense(weight)))
+        held = weight.nbytes + (0 if c.channels_last else max(x.nbytes, 2 * out.nbytes - weight.nbytes))
         return _reordered(c, x, weight) + held
     block = c.forward_block
     if block == 0:  # the result is copied once
-        return _reordered(c, x, weight) + max(c.threads * _columns_bytes(c), 0 if c.channels_last else _dense(out))
+        return _reordered(c, x, weight) + max(c.threads * _columns_bytes(c), 0 if c.channels_last else out.nbytes)
     if c.channels_last:
         return _reordered(c, x, weight) + _weight_bytes(c, c.blocked(c.channels_in, block), block)
     as_it_is = c.reads_images_as_they_are(block)
@@ -42,30 +42,31 @@ def convolution_bytes(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     inside += 0 if as_it_is else _input_bytes(c, block)
     if prod(c.kernel) == 1:
         inside += (_workers(c) if c.half else c.threads) * _point_scratch(c, block)
-    return max(inside, _output_bytes(c, block) + _dense(out)) - _dense(out)
+    return max(inside, _output_bytes(c, block) + out.nbytes) - out.nbytes
 
 
-def convolution_backward_bytes(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def convolution_backward_bytes(call: OperatorCall) -> int:
     """Bytes beyond the gradients while aten.convolution_backward runs: first that of the input, then of weight and bias."""
-    grad, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args
-    first, last = (grad, x) if transposed else (x, grad)
-    c = Convolution.of(first, weight, last, stride, padding, dilation, groups)
-    data = _dense(x) if wanted[0] else 0
-    weights = _dense(weight) if wanted[1] else 0
-    bias = c.channels_out * c.element_bytes if wanted[2] else 0
+    a = ConvolutionBackwardArguments(*call.args)
+    grad, x, weight, computed = a.grad, a.x, a.weight, a.output_mask
+    first, last = (grad, x) if a.transposed else (x, grad)
+    c = Convolution.of(first, weight, last, a.stride, a.padding, a.dilation, a.groups)
+    data = x.nbytes if computed[0] else 0
+    weights = weight.nbytes if computed[1] else 0
+    bias = c.channels_out * c.element_bytes if computed[2] else 0
     if not c.taken:
         pieces = data + weights + bias if c.groups > 1 else 0  # of each group, put together at the end
-        return _reordered(c, x, weight) + max(_unfolded_bytes(c) if wanted[1] else 0, pieces)
+        return _reordered(c, x, weight) + max(_unfolded_bytes(c) if computed[1] else 0, pieces)
     copies = _reordered(c, grad, x, weight)
-    peak = _data_peak(c, grad, x, weight) if wanted[0] else 0
-    if wanted[1]:
+    peak = _data_peak(c, grad, x, weight) if computed[0] else 0
+    if computed[1]:
         peak = max(peak, data + _weights_peak(c, weight, bias))
     return copies + max(peak - data - weights - bias, 0)
 
 
 def _weights_peak(c: Convolution, weight: Tensor, bias: int) -> int:
     """Peak while the gradients of weights and bias are computed, themselves included."""
-    block, weights = c.weights_block, _dense(weight)
+    block, weights = c.weights_block, weight.nbytes
     if c.tiles:  # activations in channels-last, sums in fp32, one transposed image of each side
         ends = (c.samples * (c.channels_in * prod(c.sizes_in) + c.channels_out * prod(c.sizes_out))) * c.element_bytes
         copies = 0 if c.channels_last else ends
@@ -97,16 +98,16 @@ def _data_peak(c: Convolution, grad: Tensor, x: Tensor, weight: Tensor) -> int:
     if c.tiles or (c.strided and (c.half or not c.depthwise)):
         # In channels-last, without blocks; the result is copied twice on its way back.
         gathered = 0 if c.tiles else _workers(c) * c.channels_out * prod(c.sizes_out) * c.element_bytes
-        inside = _dense(grad) + _weight_bytes(c, c.blocked(c.channels_in, c.vector), c.vector) + _dense(x) + gathered
-        return max(inside, 3 * _dense(x))
+        inside = grad.nbytes + _weight_bytes(c, c.blocked(c.channels_in, c.vector), c.vector) + x.nbytes + gathered
+        return max(inside, 3 * x.nbytes)
     if block == 0:
-        return _dense(x) + max(_workers(c) * _columns_bytes(c), 0 if c.channels_last else _dense(x))
+        return x.nbytes + max(_workers(c) * _columns_bytes(c), 0 if c.channels_last else x.nbytes)
     if c.channels_last:
-        return _weight_bytes(c, c.blocked(c.channels_in, block), block) + _dense(x)
+        return _weight_bytes(c, c.blocked(c.channels_in, block), block) + x.nbytes
     inside = _output_bytes(c, block) + _weight_bytes(c, c.blocked(c.channels_in, block), block) + _input_bytes(c, block)
     if prod(c.kernel) == 1 and c.half:
         inside += _workers(c) * 4 * c.channels_in * prod(c.sizes_in)
-    return max(inside, _input_bytes(c, block) + _dense(x))
+    return max(inside, _input_bytes(c, block) + x.nbytes)
 
 
 def _forward_channels(c: Convolution, block: int) -> int:
@@ -162,13 +163,9 @@ def _unfolded_bytes(c: Convolution) -> int:
     return c.samples * _columns_bytes(c)
 
 
-def _dense(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _reordered(c: Convolution, *tensors: Tensor) -> int:
     """Copies of tensors that are not in the one layout, contiguous or channels-last, that all are brought to."""
-    wanted = torch.contiguous_format
+    layout = torch.contiguous_format
     if c.channels_last:
-        wanted = torch.channels_last if tensors[0].dim() == 4 else torch.channels_last_3d
-    return sum(_dense(t) for t in tensors if not t.is_contiguous(memory_format=wanted))
+        layout = torch.channels_last if tensors[0].dim() == 4 else torch.channels_last_3d
+    return sum(t.nbytes for t in tensors if not t.is_contiguous(memory_format=layout))

@@ -1,4 +1,4 @@
-"""The LSTM that oneDNN runs on the CPU: its results and what it holds, which PyTorch's own shape rule leaves out.
+"""The LSTM that oneDNN runs on the CPU: its results and its memory, which PyTorch's own shape rule leaves out.
 
 The workspace, kept from forward to backward, is rnn_utils.hpp of oneDNN 3.12 (set_workspace_sizes,
 set_offsets_fwd_gemm): regions rounded up to pages, rows to cache lines. Weights are brought to rows of the same kind.
@@ -7,12 +7,16 @@ PyTorch calls it for one layer and direction at a time (aten/src/ATen/native/mkl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_impls import register_op_impl
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gpuwise.tracing.kernels.schemas import OneDnnRnnArguments
+from gpuwise.tracing.operator_call import OperatorCall
 
 aten = torch.ops.aten
 _PAGE, _LINE = 4096, 64  # bytes
@@ -24,34 +28,17 @@ def register() -> None:
     register_op_impl(aten.mkldnn_rnn_layer.default)(_results)
 
 
-def _results(
-    mode: Any,
-    func: Any,
-    x: Tensor,
-    w0: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    w3: Tensor,
-    hx: Tensor,
-    cx: Tensor,
-    reverse: bool,
-    batch_sizes: Sequence[int],
-    cell: int,
-    hidden: int,
-    layers: int,
-    biases: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    train: bool,
-) -> tuple[Tensor, ...]:
+def _results(fake: FakeTensorMode, op: OpOverload, *args: Any) -> tuple[Tensor, ...]:
     """Output, last states and workspace. x is (time, samples, features) by the time PyTorch calls this."""
-    size = workspace_bytes(x.shape[0], x.shape[1], x.shape[2], hidden, x.element_size()) if train else 0
-    with mode:
+    call = OneDnnRnnArguments(*args)
+    times, samples, inputs = call.x.shape
+    size = workspace_bytes(times, samples, inputs, call.hidden_size, call.x.element_size()) if call.train else 0
+    with fake:
         return (
-            x.new_empty((*x.shape[:2], hidden)),
-            hx.new_empty(hx.shape),
-            cx.new_empty(cx.shape),
-            x.new_empty((size,), dtype=torch.uint8),
+            call.x.new_empty((times, samples, call.hidden_size)),
+            call.hx.new_empty(call.hx.shape),
+            call.cx.new_empty(call.cx.shape),
+            call.x.new_empty((size,), dtype=torch.uint8),
         )
 
 
@@ -78,19 +65,19 @@ def _row(length: int, element_bytes: int) -> int:
     return length + line if length % 256 == 0 else length
 
 
-def rnn_bytes(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def rnn_bytes(call: OperatorCall) -> int:
     """Bytes beyond the results while aten.mkldnn_rnn_layer runs: weights and the sum of biases in oneDNN's layout, and
     in fp32 the gates of all times."""
-    times, samples, inputs, hidden, size = _sizes(args)
+    times, samples, inputs, hidden, size = _sizes(call)
     if size == 2:
         return (inputs + hidden + 1) * 4 * hidden * size
     return _fp32_bytes(times, samples, inputs, hidden)
 
 
-def rnn_backward_bytes(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def rnn_backward_bytes(call: OperatorCall) -> int:
     """The same for aten.mkldnn_rnn_layer_backward, which also holds gradients of the weights in oneDNN's layout. In half
     precision those are fp32, as is a copy of what comes from above."""
-    times, samples, inputs, hidden, size = _sizes(args)
+    times, samples, inputs, hidden, size = _sizes(call)
     if size == 2:
         weights = (inputs + hidden) * 4 * hidden * size
         gradients = (inputs + hidden) * _row(4 * hidden, 4) + 4 * hidden
@@ -103,7 +90,7 @@ def _fp32_bytes(times: int, samples: int, inputs: int, hidden: int) -> int:
     return ((inputs + hidden + times * samples) * _row(4 * hidden, 4) + 4 * hidden) * 4
 
 
-def _sizes(args: Sequence[Any]) -> tuple[int, int, int, int, int]:
+def _sizes(call: OperatorCall) -> tuple[int, int, int, int, int]:
     """Times, samples, features in, features of the state, bytes of a number."""
-    x, recurrent = args[0], args[2]
+    x, recurrent = call.tensors(0, 2)
     return x.shape[0], x.shape[1], x.shape[2], recurrent.shape[1], x.element_size()

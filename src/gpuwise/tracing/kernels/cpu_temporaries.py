@@ -7,45 +7,38 @@ are small and do not grow with the tensors: scratchpads of single oneDNN kernels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverloadPacket
 
 from gpuwise.tracing.kernels.cpu_convolutions import convolution_backward_bytes, convolution_bytes
 from gpuwise.tracing.kernels.cpu_rnn import rnn_backward_bytes, rnn_bytes
-from gpuwise.tracing.kernels.onednn import has_tiles, multiplies_bf16, vector_floats
+from gpuwise.tracing.kernels.instruction_sets import has_tiles, multiplies_bf16, vector_floats
+from gpuwise.tracing.operator_call import OperatorCall
 
 aten = torch.ops.aten
 
 
-def workspace_bytes(func: Any, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """Bytes a call takes at most beyond what it returns.
-
-    Arguments:
-        outputs: tensors the call returned.
-    """
-    rule = _RULES.get(func._overloadpacket)
+def workspace_bytes(call: OperatorCall) -> int:
+    """Bytes a call takes at most beyond what it returns."""
+    rule = _RULES.get(call.packet)
     if rule is not None:
-        return rule(args, outputs)
-    return _casts(args, outputs) if torch.Tag.pointwise in func.tags else 0
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+        return rule(call)
+    return _casts(call) if torch.Tag.pointwise in call.op.tags else 0
 
 
 def _copies(*tensors: Tensor) -> int:
     """Contiguous copies of those that are not."""
-    return sum(_size(t) for t in tensors if not t.is_contiguous())
+    return sum(t.nbytes for t in tensors if not t.is_contiguous())
 
 
-def _casts(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _casts(call: OperatorCall) -> int:
     """Copies of inputs in the type computed in, and a result in it that is cast at the end
     (TensorIteratorBase::compute_types in aten/src/ATen/TensorIterator.cpp)."""
-    inputs = [a for a in args if isinstance(a, Tensor)]
+    inputs, outputs = [a for a in call.args if isinstance(a, Tensor)], call.outputs
     if len({t.dtype for t in inputs}) < 2 or not outputs or not outputs[0].is_floating_point():
         return 0
     common = outputs[0].dtype
@@ -58,9 +51,9 @@ def _casts(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     return moved * common.itemsize
 
 
-def _safe_softmax(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _safe_softmax(call: OperatorCall) -> int:
     """Which scores are masked, and which rows are so entirely (aten/src/ATen/native/transformers/attention.cpp)."""
-    scores, dim = args[0], args[1]
+    scores, dim = call.args[:2]
     return int(scores.numel() + scores.numel() // scores.shape[dim])
 
 
@@ -70,13 +63,13 @@ def _attention_blocks(query: Tensor, key: Tensor) -> tuple[int, int]:
     return min(256 if queries >= 768 else 64 if queries >= 192 else 32, queries), min(512, key.shape[2])
 
 
-def _attention(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _attention(call: OperatorCall) -> int:
     """Scores, their maximum and sum, and the block of the result, in fp32 for each thread; half precision keeps the
     scores once more (cpu_flash_attention in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp)."""
-    query, key = args[:2]
+    query, key = call.tensors(0, 1)
     rows, columns = _attention_blocks(query, key)
     half = 2 * rows * columns if query.element_size() == 2 else 0
-    packed = _packed_keys(query, key, causal=len(args) > 4 and bool(args[4])) if query.dtype == torch.bfloat16 else 0
+    packed = _packed_keys(query, key, causal=len(call.args) > 4 and bool(call.args[4])) if query.dtype == torch.bfloat16 else 0
     return torch.get_num_threads() * (4 * rows * (columns + 2 + int(query.shape[3])) + half) + packed
 
 
@@ -97,73 +90,72 @@ def _packed_keys(query: Tensor, key: Tensor, *, causal: bool) -> int:
     return int(2 * (packed + threads * (columns * size + padded)))
 
 
-def _attention_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _attention_backward(call: OperatorCall) -> int:
     """Scores, their gradient and its row sums for each thread; half precision keeps the first two once more
     (cpu_flash_attention_backward, same file)."""
-    query, key = args[1:3]
+    query, key = call.tensors(1, 2)
     rows, columns = _attention_blocks(query, key)
     half = 2 * 2 * rows * columns if query.element_size() == 2 else 0
     return torch.get_num_threads() * (4 * (2 * rows * columns + rows) + half)
 
 
-def _half_product(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _half_product(call: OperatorCall) -> int:
     """oneDNN's blocks of a matrix product in half precision: for each thread what it multiplies with, and a block of a
     transposed first matrix. Typical sizes as measured; oneDNN chooses blocks by cache sizes (brgemm_matmul_utils.cpp)."""
-    first = next(a for a in args if isinstance(a, Tensor) and a.dim() == 2)
+    first = next(a for a in call.args if isinstance(a, Tensor) and a.dim() == 2)
     if first.element_size() != 2 or vector_floats() == 8:  # PyTorch's own products hold nothing
         return 0
     if first.dtype == torch.bfloat16 and not multiplies_bf16():  # the result in fp32
-        return sum(4 * t.numel() for t in outputs)
+        return sum(4 * t.numel() for t in call.outputs)
     rows, common = first.shape
     block = 2 * min(rows, 256) * min(common, 928) if not first.is_contiguous() else 0
     return torch.get_num_threads() * 98_304 + block
 
 
-def _batch_norm(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _batch_norm(call: OperatorCall) -> int:
     """Scale and shift of each channel (aten/src/ATen/native/cpu/batch_norm_kernel.cpp)."""
-    return 8 * int(args[0].shape[1])
+    return 8 * call.tensor(0).shape[1]
 
 
-def _batch_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _batch_norm_backward(call: OperatorCall) -> int:
     """A second gradient of the input (batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp)."""
-    return _size(args[1])
+    return call.tensor(1).nbytes
 
 
-def _layer_norm(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _layer_norm(call: OperatorCall) -> int:
     """A contiguous input (layer_norm_cpu in aten/src/ATen/native/layer_norm.cpp)."""
-    return _copies(args[0])
+    return _copies(call.tensor(0))
 
 
-def _layer_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _layer_norm_backward(call: OperatorCall) -> int:
     """Contiguous gradient and input, and for each thread a gradient of weight and bias (LayerNormBackwardKernelImpl in
     aten/src/ATen/native/cpu/layer_norm_kernel.cpp)."""
-    grad, x, shape = args[:3]
-    sums: int = 2 * torch.get_num_threads() * prod(shape) * x.element_size()
+    grad, x = call.tensors(0, 1)
+    sums = 2 * torch.get_num_threads() * prod(call.args[2]) * x.element_size()
     return _copies(grad, x) + sums
 
 
-def _group_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _group_norm_backward(call: OperatorCall) -> int:
     """Two sums a sample and channel (GroupNormBackwardKernelImpl in aten/src/ATen/native/cpu/group_norm_kernel.cpp)."""
-    x = args[1]
-    return 2 * 4 * int(x.shape[0] * x.shape[1])
+    x = call.tensor(1)
+    return 2 * 4 * x.shape[0] * x.shape[1]
 
 
-def _squared_error(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _squared_error(call: OperatorCall) -> int:
     """Every error before they are averaged (mse_loss in aten/src/ATen/native/BinaryOps.cpp)."""
-    return _size(args[0]) if outputs and outputs[0].dim() == 0 else 0
+    return call.tensor(0).nbytes if call.outputs and call.outputs[0].dim() == 0 else 0
 
 
-def _nearest(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _nearest(call: OperatorCall) -> int:
     """Channels-last copies of input and result, where one thread computes (_use_vectorized_kernel_cond_2d in
     aten/src/ATen/native/cpu/UpSampleKernel.cpp)."""
-    x = args[0]
+    x = call.tensor(0)
     if torch.get_num_threads() > 1 or x.is_contiguous(memory_format=torch.channels_last):
         return 0
-    return _size(x) + sum(_size(t) for t in outputs)
+    return x.nbytes + sum(t.nbytes for t in call.outputs)
 
 
-Rule = Callable[[Sequence[Any], Sequence[Tensor]], int]
-_RULES: dict[Any, Rule] = {
+_RULES: dict[OpOverloadPacket, Callable[[OperatorCall], int]] = {
     aten.convolution: convolution_bytes,
     aten.convolution_backward: convolution_backward_bytes,
     aten.mkldnn_rnn_layer: rnn_bytes,

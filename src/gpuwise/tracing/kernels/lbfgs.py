@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -16,36 +16,50 @@ from torch.optim import LBFGS
 
 from gpuwise.notes.job import assumed_lbfgs_evaluations
 from gpuwise.tracing.answers import Answers
+from gpuwise.tracing.patching import patched
 
 
 @contextmanager
 def steady_lbfgs(answers: Answers) -> Iterator[None]:
     """Inside, each LBFGS takes steady steps, and what they assume is among the answers."""
-    original: Any = LBFGS.step
 
     def step(self: LBFGS, closure: Callable[[], Tensor]) -> Tensor:
         return _step(self, closure, answers)
 
-    LBFGS.step = step  # type: ignore[method-assign]
-    try:
+    with patched(LBFGS, "step", step):
         yield
-    finally:
-        LBFGS.step = original  # type: ignore[method-assign]
+
+
+class _State(TypedDict):
+    """What LBFGS keeps, all of it with one number a parameter; lists have an entry a pair of the history.
+
+    prev_flat_grad: the last gradient. d: the last direction. old_dirs: changes of the gradient. old_stps: changes of the
+    parameters. ro, al and H_diag: scalars.
+    """
+
+    prev_flat_grad: Tensor
+    d: Tensor
+    old_dirs: list[Tensor]
+    old_stps: list[Tensor]
+    ro: list[Tensor]
+    al: list[Tensor]
+    H_diag: Tensor
 
 
 @torch.no_grad()
-def _step(optimizer: Any, closure: Callable[[], Tensor], answers: Answers) -> Tensor:
+def _step(optimizer: LBFGS, closure: Callable[[], Tensor], answers: Answers) -> Tensor:
     group = optimizer.param_groups[0]
     searches = group["line_search_fn"] is not None
-    iterations, evaluations = _counts(group, searches=searches)
+    iterations, evaluations = _counts(group["max_iter"], group["max_eval"], searches=searches)
     answers.note(assumed_lbfgs_evaluations(evaluations=evaluations, iterations=iterations, history=group["history_size"]))
     evaluate = torch.enable_grad()(closure)
     first = evaluate()
     gradient = optimizer._gather_flat_grad()
     _ask(gradient, group["tolerance_grad"])
-    state = optimizer.state[optimizer._params[0]]
-    if not state:
-        _fill(state, gradient, group["history_size"])
+    kept = optimizer.state[optimizer._params[0]]
+    if not kept:
+        kept.update(func_evals=0, n_iter=1, **_full_history(gradient, group["history_size"]))
+    state = cast(_State, kept)
     for iteration in range(1, iterations + 1):
         direction = _direction(state, gradient, group["lr"])
         state["prev_flat_grad"].copy_(gradient)
@@ -67,47 +81,49 @@ def _step(optimizer: Any, closure: Callable[[], Tensor], answers: Answers) -> Te
     return first
 
 
-def _counts(group: dict[str, Any], *, searches: bool) -> tuple[int, int]:
+def _counts(max_iter: int, max_eval: int, *, searches: bool) -> tuple[int, int]:
     """Iterations, and evaluations of the loss. A line search is assumed to accept its first step, its usual case near a
     minimum (Nocedal and Wright, Numerical Optimization, 2006, section 7.2)."""
-    iterations = min(group["max_iter"], max(1, group["max_eval"] - 1 if searches else group["max_eval"]))
+    iterations = min(max_iter, max(1, max_eval - 1 if searches else max_eval))
     return iterations, iterations + 1 if searches else iterations
 
 
-def _direction(state: dict[str, Any], gradient: Tensor, step: float) -> Tensor:
+def _direction(state: _State, gradient: Tensor, step: float) -> Tensor:
     """The two loops over the history, after its oldest pair gave way to the newest."""
     change = gradient.sub(state["prev_flat_grad"])
     moved = state["d"].mul(step)
     product = change.dot(moved)
     product.gt(0)
-    for name, newest in (("old_dirs", change), ("old_stps", moved), ("ro", 1.0 / product)):
-        state[name].pop(0)
-        state[name].append(newest)
+    for history_of, newest in ((state["old_dirs"], change), (state["old_stps"], moved), (state["ro"], 1.0 / product)):
+        history_of.pop(0)
+        history_of.append(newest)
     state["H_diag"] = product / change.dot(change)
     history = range(len(state["ro"]))
     q = gradient.neg()
     for i in reversed(history):
         state["al"][i] = state["old_stps"][i].dot(q) * state["ro"][i]
-        q.add_(state["old_dirs"][i], alpha=-state["al"][i])
+        q.add_(state["old_dirs"][i], alpha=-state["al"][i])  # type: ignore[arg-type]  # a tensor of one number
     result = torch.mul(q, state["H_diag"])
     for i in history:
         factor = state["old_dirs"][i].dot(result) * state["ro"][i]
-        result.add_(state["old_stps"][i], alpha=state["al"][i] - factor)
+        result.add_(state["old_stps"][i], alpha=state["al"][i] - factor)  # type: ignore[arg-type]  # a tensor of one number
     return result
 
 
 def _ask(values: Tensor, tolerance: float) -> None:
-    """What the optimizer computes to see whether it is done."""
+    """The operations by which the optimizer sees whether it has converged."""
     values.abs().max().le(tolerance)
 
 
-def _fill(state: dict[str, Any], gradient: Tensor, size: int) -> None:
+def _full_history(gradient: Tensor, size: int) -> _State:
     """A full history, made in the order in which steps make it: recordings at two batches then agree."""
-    state.update(func_evals=0, n_iter=1, prev_flat_grad=torch.zeros_like(gradient), old_dirs=[], old_stps=[], ro=[])
-    for _ in range(size):
-        for name, made in (("old_dirs", gradient), ("old_stps", gradient), ("ro", gradient[0])):
-            state[name].append(torch.zeros_like(made))
-    state.update(
+    last_gradient = torch.zeros_like(gradient)
+    pairs = [[torch.zeros_like(like) for like in (gradient, gradient, gradient[0])] for _ in range(size)]
+    return _State(
+        prev_flat_grad=last_gradient,
+        old_dirs=[change for change, _, _ in pairs],
+        old_stps=[moved for _, moved, _ in pairs],
+        ro=[scalar for _, _, scalar in pairs],
         H_diag=torch.zeros_like(gradient[0]),
         al=[torch.zeros_like(gradient[0]) for _ in range(size)],
         d=torch.zeros_like(gradient),

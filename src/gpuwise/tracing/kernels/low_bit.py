@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+
+from gpuwise.tracing.patching import patched
 
 _MODULE = "torchao.optim.adam"
 _library = torch.library.Library("gpuwise", "DEF")
@@ -27,24 +28,19 @@ _library.impl("_fused_low_bit_adamw_", lambda parameter, gradient, state: None, 
 @contextmanager
 def low_bit_updates() -> Iterator[None]:
     """While entered, an update of torchao's Adam is one operator; where torchao is not loaded, nothing changes."""
-    module: Any = sys.modules.get(_MODULE)
+    module = sys.modules.get(_MODULE)
     if module is None:
         yield
         return
     with _disable_current_modes():  # torchao keeps what these give for the whole process: it must be real
         for bits in ("8bit", "4bit"):
-            subclass: Any = import_module(f"torchao.optim.subclass_{bits}")
+            subclass = import_module(f"torchao.optim.subclass_{bits}")
             subclass.get_qmap_signed(), subclass.get_qmap_unsigned()
-    original = module.single_param_adam
-    module.single_param_adam = _update
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        module.single_param_adam = original
+    with patched(module, "single_param_adam", _update), torch.compiler.set_stance("force_eager"):
+        yield
 
 
-def _update(parameter: Tensor, gradient: Tensor, step: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *rest: Any) -> None:
+def _update(parameter: Tensor, gradient: Tensor, step: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *rest: object) -> None:
     """In place of torchao.optim.adam.single_param_adam."""
     state = [*inner_tensors(exp_avg), *inner_tensors(exp_avg_sq)]
     kept: list[Tensor] = []

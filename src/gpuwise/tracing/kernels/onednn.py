@@ -9,60 +9,38 @@ they compute in channels-last.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from gpuwise.hardware.detect.cpu import detect_cpu
+from gpuwise.tracing.kernels.instruction_sets import has_tiles, vector_floats
 
-# Values of ONEDNN_MAX_CPU_ISA without 512-bit vectors.
-_NARROW = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
-_WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
 _LARGEST_KERNEL = {8: 13, 16: 14}  # widest kernel of the gradient of the weights, by floats in a vector
 _LARGEST_FIRST_KERNEL = {4: 14, 2: 31}  # the same where AVX-512 reads images as they are, by element size
 _DEPTHWISE_STEP = {8: 4, 16: 6}  # outputs that a depthwise kernel computes at once, by floats in a vector
 _WIDE_FIRST = 4  # AVX-512 reads images of fewer channels as they are for the gradient of the weights
 
 
-@cache
-def vector_floats() -> int:
-    """fp32 numbers in the vectors that oneDNN computes with here: 16 with AVX-512, else 8."""
-    wide = {"avx512", "avx512-halved"} & set(detect_cpu().flags)
-    return 16 if wide and _limit() not in _NARROW else 8
-
-
-@cache
-def multiplies_bf16() -> bool:
-    """Whether oneDNN multiplies bfloat16 with instructions for it (AVX-512 BF16 or AMX)."""
-    has = bool({"avx512-bf16", "amx-bf16"} & set(detect_cpu().flags))
-    return has and vector_floats() == 16 and _limit() not in _WITHOUT_BF16
-
-
-@cache
-def has_tiles() -> bool:
-    """Whether oneDNN multiplies bfloat16 on AMX's tiles here."""
-    limit = _limit()
-    allowed = "AMX" in limit or limit in ("", "DEFAULT", "ALL") or limit.startswith("AVX10_2")
-    return allowed and vector_floats() == 16 and "amx-bf16" in detect_cpu().flags
-
-
-def _limit() -> str:
-    """The instruction set that the user lets oneDNN use at most; "" for all (oneDNN's "CPU dispatcher control")."""
-    return (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").upper()
-
-
 @dataclass(frozen=True)
 class Convolution:
-    """Shapes of one convolution. sizes_in, sizes_out, kernel, stride, padding, dilation: one number a spatial dimension.
+    """Shapes of one convolution, and the machine that computes it.
 
-    channels_last: the layout PyTorch hands over. threads: that compute. vector: floats in a vector register. tiles: AMX
-    multiplies, on tensors in channels-last.
+    Attributes:
+        samples: in the batch.
+        channels_in: of the input, all groups together.
+        channels_out: of the result, all groups together.
+        groups: of channels.
+        sizes_in: of the input, one number a spatial dimension. So are sizes_out, kernel, stride, padding and dilation.
+        element_bytes: of a number of the input.
+        half: whether that is bfloat16 or float16.
+        channels_last: whether PyTorch hands tensors over in channels-last.
+        threads: that compute.
+        vector: fp32 numbers in a vector register.
+        tiles: whether AMX multiplies, on tensors in channels-last. Default False.
     """
 
     samples: int

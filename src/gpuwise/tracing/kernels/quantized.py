@@ -8,11 +8,10 @@ of the unpacked weight is an upper bound there.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 
-_libraries: list[Any] = []  # a registration lives as long as its library
+_libraries: list[torch.library.Library] = []  # a registration lives as long as its library
 
 
 def register() -> None:

@@ -8,16 +8,18 @@ is that of aten/src/ATen/native/Normalization.cpp. Whose kernels are taken is se
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import NoReturn
 
 import torch
+from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import register_op_impl
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpuwise.tracing.kernels import attention, convolution, rnn
 
 aten = torch.ops.aten
-_libraries: list[Any] = []  # a registration lives as long as its library
+_libraries: list[torch.library.Library] = []  # a registration lives as long as its library
 
 
 def register(device_type: str) -> None:
@@ -39,12 +41,17 @@ def register(device_type: str) -> None:
     _libraries.append(library)
 
 
-def _never_runs(*args: Any, **kwargs: Any) -> Any:
+def _never_runs(*args: object, **kwargs: object) -> NoReturn:
     raise AssertionError("fake tensors answer before a kernel of the virtual device could run")
 
 
 def _fused_rms_norm_shapes(
-    mode: Any, func: Any, x: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None, eps: float | None
+    mode: FakeTensorMode,
+    op: OpOverload,
+    x: torch.Tensor,
+    normalized_shape: list[int],
+    weight: torch.Tensor | None,
+    eps: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The normalised tensor and the reciprocal root mean squares kept in fp32 for backward."""
     kept = (*x.shape[: x.dim() - len(normalized_shape)], *[1] * len(normalized_shape))

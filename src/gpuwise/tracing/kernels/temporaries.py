@@ -15,29 +15,32 @@ state, cuDNN's dropout state (2 MB a device). cuBLAS workspaces are added when a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 
 from gpuwise.notes import Note
 from gpuwise.notes.job import convolution_workspaces, recurrent_reserve
 from gpuwise.trace import stepped
-from gpuwise.tracing.kernels import convolution, rnn
+from gpuwise.tracing.kernels import attention_temporaries, rnn
+from gpuwise.tracing.kernels.convolution_temporaries import convolution_backward_bytes, convolution_bytes
+from gpuwise.tracing.kernels.schemas import CudnnRnnArguments, CudnnRnnBackwardArguments
+from gpuwise.tracing.operator_call import OperatorCall
 
 aten = torch.ops.aten
-Rule = Callable[[Sequence[Any], Sequence[Tensor]], int]  # (arguments, results) -> bytes
+Rule = Callable[[OperatorCall], int]  # bytes
 
 _INDEX_BYTES = 8  # int64
 
 
-def workspace_bytes(func: Any, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def workspace_bytes(call: OperatorCall) -> int:
     """Bytes a call takes beyond what it returns, without what grows in steps."""
-    rule = _RULES.get(func._overloadpacket)
-    return 0 if rule is None else rule(args, outputs)
+    rule = _RULES.get(call.packet)
+    return 0 if rule is None else rule(call)
 
 
 def notes(names: Iterable[str]) -> tuple[Note, ...]:
@@ -47,24 +50,20 @@ def notes(names: Iterable[str]) -> tuple[Note, ...]:
     return tuple(make() for make, operators in makers if operators & packets)
 
 
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _copies_of(*positions: int) -> Rule:
     """Contiguous copies of the arguments at these positions that are not contiguous."""
 
-    def rule(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-        tensors = [args[i] for i in positions if i < len(args)]
-        return sum(_size(t) for t in tensors if isinstance(t, Tensor) and not t.is_contiguous())
+    def rule(call: OperatorCall) -> int:
+        tensors = [call.args[i] for i in positions if i < len(call.args)]
+        return sum(t.nbytes for t in tensors if isinstance(t, Tensor) and not t.is_contiguous())
 
     return rule
 
 
-def _softmax_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _softmax_backward(call: OperatorCall) -> int:
     """grad × output (softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu)."""
-    grad, output = args[:2]
-    return max(_size(grad), _size(output)) + (0 if output.is_contiguous() else _size(output))
+    grad, output = call.tensors(0, 1)
+    return max(grad.nbytes, output.nbytes) + (0 if output.is_contiguous() else output.nbytes)
 
 
 def _product(first: int) -> Rule:
@@ -74,8 +73,8 @@ def _product(first: int) -> Rule:
     first: the position of the first operand.
     """
 
-    def rule(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-        return sum(_size(t) for t in args[first : first + 2] if not _blas_reads(t))
+    def rule(call: OperatorCall) -> int:
+        return sum(t.nbytes for t in call.tensors(first, first + 1) if not _blas_reads(t))
 
     return rule
 
@@ -91,156 +90,87 @@ def _blas_reads(tensor: Tensor) -> bool:
     )
 
 
-def _heads_inside(tensor: Tensor) -> bool:
-    """Whether (batch, heads, sequence, size) lies as (batch, sequence, heads, size), as attention kernels want it."""
-    _, heads, length, size = tensor.shape
-    wanted = (heads * length * size, size, heads * size, 1)
-    return all(have == want or n == 1 for have, want, n in zip(tensor.stride(), wanted, tensor.shape, strict=True))
-
-
-def _flash_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """Copies of gradient and output; dk and dv of every query head where heads are grouped (flash_api.cpp, mha_bwd)."""
-    grad, query, key, _, out = args[:5]
-    copies = sum(_size(t) for t in (grad, out) if not _heads_inside(t))
-    if key.shape[1] == query.shape[1]:
-        return copies
-    return copies + 2 * _size(key) // key.shape[1] * query.shape[1]
-
-
-def _efficient_forward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """The output in fp32 where half precision does not fit in registers: heads over 128 wide
-    (kNeedsOutputAccumulatorBuffer in mem_eff_attention/kernel_forward.h)."""
-    query, value = args[0], args[2]
-    if query.element_size() != 2 or max(query.shape[3], value.shape[3]) <= 128:
-        return 0
-    return 4 * int(prod(query.shape[:3])) * value.shape[3]
-
-
-def _efficient_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """A copy of the gradient (attention_backward.cu)."""
-    return 0 if _heads_inside(args[0]) else _size(args[0])
-
-
-def _cudnn_attention_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """dq in fp32 and row sums; every head's dk and dv where heads are grouped. Upper bound."""
-    _, query, key = args[:3]
-    rows = prod(query.shape[:3])
-    grouped = 0 if key.shape[1] == query.shape[1] else 2 * _size(key) // key.shape[1] * query.shape[1]
-    return 4 * rows * (query.shape[3] + 2) + grouped
-
-
-def _group_norm(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _group_norm(call: OperatorCall) -> int:
     """Scale and shift of each channel; mean and deviation in fp32 for half precision (group_norm_kernel.cu)."""
-    x, weight = args[:2]
-    samples, channels, positions, groups = args[3:7]
+    x, weight = call.args[:2]
+    samples, channels, positions, groups = call.args[3:7]
     statistics = 2 * samples * groups if x.element_size() == 2 else 0
     fused = 2 * samples * channels if positions > 1 and weight is not None else 0
-    return (statistics + fused) * max(4, x.element_size()) + (0 if x.is_contiguous() else _size(x))
+    sums: int = (statistics + fused) * max(4, x.element_size())
+    return sums + (0 if x.is_contiguous() else x.nbytes)
 
 
-def _group_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _group_norm_backward(call: OperatorCall) -> int:
     """Sums over each channel (two, and a scale), and two numbers a group (group_norm_kernel.cu)."""
-    grad, x, weight = args[0], args[1], args[4]
-    samples, channels, positions, groups = args[5:9]
+    x, weight = call.tensor(1), call.args[4]
+    samples, channels, positions, groups = call.args[5:9]
     channel = 0 if positions == 1 else 2 + (weight is not None)
-    return samples * (channel * channels + 2 * groups) * max(4, x.element_size()) + _copies_of(0, 1)((grad, x), outputs)
+    sums: int = samples * (channel * channels + 2 * groups) * max(4, x.element_size())
+    return sums + _copies_of(0, 1)(call)
 
 
-def _batch_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _batch_norm_backward(call: OperatorCall) -> int:
     """Two sums a channel, once more for each of up to 128 blocks where channels are last
     (batch_norm_backward_cuda in Normalization.cu; staging_data in Normalization.cuh). Upper bound."""
-    x = args[1]
+    x = call.tensor(1)
     blocks = 128 if x.dim() > 2 and not x.is_contiguous() else 1
     return 4 * x.shape[1] * 2 * (1 + blocks)
 
 
-def _cudnn_norm_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _cudnn_norm_backward(call: OperatorCall) -> int:
     """The gradient in the layout of the input (aten/src/ATen/native/cudnn/BatchNorm.cpp)."""
-    x, grad = args[:2]
-    return 0 if grad.is_contiguous(memory_format=suggest_memory_format(x)) else _size(grad)
+    x, grad = call.tensors(0, 1)
+    return 0 if grad.is_contiguous(memory_format=suggest_memory_format(x)) else grad.nbytes
 
 
-def _foreach_norm(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _foreach_norm(call: OperatorCall) -> int:
     """A partial norm for each 65,536 numbers of the largest tensor, for every tensor (ForeachReduceOp.cu)."""
-    tensors = args[0]
+    tensors: list[Tensor] = call.args[0]
     return 4 * len(tensors) * max((-(-t.numel() // 65536) for t in tensors), default=0)
 
 
-def _index_put(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """Adding to places that may repeat sorts them: positions and order, before and after, and cub's copy of both
+def _index_put(call: OperatorCall) -> int:
+    """Adding to positions that may repeat sorts them: positions and order, before and after, and cub's copy of both
     (index_put_with_sort_kernel in Indexing.cu). Upper bound."""
-    indices, values = args[1], args[2]
-    if not (len(args) > 3 and args[3]):
+    indices, values = call.args[1], call.tensor(2)
+    if not (len(call.args) > 3 and call.args[3]):
         return 0
     count = prod(torch.broadcast_shapes(*(i.shape for i in indices if i is not None)))
-    return 6 * count * _INDEX_BYTES + (0 if values.is_contiguous() else _size(values))
+    return 6 * count * _INDEX_BYTES + (0 if values.is_contiguous() else values.nbytes)
 
 
-def _embedding_bag_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _embedding_bag_backward(call: OperatorCall) -> int:
     """Sorted indices and partial sums in fp32 (EmbeddingBag.cu, EmbeddingBackwardKernel.cu). Upper bound."""
-    grad, indices = args[:2]
+    grad, indices = call.tensors(0, 1)
     return indices.numel() * (5 * _INDEX_BYTES + 11 * grad.shape[-1] * 4 // 10)
 
 
-def _topk(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _topk(call: OperatorCall) -> int:
     """Only results over 4,096 long are sorted with memory (TensorTopK.cu, Sorting.cpp). Upper bound."""
-    best, dim = outputs[0], args[2] if len(args) > 2 else -1
+    best, dim = call.outputs[0], call.args[2] if len(call.args) > 2 else -1
     length = best.shape[dim] if best.dim() else 1
     return stepped.sort(str(best.dtype).removeprefix("torch."), best.numel() // max(1, length), length, 0, 0)
 
 
-def _multinomial(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _multinomial(call: OperatorCall) -> int:
     """The distribution, normalised, and its prefix sums (MultinomialKernel.cu)."""
-    return 3 * _size(args[0])
+    return 3 * call.tensor(0).nbytes
 
 
-def _convolution(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """Upper bound: input, filter and output in the layout of the tensor cores' kernels (cuDNN's nchwToNhwc). In
-    channels-last, only what does not lie so is copied."""
-    x, weight = args[:2]
-    if convolution.channels_last(x, weight):
-        return sum(map(_size, convolution.copied(aten.convolution.default, args)))
-    return _own_layout(x, weight, outputs[0], depthwise=_is_depthwise(x, weight, args[8]))
-
-
-def _convolution_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """As `_convolution`, with the filter's gradient in fp32; gradients of input and filter come one after the other."""
-    grad, x, weight = args[:3]
-    depthwise, needed = _is_depthwise(x, weight, args[9]), args[10]
-    partial = max(0, 4 - weight.element_size()) * weight.numel() if needed[1] else 0
-    if convolution.channels_last(x, weight):
-        return sum(map(_size, convolution.copied(aten.convolution_backward.default, args))) + partial
-    if not (needed[0] or needed[1]) or depthwise:
-        return 0
-    return _own_layout(x, weight, grad, depthwise=depthwise) + partial
-
-
-def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
-    """PyTorch has kernels of its own for these, without workspace (aten/src/ATen/native/cuda/DepthwiseConv2d.cu)."""
-    return groups > 1 and groups == x.shape[1] and weight.shape[0] % groups == 0
-
-
-def _own_layout(x: Tensor, weight: Tensor, y: Tensor, *, depthwise: bool) -> int:
-    if depthwise or x.element_size() == 8:
-        return 0
-    unit = 16 // x.element_size()  # channels are padded to 128 bits
-    return sum(_size(t) // t.shape[1] * (-(-t.shape[1] // unit) * unit) for t in (x, weight, y))
-
-
-def _rnn(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _rnn(call: OperatorCall) -> int:
     """cuDNN's workspace, and the input with time first (aten/src/ATen/native/cudnn/RNN.cpp)."""
-    x, weight, hx, mode, units, batch_first = args[0], args[1], args[4], args[6], args[7], args[10]
-    return rnn.workspace_bytes(x, weight, hx, mode, units) + (_size(x) if batch_first else 0)
+    arguments = CudnnRnnArguments(*call.args)
+    return rnn.workspace_bytes(arguments) + (arguments.x.nbytes if arguments.batch_first else 0)
 
 
-def _rnn_backward(args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+def _rnn_backward(call: OperatorCall) -> int:
     """As `_rnn`, and the gradient of the output with time first."""
-    x, weight, hx, output, mode, units, batch_first = args[0], args[1], args[4], args[6], args[10], args[11], args[14]
-    turned = _size(x) + _size(output) if batch_first else 0
-    return rnn.workspace_bytes(x, weight, hx, mode, units) + turned
+    arguments = CudnnRnnBackwardArguments(*call.args)
+    turned_bytes = arguments.x.nbytes + arguments.output.nbytes if arguments.batch_first else 0
+    return rnn.workspace_bytes(arguments) + turned_bytes
 
 
-_RULES: dict[Any, Rule] = {
+_RULES: dict[OpOverloadPacket, Rule] = {
     aten.mm: _product(0),
     aten.bmm: _product(0),
     aten.addmm: _product(1),
@@ -249,10 +179,10 @@ _RULES: dict[Any, Rule] = {
     aten._log_softmax: _copies_of(0),
     aten._softmax_backward_data: _softmax_backward,
     aten._log_softmax_backward_data: _copies_of(0, 1),
-    aten._scaled_dot_product_flash_attention_backward: _flash_backward,
-    aten._scaled_dot_product_efficient_attention: _efficient_forward,
-    aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
-    aten._scaled_dot_product_cudnn_attention_backward: _cudnn_attention_backward,
+    aten._scaled_dot_product_flash_attention_backward: attention_temporaries.flash_backward,
+    aten._scaled_dot_product_efficient_attention: attention_temporaries.efficient_forward,
+    aten._scaled_dot_product_efficient_attention_backward: attention_temporaries.efficient_backward,
+    aten._scaled_dot_product_cudnn_attention_backward: attention_temporaries.cudnn_backward,
     aten.native_layer_norm: _copies_of(0),
     aten.native_layer_norm_backward: _copies_of(0, 1),
     aten._fused_rms_norm: _copies_of(0),
@@ -274,8 +204,8 @@ _RULES: dict[Any, Rule] = {
     aten.cumprod: _copies_of(0),
     aten.topk: _topk,
     aten.multinomial: _multinomial,
-    aten.convolution: _convolution,
-    aten.convolution_backward: _convolution_backward,
+    aten.convolution: convolution_bytes,
+    aten.convolution_backward: convolution_backward_bytes,
     aten._cudnn_rnn: _rnn,
     aten._cudnn_rnn_backward: _rnn_backward,
 }

@@ -1,0 +1,17 @@
+"""Attributes of PyTorch and other libraries that have another value for the length of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def patched(owner: object, name: str, value: object) -> Iterator[None]:
+    """Inside, the owner's attribute has this value."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
