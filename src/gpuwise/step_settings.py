@@ -10,7 +10,18 @@ from functools import cache
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 from gpuwise.errors import InputError, nearest
-from gpuwise.strategy import ADAPTERS, MODES, OFFLOADS, OPTIMIZER_KERNELS, OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
+from gpuwise.strategy import (
+    ADAPTERS,
+    MODES,
+    OFFLOADS,
+    OPTIMIZER_KERNELS,
+    OPTIMIZERS,
+    PRECISIONS,
+    RECOMPUTES,
+    Mesh,
+    Strategy,
+    check_techniques,
+)
 
 
 @dataclass(frozen=True)
@@ -139,12 +150,19 @@ def given(settings: Mapping[str, Any], group: type) -> dict[str, Any]:
 
 
 def strategy_of(settings: Mapping[str, Any], **chosen: Any) -> Strategy:
-    """The Strategy of these settings; `chosen` has what they leave open. Raises InputError for values out of range."""
+    """The Strategy of these settings; `chosen` has what they leave open.
+
+    Raises InputError for values out of range and for settings that a forward pass has no use for, and what check_techniques
+    raises for techniques that exclude each other.
+    """
     names = {f.name for f in fields(Strategy)}
     asked = {_FIELD.get(name, name): value for name, value in settings.items() if value is not None}
     if isinstance(asked.get("mesh"), str):
         asked["mesh"] = Mesh.parse(asked["mesh"])
-    return Strategy(**{**chosen, **{name: value for name, value in asked.items() if name in names}})
+    strategy = Strategy(**{**chosen, **{name: value for name, value in asked.items() if name in names}})
+    _check_mode(settings)
+    check_techniques(strategy)
+    return strategy
 
 
 def sizes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +170,7 @@ def sizes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings.get(name) for name in settings_of(JobSizes)}
 
 
-def check_mode(settings: Mapping[str, Any]) -> None:
+def _check_mode(settings: Mapping[str, Any]) -> None:
     """Raises InputError where a forward pass is asked for something that only training does."""
     if settings.get("mode") != "infer":
         return

@@ -279,7 +279,9 @@ def test_an_entry_is_data_and_private_to_the_user(traces: Path):
     JobCache("a", {}).store(family(), FACTS, Strategy(), "accelerator")
     assert traces.stat().st_mode & 0o077 == 0
     (note,) = traces.glob("*.json")
-    assert set(json.loads(note.read_text())) == {"name", "tokens_per_sample", "samples_per_epoch", "files"}
+    assert set(json.loads(note.read_text())) == {
+        *("name", "tokens_per_sample", "samples_per_epoch", "own_step", "clips", "averages", "files")
+    }
 
 
 def test_the_place_follows_the_convention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -50,11 +50,21 @@ REFUSALS: dict[str, type[GpuwiseError]] = {kind.code: kind for kind in _REFUSED}
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is asked of a job that needs no tracing: its name, the tokens of a sample and the samples of an epoch."""
+    """What is asked of a job that needs no tracing.
+
+    Attributes:
+        name: the job's.
+        tokens_per_sample: tokens of a sample; 1 where samples are no sequences of tokens.
+        samples_per_epoch: samples of its data set. None where unknown.
+        own_step, clips, averages: as in gpuwise.strategy.StepFacts. Default False.
+    """
 
     name: str
     tokens_per_sample: int
     samples_per_epoch: int | None
+    own_step: bool = False
+    clips: bool = False
+    averages: bool = False
 
 
 class JobCache:
@@ -137,6 +147,9 @@ class JobCache:
             facts = JobFacts(**note)
             texts = [facts.name, *files, *files.values()]
             counts = [facts.tokens_per_sample, facts.samples_per_epoch or 1]
+            switches = [facts.own_step, facts.clips, facts.averages]
+            if not all(isinstance(switch, bool) for switch in switches):
+                return None
             if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and n > 0 for n in counts):
                 raise ValueError("a field has the wrong type")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -20,8 +20,8 @@ from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
 from gpuwise.notes.step import assumed_mesh, assumed_micro_batch
 from gpuwise.plan.space.legal import assumed_precision, precisions_for
-from gpuwise.step_settings import DeviceSettings, check_mode, given, strategy_of
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.step_settings import DeviceSettings, given, strategy_of
+from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.trace import Trace
 from gpuwise.units import format_bytes
 
@@ -105,7 +105,7 @@ def _in_precision(
         micro_batch = usual_micro_batch(source.tokens_per_sample)
         assumed.append(assumed_micro_batch(samples=micro_batch))
     strategy = strategy_of({**asked, "mesh": None}, precision=chosen, micro_batch=micro_batch)
-    check_mode(asked)
+    check_techniques(strategy.but(mesh=mesh or Mesh()), source.step_facts(device.target))
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
     if precision is None:
         reasons: tuple[Note, ...] = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.sources import source_of
 from gpuwise.errors import InputError
-from gpuwise.step_settings import DeviceSettings, check_mode, given, sizes_of, strategy_of
+from gpuwise.step_settings import DeviceSettings, given, sizes_of, strategy_of
 from gpuwise.trace import TraceFamily, save
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def record(
     if target.suffix != ".npz":
         raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
     asked = given(settings, DeviceSettings)
-    check_mode(asked)
     family = source_of(job, **sizes_of(asked))(strategy_of(asked))
     save(family, target)
     return family

@@ -20,7 +20,7 @@ from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_of
-from gpuwise.strategy import HostSettings, Strategy
+from gpuwise.strategy import HostSettings, Strategy, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -119,11 +119,11 @@ def check_device(plan: Plan, here: Chip) -> None:
 def named_strategy(job: Job, given: RunSettings, here: Here, settings: TrainSettings) -> Strategy:
     """What the user named, with the usual for the rest: the global batch that `plan` assumes, where how much is trained is
     known, in one micro-batch until its memory is looked at."""
-    return strategy_of(
-        given,
-        micro_batch=first_micro_batch(job, given, settings),
-        precision="fp32" if here.torch_device == "cpu" else "amp-bf16",
-    )
+    on_cpu = here.torch_device == "cpu"
+    micro_batch = first_micro_batch(job, given, settings)
+    strategy = strategy_of(given, micro_batch=micro_batch, precision="fp32" if on_cpu else "amp-bf16")
+    check_techniques(strategy, job.step_facts(on_cpu=on_cpu))
+    return strategy
 
 
 def chosen_strategy(

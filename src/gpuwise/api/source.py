@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuwise.notes import Note
 from gpuwise.notes.job import forward_alone
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import StepFacts, Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
 
 
@@ -69,6 +69,10 @@ class StepSource(ABC):
         """The step of a strategy as recorded."""
         family = self.find(strategy.variant, target)
         return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
+
+    def step_facts(self, target: str = "accelerator") -> StepFacts:
+        """What is known of the job's step before it is traced."""
+        return StepFacts(self.name or "the job", on_cpu=target == "cpu")
 
     def with_own_kernels(self) -> StepSource:
         """The source for the CPU of this machine; itself, unless what it answers with has kernels of another device."""

@@ -12,7 +12,7 @@ from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.progress import tracing
 from gpuwise.api.source import StepSource
 from gpuwise.errors import MissingDependencyError, UnsupportedError
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import StepFacts, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class JobSource(StepSource):
 
         with tracing(self.name, strategy):
             return record(self.job, strategy, target=target).with_accumulation(strategy.accumulation)
+
+    def step_facts(self, target: str = "accelerator") -> StepFacts:
+        return self.job.step_facts(on_cpu=target == "cpu")
 
     def _require_torch(self) -> None:
         from gpuwise.job.dependencies import require
@@ -107,8 +110,20 @@ class NamedSource(StepSource):
         return found
 
     def _facts_of_job(self) -> JobFacts:
-        job = self.live
-        return JobFacts(job.name, job.tokens_per_sample, job.samples_per_epoch)
+        source = self.live
+        step = source.step_facts()
+        return JobFacts(
+            source.name,
+            source.tokens_per_sample,
+            source.samples_per_epoch,
+            own_step=step.own_step,
+            clips=step.clips,
+            averages=step.averages,
+        )
+
+    def step_facts(self, target: str = "accelerator") -> StepFacts:
+        facts = self.facts
+        return replace(super().step_facts(target), own_step=facts.own_step, clips=facts.clips, averages=facts.averages)
 
     @property
     def tokens_per_sample(self) -> int:

@@ -24,7 +24,7 @@ from gpuwise.hardware.load import disturbances, load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
 from gpuwise.results.validation import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
-from gpuwise.step_settings import DeviceSettings, check_mode, flag_of, given, sizes_of, strategy_of
+from gpuwise.step_settings import DeviceSettings, flag_of, given, sizes_of, strategy_of
 from gpuwise.trace.presets.table import PRESETS
 from gpuwise.version import __version__
 
@@ -224,8 +224,7 @@ def _check(names: Sequence[str], asked: Mapping[str, Any], sizes: Mapping[str, A
     """What can be told without PyTorch and without running the user's code."""
     if not names:
         raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
-    check_mode(asked)
-    strategy_of(asked)  # raises for values out of range
+    strategy_of(asked)  # raises for values out of range and techniques that exclude each other
     for name in names:
         _check_job(name, sizes)
 

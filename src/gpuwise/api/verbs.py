@@ -25,13 +25,12 @@ from gpuwise.step_settings import (
     ForecastSettings,
     PlanSettings,
     StepSettings,
-    check_mode,
     given,
     settings_of,
     sizes_of,
     strategy_of,
 )
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.units import parse_duration, parse_usd
 
 if TYPE_CHECKING:
@@ -110,18 +109,19 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     from gpuwise.plan.fit.fit import fit as find_fit
 
     asked = given(settings, DeviceSettings)
-    check_mode(asked)
+    strategy = strategy_of(asked)
     source = source_of(job, **sizes_of(asked))
     catalog = load_catalog()
     mesh = Mesh.parse(asked["mesh"]) if isinstance(asked.get("mesh"), str) else asked.get("mesh")
     device = device_of(on, catalog, mesh=mesh)
     if device.machines > 1:
         raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
+    check_techniques(strategy, source.step_facts(device.target))
     traces = source.traces(device.target)
     result = find_fit(
         StepPricer(traces, catalog=catalog),
         device.cluster,
-        requested=strategy_of(asked),
+        requested=strategy,
         precision=asked.get("precision"),
         micro_batch=asked.get("micro_batch"),
         recordable=None if every_technique else _recordable(source, traces),
@@ -143,10 +143,10 @@ def compare(
 
     asked = given(settings, StepSettings)
     strategy = strategy_of({**asked, "mode": mode})
-    check_mode({**asked, "mode": mode})
     catalog = load_catalog()
     devices = [spec_with_links(name, catalog) for name in _device_names(on)]
     source = source_of(job, **sizes_of(asked))
+    check_techniques(strategy, source.step_facts())
     result = compare_devices(
         lambda chip: StepPricer(source.traces(target_of(chip)), catalog=catalog),
         devices,
@@ -232,7 +232,9 @@ def plan(
         accumulate=asked.get("accumulate"),
         loader_samples_per_s=asked.get("loader_samples_per_s"),
     )
+    strategy = strategy_of(asked)
     source = source_of(job, **sizes_of(asked))
+    check_techniques(strategy, source.step_facts())
     if isinstance(source, PresetSource):
         source.search_recorded(techniques, precision=request.precision)
     catalog = load_catalog()

@@ -13,7 +13,7 @@ from gpuwise.job.argument_checks import check_functions
 from gpuwise.job.deferred_errors import checked_keywords
 from gpuwise.job.dependencies import require
 from gpuwise.notes import Note
-from gpuwise.strategy import OPTIMIZERS
+from gpuwise.strategy import OPTIMIZERS, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -135,6 +135,16 @@ class Job:
             raise JobError(f"a job's clip_norm must be above zero, got {self.clip_norm!r}.")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise JobError(f"a job's ema_decay must be between 0 and 1, got {self.ema_decay!r}.", ["ema_decay=0.999"])
+
+    def step_facts(self, *, on_cpu: bool = False) -> StepFacts:
+        """What check_techniques knows of this job before its step is built. on_cpu: of a CPU, as its device."""
+        return StepFacts(
+            self.name or "the job",
+            on_cpu=on_cpu,
+            own_step=self.step is not None,
+            clips=self.clip_norm is not None,
+            averages=self.ema_decay is not None,
+        )
 
     def _check_named_optimizers(self, named: Mapping[str, object]) -> None:
         if self.step is None:

@@ -9,11 +9,13 @@ from gpuwise.strategy.kernels import (
     kernels_for,
     kernels_of,
 )
+from gpuwise.strategy.legal import EXCLUSIONS, StepFacts, check_techniques
 from gpuwise.strategy.mesh import Mesh
 from gpuwise.strategy.strategy import ADAPTERS, MODES, OFFLOADS, PRECISIONS, RECOMPUTES, Strategy, StrategyChanges
 
 __all__ = [
     "ADAPTERS",
+    "EXCLUSIONS",
     "KERNELS_OF",
     "MODES",
     "OFFLOADS",
@@ -23,8 +25,10 @@ __all__ = [
     "RECOMPUTES",
     "HostSettings",
     "Mesh",
+    "StepFacts",
     "Strategy",
     "StrategyChanges",
+    "check_techniques",
     "fused_sgd_fault",
     "kernels_for",
     "kernels_of",

@@ -89,11 +89,6 @@ class Strategy:
         check_choice("mode", self.mode, MODES)
         if self.optimizer is not None:
             check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        if self.optimizer_in_backward and self.accumulation > 1:
-            raise InputError(
-                "an optimizer in backward updates after every micro-batch, so nothing can be accumulated.",
-                ["--accumulate 1", "leave out --optimizer-in-backward"],
-            )
         if self.optimizer_kernels is not None:
             check_choice("optimizer kernels", self.optimizer_kernels, OPTIMIZER_KERNELS)
         check_choice("offload", self.offload, OFFLOADS)

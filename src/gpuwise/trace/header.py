@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gpuwise.errors import UnsupportedError
 from gpuwise.notes import Note, sentences
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import StepFacts, Strategy, check_techniques
 
 _ON_DISK = {"target": "substrate", "assumption_notes": "assumptions"}  # names of fields in files, where they differ
 
@@ -61,11 +60,9 @@ class Header:
 
     def check_accumulation(self, accumulation: int) -> None:
         """Raises UnsupportedError where the step has no such number of micro-batches."""
-        if self.own_step and accumulation != 1:
-            raise UnsupportedError(
-                f"{self.job} updates inside a step of its own, so nothing is accumulated before.",
-                ["--accumulate 1, with a larger --micro-batch"],
-            )
+        if accumulation > 1:
+            strategy = self.strategy.but(accumulation=accumulation)
+            check_techniques(strategy, StepFacts(self.job, own_step=self.own_step))
 
     def to_dict(self) -> dict[str, object]:
         data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}

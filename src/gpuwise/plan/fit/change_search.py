@@ -106,11 +106,9 @@ class _ChangeSearch:
         return self._answers[chosen]
 
     def _find(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
-        strategy: Strategy | None = self.problem.requested
+        strategy = self.problem.requested
         for technique in chosen:
-            strategy = None if strategy is None else technique.of(strategy)
-        if strategy is None:
-            return None
+            strategy = technique.of(strategy)
         cluster = self.problem.cluster
         try:
             ladder = self._ladder(strategy)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuwise.cost.rates import why_not
+from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside, most_inside
 from gpuwise.plan.fit.techniques import Technique
@@ -13,7 +14,7 @@ from gpuwise.plan.fit.types import Combination
 from gpuwise.plan.pricing.largest import one_sample_fits
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space import legal
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Mesh, Strategy, check_techniques
 
 _NEAREST = 3
 
@@ -51,7 +52,7 @@ def nearest_combination(
     """Techniques, taken in this order, until one sample fits; then those are left out again that it does not need."""
     chosen: list[Technique] = []
     for technique in best:
-        if any(technique.kind == other.kind for other in chosen) or _with(requested, [*chosen, technique]) is None:
+        if any(technique.kind == other.kind for other in chosen) or _excluded(_with(requested, [*chosen, technique])):
             continue
         chosen.append(technique)
         if _fits(pricer, requested, chosen, cluster):
@@ -63,18 +64,26 @@ def nearest_combination(
         if _fits(pricer, requested, fewer, cluster):
             chosen = fewer
     strategy = _with(requested, chosen)
-    assert strategy is not None
     changes = any(technique.changes_training for technique in chosen)
     return Combination(tuple(technique.name for technique in chosen), strategy, changes)
 
 
+def _excluded(strategy: Strategy) -> bool:
+    """Whether two of its techniques exclude each other."""
+    try:
+        check_techniques(strategy)
+    except GpuwiseError as error:
+        return isinstance(error, InputError)
+    return False
+
+
 def _fits(pricer: StepPricer, requested: Strategy, chosen: Sequence[Technique], cluster: Cluster) -> bool:
     strategy = _with(requested, chosen)
-    return strategy is not None and one_sample_fits(pricer, strategy, cluster)
+    return one_sample_fits(pricer, strategy, cluster)
 
 
-def _with(requested: Strategy, chosen: Sequence[Technique]) -> Strategy | None:
-    strategy: Strategy | None = requested.but(micro_batch=1)
+def _with(requested: Strategy, chosen: Sequence[Technique]) -> Strategy:
+    strategy = requested.but(micro_batch=1)
     for technique in chosen:
-        strategy = None if strategy is None else technique.of(strategy)
+        strategy = technique.of(strategy)
     return strategy

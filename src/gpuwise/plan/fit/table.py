@@ -43,8 +43,6 @@ class TechniqueTable:
     def rows(self) -> Iterator[FitRow]:
         for technique in self.techniques:
             strategy = technique.of(self.requested)
-            if strategy is None:
-                continue
             row = FitRow(
                 technique.name,
                 strategy.mesh.devices,

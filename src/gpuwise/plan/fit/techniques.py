@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuwise.cost.rates import family, precisions_of
-from gpuwise.errors import InputError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.space import legal
-from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy, kernels_for
+from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy, StrategyChanges, kernels_for
 
 SHARDS = (2, 4, 8)
 # What is trained, or how, differs: a user has to want it.
@@ -41,16 +39,13 @@ class Technique:
 
     name: str
     kind: str
-    changes: Mapping[str, Any] = field(hash=False)
+    changes: StrategyChanges = field(hash=False)
     note: str = ""
     changes_training: bool = False
 
-    def of(self, strategy: Strategy) -> Strategy | None:
-        """The strategy with it; None where the two exclude each other."""
-        try:
-            return strategy.but(**self.changes)
-        except InputError:
-            return None
+    def of(self, strategy: Strategy) -> Strategy:
+        """The strategy with it."""
+        return strategy.but(**self.changes)
 
 
 def techniques(asked: Strategy, chip: Chip) -> list[Technique]:
@@ -74,7 +69,7 @@ def techniques(asked: Strategy, chip: Chip) -> list[Technique]:
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: what is reserved fits closer",
             )
         )
-    return [technique for technique in found if technique.of(asked) is not None]
+    return found
 
 
 def _precisions(asked: Strategy, chip: Chip) -> Iterator[Technique]:
@@ -97,11 +92,13 @@ def _recomputes(asked: Strategy) -> Iterator[Technique]:
 
 def _accumulations(asked: Strategy) -> Iterator[Technique]:
     """The same samples an optimizer step, in a few more micro-batches and in many."""
+    if asked.optimizer_in_backward:
+        return
     samples = asked.micro_batch
     parts = [n for n in range(2, samples + 1) if samples % n == 0]
     many = [n for n in parts if n <= _MANY]
     for count in dict.fromkeys([*parts[:1], *many[-1:]]):
-        changes = {"micro_batch": samples // count, "accumulation": asked.accumulation * count}
+        changes: StrategyChanges = {"micro_batch": samples // count, "accumulation": asked.accumulation * count}
         yield Technique(
             f"accumulation of {count:,} x {samples // count:,}",
             "accumulation",
@@ -125,7 +122,8 @@ def _updates(asked: Strategy, chip: Chip) -> Iterator[Technique]:
     for name in able:
         if name != (asked.optimizer_kernels or able[0]):
             yield Technique(f"{name} optimizer kernels", "update", {"optimizer_kernels": name}, _KERNELS[name])
-    if not asked.optimizer_in_backward and asked.precision != "amp-fp16" and asked.offload == "none":
+    alone = not asked.optimizer_in_backward and asked.accumulation == 1
+    if alone and asked.precision != "amp-fp16" and asked.offload == "none":
         yield Technique(
             "optimizer in backward",
             "update",
@@ -175,9 +173,9 @@ def _shards(asked: Strategy) -> Iterator[Technique]:
 def _combinations(asked: Strategy) -> Iterator[Technique]:
     if asked.recompute == "full":
         return
-    full = {"recompute": "full"}
+    full: StrategyChanges = {"recompute": "full"}
     if (asked.optimizer or "adamw").startswith("adam") and asked.optimizer != "adamw-8bit":
-        small = {"optimizer": "adamw-8bit", "optimizer_kernels": None}
+        small: StrategyChanges = {"optimizer": "adamw-8bit", "optimizer_kernels": None}
         yield Technique("full recompute and 8-bit Adam", "combination", {**full, **small}, "both techniques together", True)
     if max(SHARDS) > asked.mesh.devices:
         yield Technique(

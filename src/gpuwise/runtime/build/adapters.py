@@ -12,7 +12,7 @@ from torch import nn
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.job.dependencies import require
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.runtime.build.adapters_recorded import Linear4Bit, RecordedModule, is_only_recorded, pack, with_low_rank
@@ -31,15 +31,11 @@ def adapted(model: nn.Module, strategy: Strategy) -> nn.Module:
     layers become bitsandbytes' `Linear4bit`, which packs its weight when it moves to its device: NF4 in blocks of 64
     with the scales quantized again, 0.516 bytes a parameter. A model without an adapter comes back as it is.
 
-    Raises UnsupportedError where no layer can have one, InputError for qlora in fp8, MissingDependencyError without peft or
+    Raises UnsupportedError where no layer can have one, MissingDependencyError without peft or
     bitsandbytes.
     """
     if strategy.adapter == "none":
         return model
-    if strategy.adapter == "qlora" and strategy.precision == "fp8":
-        raise InputError(
-            "weights held in 4 bits are multiplied in 16 bits, not in fp8.", ["--precision amp-bf16", "--adapter lora"]
-        )
     make_importable()  # peft imports transformers, which imports torchvision where it is installed
     peft = _package("peft", purpose="train adapters")
     names = inner_linears(model)

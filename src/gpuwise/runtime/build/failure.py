@@ -11,7 +11,7 @@ from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
 from gpuwise.runtime.health.out_of_memory import MemoryView, explain, is_out_of_memory
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 

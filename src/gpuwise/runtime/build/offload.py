@@ -18,17 +18,11 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.errors import UnsupportedError
 from gpuwise.job import repeated_blocks
 from gpuwise.runtime.build.optimizers import CombinedOptimizer
 
 HOST = torch.device("cpu")
-
-
-def refuse_host(device: torch.device) -> None:
-    """Raises InputError on a CPU: there is nowhere to offload to."""
-    if device.type == HOST.type:
-        raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
 
 
 def on_host(tensor: Tensor) -> Tensor:

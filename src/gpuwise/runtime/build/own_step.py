@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gpuwise.errors import InputError, JobError, PrecisionError, UnsupportedError
+from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.build.compiling import compiled_parts
 from gpuwise.runtime.build.named_loss import TOTAL, LossParts, check_trains, separated
 from gpuwise.runtime.build.own_optimizers import needs_closure
 from gpuwise.runtime.build.precision import autocast
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import StepFacts, Strategy, check_techniques
 
 ONLY = "optimizer"  # the name of an optimizer that the job gives without one
 
@@ -208,31 +208,12 @@ def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: b
         closure: the job has no step of its own, but an optimizer that needs a closure.
     """
     name = job.name or "the job"
-    if closure:
-        what, why = f"the optimizer of {name} evaluates the loss itself", "within its step"
-    else:
-        what, why = f"{name} has a step of its own", "where that says"
-    refused: list[tuple[bool, str, list[str]]] = [
-        (
-            strategy.accumulation > 1,
-            f"it updates {why}, so gpuwise cannot accumulate gradients before",
-            ["--accumulate 1, with a larger --micro-batch"],
-        ),
-        (strategy.optimizer_in_backward, f"it updates {why}, not inside backward", ["leave out --optimizer-in-backward"]),
-        (strategy.keep_gradients, "it clears gradients itself", ["leave out --keep-gradients"]),
-        (strategy.offload != "none", "its updates are not moved to the host", ["--offload none"]),
-        (closure and job.clip_norm is not None, "gradients cannot be clipped inside a closure", _CLOSURE_WAYS[1:]),
-        (
-            not closure and strategy.compile and compiled_parts(model) == [model],
-            "it may call parts of the model, so the model is not compiled as a whole",
+    check_techniques(strategy, StepFacts(name, own_step=True, closure=closure, clips=job.clip_norm is not None))
+    if not closure and strategy.compile and compiled_parts(model) == [model]:
+        raise UnsupportedError(
+            f"{name} has a step of its own: it may call parts of the model, so the model is not compiled as a whole.",
             ["leave out --compile", "torch.compile parts in the Job's model function"],
-        ),
-    ]
-    for asked, reason, ways in refused:
-        if asked:
-            raise UnsupportedError(f"{what}: {reason}.", ways)
-    if closure and strategy.precision == "amp-fp16":
-        raise PrecisionError(f"{what}: fp16 gradients cannot be scaled inside a closure.", _CLOSURE_WAYS[:1])
+        )
     if isinstance(job.optimizer, Mapping) and (strategy.optimizer or strategy.optimizer_kernels):
         flag = "optimizer" if strategy.optimizer else "optimizer-kernels"
         raise InputError(

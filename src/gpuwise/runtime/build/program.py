@@ -26,7 +26,7 @@ from gpuwise.runtime.build.own_step import ONLY, OwnStep, StepContext, check_own
 from gpuwise.runtime.build.placement import in_channels_last, make_model, to_channels_last
 from gpuwise.runtime.build.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision, with_fp8_products
 from gpuwise.runtime.build.recompute import apply_recompute
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Strategy, check_techniques
 
 
 class _ForwardDoneError(Exception):
@@ -49,7 +49,7 @@ class Program:
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, model: nn.Module):
         self.job, self.strategy, self.device, self.model = job, strategy, device, model
         self.trains = strategy.mode == "train"
-        check_program(job, strategy, device, model)
+        check_program(job, strategy, model)
         self.parts: LossParts = {}
         self._parts: list[LossParts] = []  # of the micro-batches of this step
         # Parameters are copied to the host before anything else refers to them; blocks leave the device.
@@ -239,6 +239,7 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
         raise UnsupportedError(
             "this version runs one process; it cannot build a rank of several.", ["use a mesh of one device"]
         )
+    check_techniques(strategy, job.step_facts(on_cpu=device.type == "cpu"))
     # 1. How products of fp32 are computed: a setting of the process.
     set_matmul_precision(strategy.precision)
     # 2. The model, in the dtype and layout that the precision and the device want.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpuwise.errors import GpuwiseError, UnsupportedError
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import StepFacts, Strategy, check_techniques
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.trace import Trace
 
@@ -30,8 +30,9 @@ def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *
         record: gives the recording of a strategy. It is called with the strategy itself only where that cannot be composed.
         on_cpu: whether the step is forecast on a CPU.
 
-    Raises what `record` raises, and InputError for techniques of the update that exclude each other.
+    Raises what `record` and check_techniques raise.
     """
+    check_techniques(strategy, StepFacts(on_cpu=on_cpu))
     plain = with_plain_update(strategy)
     try:
         base = record(plain)
@@ -40,15 +41,8 @@ def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *
             raise
         return record(strategy)
     if base.header.own_step:
-        if strategy == plain:
-            return base
-        if strategy.optimizer is not None:  # a single optimizer can be another; the job refuses it where it has several
-            return record(strategy)
-        changed = next(name for name in _UPDATE if getattr(strategy, name) != getattr(plain, name)).replace("_", "-")
-        raise UnsupportedError(
-            f"{base.header.job} updates inside a step of its own: --{changed} has no place there.",
-            [f"leave out --{changed}", "change the optimizers in the Job"],
-        )
+        check_techniques(strategy, StepFacts(base.header.job, on_cpu=on_cpu, own_step=True))
+        return base if strategy == plain else record(strategy)  # the job knows whether its optimizer can be another
     own = base.header.strategy.optimizer
     optimizer = strategy.optimizer or own
     if optimizer is None:

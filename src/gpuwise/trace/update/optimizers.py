@@ -11,7 +11,7 @@ from math import prod
 from typing import TypeVar
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.strategy import Strategy, kernels_of
+from gpuwise.strategy import StepFacts, Strategy, check_techniques, kernels_of
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import BEFORE
 from gpuwise.trace.trace import Trace
@@ -99,12 +99,7 @@ def _check(recorded: Strategy, requested: Strategy, *, target: str) -> None:
             "parameters that visit the device must be recorded; they cannot be composed.",
             ['record them with PyTorch: pip install "gpuwise[torch]"'],
         )
-    if requested.offload != "none" and target == "cpu":
-        raise InputError("offload moves memory from a device to its host, and a CPU is the host.", ["--offload none"])
-    if requested.optimizer_in_backward and requested.precision == "amp-fp16":
-        raise InputError("an optimizer in backward cannot scale fp16 gradients.", ["--precision amp-bf16"])
-    if requested.optimizer_in_backward + requested.keep_gradients + (requested.offload != "none") > 1:
-        raise InputError("updates in backward, offload and kept gradients exclude each other.")
+    check_techniques(requested, StepFacts(on_cpu=target == "cpu"))
 
 
 def parameters_of(trace: Recorded, edit: Edit[Recorded], *, needs_shapes: bool = False) -> list[Parameter]:

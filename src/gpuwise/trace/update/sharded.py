@@ -7,8 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpuwise.errors import UnsupportedError
-from gpuwise.strategy import Strategy, kernels_of
+from gpuwise.strategy import Strategy, check_techniques, kernels_of
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, PHASES
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.edit import END, Edit
@@ -20,27 +19,12 @@ _SCALED = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_writte
 _UPDATED = [CATEGORIES.index(name) for name in ("optimizer_state", "temporary")]
 
 
-def check_update(optimizer: str, kernels: str | None) -> str:
-    """The kernels in which PyTorch 2.13 updates sharded parameters. Raises UnsupportedError where it cannot.
-
-    aten._fused_sgd_ has no sharding strategy (torch/distributed/tensor/_ops/_pointwise_ops.py), and the in-place powers
-    of a norm that Adafactor takes need another placement than they have.
-    """
-    if optimizer == "adafactor":
-        raise UnsupportedError(
-            "adafactor does not run on sharded parameters: PyTorch has no rule for its norms there.",
-            ["--mesh dp=N", "--optimizer adamw-8bit"],
-        )
-    if optimizer == "muon":
-        raise UnsupportedError(
-            "muon multiplies whole matrices, which sharding takes apart: not forecast so far.",
-            ["--mesh dp=N", "--optimizer adamw"],
-        )
-    if optimizer in ("sgd", "momentum"):
-        if kernels == "fused":
-            raise UnsupportedError(f"{optimizer} has no fused kernels for sharded parameters.", ["--optimizer-kernels foreach"])
-        return kernels or "foreach"
-    return kernels_of(optimizer, kernels)
+def sharded_kernels(strategy: Strategy, optimizer: str) -> str:
+    """The kernels in which PyTorch 2.13 updates sharded parameters. Raises UnsupportedError for optimizers it cannot shard."""
+    check_techniques(strategy.but(optimizer=optimizer))
+    if optimizer in ("sgd", "momentum"):  # aten._fused_sgd_ has no sharding strategy
+        return strategy.optimizer_kernels or "foreach"
+    return kernels_of(optimizer, strategy.optimizer_kernels)
 
 
 def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, widened: float) -> Trace:
@@ -53,7 +37,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, wid
     fully_shard splits the first dimension, and rank 0 has the largest part (chunk_with_empty in
     torch/distributed/fsdp/_fully_shard/_fsdp_common.py). What depends on the size of a tensor is decided by the shard's.
     """
-    kernels = check_update(optimizer, strategy.optimizer_kernels)
+    kernels = sharded_kernels(strategy, optimizer)
     edit = Edit(trace)
     update, states = _update(
         tuple(parameters_of(trace, edit)),

@@ -1,0 +1,241 @@
+"""Techniques that exclude each other: one table, with the reason and the ways out of each row.
+
+Every verb checks the user's settings against it before anything is traced; a search checks each strategy it tries, and
+`runtime.build` the one it builds. A technique that does not go with another gets a row here and is refused by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError, InputError, PrecisionError, UnsupportedError
+from gpuwise.strategy.kernels import kernels_of
+from gpuwise.strategy.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known of a job and its device. Nothing is refused because of what is not known.
+
+    Attributes:
+        job: the job's name, as errors call it. Default "the job".
+        on_cpu: whether the device is a CPU. Default False.
+        own_step: whether the job updates inside a step of its own, or an optimizer that evaluates the loss. Default False.
+        closure: whether it is such an optimizer, which needs a closure. Default False.
+        clips: whether gradients are clipped by their common norm (Job.clip_norm). Default False.
+        averages: whether an average of the parameters is kept (Job.ema_decay). Default False.
+    """
+
+    job: str = "the job"
+    on_cpu: bool = False
+    own_step: bool = False
+    closure: bool = False
+    clips: bool = False
+    averages: bool = False
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """One row of the table.
+
+    Attributes:
+        applies: whether a strategy, with what is known of its step, has both techniques.
+        reason: why they exclude each other; may name {job}, {own}, {where} and {optimizer}.
+        ways_out: up to two settings that resolve it.
+        error: what is raised. InputError (the default) for what makes no sense, UnsupportedError for what is not done so far.
+        forward: whether it holds for a forward pass, too. Default False.
+    """
+
+    applies: Callable[[Strategy, StepFacts], bool]
+    reason: str
+    ways_out: tuple[str, ...]
+    error: type[GpuwiseError] = InputError
+    forward: bool = False
+
+
+CLOSURE_WAYS = ("--precision amp-bf16 or fp32", "a Job without clip_norm")
+_ONE_DEVICE = "one device: --on CHIP:1"
+_REPLICAS = "--mesh dp=N, which keeps a copy on each device"
+
+
+def _sharded(strategy: Strategy) -> bool:
+    return strategy.mesh.dp_shard > 1
+
+
+EXCLUSIONS: tuple[Exclusion, ...] = (
+    # Of one device.
+    Exclusion(
+        lambda s, step: s.offload != "none" and step.on_cpu,
+        "offload moves memory from a device to its host, and a CPU is the host.",
+        ("--offload none",),
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.adapter == "qlora" and s.precision == "fp8",
+        "weights held in 4 bits are multiplied in 16 bits, not in fp8.",
+        ("--precision amp-bf16", "--adapter lora"),
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.optimizer_in_backward and s.accumulation > 1,
+        "an optimizer in backward updates after every micro-batch, so nothing can be accumulated.",
+        ("--accumulate 1", "leave out --optimizer-in-backward"),
+    ),
+    Exclusion(
+        lambda s, step: s.optimizer_in_backward and s.precision == "amp-fp16",
+        "an optimizer in backward cannot scale fp16 gradients: whether to skip a step is known only once "
+        "all of them are there.",
+        ("--precision amp-bf16", "leave out --optimizer-in-backward"),
+    ),
+    Exclusion(
+        lambda s, step: s.optimizer_in_backward and s.offload != "none",
+        "offload frees each gradient as soon as it is there, so an optimizer in backward adds nothing.",
+        ("leave out --optimizer-in-backward", "--offload none"),
+    ),
+    Exclusion(
+        lambda s, step: s.keep_gradients and (s.optimizer_in_backward or s.offload != "none"),
+        "gradients cannot be kept where each is freed as soon as it was used.",
+        ("leave out --keep-gradients",),
+    ),
+    Exclusion(
+        lambda s, step: s.optimizer_in_backward and step.clips,
+        "gradients cannot be clipped together where each is used and freed as it comes.",
+        ("leave out --optimizer-in-backward", "a Job without clip_norm"),
+    ),
+    Exclusion(
+        lambda s, step: s.offload == "parameters" and step.averages,
+        "the average of the parameters stays on the device, which offloaded parameters are to leave.",
+        ("--offload optimizer", "a Job without ema_decay"),
+    ),
+    # Of a job that updates inside a step of its own.
+    Exclusion(
+        lambda s, step: step.own_step and s.accumulation > 1,
+        "{own}: it updates {where}, so gpuwise cannot accumulate gradients before.",
+        ("--accumulate 1, with a larger --micro-batch",),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: step.own_step and s.optimizer_in_backward,
+        "{own}: it updates {where}, not inside backward.",
+        ("leave out --optimizer-in-backward",),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: step.own_step and s.keep_gradients,
+        "{own}: it clears gradients itself.",
+        ("leave out --keep-gradients",),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: step.own_step and s.offload != "none",
+        "{own}: its updates are not moved to the host.",
+        ("--offload none",),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: step.closure and step.clips,
+        "{own}: gradients cannot be clipped inside a closure.",
+        CLOSURE_WAYS[1:],
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: step.closure and s.precision == "amp-fp16",
+        "{own}: fp16 gradients cannot be scaled inside a closure.",
+        CLOSURE_WAYS[:1],
+        PrecisionError,
+    ),
+    # Of several devices.
+    Exclusion(
+        lambda s, step: max(s.mesh.tp, s.mesh.pp, s.mesh.cp, s.mesh.ep) > 1,
+        "only data parallelism is forecast so far: no tensor, pipeline, context or expert parallelism.",
+        ("use --mesh dp=N or dp_shard=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mode == "infer" and _sharded(s),
+        "a forward pass over sharded parameters is not forecast so far.",
+        ("use --mesh dp=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: step.own_step and s.mesh.devices > 1,
+        "{job} has a step of its own, which is forecast on one device so far.",
+        (_ONE_DEVICE,),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.offload != "none" and s.mesh.devices > 1,
+        "offloading is so far forecast only on one device.",
+        ("--offload none", _ONE_DEVICE),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.optimizer_in_backward and s.mesh.devices > 1,
+        "an optimizer in backward is so far forecast only on one device: several exchange gradients before they are used.",
+        ("leave out --optimizer-in-backward", _ONE_DEVICE),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.compile and _sharded(s),
+        "a compiled step is so far forecast only with whole parameters: sharding cuts its graph at every block.",
+        ("leave out --compile", _REPLICAS),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.adapter == "qlora" and _sharded(s),
+        "QLoRA is so far forecast only with whole parameters.",
+        ("--adapter lora", _REPLICAS),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.precision == "fp8" and _sharded(s),
+        "fp8 is so far forecast only with whole parameters.",
+        ("--precision amp-bf16", _REPLICAS),
+        UnsupportedError,
+    ),
+    # In-place powers of a norm, which Adafactor takes, need another placement than they have (PyTorch 2.13).
+    Exclusion(
+        lambda s, step: s.optimizer == "adafactor" and _sharded(s),
+        "adafactor does not run on sharded parameters: PyTorch has no rule for its norms there.",
+        ("--mesh dp=N", "--optimizer adamw-8bit"),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.optimizer == "muon" and _sharded(s),
+        "muon multiplies whole matrices, which sharding takes apart: not forecast so far.",
+        ("--mesh dp=N", "--optimizer adamw"),
+        UnsupportedError,
+    ),
+    # aten._fused_sgd_ has no sharding strategy (torch/distributed/tensor/_ops/_pointwise_ops.py, PyTorch 2.13).
+    Exclusion(
+        lambda s, step: s.optimizer in ("sgd", "momentum") and s.optimizer_kernels == "fused" and _sharded(s),
+        "{optimizer} has no fused kernels for sharded parameters.",
+        ("--optimizer-kernels foreach",),
+        UnsupportedError,
+    ),
+)
+
+
+def check_techniques(strategy: Strategy, step: StepFacts | None = None) -> None:
+    """Raises the error of the first row that applies; InputError for kernels that the named optimizer has not or has wrong."""
+    step = step or StepFacts()
+    for row in EXCLUSIONS:
+        if (row.forward or strategy.mode == "train") and row.applies(strategy, step):
+            raise row.error(_text(row.reason, strategy, step), row.ways_out)
+    if strategy.mode == "train" and strategy.optimizer is not None and strategy.optimizer_kernels is not None:
+        kernels_of(
+            strategy.optimizer,
+            strategy.optimizer_kernels,
+            on_cpu=step.on_cpu or strategy.offload != "none",
+            in_16_bits=strategy.precision == "bf16",
+            scaled=strategy.precision == "amp-fp16",
+        )
+
+
+def _text(reason: str, strategy: Strategy, step: StepFacts) -> str:
+    own = f"the optimizer of {step.job} evaluates the loss itself" if step.closure else f"{step.job} has a step of its own"
+    where = "within its step" if step.closure else "where that says"
+    return reason.format(job=step.job, own=own, where=where, optimizer=strategy.optimizer)
