@@ -28,6 +28,7 @@ class GpuwiseError(Exception):
         super().__init__(what)
         self.what = what
         self.ways_out = tuple(_shortened(way) for way in ways_out[:2])
+        self.position = ""  # file:line of the user's code that `what` ends in, where that is known
 
     def __str__(self) -> str:
         return "\n".join([self.what, *(f"  try: {way}" for way in self.ways_out)])
@@ -76,10 +77,25 @@ class JobError(GpuwiseError):
     code = "bad-job"
 
 
+class StepFailedError(JobError):
+    """A job whose step fails while it is recorded. problem: the cause and its position, without the job's name."""
+
+    def __init__(self, what: str, ways_out: Sequence[str] = (), *, problem: str = ""):
+        super().__init__(what, ways_out)
+        self.problem = _shortened(problem)
+
+
 class FileFormatError(GpuwiseError):
-    """A trace, plan or catalog file that is damaged, foreign or of a newer version."""
+    """A trace, plan or catalog file that is damaged, foreign or of a newer version, or cannot be written.
+
+    reason: of the system, where that refuses a file.
+    """
 
     code = "bad-file"
+
+    def __init__(self, what: str, ways_out: Sequence[str] = (), *, reason: str = ""):
+        super().__init__(what, ways_out)
+        self.reason = reason
 
 
 class DoesNotFitError(GpuwiseError):

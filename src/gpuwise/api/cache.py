@@ -194,7 +194,7 @@ class JobCache:
             finally:
                 aside.unlink(missing_ok=True)
         except (OSError, FileFormatError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error.what.rpartition(": ")[2]
+            reason = error.strerror if isinstance(error, OSError) else error.reason
             self._tell(f"traces cannot be kept in {path.parent} ({str(reason).rstrip('.')}); {OFF}=1 stops trying")
 
     def _ignored(self, path: Path, error: Exception) -> None:

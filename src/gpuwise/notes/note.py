@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import ParamSpec
 
 Figure = str | int | float | bool
@@ -56,7 +60,7 @@ class Note:
     def from_dict(cls, data: object) -> Note:
         """What to_dict returned, or the sentence alone of an older file. Raises ValueError for anything else."""
         if isinstance(data, str):
-            return of_sentence(data, OLDER)
+            return _of_older_file(data)
         if not isinstance(data, Mapping) or not set(data) <= {"kind", "text", "figures", "flag"}:
             raise ValueError("a note is a table of kind, text, figures and flag")
         kind, text, figures, flag = (data.get(name) for name in ("kind", "text", "figures", "flag"))
@@ -108,6 +112,24 @@ def kind_of_note(*, flag: str | None = None) -> Callable[[Callable[P, str]], Cal
         return make
 
     return declare
+
+
+def all_kinds() -> Mapping[str, KindOfNote]:
+    """KINDS once every module of this package is loaded."""
+    for module in iter_modules([str(Path(__file__).parent)]):
+        import_module(f"gpuwise.notes.{module.name}")
+    return KINDS
+
+
+def _of_older_file(text: str) -> Note:
+    """A sentence without figures has its kind again; of others the sentence and the flag are known."""
+    return next((note for note in _without_figures() if note.text == text), of_sentence(text, OLDER))
+
+
+@cache
+def _without_figures() -> tuple[Note, ...]:
+    kinds = all_kinds().values()
+    return tuple(kind.make() for kind in kinds if not signature(kind.make).parameters)
 
 
 def of_sentence(text: str, kind: str) -> Note:

@@ -61,7 +61,9 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise FileFormatError(
-            f"cannot write {path}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
+            f"cannot write {path}: {error.strerror or error}.",
+            ["name a folder that exists and can be written to"],
+            reason=str(error.strerror or error),
         ) from None
 
 

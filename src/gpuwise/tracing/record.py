@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 
-from gpuwise.errors import GpuwiseError, JobError, PrecisionError
+from gpuwise.errors import GpuwiseError, JobError, PrecisionError, StepFailedError
 from gpuwise.job import Job, fingerprint
 from gpuwise.notes.job import no_virtual_accelerator
 from gpuwise.runtime.build.adapters_recorded import only_recorded
@@ -64,7 +64,7 @@ def record_many(
         if strategy.recorded_precision == "fp32" or not _records(job, plain, target=target):
             raise
         name = job.name or "the job"
-        why = error.what.removeprefix(f"a step of {name} fails: ")
+        why = error.problem if isinstance(error, StepFailedError) else error.what
         raise PrecisionError(
             f"{name} does not run in {strategy.precision}: {why}", ["--precision fp32", *error.ways_out]
         ) from error

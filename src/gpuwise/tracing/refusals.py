@@ -16,7 +16,7 @@ from types import TracebackType
 import torch
 from torch._ops import OpOverload
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, StepFailedError
 
 # What is called from these is the user's.
 _ENTRIES = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("record.py", "step.py"))
@@ -139,15 +139,16 @@ def explained(error: Exception, name: str) -> GpuwiseError:
     explanation = error if isinstance(error, JobError) else None
     if not isinstance(cause, GpuwiseError):
         explanation = _known_cause(cause) or explanation
-    if explanation is None:
-        explanation = JobError(
-            f"a step of {name or 'the job'} fails: {type(error).__name__}: {_first_line(error)}.",
-            ["run the loss on one example batch yourself to see the full trace"],
-        )
     location = location_of(cause.__traceback__)
-    if location:
-        return JobError(f"{explanation.what.removesuffix('.')} (at {location}).", explanation.ways_out)
-    return explanation
+    at = f" (at {location})" if location else ""
+    if explanation is None:
+        problem = f"{type(error).__name__}: {_first_line(error)}{at}."
+        return StepFailedError(
+            f"a step of {name or 'the job'} fails: {problem}",
+            ["run the loss on one example batch yourself to see the full trace"],
+            problem=problem,
+        )
+    return JobError(f"{explanation.what.removesuffix('.')}{at}.", explanation.ways_out) if at else explanation
 
 
 def location_of(trace: TracebackType | None) -> str:

@@ -27,9 +27,11 @@ def job_failure(
     line = job_line(error, part)
     at = f" ({line})" if line else ""
     if isinstance(error, GpuwiseError):
-        if not line or line in error.what:
+        if not line or error.position:
             return error
-        return type(error)(f"{error.what.rstrip('.')}{at}.", error.ways_out)
+        located = type(error)(f"{error.what.rstrip('.')}{at}.", error.ways_out)
+        located.position = line
+        return located
     where = f"{job.name or 'the job'} failed in {doing}{at}"
     if is_out_of_memory(error):
         return explain(error, memory and memory(), where=f"{job.name or 'the job'} in {doing}{at}")

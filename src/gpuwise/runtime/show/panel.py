@@ -13,7 +13,7 @@ from gpuwise.report.parts import percent
 from gpuwise.report.picture import shortened
 from gpuwise.runtime.show.displays import Display
 from gpuwise.runtime.show.spark import DownsampledCurve, sparkline
-from gpuwise.runtime.show.update import ProgressUpdate, beside
+from gpuwise.runtime.show.update import ProgressUpdate, beside_words
 
 if TYPE_CHECKING:
     from rich.panel import Panel as RichPanel
@@ -119,8 +119,7 @@ class Panel(Display):
         yield from row("pace", update.pace_words())
         forecast = update.forecast
         outside = forecast is not None and not forecast.low <= update.step_time_s <= forecast.high
-        step = beside(update.step_time_s, forecast).removeprefix("step ").split("; ")
-        yield from row("step", step, "yellow" if outside else "")
+        yield from row("step", beside_words(update.step_time_s, forecast), "yellow" if outside else "")
         memory = update.memory_words()
         if wide and update.memory_bytes is not None and update.memory_capacity_bytes:
             memory = [f"{_bar(update.memory_bytes / update.memory_capacity_bytes, _MEMORY_CELLS, glyphs)} {memory[0]}"]

@@ -87,12 +87,17 @@ class ProgressUpdate:
 
 
 def beside(step_time_s: float, forecast: Interval | None) -> str:
-    """The measured step next to the forecast one, in one unit: 'step 41 ms; forecast 38 ms (31 to 52)'."""
+    """'step 41 ms; forecast 38 ms (31 to 52)'"""
+    return f"step {'; '.join(beside_words(step_time_s, forecast))}"
+
+
+def beside_words(step_time_s: float, forecast: Interval | None) -> list[str]:
+    """The measured step and the forecast one, in one unit: '41 ms', 'forecast 38 ms (31 to 52)'."""
     if forecast is None:
-        return f"step {format_duration(step_time_s)}"
+        return [format_duration(step_time_s)]
     scale, unit = next(((s, u) for s, u in ((60, "min"), (1, "s"), (1e-3, "ms")) if step_time_s >= s), (1e-6, "µs"))
     number = [
         f"{v / scale:.3g}" if v < 1000 * scale else f"{v / scale:,.0f}"
         for v in (step_time_s, forecast.value, forecast.low, forecast.high)
     ]
-    return f"step {number[0]} {unit}; forecast {number[1]} {unit} ({number[2]} to {number[3]})"
+    return [f"{number[0]} {unit}", f"forecast {number[1]} {unit} ({number[2]} to {number[3]})"]
