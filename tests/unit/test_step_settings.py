@@ -95,8 +95,8 @@ def test_a_plan_has_the_techniques_that_were_asked_for_and_its_file_keeps_them(t
 
 
 def test_accumulation_is_pinned_in_a_plan():
-    assert planned(accumulate=4, global_batch=64).best.strategy.micro_batch == 16
-    both = planned(accumulate=4, micro_batch=2).best.strategy
+    assert planned(accumulation=4, global_batch=64).best.strategy.micro_batch == 16
+    both = planned(accumulation=4, micro_batch=2).best.strategy
     assert (both.accumulation, both.micro_batch, both.global_batch) == (4, 2, 8)
     in_backward = planned(techniques=Strategy(optimizer_in_backward=True)).best.strategy
     assert in_backward.accumulation == 1

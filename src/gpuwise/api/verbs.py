@@ -229,7 +229,7 @@ def plan(
         precision=asked.get("precision"),
         recompute=asked.get("recompute"),
         micro_batch=asked.get("micro_batch"),
-        accumulate=asked.get("accumulate"),
+        accumulation=asked.get("accumulate"),
         loader_samples_per_s=asked.get("loader_samples_per_s"),
     )
     strategy = strategy_of(asked)

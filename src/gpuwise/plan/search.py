@@ -200,14 +200,14 @@ def _best(
 ) -> Forecast | NoStrategy:
     cluster = item.cluster
     batch = legal.batch_for(
-        global_batch, devices=cluster.devices, micro_batch=request.micro_batch, accumulate=request.accumulate, exact=exact
+        global_batch, devices=cluster.devices, micro_batch=request.micro_batch, accumulation=request.accumulation, exact=exact
     )
     if batch is None:
         what = f"{cluster.devices} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
-        what += f" × {request.accumulate} accumulated" if request.accumulate else ""
+        what += f" × {request.accumulation} accumulated" if request.accumulation else ""
         return NoStrategy(rejections.batch_does_not_divide(), f"{global_batch:,} over {what}")
     constraints = Constraints(
-        batch, request.precision, request.recompute, request.micro_batch, request.accumulate, request.techniques, exact=exact
+        batch, request.precision, request.recompute, request.micro_batch, request.accumulation, request.techniques, exact=exact
     )
     try:
         found = strategies.best(cluster, constraints)
@@ -292,7 +292,7 @@ def _what_would_fit(
             precision=precision,
             recompute=request.recompute or "none",
             micro_batch=request.micro_batch or 1,
-            accumulation=request.accumulate or 1,
+            accumulation=request.accumulation or 1,
             mesh=Mesh(dp_replicate=cluster.devices),
         )
         problem = FitProblem(

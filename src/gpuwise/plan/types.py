@@ -24,7 +24,7 @@ _CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is adv
 _MOST = {
     "global_batch": 10_000_000,
     "micro_batch": 10_000_000,
-    "accumulate": 10_000_000,
+    "accumulation": 10_000_000,
     "budget_usd": 10**15,
     "usd_per_kwh": 1000,
     "interruptions_per_day": 1440,
@@ -43,7 +43,7 @@ class Request:
     samples, epochs (of samples_per_epoch, or of samples where both are given) or tokens say how much to train. on: device
     specs ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here") that alone are considered. own: (chip, count) of machines
     at hand, where "cpu" is the catalog's nearest to this machine's; here: this machine. spot: True for spot alone, False for
-    none, None for both. precision, recompute, micro_batch, accumulate: pinned, or None to
+    none, None for both. precision, recompute, micro_batch, accumulation: pinned, or None to
     search. techniques: the other fields of every strategy, as the user has them; named: the settings that the user gave.
     loader_samples_per_s: what the data pipeline of a machine delivers, None where it is always ahead.
     stale: rank offers whose price is over a year old, too. xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other
@@ -66,7 +66,7 @@ class Request:
     precision: str | None = None
     recompute: str | None = None
     micro_batch: int | None = None
-    accumulate: int | None = None
+    accumulation: int | None = None
     techniques: Strategy = field(default_factory=Strategy)
     named: frozenset[str] = frozenset()
     loader_samples_per_s: float | None = None
@@ -81,7 +81,7 @@ class Request:
 
     def __post_init__(self) -> None:
         assert self.length  # raises where it makes no sense
-        for name in ("deadline_s", "global_batch", "micro_batch", "accumulate", "max_devices", "limit"):
+        for name in ("deadline_s", "global_batch", "micro_batch", "accumulation", "max_devices", "limit"):
             value, most = getattr(self, name), _MOST.get(name, math.inf)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")

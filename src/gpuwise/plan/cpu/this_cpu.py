@@ -47,7 +47,7 @@ def choose_here(
     """
     given = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
     batch = found.strategy.global_batch
-    for micro_batch in reversed(legal.micro_batches(batch, request.micro_batch, request.accumulate)):
+    for micro_batch in reversed(legal.micro_batches(batch, request.micro_batch, request.accumulation)):
         if micro_batch > found.strategy.micro_batch:
             continue
         start = found.strategy.but(

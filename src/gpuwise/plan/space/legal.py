@@ -70,15 +70,15 @@ def slice_of(chip: Chip, share: float) -> Chip:
 
 
 def batch_for(
-    global_batch: int, *, devices: int, micro_batch: int | None = None, accumulate: int | None = None, exact: bool
+    global_batch: int, *, devices: int, micro_batch: int | None = None, accumulation: int | None = None, exact: bool
 ) -> int | None:
     """The global batch on this many devices; None where it does not divide and is exact (the user's own).
 
     A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors; it follows from
-    micro_batch and accumulate where both are pinned.
+    micro_batch and accumulation where both are pinned.
     """
-    unit = devices * (micro_batch or 1) * (accumulate or 1)
-    if micro_batch and accumulate:
+    unit = devices * (micro_batch or 1) * (accumulation or 1)
+    if micro_batch and accumulation:
         return unit if not exact or unit == global_batch else None
     if global_batch % unit == 0:
         return global_batch
@@ -89,10 +89,10 @@ def batch_for(
     return round(each / step) * step * unit
 
 
-def micro_batches(per_device_batch: int, pinned: int | None = None, accumulate: int | None = None) -> list[int]:
+def micro_batches(per_device_batch: int, pinned: int | None = None, accumulation: int | None = None) -> list[int]:
     """Micro-batches that divide a device's batch, ascending: its powers of two and its other divisors."""
-    if accumulate is not None:
-        alone, rest = divmod(per_device_batch, accumulate)
+    if accumulation is not None:
+        alone, rest = divmod(per_device_batch, accumulation)
         return [alone] if not rest and alone and pinned in (None, alone) else []
     if pinned is not None:
         return [pinned] if per_device_batch % pinned == 0 else []

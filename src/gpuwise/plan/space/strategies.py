@@ -26,7 +26,7 @@ class Constraints:
 
     Attributes:
         global_batch: samples of an optimizer step.
-        precision, recompute, micro_batch, accumulate: pinned by the user; None (default) is searched.
+        precision, recompute, micro_batch, accumulation: pinned by the user; None (default) is searched.
         techniques: the fields that are not searched.
         exact: True (default): the batch is the user's own. False: a job whose step takes one micro-batch may take less.
     """
@@ -35,7 +35,7 @@ class Constraints:
     precision: str | None = None
     recompute: str | None = None
     micro_batch: int | None = None
-    accumulate: int | None = None
+    accumulation: int | None = None
     techniques: Strategy = field(default_factory=Strategy)
     exact: bool = True
 
@@ -87,10 +87,10 @@ class StrategySearch:
         """The fastest strategy that fits a cluster, or why there is none."""
         if constraints.global_batch % cluster.devices:
             return NoStrategy(rejections.batch_does_not_divide(), f"{constraints.global_batch} over {cluster.devices}")
-        accumulate = (
-            1 if constraints.techniques.optimizer_in_backward else constraints.accumulate
+        accumulation = (
+            1 if constraints.techniques.optimizer_in_backward else constraints.accumulation
         )  # it leaves nothing to accumulate
-        micro_batches = legal.micro_batches(constraints.global_batch // cluster.devices, constraints.micro_batch, accumulate)
+        micro_batches = legal.micro_batches(constraints.global_batch // cluster.devices, constraints.micro_batch, accumulation)
         if not micro_batches:
             return NoStrategy(rejections.micro_batch_does_not_divide())
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
