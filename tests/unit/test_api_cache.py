@@ -17,7 +17,7 @@ import pytest
 import gpuwise.job
 import gpuwise.tracing
 from gpuwise import api
-from gpuwise.api import cache
+from gpuwise.api import cache, cache_folder
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.files_read import FilesRead, state_of
 from gpuwise.api.sources import source_of
@@ -252,15 +252,15 @@ def test_the_cache_stays_inside_its_limit(traces: Path, monkeypatch: pytest.Monk
     first = set(traces.glob("*.npz"))
     for path in traces.iterdir():
         os.utime(path, (1e9, 1e9))
-    assert cache.size_bytes() == sum(path.stat().st_size for path in traces.iterdir())
-    monkeypatch.setattr(cache, "LIMIT_BYTES", cache.size_bytes())
+    assert cache_folder.size_bytes() == sum(path.stat().st_size for path in traces.iterdir())
+    monkeypatch.setattr(cache_folder, "LIMIT_BYTES", cache_folder.size_bytes())
     assert entries.load(Strategy(), "accelerator") is not None  # used now: it is not the oldest any more
     entries.store(family(), FACTS, Strategy(), "cpu")
     assert first <= set(traces.glob("*.npz"))
-    assert cache.size_bytes() <= cache.LIMIT_BYTES
+    assert cache_folder.size_bytes() <= cache_folder.LIMIT_BYTES
     for micro_batch in range(1, 5):
         entries.store(family(), FACTS, Strategy(), "cpu", micro_batch)
-        assert cache.size_bytes() <= cache.LIMIT_BYTES
+        assert cache_folder.size_bytes() <= cache_folder.LIMIT_BYTES
 
 
 def test_writers_and_readers_do_not_meet_halves(traces: Path):
@@ -285,11 +285,11 @@ def test_an_entry_is_data_and_private_to_the_user(traces: Path):
 
 
 def test_the_place_follows_the_convention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert cache.folder() == tmp_path / "cache" / "gpuwise" / "traces"
+    assert cache_folder.folder() == tmp_path / "cache" / "gpuwise" / "traces"
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative/path"):  # the convention says to ignore a relative one
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert cache.folder() == tmp_path / ".cache" / "gpuwise" / "traces"
+        assert cache_folder.folder() == tmp_path / ".cache" / "gpuwise" / "traces"
 
 
 def test_files_opened_inside_the_context_are_noted(tmp_path: Path):

@@ -1,13 +1,17 @@
-"""Traces of the user's jobs, kept on disk: asked again, they are answered without PyTorch and without running the job.
+"""Traces of the user's jobs, kept on disk: the second forecast of a job needs neither PyTorch nor the job's code.
 
-An entry is found by what was asked (the job's argument and sizes, the folder it is run in, Python and every installed
-package) and holds only as long as every file that was read for the job stays as it was: the source files of its modules
-that no package manager installed, and every file opened while the job was made and traced (a configuration, say). What
-leaves no such mark cannot be noticed: environment variables, the clock, a network, files that compiled code opens.
+The key of an entry is the job's argument and sizes, the working folder, Python and every installed package. An entry is valid
+as long as every file that was read for the job is unchanged:
+
+- the source files of its modules that no package manager installed,
+- every file opened while the job was made and traced (a configuration, say).
+
+What leaves no such mark cannot be noticed: environment variables, the clock, a network, files that compiled code opens.
 GPUWISE_NO_CACHE=1 switches the cache off.
 
 Entries are data: traces in the format of gpuwise.trace.files and JSON. Nothing in them names code to import. The cache
-never fails a command: an entry that cannot be read is told and made again, a folder that cannot be written is told once.
+never fails a command: an entry that cannot be read is made again, a folder that cannot be written is passed over, each with
+a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -27,30 +31,30 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from gpuwise.api.cache_folder import folder, prune
 from gpuwise.api.files_read import FilesRead, state_of
 from gpuwise.errors import FileFormatError, GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
-from gpuwise.hardware.toml_cache import OFF, cache_home, switched_off
+from gpuwise.hardware.toml_cache import OFF, switched_off
 from gpuwise.plain_files import parse_json, read_regular, reason_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import TraceFamily, load, save
 from gpuwise.version import __version__
 
 FORMAT = 1  # counted up when an entry changes its form
-RECORDING = ("strategy", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording
-LIMIT_BYTES = 500_000_000
+RECORDING = ("strategy", "notes", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording
 LARGEST_NOTE_BYTES = 10_000_000
 # What decides which kernels a CPU runs, and so what they hold inside: threads and instruction sets.
 _KERNELS = ("OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 # A module may have been read any time since the process began: a file changed after that is not what was traced.
 _STARTED_S = time.time()
-# What is raised of a job as it is, and is as true the next time.
+# Errors of a job as it is, which are raised the next time as well.
 _REFUSED = (UnsupportedError, PrecisionError, MissingDependencyError)
 REFUSALS: dict[str, type[GpuwiseError]] = {kind.code: kind for kind in _REFUSED}
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is asked of a job that needs no tracing.
+    """What is known of a job without tracing it.
 
     Attributes:
         name: the job's.
@@ -68,18 +72,19 @@ class JobFacts:
 
 
 class JobCache:
-    """The entries of one job argument at given sizes.
+    """The entries of one job argument at its sizes.
 
-    facts: None where the job is not known, or no longer as it was. reading: a context in which the job is made and
-    traced, so that the files it reads are noted.
+    Attributes:
+        key: a hash of what entries are found by.
+        facts: of the job; None where there is no entry, or a file of the job has changed.
     """
 
     def __init__(self, argument: str, sizes: dict[str, int]):
         self.key = _digest("job", argument, sizes, os.getcwd(), _environment())
         self._files: dict[str, str] = {}
         self._read = FilesRead()
-        self._told: set[str] = set()
-        self.facts = self._known()
+        self._warnings: set[str] = set()
+        self.facts = self._read_facts()
 
     @classmethod
     def of(cls, argument: str, sizes: dict[str, int]) -> JobCache | None:
@@ -87,12 +92,13 @@ class JobCache:
         return None if switched_off() else cls(argument, sizes)
 
     def reading(self) -> AbstractContextManager[object]:
+        """A context to make and trace the job in: the files it reads are noted."""
         return self._read
 
     def load(self, variant: Strategy, target: str, micro_batch: int | None = None) -> TraceFamily | None:
-        """What is kept of a variant: its family, or with micro_batch the step recorded at that batch alone.
+        """The entry of a variant: its family, or with micro_batch the step recorded at that batch alone.
 
-        Raises the refusal (UnsupportedError, MissingDependencyError) that is kept.
+        None where there is none. Raises the refusal (UnsupportedError, MissingDependencyError) that is kept.
         """
         if self.facts is None:
             return None
@@ -107,7 +113,7 @@ class JobCache:
             if not _same_program(family.header.strategy, variant):
                 raise FileFormatError(f"{path} is of another strategy.")
         except (FileFormatError, OSError) as error:
-            self._ignored(path, error)
+            self._warn_ignored(path, error)
             return None
         with suppress(OSError):  # what was used last is removed last
             os.utime(path)
@@ -115,30 +121,31 @@ class JobCache:
 
     def store(
         self,
-        made: TraceFamily | GpuwiseError,
+        result: TraceFamily | GpuwiseError,
         facts: JobFacts,
         variant: Strategy,
         target: str,
         micro_batch: int | None = None,
     ) -> None:
-        """Keeps what was traced, or why it was refused. Nothing is kept of a job that changed while the process ran."""
-        files = self._files | self._read.states(unchanged_since_s=_STARTED_S)
-        if None in files.values():
+        """Keeps a family, or the error that refused it. Nothing is kept of a job that changed while the process ran."""
+        read = self._read.states(unchanged_since_s=_STARTED_S)
+        if None in read.values():
             return
+        files = self._files | {path: state for path, state in read.items() if state is not None}
         if facts != self.facts or files != self._files:
             self.facts, self._files = facts, files
             self._write(self._note, lambda aside: aside.write_text(json.dumps({**asdict(facts), "files": files})))
         path = self._path(variant, target, micro_batch)
-        if isinstance(made, TraceFamily):
-            self._write(path, partial(save, made))
+        if isinstance(result, TraceFamily):
+            self._write(path, partial(save, result))
             with suppress(OSError):
                 path.with_suffix(".refused.json").unlink(missing_ok=True)
-        elif made.code in REFUSALS:
-            text = json.dumps(made.to_dict())
+        elif result.code in REFUSALS:
+            text = json.dumps(result.to_dict())
             self._write(path.with_suffix(".refused.json"), lambda aside: aside.write_text(text))
-        _prune()
+        prune()
 
-    def _known(self) -> JobFacts | None:
+    def _read_facts(self) -> JobFacts | None:
         if not self._note.exists():
             return None
         try:
@@ -153,7 +160,7 @@ class JobCache:
             if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and n > 0 for n in counts):
                 raise ValueError("a field has the wrong type")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            self._ignored(self._note, error)
+            self._warn_ignored(self._note, error)
             return None
         if any(state_of(path) != state for path, state in files.items()):
             return None
@@ -179,7 +186,7 @@ class JobCache:
                 raise ValueError("a field has the wrong type")
             error = REFUSALS[refusal["code"]](refusal["message"], ways_out)
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            self._ignored(path, problem)
+            self._warn_ignored(path, problem)
             return
         raise error
 
@@ -195,60 +202,31 @@ class JobCache:
                 aside.unlink(missing_ok=True)
         except (OSError, FileFormatError) as error:
             reason = error.strerror if isinstance(error, OSError) else error.reason
-            self._tell(f"traces cannot be kept in {path.parent} ({str(reason).rstrip('.')}); {OFF}=1 stops trying")
+            self._warn(f"traces cannot be kept in {path.parent} ({str(reason).rstrip('.')}); {OFF}=1 stops trying")
 
-    def _ignored(self, path: Path, error: Exception) -> None:
+    def _warn_ignored(self, path: Path, error: Exception) -> None:
         reason = error.what if isinstance(error, GpuwiseError) else f"{type(error).__name__}: {reason_of(error)}"
-        self._tell(f"the cached {path} is ignored and made again: {reason.replace(f'{path} ', 'it ')}")
+        self._warn(f"the cached {path} is ignored and made again: {reason.replace(f'{path} ', 'it ')}")
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
             warnings.warn(text, stacklevel=2)
 
 
-def folder() -> Path:
-    """$XDG_CACHE_HOME/gpuwise/traces, else ~/.cache/gpuwise/traces. It need not exist."""
-    return cache_home() / "traces"
-
-
-def size_bytes() -> int:
-    """Bytes that the cache takes on disk now."""
-    return sum(stat.st_size for _, stat in _entries())
-
-
-def _entries() -> Iterator[tuple[str, os.stat_result]]:
-    with suppress(OSError), os.scandir(folder()) as found:
-        for entry in found:
-            with suppress(OSError):  # removed by another process meanwhile
-                yield entry.path, entry.stat(follow_symlinks=False)
-
-
-def _prune() -> None:
-    """Removes what was used longest ago until the cache is inside its limit."""
-    entries = sorted(_entries(), key=lambda entry: entry[1].st_mtime)
-    excess = sum(stat.st_size for _, stat in entries) - LIMIT_BYTES
-    for path, stat in entries:
-        if excess <= 0:
-            break
-        with suppress(OSError):
-            os.unlink(path)
-            excess -= stat.st_size
-
-
-def _same_program(recorded: Strategy, asked: Strategy) -> bool:
+def _same_program(recorded: Strategy, requested: Strategy) -> bool:
     fields = ("recorded_precision", "recompute", "mode", "channels_last")
-    return all(getattr(recorded, name) == getattr(asked, name) for name in fields)
+    return all(getattr(recorded, name) == getattr(requested, name) for name in fields)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    found = parse_json(read_regular(path, limit_bytes=LARGEST_NOTE_BYTES))
-    if not isinstance(found, dict):
+    content = parse_json(read_regular(path, limit_bytes=LARGEST_NOTE_BYTES))
+    if not isinstance(content, dict):
         raise ValueError("it holds no table")
-    return found
+    return content
 
 
-def _digest(*parts: Any) -> str:
+def _digest(*parts: object) -> str:
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -256,9 +234,9 @@ def _digest(*parts: Any) -> str:
 def _environment() -> str:
     """Python, gpuwise, and the name and version of every package installed, in the order they are found."""
     packages: list[str] = []
-    for place in sys.path:
+    for folder_of_packages in sys.path:
         with suppress(OSError):
-            packages += sorted(name for name in os.listdir(place or ".") if name.endswith(".dist-info"))
+            packages += sorted(name for name in os.listdir(folder_of_packages or ".") if name.endswith(".dist-info"))
     home = Path(__file__).parents[1]
     sources = [path for name in RECORDING for path in (home / name).rglob("*.py")]
     states = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources)

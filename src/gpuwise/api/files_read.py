@@ -1,4 +1,4 @@
-"""Which files a piece of work read: its own Python sources, and whatever it opened."""
+"""Which files were read in a context: the Python sources of loaded modules, and every file opened."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import sys
 import sysconfig
 from functools import cache
 from hashlib import sha256
-from typing import Any
 
 # A larger file (a data set) is known by its size and time; reading it would take longer than tracing the job again.
 LARGEST_HASHED_BYTES = 32_000_000
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
-_ELSEWHERE = {"site-packages", "dist-packages", "__pycache__"}  # the last holds compiled copies of what is noted itself
+_ELSEWHERE = {"site-packages", "dist-packages", "__pycache__"}  # the last holds compiled copies of sources
 _active: set[FilesRead] = set()
 
 
@@ -31,21 +30,21 @@ class FilesRead:
     def __exit__(self, *args: object) -> None:
         _active.discard(self)
 
-    def note(self, path: Any) -> None:
+    def note(self, path: object) -> None:
         if isinstance(path, (str, bytes, os.PathLike)):
             self._opened.add(os.path.abspath(os.fsdecode(path)))
 
-    def states(self, *, unchanged_since_s: float) -> dict[str, Any]:
+    def states(self, *, unchanged_since_s: float) -> dict[str, str | None]:
         """The state of each file read that no package manager installed: those opened, and the sources of all loaded
         modules. None for one that was changed after the time given, in seconds since 1970."""
         sources = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         paths = {os.path.abspath(path) for path in sources if isinstance(path, str)} | self._opened
-        found: dict[str, Any] = {}
+        states: dict[str, str | None] = {}
         for path in sorted(path for path in paths if not _installed(path)):
             if os.path.isfile(path):
                 old = os.stat(path).st_mtime < unchanged_since_s
-                found[path] = state_of(path) if old else None
-        return found
+                states[path] = state_of(path) if old else None
+        return states
 
 
 def state_of(path: str) -> str | None:
@@ -64,30 +63,30 @@ def state_of(path: str) -> str | None:
 
 def _installed(path: str) -> bool:
     """Whether a package manager or the system put a file there: versions stand for it."""
-    return path.startswith((*_SYSTEM, *_places())) or not _ELSEWHERE.isdisjoint(path.split(os.sep))
+    return path.startswith((*_SYSTEM, *_installed_folders())) or not _ELSEWHERE.isdisjoint(path.split(os.sep))
 
 
 @cache
-def _places() -> tuple[str, ...]:
+def _installed_folders() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-    found = {sysconfig.get_path(name) for name in names} | {os.path.dirname(sys.executable)}
-    found.add(os.path.dirname(os.path.dirname(__file__)))  # gpuwise itself
-    return tuple(f"{os.path.abspath(place)}{os.sep}" for place in found if place)
+    folders = {sysconfig.get_path(name) for name in names} | {os.path.dirname(sys.executable)}
+    folders.add(os.path.dirname(os.path.dirname(__file__)))  # gpuwise itself
+    return tuple(f"{os.path.abspath(folder)}{os.sep}" for folder in folders if folder)
 
 
 @cache
 def _listen() -> None:
-    """Starts to hear of every open; Python cannot stop it, so outside a context it does nothing."""
-    sys.addaudithook(_heard)
+    """Listens to every open from now on. Python cannot remove the hook; outside a context it does nothing."""
+    sys.addaudithook(_on_event)
 
 
-def _heard(event: str, args: tuple[Any, ...]) -> None:
+def _on_event(event: str, args: tuple[object, ...]) -> None:
     if event == "open" and _active and _reads(args):
         for active in tuple(_active):
             active.note(args[0])
 
 
-def _reads(args: tuple[Any, ...]) -> bool:
+def _reads(args: tuple[object, ...]) -> bool:
     """Of open(path, mode, flags): os.open gives flags alone."""
     _, mode, flags = args
     if isinstance(mode, str):

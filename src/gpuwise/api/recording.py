@@ -1,4 +1,4 @@
-"""record: a job's step written to a file, which then stands for the job where neither its code nor PyTorch is."""
+"""record: writes a job's step to a file, which is a JOB where neither its code nor PyTorch is installed."""
 
 from __future__ import annotations
 

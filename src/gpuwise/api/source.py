@@ -1,4 +1,4 @@
-"""What a source of traces is."""
+"""StepSource: the traces of one job."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from gpuwise.trace import Header, Trace, TraceFamily
 class StepSource(ABC):
     """The traces of one job: called with a Strategy, gives the family of its variant.
 
-    What a source finds is what was recorded; another update than the job's own is composed from that.
+    A source records or reads; another update than the job's own is composed from that. Families are kept in memory.
 
-    name: of the job. argument: what the user typed, "" for a Job object. sizes: seq_len and image_size where the user
-    gave them. samples_per_epoch: None where unknown. Families are kept, so that asking twice costs nothing.
+    Attributes:
+        name: of the job.
+        argument: the JOB argument, "" for a Job object.
+        sizes: seq_len and image_size as far as the user named them.
+        samples_per_epoch: None (the default) where unknown.
     """
 
     samples_per_epoch: int | None = None

@@ -1,12 +1,17 @@
-"""Where the traces of a job come from: a saved trace, a preset's shipped recording, what was traced before, or tracing it
-now with PyTorch."""
+"""Where the traces of a job come from.
+
+- a saved trace,
+- a preset's shipped recording,
+- a trace kept from before,
+- tracing the job now with PyTorch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.api.source import StepSource
 from gpuwise.api.traced import JobSource, NamedSource
@@ -42,11 +47,11 @@ class SavedSource(StepSource):
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
         recorded = self.family.header.strategy
         for field in ("mode", "mesh", *settings_of(Techniques)):
-            asked, had = getattr(strategy, field), getattr(recorded, field)
-            if asked not in (had, None):  # None takes what there is
+            requested, had = getattr(strategy, field), getattr(recorded, field)
+            if requested not in (had, None):  # None takes what there is
                 name = field.replace("_", "-")
                 ways = [_flag(name, had), "name the job itself, which is traced as asked"]
-                raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {asked}.", ways)
+                raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {requested}.", ways)
         return self.family
 
     def default_precision(self, best: str) -> str:
@@ -58,9 +63,12 @@ class SavedSource(StepSource):
 
 
 class PresetSource(StepSource):
-    """A preset: its recording where that covers what is asked, else traced with PyTorch.
+    """A preset: its recording where that covers the strategy and sizes, else traced with PyTorch.
 
-    recorded_only: raise UnsupportedError instead of tracing, so that a search over variants needs no PyTorch.
+    Attributes:
+        info: of the preset.
+        recorded_only: whether UnsupportedError is raised instead of tracing, so that a search over variants needs no PyTorch.
+            Default False.
     """
 
     def __init__(self, info: PresetInfo, sizes: dict[str, int]):
@@ -81,19 +89,19 @@ class PresetSource(StepSource):
         )
         if family is None or not family.covers(self.sizes):
             return None
-        # A recording assumes no sizes; what is taken where the user names none is said here.
+        # A recording assumes no sizes; the sizes taken where the user names none are noted here.
         assumed = (*self.info.assumptions(), *family.header.assumption_notes)
         if target == "pre-ampere" and any("flash_attention" in name for name in family.operations.name):
             assumed = (*assumed, attention_of_newer_gpus())
         return replace(family, header=replace(family.header, assumption_notes=assumed))
 
-    def search_recorded(self, wanted: Strategy | None = None, *, precision: str | None = None) -> None:
+    def search_recorded(self, techniques: Strategy | None = None, *, precision: str | None = None) -> None:
         """From here on only recordings answer, if there are any for what the user pinned: a precision, and techniques."""
         names = [precision] if precision else [name for name in PRECISIONS if name != "tf32"]
-        wanted = wanted or Strategy()
+        techniques = techniques or Strategy()
         self._traces.clear()
         self.recorded_only = True
-        self.recorded_only = any(self._answers(wanted.but(precision=name)) for name in names)
+        self.recorded_only = any(self._answers(techniques.but(precision=name)) for name in names)
 
     def _answers(self, strategy: Strategy) -> bool:
         try:
@@ -162,7 +170,7 @@ def _flag(name: str, value: object) -> str:
 
 
 def usual_micro_batch(tokens_per_sample: int | None) -> int:
-    """Samples a forward pass where the user names none; whoever uses it says so beside the result."""
+    """Samples a forward pass where the user names none. Callers report it with the result."""
     return 1 if (tokens_per_sample or 1) >= LONG_SAMPLE_TOKENS else SHORT_SAMPLES
 
 
@@ -187,14 +195,14 @@ def _checked_job(job: Job) -> Job:
     return job if job.name else replace(job, name="job")
 
 
-def _checked_sizes(**sizes: Any) -> dict[str, int]:
-    """The sizes that are given. Raises InputError for one that is no sensible number."""
-    given = {name: value for name, value in sizes.items() if value is not None}
-    for name, value in given.items():
+def _checked_sizes(**sizes: int | None) -> dict[str, int]:
+    """The sizes that are not None. Raises InputError for one that is no sensible number."""
+    checked = {name: value for name, value in sizes.items() if value is not None}
+    for name, value in checked.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} must be a whole number from 1 to {MAX_SIZE:,}, got {value!r}.")
-    return given
+    return checked
 
 
 def _sizes_of_job(job: Job, sizes: dict[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Sources that trace a job with PyTorch, and keep what was traced on disk where the job can be known again."""
+"""Sources that trace a job with PyTorch. Traces of a job that has a name are kept on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JobSource(StepSource):
-    """A Job, traced when asked for, with PyTorch."""
+    """A Job, traced with PyTorch at each call."""
 
     def __init__(self, job: Job, argument: str, sizes: dict[str, int]):
         super().__init__(job.name, argument, sizes)
@@ -56,7 +56,7 @@ class JobSource(StepSource):
 
 
 class NamedSource(StepSource):
-    """A job by its argument. What was traced before is read from the disk; only what was not needs the job itself.
+    """A job by its argument. Its traces are read from the disk; the job itself is made only for those that are not there.
 
     Raises what resolving the argument raises, at once where the cache does not know the job.
     """
@@ -77,7 +77,7 @@ class NamedSource(StepSource):
             return JobSource(resolve(self.argument, **self.sizes), self.argument, self.sizes)
 
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
-        return self._kept(lambda: self.live.find(strategy, target), strategy, target)
+        return self._cached(lambda: self.live.find(strategy, target), strategy, target)
 
     def step(self, strategy: Strategy, target: str) -> Trace:
         """From the family where that is kept and covers the micro-batch, else recorded at that micro-batch alone."""
@@ -85,29 +85,29 @@ class NamedSource(StepSource):
         if self._cache is not None:
             family = self._cache.load(strategy.variant, target)
         if family is None or not family.covers({"micro_batch": strategy.micro_batch}):
-            family = self._kept(
+            family = self._cached(
                 lambda: family_of_one(self.live.step(one, target)), strategy.variant, target, strategy.micro_batch
             )
         trace = family.at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation, **self.sizes)
         return replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
 
-    def _kept(
+    def _cached(
         self, make: Callable[[], TraceFamily], variant: Strategy, target: str, micro_batch: int | None = None
     ) -> TraceFamily:
-        """What the cache keeps, else what is made now and kept from then on."""
+        """The cache's entry, else what `make` gives, which is kept from then on."""
         if self._cache is None:
             return make()
-        found = self._cache.load(variant, target, micro_batch)
-        if found is not None:
-            return found
+        family = self._cache.load(variant, target, micro_batch)
+        if family is not None:
+            return family
         try:
             with self._cache.reading():
-                found = make()
+                family = make()
         except (UnsupportedError, MissingDependencyError) as refusal:
             self._cache.store(refusal, self.facts, variant, target, micro_batch)
             raise
-        self._cache.store(found, self.facts, variant, target, micro_batch)
-        return found
+        self._cache.store(family, self.facts, variant, target, micro_batch)
+        return family
 
     def _facts_of_job(self) -> JobFacts:
         source = self.live
