@@ -16,7 +16,8 @@ from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import TERMS, Offer, Source
 from gpuwise.plan import Plan, Request, load_plan, save_plan
-from gpuwise.plan.economics.terms import Terms, bill
+from gpuwise.plan.economics.bill import bill
+from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan

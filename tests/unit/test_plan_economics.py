@@ -7,8 +7,13 @@ import math
 import pytest
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.plan.economics import terms as economics
-from gpuwise.plan.economics.terms import HOUR_S, Terms, bill, daly_interval_s, interrupted_s, outcome, rental
+from gpuwise.hardware import Offer
+from gpuwise.plan.economics import spot
+from gpuwise.plan.economics.bill import bill, outcome
+from gpuwise.plan.economics.owned import electricity_usd_per_hour
+from gpuwise.plan.economics.rented import rental
+from gpuwise.plan.economics.spot import daly_interval_s, interrupted_s
+from gpuwise.plan.economics.terms import HOUR_S, Terms
 
 
 def test_on_demand_is_the_time_and_the_setup_at_the_price():
@@ -92,19 +97,21 @@ def test_interruptions_make_a_deadline_less_certain():
 
 
 def test_what_a_rental_assumes_is_named_with_the_flag_that_changes_it():
-    common = {"parameters": 10**9, "network_bytes_per_s": None, "max_session_hours": None, "hours_per_week": None}
-    terms, assumed = rental("spot", "aws", 1.0, interruptions_per_day=None, **common)
-    assert terms.interruptions_per_day == economics.DEFAULT_INTERRUPTIONS_PER_DAY
-    assert terms.save_s == pytest.approx(12e9 / economics.WRITE_BYTES_PER_S)
+    def offered(terms, provider, usd_per_hour):
+        return Offer(provider, "machine", "here", "h100-80gb-sxm", 1, terms, usd_per_hour)
+
+    terms, assumed = rental(offered("spot", "aws", 1.0), parameters=10**9)
+    assert terms.interruptions_per_day == spot.DEFAULT_INTERRUPTIONS_PER_DAY
+    assert terms.save_s == pytest.approx(12e9 / spot.WRITE_BYTES_PER_S)
     assert any(note.flag == "--interruptions" for note in assumed)
-    terms, assumed = rental("spot", "aws", 1.0, interruptions_per_day=3.0, **common)
+    terms, assumed = rental(offered("spot", "aws", 1.0), parameters=10**9, interruptions_per_day=3.0)
     assert terms.interruptions_per_day == 3.0
     assert not any(note.flag == "--interruptions" for note in assumed)
-    terms, assumed = rental("free", "colab", 0.0, interruptions_per_day=None, **common)
+    terms, assumed = rental(offered("free", "colab", 0.0), parameters=10**9)
     assert terms.session_s == 12 * HOUR_S
     assert any("quota" in note.text for note in assumed)
 
 
 def test_electricity_is_power_times_price():
-    rate = economics.electricity_usd_per_hour(450.0, count=2, usd_per_kwh=0.2)
+    rate = electricity_usd_per_hour(450.0, count=2, usd_per_kwh=0.2)
     assert rate == pytest.approx((450 * 2 * 0.8 + 100) / 1000 * 0.2)

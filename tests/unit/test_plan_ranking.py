@@ -11,7 +11,9 @@ from test_report_text import line, text
 from gpuwise.hardware import Machine, load_catalog
 from gpuwise.plan import NothingInside, Request
 from gpuwise.plan.buying.runnable import train_obstacle
-from gpuwise.plan.economics.terms import Terms, bill, break_even_months
+from gpuwise.plan.economics.bill import bill
+from gpuwise.plan.economics.owned import break_even_months
+from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.report.plan import plan_report

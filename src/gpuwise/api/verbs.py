@@ -202,7 +202,7 @@ def plan(
     Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
     """
     from gpuwise.hardware.detect import detect_machine
-    from gpuwise.plan.economics.terms import USD_PER_KWH
+    from gpuwise.plan.economics.owned import USD_PER_KWH
     from gpuwise.plan.search import plan as search
     from gpuwise.plan.types import Request
 

@@ -12,7 +12,8 @@ from gpuwise.notes import plan as notes
 from gpuwise.notes.plan import times
 from gpuwise.plan.buying.candidates import Candidate, doubled_interruptions
 from gpuwise.plan.buying.runnable import train_obstacle
-from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.economics.bill import Outcome
+from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.selection import best_at_usual_price, money_times_time
 from gpuwise.plan.types import Plan, Request, describe
@@ -61,7 +62,7 @@ _BOUND = {
 }
 
 
-def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Request, *, work_s: float) -> list[Note]:
+def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, work_s: float) -> list[Note]:
     """What the terms mean for time and money."""
     offer, bill = candidate.offer, outcome.bill
     found: list[Note] = []
@@ -69,7 +70,7 @@ def offer_reasons(candidate: Candidate, outcome: economics.Outcome, request: Req
         found.append(notes.stale_price(as_of=offer.as_of))
     found += [notes.price_caveat(caveat=caveat) for caveat in offer.caveats.values()]
     if offer.terms == "spot" and bill.checkpoint_interval_s:
-        twice = economics.bill(work_s, doubled_interruptions(candidate.terms))
+        twice = bill_of(work_s, doubled_interruptions(candidate.terms))
         found.append(
             notes.spot_interruptions(
                 interruptions=bill.interruptions,

@@ -19,7 +19,7 @@ from gpuwise.plan.buying.owned import owned_machines
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.cpu.choice import CpuChoice, Price
 from gpuwise.plan.cpu.this_cpu import choices_here
-from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.economics.bill import outcome as outcome_of
 from gpuwise.plan.fit.change import FitProblem, FittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
@@ -236,7 +236,7 @@ def _plan(
     steps = -(-samples // batch)
     work = forecast.step_time_s.scaled(steps)
     terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
-    outcome = economics.outcome(work, terms, deadline_s=request.deadline_s)
+    outcome = outcome_of(work, terms, deadline_s=request.deadline_s)
     assumptions = [*item.assumptions, *forecast.assumption_notes]
     if default_batch not in (None, batch):
         why = f"so that it divides over {item.cluster.devices} devices"

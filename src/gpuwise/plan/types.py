@@ -13,7 +13,8 @@ from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Machine, Offer
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.economics.length import RunLength
-from gpuwise.plan.economics.terms import USD_PER_KWH, YEAR_S
+from gpuwise.plan.economics.owned import USD_PER_KWH
+from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, HostSettings, Strategy

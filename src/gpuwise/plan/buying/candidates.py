@@ -15,7 +15,8 @@ from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Machine, Offer, Source
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
-from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.economics import owned
+from gpuwise.plan.economics.rented import rental
 from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.space import legal
 from gpuwise.plan.types import Request
@@ -117,16 +118,7 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
         assumed.append(run_notes.priced_as_one_socket(chip=chip.id))
     if share < 1:
         assumed.append(run_notes.share_of_a_chip(share=share, chip=chip.id))
-    terms, more = economics.rental(
-        offer.terms,
-        offer.provider,
-        offer.usd_per_hour,
-        parameters=parameters,
-        network_bytes_per_s=offer.network_bytes_per_s,
-        interruptions_per_day=request.interruptions_per_day,
-        max_session_hours=offer.max_session_hours,
-        hours_per_week=offer.hours_per_week,
-    )
+    terms, more = rental(offer, parameters=parameters, interruptions_per_day=request.interruptions_per_day)
     link = link_inside(offer, count, catalog=catalog)
     return Candidate(offer, chip, Cluster(part, count, inside=link, memory_bytes=capacity), terms, tuple(assumed + more))
 
@@ -136,13 +128,13 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
     if machine.count != int(machine.count) or machine.count < 1:
         raise InputError(f"a machine of {machine.count:g} devices cannot be owned.", ["write it like rtx-4090:2"])
     count = int(machine.count)
-    guess_w = economics.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else economics.DEFAULT_TDP_W
-    rate = economics.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
+    guess_w = owned.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else owned.DEFAULT_TDP_W
+    rate = owned.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
     power = run_notes.electricity_alone(
         tdp_w=chip.tdp_w or guess_w,
         guessed=not chip.tdp_w,
-        utilisation=economics.UTILISATION,
-        host_w=economics.HOST_W,
+        utilisation=owned.UTILISATION,
+        host_w=owned.HOST_W,
         usd_per_kwh=request.usd_per_kwh,
     )
     assumptions = [*assumed, power]

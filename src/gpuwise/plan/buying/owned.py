@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuwise.hardware.types import Chip, Offer
 from gpuwise.notes import Note
-from gpuwise.plan.economics.terms import break_even_months
+from gpuwise.plan.economics.owned import break_even_months
 from gpuwise.plan.types import OwnedMachine, Plan
 
 OWN = "own"  # the provider of what --own names; this machine is "here"

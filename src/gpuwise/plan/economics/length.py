@@ -11,7 +11,8 @@ from gpuwise.cost.forecast import Forecast, Interval, WholeRun
 from gpuwise.errors import InputError
 from gpuwise.notes import Note
 from gpuwise.notes.run import assumed_one_epoch, assumed_setup, tokens_in_samples
-from gpuwise.plan.economics import terms as economics
+from gpuwise.plan.economics.bill import bill
+from gpuwise.plan.economics.terms import HOUR_S, SETUP_S, Terms
 from gpuwise.trace.header import Header
 from gpuwise.units import parse_count
 
@@ -85,11 +86,11 @@ def with_whole_run(forecast: Forecast, length: RunLength, header: Header) -> For
     samples, assumed = length.total_samples(header)
     steps = -(-samples // forecast.strategy.global_batch)
     work, usd_per_hour = forecast.step_time_s.scaled(steps), forecast.usd_per_hour
-    terms = economics.Terms("on-demand", usd_per_hour or 0.0, setup_s=0.0 if usd_per_hour is None else economics.SETUP_S)
-    bills = [economics.bill(seconds, terms) for seconds in (work.value, work.low, work.high)]
+    terms = Terms("on-demand", usd_per_hour or 0.0, setup_s=0.0 if usd_per_hour is None else SETUP_S)
+    bills = [bill(seconds, terms) for seconds in (work.value, work.low, work.high)]
     if usd_per_hour is not None:
-        assumed.append(assumed_setup(setup_s=economics.SETUP_S))
-    hours = Interval(*(bill.calendar_s / economics.HOUR_S for bill in bills))
-    usd = None if usd_per_hour is None else Interval(*(bill.usd for bill in bills))
+        assumed.append(assumed_setup(setup_s=SETUP_S))
+    hours = Interval(*(each.calendar_s / HOUR_S for each in bills))
+    usd = None if usd_per_hour is None else Interval(*(each.usd for each in bills))
     run = WholeRun(samples, steps, hours, usd)
     return replace(forecast, run=run, assumption_notes=(*forecast.assumption_notes, *assumed))

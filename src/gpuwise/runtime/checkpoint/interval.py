@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError
-from gpuwise.plan.economics.terms import DEFAULT_INTERRUPTIONS_PER_DAY, daly_interval_s
+from gpuwise.plan.economics.spot import DEFAULT_INTERRUPTIONS_PER_DAY, daly_interval_s
 from gpuwise.units import format_duration
 
 DAY_S = 86_400.0

@@ -15,7 +15,7 @@ from typing import TypedDict
 import torch
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.plan.economics.terms import DEFAULT_INTERRUPTIONS_PER_DAY
+from gpuwise.plan.economics.spot import DEFAULT_INTERRUPTIONS_PER_DAY
 from gpuwise.report.json import finite
 from gpuwise.runtime.checkpoint import (
     FIRST_S,

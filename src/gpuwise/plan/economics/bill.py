@@ -1,0 +1,69 @@
+"""From the work of a training run to calendar time and money, and the chance to finish before a deadline.
+
+Every constant that is a guess is named in the assumptions of the result, with the flag that changes it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpuwise.cost.forecast import Interval
+from gpuwise.plan.economics.free import free_bill
+from gpuwise.plan.economics.spot import spot_bill
+from gpuwise.plan.economics.terms import HOUR_S, YEAR_S, Bill, Terms
+
+Z_90 = 1.6449  # half width of a 90 % interval in standard deviations
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A bill, 90 % intervals of its money and calendar time from the forecast's, and the probability to finish before the
+    deadline."""
+
+    bill: Bill
+    usd: Interval
+    calendar_s: Interval
+    finish_probability: float
+
+
+def bill(work_s: float, terms: Terms) -> Bill:
+    """The expected bill of work_s seconds of training steps under these terms."""
+    if terms.kind == "spot":
+        return spot_bill(work_s, terms)
+    if terms.kind == "free":
+        return free_bill(work_s, terms)
+    machine_s = work_s + terms.setup_s
+    if terms.kind.startswith("reserved"):
+        years = 3 if terms.kind == "reserved-3y" else 1
+        committed_s = math.ceil(machine_s / (years * YEAR_S)) * years * YEAR_S  # paid whether it is used or not
+        return Bill(machine_s, machine_s, committed_s / HOUR_S * terms.usd_per_hour)
+    return Bill(machine_s, machine_s, terms.usd(machine_s))
+
+
+def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outcome:
+    """The expected bill, its interval and the probability to finish.
+
+    Model: calendar time is lognormal around the expected one. Its spread joins the forecast's 90 % interval with the
+    variance of what Poisson interruptions lose (half an interval of work each, uniformly spread, and a restart).
+    """
+    expected = bill(work_s.value, terms)
+    low, high = bill(work_s.low, terms), bill(work_s.high, terms)
+    usd, calendar_s = (
+        Interval(getattr(expected, name), getattr(low, name), getattr(high, name)) for name in ("usd", "calendar_s")
+    )
+    if not math.isfinite(expected.calendar_s):
+        return Outcome(expected, usd, calendar_s, 0.0)
+    probability = 1.0
+    if deadline_s is not None:
+        sigma = math.log(high.calendar_s / low.calendar_s) / (2 * Z_90) if math.isfinite(high.calendar_s) else 1.0
+        if expected.checkpoint_interval_s and expected.interruptions:
+            lost_s, restart_s = expected.checkpoint_interval_s + terms.save_s, terms.restart_s
+            square = lost_s**2 / 3 + lost_s * restart_s + restart_s**2
+            sigma = math.sqrt(sigma**2 + math.log1p(expected.interruptions * square / expected.calendar_s**2))
+        probability = _normal_cdf(math.log(deadline_s / expected.calendar_s) / max(sigma, 1e-9))
+    return Outcome(expected, usd, calendar_s, probability)
+
+
+def _normal_cdf(z: float) -> float:
+    return 0.5 * (1 + math.erf(z / math.sqrt(2)))

@@ -1,0 +1,68 @@
+"""Spot machines: checkpoints at the interval that loses least, and the expected time under interruptions.
+
+J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps" (2006), after Young (1974).
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuwise.plan.economics.terms import HOUR_S, Bill, Terms
+
+RESTART_S = 600.0  # from an interruption to training again, on top of reading the checkpoint; a guess
+# Interruptions a day of one spot machine; no provider publishes a rate for GPUs, so these are guesses.
+INTERRUPTIONS_PER_DAY = {"vast": 2.0, "runpod": 2.0}
+DEFAULT_INTERRUPTIONS_PER_DAY = 1.0
+# fp32 parameters and two fp32 Adam moments; gradients are not saved.
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+WRITE_BYTES_PER_S = 250e6  # to network storage, where the offer's network is not known; a guess
+MAX_WRITE_BYTES_PER_S = 1e9  # what one stream to object storage reaches at most; a guess
+
+
+def checkpoint_bytes(parameters: int, *, bytes_per_parameter: float = CHECKPOINT_BYTES_PER_PARAMETER) -> int:
+    """Bytes of one checkpoint."""
+    return round(parameters * bytes_per_parameter)
+
+
+def write_rate_bytes_per_s(network_bytes_per_s: float | None) -> float:
+    """What a checkpoint is saved at: half the machine's network, at most 1 GB/s. Spot machines lose their own disk."""
+    return WRITE_BYTES_PER_S if not network_bytes_per_s else min(network_bytes_per_s / 2, MAX_WRITE_BYTES_PER_S)
+
+
+def daly_interval_s(save_s: float, between_s: float) -> float:
+    """Work between two checkpoints that loses least, for one taking save_s and interruptions between_s apart.
+
+    Source: Daly (2006), the higher-order optimum: sqrt(2 δ M) (1 + x/3 + x²/9) - δ with x = sqrt(δ / 2M), M from
+    δ = 2 M on. Never below a second, or what it takes to save.
+    """
+    if save_s >= 2 * between_s:
+        return between_s
+    x = math.sqrt(save_s / (2 * between_s))
+    best = math.sqrt(2 * save_s * between_s) * (1 + x / 3 + x * x / 9) - save_s
+    return max(best, min(save_s, between_s), 1.0)
+
+
+def interrupted_s(work_s: float, *, interval_s: float, save_s: float, restart_s: float, between_s: float) -> float:
+    """Expected time of work_s seconds under interruptions with exponential gaps of mean between_s.
+
+    Source: Daly (2006), the complete model: M e^(R/M) (e^((τ+δ)/M) - 1) T / τ. Infinite where it never ends.
+    """
+    interval_s = min(interval_s, work_s)
+    try:
+        factor = between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + save_s) / between_s)
+    except OverflowError:
+        return math.inf
+    return factor * work_s / interval_s
+
+
+def spot_bill(work_s: float, terms: Terms) -> Bill:
+    """The expected bill of so much work on a machine that is interrupted."""
+    if terms.interruptions_per_day < 1e-6:  # one in a thousand years
+        machine_s = work_s + terms.setup_s
+        return Bill(machine_s, machine_s, terms.usd(machine_s))
+    between_s = 24 * HOUR_S / terms.interruptions_per_day
+    interval_s = daly_interval_s(terms.save_s, between_s)
+    total_s = interrupted_s(work_s, interval_s=interval_s, save_s=terms.save_s, restart_s=terms.restart_s, between_s=between_s)
+    machine_s = total_s + terms.setup_s
+    usd = terms.usd(machine_s) if math.isfinite(machine_s) else math.inf
+    return Bill(machine_s, machine_s, usd, interval_s, total_s / between_s)
