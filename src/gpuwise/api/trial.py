@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.measured import torch_version
@@ -23,6 +23,7 @@ from gpuwise.api.verbs import of_a_step
 from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.child import WorkerConnection
+from gpuwise.step_settings import DeviceSettings
 from gpuwise.trace.digest import digest
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def main() -> None:
             child.send(failed=_explained(error, job, doing).to_dict()["error"])
 
 
-def _forecast(job: str, sizes: Mapping[str, int], strategy: Mapping[str, Any], suite: bool, **_: Any) -> tuple[Priced, Job]:
+def _forecast(job: str, sizes: Mapping[str, int], strategy: DeviceSettings, suite: bool, **_: object) -> tuple[Priced, Job]:
     """What `gpuwise forecast --on here` says, without looking at what was measured before; and the job, to run it."""
     from gpuwise.job.dependencies import require
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from gpuwise.api import history
 from gpuwise.api.measured import machine_key
@@ -35,6 +35,16 @@ CHILD = "gpuwise.api.trial"
 SILENCE_S = 600.0  # a child that says nothing for so long is ended
 _MOST_STEPS = 1_000_000
 _LESS = ("a smaller --micro-batch, with more --accumulate", "--recompute full")
+
+
+class TrialRequest(TypedDict):
+    """What a child process is asked for. steps: timed ones; None: as many as it takes."""
+
+    job: str
+    sizes: Mapping[str, int]
+    strategy: Mapping[str, object]
+    suite: bool
+    steps: int | None
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,11 @@ def validate(
     else:
         _check(names, asked, sizes)
     _check_torch(names)
-    request = {"sizes": sizes, "strategy": asked, "suite": suite, "steps": steps}
-    return _run([{"job": name, **request} for name in names], suite=suite, on_progress=on_progress)
+    requests = [TrialRequest(job=name, sizes=sizes, strategy=asked, suite=suite, steps=steps) for name in names]
+    return _run(requests, suite=suite, on_progress=on_progress)
 
 
-def _run(requests: Sequence[Mapping[str, Any]], *, suite: bool, on_progress: Callable[[Doing], None]) -> Validation:
+def _run(requests: Sequence[TrialRequest], *, suite: bool, on_progress: Callable[[Doing], None]) -> Validation:
     machine, key, began = detect_machine(load_catalog()), machine_key(), time.monotonic()
     taken = _now()
     trials: list[Trial] = []
@@ -118,7 +128,7 @@ def _run(requests: Sequence[Mapping[str, Any]], *, suite: bool, on_progress: Cal
     )
 
 
-def _trial(request: Mapping[str, Any], tell: Callable[[str], None]) -> Trial:
+def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
     """One job in a child process. Whatever becomes of the child is told by the outcome."""
     began, kills, before = time.monotonic(), _oom_kills(), load()
     trial = Trial(request["job"], FAILED, "the process ended without a word", sizes=request["sizes"])
@@ -128,7 +138,7 @@ def _trial(request: Mapping[str, Any], tell: Callable[[str], None]) -> Trial:
             for answer in told:
                 if "doing" in answer:
                     tell(answer["doing"])
-                trial = _heard(trial, answer)
+                trial = _updated(trial, answer)
     except ChildDiedError as death:
         # What it had measured before it died stays measured.
         if trial.outcome != MEASURED:
@@ -158,7 +168,7 @@ def _oom_kills() -> int | None:
     return int(told[1]) if told else None
 
 
-def _heard(trial: Trial, answer: Mapping[str, Any]) -> Trial:
+def _updated(trial: Trial, answer: Mapping[str, Any]) -> Trial:
     if "forecast" in answer:
         names = ("forecast", "digest", "device", "threads", "torch_version")
         return replace(trial, **{name: answer[name] for name in names})
@@ -211,7 +221,7 @@ def _names(jobs: str | Sequence[str] | Job) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_suite(asked: Mapping[str, Any]) -> None:
+def _check_suite(asked: Mapping[str, object]) -> None:
     if asked:
         flag = flag_of(next(iter(asked)))
         raise InputError(
@@ -220,7 +230,7 @@ def _check_suite(asked: Mapping[str, Any]) -> None:
         )
 
 
-def _check(names: Sequence[str], asked: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+def _check(names: Sequence[str], asked: Mapping[str, object], sizes: Mapping[str, int]) -> None:
     """What can be told without PyTorch and without running the user's code."""
     if not names:
         raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
@@ -229,7 +239,7 @@ def _check(names: Sequence[str], asked: Mapping[str, Any], sizes: Mapping[str, A
         _check_job(name, sizes)
 
 
-def _check_job(name: str, sizes: Mapping[str, Any]) -> None:
+def _check_job(name: str, sizes: Mapping[str, int]) -> None:
     from gpuwise.job import resolve
 
     if name.endswith(TRACE_SUFFIX):

@@ -7,11 +7,11 @@ holds the recordings against those of the packages.
 
 from __future__ import annotations
 
+from typing import Any, cast, Protocol
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -46,13 +46,48 @@ def with_low_rank(model: nn.Module, names: list[str], rank: int, scaling: float)
     return model
 
 
+@dataclass
+class Scales:
+    """Scales of a packed weight, quantized themselves: one byte each, with a scale for 256 of them."""
+
+    absmax: Tensor
+    code: Tensor
+
+
+@dataclass
+class QuantState:
+    """What bitsandbytes keeps beside a packed weight, under its names.
+
+    shape, dtype: of the weight before it was packed.
+    code: the values that four bits stand for.
+    absmax: the scales, one for 64 weights; bytes where they are quantized (nested), by state2 around an offset.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    code: Tensor
+    nested: bool
+    absmax: Tensor
+    offset: Tensor | None = None
+    state2: Scales | None = None
+
+
+class LinearLayer(Protocol):
+    """What an adapter needs of the layer that it stands beside."""
+
+    in_features: int
+    out_features: int
+    weight: Tensor
+
+
 class LowRank(nn.Module):
     """A linear layer with an adapter, under the names that peft gives its parts."""
 
-    def __init__(self, base_layer: Any, rank: int, scaling: float):
+    def __init__(self, base_layer: nn.Module, rank: int, scaling: float):
         super().__init__()
         self.base_layer, self.scaling = base_layer, scaling
-        inside, outside, like = base_layer.in_features, base_layer.out_features, base_layer.weight
+        layer = cast(LinearLayer, base_layer)
+        inside, outside, like = layer.in_features, layer.out_features, layer.weight
         dtype = like.dtype if like.dtype.is_floating_point else torch.float32
         self.lora_dropout = nn.ModuleDict({"default": nn.Identity()})
         self.lora_A = nn.ModuleDict({"default": nn.Linear(inside, rank, bias=False, device=like.device, dtype=dtype)})
@@ -82,7 +117,7 @@ class Linear4Bit(nn.Module):
         weight.bnb_quantized, weight.module, weight.compress_statistics = False, RecordedModule(self), double_quantized
         self.weight = weight
         self.bias = old.bias
-        self.quant_state: Any = None
+        self.quant_state: QuantState | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         dtype, bias = x.dtype, None if self.bias is None else self.bias.to(self.compute_dtype)
@@ -99,19 +134,19 @@ class RecordedModule:
     def __init__(self, module: Linear4Bit):
         object.__setattr__(self, "_module", module)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._module, name, value)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, state: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, state: QuantState) -> Tensor:
         ctx.state, ctx.weight = state, weight.view(-1, 1)
         scales = scales_of(state, in_place=False)  # which bitsandbytes holds until the product is done
         return nn.functional.linear(x, unpacked(ctx.weight, scales, state, x.dtype), bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         gradient = gradients[0]
         wanted, _, wants_bias, _ = ctx.needs_input_grad
         bias = gradient.sum(0) if wants_bias else None
@@ -121,18 +156,20 @@ class _Product(torch.autograd.Function):
         return torch.matmul(gradient, weight.to(gradient.dtype)), None, bias, None
 
 
-def scales_of(state: Any, *, in_place: bool) -> Tensor:
+def scales_of(state: QuantState, *, in_place: bool) -> Tensor:
     """The scales of a packed weight in fp32; unpacked where they are quantized."""
     scales: Tensor = state.absmax
     if not state.nested:
         return scales
+    assert state.state2 is not None
+    assert state.offset is not None
     scales = torch.ops.bitsandbytes.dequantize_blockwise(
         scales, state.state2.absmax, state.state2.code, BLOCKS_A_SCALE, torch.float32
     )
     return scales.add_(state.offset) if in_place else scales + state.offset
 
 
-def unpacked(weight: Tensor, scales: Tensor, state: Any, dtype: torch.dtype) -> Tensor:
+def unpacked(weight: Tensor, scales: Tensor, state: QuantState, dtype: torch.dtype) -> Tensor:
     found: Tensor = torch.ops.bitsandbytes.dequantize_4bit(weight, scales, BLOCK, "nf4", list(state.shape), dtype)
     return found
 
@@ -146,21 +183,14 @@ def pack(weight: Any, device: torch.device) -> nn.Parameter:
         return torch.empty(size, dtype=dtype, device=device)
 
     nested = bool(weight.compress_statistics)
-    state = SimpleNamespace(
-        shape=weight.shape,
-        dtype=weight.dtype,
-        code=made(16),
-        nested=nested,
-        offset=None,
-        state2=None,
-        absmax=made(blocks, dtype=torch.uint8 if nested else torch.float32),
-    )
+    code, absmax = made(16), made(blocks, dtype=torch.uint8 if nested else torch.float32)
+    state = QuantState(weight.shape, weight.dtype, code, nested, absmax)
     if nested:
         state.offset = torch.empty((), device=device)
-        state.state2 = SimpleNamespace(absmax=made(-(-blocks // BLOCKS_A_SCALE)), code=made(256))
+        state.state2 = Scales(absmax=made(-(-blocks // BLOCKS_A_SCALE)), code=made(256))
     parameter: Any = nn.Parameter(made(-(-weight.numel() // 2), 1, dtype=torch.uint8), requires_grad=False)
     parameter.quant_state = weight.module.quant_state = state
-    return parameter
+    return cast(nn.Parameter, parameter)
 
 
 def define_operators() -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
+
+
+class AverageState(TypedDict):
+    """What is saved of the averages: after how many updates, and their values by the names of the parameters."""
+
+    updates: int
+    tensors: dict[str, Tensor]
 
 
 class ExponentialMovingAverage:
@@ -44,14 +52,11 @@ class ExponentialMovingAverage:
             parameter.copy_(self.tensors[name])
             self.tensors[name].copy_(held)
 
-    def state(self) -> dict[str, object]:
+    def state(self) -> AverageState:
         return {"updates": self.updates, "tensors": self.tensors}
 
     @torch.no_grad()
-    def load(self, state: dict[str, object]) -> None:
-        tensors = state["tensors"]
-        assert isinstance(tensors, dict)
-        assert isinstance(state["updates"], int)
+    def load(self, state: AverageState) -> None:
         self.updates = state["updates"]
         for name, tensor in self.tensors.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(state["tensors"][name])

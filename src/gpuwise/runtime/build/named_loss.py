@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ TOTAL = "loss"
 LossParts = dict[str, Tensor]
 
 
-def separated(result: Any, *, what: str = "loss") -> tuple[Tensor, LossParts]:
+def separated(result: object, *, what: str = "loss") -> tuple[Tensor, LossParts]:
     """The number to minimise, and the named parts beside it, detached.
 
     Arguments:
@@ -61,7 +60,7 @@ def mean_parts(of_micro_batches: Sequence[LossParts]) -> LossParts:
     return {name: torch.stack([parts[name] for parts in of_micro_batches]).mean(0) for name in names}
 
 
-def _check_number(value: Any, what: str) -> None:
+def _check_number(value: object, what: str) -> None:
     if isinstance(value, int | float):
         return
     if not isinstance(value, Tensor) or value.numel() != 1:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,13 +94,13 @@ class StreamedBlocks:
         for parameter in self._of[block]:
             parameter.untyped_storage().resize_(0)
 
-    def _after_forward(self, block: nn.Module, args: Any, output: Any) -> None:
+    def _after_forward(self, block: nn.Module, args: object, output: object) -> None:
         for leaf in tree_leaves(output):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 leaf.register_hook(lambda gradient: self.bring(block))
         self.leave()
 
-    def _give_copies(self, model: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    def _give_copies(self, model: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
         """A state dict holds the host's copies of what is not on the device."""
         for name, parameter in model.named_parameters(remove_duplicate=False):
             if not self.stays(parameter) and prefix + name in state:
@@ -133,7 +132,7 @@ class HostOptimizer(CombinedOptimizer):
             torch.cuda.synchronize(device)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
         self.arrive()
         if self._streamed is not None:
             self._streamed.leave()  # it would be there with its old values

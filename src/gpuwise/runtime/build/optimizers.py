@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import nn
@@ -56,12 +55,16 @@ def make_optimizer(
         return _muon(parameters, {id(p) for p in hidden}, learning_rate)
     if choice in ("adamw-8bit", "adamw-4bit"):
         require("torchao", purpose=f"hold the state of {choice}")
-        low_bit: Any = import_module("torchao.optim")
-        return (low_bit.AdamW8bit if choice == "adamw-8bit" else low_bit.AdamW4bit)(parameters, lr=learning_rate)
-    run_in: dict[str, Any] = {"foreach": kernels == "foreach", "fused": kernels == "fused"}
+        low_bit = import_module("torchao.optim")
+        make = low_bit.AdamW8bit if choice == "adamw-8bit" else low_bit.AdamW4bit
+        optimizer: Optimizer = make(parameters, lr=learning_rate)
+        return optimizer
+    foreach, fused = kernels == "foreach", kernels == "fused"
     if choice in ("sgd", "momentum"):
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if choice == "momentum" else 0.0, **run_in)
-    return (torch.optim.Adam if choice == "adam" else torch.optim.AdamW)(parameters, lr=learning_rate, **run_in)
+        momentum = 0.9 if choice == "momentum" else 0.0
+        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, foreach=foreach, fused=fused)
+    adam = torch.optim.Adam if choice == "adam" else torch.optim.AdamW
+    return adam(parameters, lr=learning_rate, foreach=foreach, fused=fused)
 
 
 def check_fused_sgd(optimizer: Optimizer, *, scaled: bool) -> None:
@@ -126,11 +129,11 @@ class CombinedOptimizer(Optimizer):
         super().__init__([group for part in self.parts for group in part.param_groups], {})
         self._share()
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
         for part in self.parts:
             part.step()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         super().load_state_dict(state_dict)
         self._share()
 
@@ -154,7 +157,7 @@ class InBackward(CombinedOptimizer):
         for parameter, part in zip(parameters, self.parts, strict=True):
             parameter.register_post_accumulate_grad_hook(partial(self._update, part))
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
         pass
 
     def _update(self, part: Optimizer, parameter: torch.Tensor) -> None:

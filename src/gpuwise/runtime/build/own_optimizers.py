@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuwise.errors import GpuwiseError, JobError
@@ -32,11 +32,11 @@ class NamedOptimizers:
         return [group for part in self.parts.values() for group in part.param_groups]
 
     @property
-    def state(self) -> dict[Any, Any]:
+    def state(self) -> dict[tuple[str, Tensor], dict[str, object]]:
         """Of each parameter in each optimizer: a parameter may be in several."""
         return {(name, p): state for name, part in self.parts.items() for p, state in part.state.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ class StepContext:
         # What the evaluations of a closure run in; a recording tells them from the optimizer's own work.
         self.evaluation: Callable[[], AbstractContextManager[object]] = nullcontext
 
-    def backward(self, loss: Tensor, **arguments: Any) -> None:
+    def backward(self, loss: Tensor, **arguments: object) -> None:
         """Adds the gradients of a loss, scaled where fp16 needs it. arguments: of torch.Tensor.backward (retain_graph, say)."""
         check_trains(loss)
         with self._outside_autocast():
@@ -160,11 +159,11 @@ class OwnStep:
 
     def __init__(self, job: Job, context: StepContext, strategy: Strategy):
         self.context = context
-        self._step: Callable[[StepContext, Any], Any] = job.step if job.step is not None else _by_closure(job)
+        self._step: Callable[[StepContext, object], object] = job.step if job.step is not None else _by_closure(job)
         self._precision = strategy.precision
         self.parts: LossParts = {}
 
-    def take(self, batch: Any) -> Tensor:
+    def take(self, batch: object) -> Tensor:
         """All of it on one batch. Returns the loss, detached."""
         with autocast(self._precision, self.context.device.type):
             result = self._step(self.context, batch)
@@ -178,13 +177,13 @@ class OwnStep:
         return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in updated]
 
 
-def _by_closure(job: Job) -> Callable[[StepContext, Any], Any]:
+def _by_closure(job: Job) -> Callable[[StepContext, object], object]:
     """The step of a job whose optimizer evaluates the loss itself."""
     assert job.loss is not None
     compute = job.loss
 
-    def step(context: StepContext, batch: Any) -> Any:
-        first: list[Any] = []
+    def step(context: StepContext, batch: object) -> object:
+        first: list[object] = []
 
         def closure() -> Tensor:
             context.zero_grad()

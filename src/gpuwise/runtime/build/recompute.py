@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, checkpoint, create_selective_checkpoint_contexts
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.job.blocks import repeated_blocks
@@ -40,18 +40,18 @@ def apply_recompute(model: nn.Module, recompute: str) -> None:
             f"{type(model).__name__} has no repeated blocks for recompute={recompute!r} to act on.",
             ["use --recompute none", "group the layers in a torch.nn.ModuleList or Sequential"],
         )
-    options: dict[str, Any] = {"use_reentrant": False}
+    run = partial(checkpoint, use_reentrant=False)
     if recompute == "selective":
-        options["context_fn"] = _keep_some
+        run = partial(run, context_fn=_keep_some)
     for block in blocks:
-        block.forward = partial(checkpoint, block.forward, **options)  # keeps names of parameters as they are
+        block.forward = partial(run, block.forward)  # keeps names of parameters as they are
 
 
-def _keep_some() -> Any:
+def _keep_some() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
     """The contexts of one block's forward and of its recomputation, which meet the same products in the same order."""
     met = {False: 0, True: 0}
 
-    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def policy(context: SelectiveCheckpointContext, operation: object, *args: object, **kwargs: object) -> CheckpointPolicy:
         kept = operation in _ATTENTION
         if operation in _PRODUCTS:
             met[context.is_recompute] += 1

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint.files import Files
@@ -46,7 +46,7 @@ class Checkpoint:
         return manifest
 
     @property
-    def meta(self) -> Mapping[str, Any]:
+    def meta(self) -> Mapping[str, object]:
         """What the caller gave with the state."""
         return self.manifest.meta
 
@@ -72,7 +72,7 @@ class Checkpoint:
             raise FileFormatError(f"{MANIFEST} does not list {STATE}")
         self._verified = True
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> dict[str, object]:
         """The state, its tensors on the CPU. Verifies it first, unless that was done. Raises FileFormatError."""
         try:
             if not self._verified:
@@ -83,13 +83,15 @@ class Checkpoint:
                 for name in self.manifest.files
                 if name.endswith(_SUFFIX)
             }
-            return unpack(structure, tensors)
+            return unpack(cast(Mapping[str, object], structure), tensors)  # which checks it
         except FileFormatError as error:
             what = error.what.rstrip(".")
             raise FileFormatError(f"the checkpoint {self.path} is damaged: {what}.", error.ways_out) from error
 
 
-def write_checkpoint(files: Files, folder: Path, packed: Packed, *, step: int, meta: Mapping[str, Any], best: bool) -> Manifest:
+def write_checkpoint(
+    files: Files, folder: Path, packed: Packed, *, step: int, meta: Mapping[str, object], best: bool
+) -> Manifest:
     """Fills a new folder, all of it on the disk when this returns; the manifest comes last.
 
     Raises OSError, leaving what was written, and InputError for a meta that is not JSON or plain values that are too large.

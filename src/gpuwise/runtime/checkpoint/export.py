@@ -20,7 +20,7 @@ from gpuwise.runtime.checkpoint.tensors_file import write_tensors
 WEIGHTS = "model.safetensors"  # the name transformers and timm look for
 
 
-def plain_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
+def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict under the names its model has unwrapped."""
     return {plain_name(name): tensor for name, tensor in weights.items()}
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from gpuwise.errors import InputError, UnsupportedError
 
@@ -125,7 +124,7 @@ class RunLock:
                 os.unlink(aside)
         raise self._taken(_read(marker))
 
-    def _taken(self, holder: dict[str, Any]) -> InputError:
+    def _taken(self, holder: dict[str, object]) -> InputError:
         who, stop = "another run", "wait until that run ends, or stop it"
         if {"pid", "host", "started"} <= holder.keys():
             pid, host = holder["pid"], holder["host"]
@@ -161,7 +160,7 @@ def _about_this_process() -> bytes:
     return json.dumps(about).encode()
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     try:
         with open(path, "rb") as file:
             holder = json.loads(file.read(10_000))
@@ -170,7 +169,7 @@ def _read(path: Path) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
-def _is_gone(holder: dict[str, Any]) -> bool:
+def _is_gone(holder: dict[str, object]) -> bool:
     """Whether the process was one of this host, and is no more."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int) or not 0 < pid < 2**31:

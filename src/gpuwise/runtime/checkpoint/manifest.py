@@ -39,7 +39,7 @@ class Manifest:
     step: int
     files: Mapping[str, Digest]
     best: bool
-    meta: Mapping[str, Any]
+    meta: Mapping[str, object]
     gpuwise: str = __version__
 
     @property
@@ -56,7 +56,7 @@ class Manifest:
     def from_json(cls, data: bytes) -> Manifest:
         """Raises FileFormatError when it is damaged, NewerFormatError when it is whole and of a newer version."""
         try:
-            outer = load_json(data, name=MANIFEST, parse=parse_json)
+            outer: Any = load_json(data, name=MANIFEST, parse=parse_json)
             content = outer["content"]
             if outer["checksum"] != _checksum(content) or content["format"] != FORMAT or data != dump_json(outer):
                 raise FileFormatError(f"the checksum of {MANIFEST} is wrong")
@@ -71,12 +71,12 @@ class Manifest:
             raise FileFormatError(f"{MANIFEST} makes no sense ({type(error).__name__}: {error})") from error
 
 
-def dump_json(value: Any) -> bytes:
+def dump_json(value: object) -> bytes:
     """ASCII, so that any text survives. Raises TypeError or ValueError for what JSON cannot hold."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
-def state_json(structure: Mapping[str, Any]) -> bytes:
+def state_json(structure: Mapping[str, object]) -> bytes:
     """The plain values of a state. Raises InputError where they are too many, or a number is too long for JSON."""
     try:
         found = dump_json(structure)
@@ -90,7 +90,7 @@ def state_json(structure: Mapping[str, Any]) -> bytes:
     return found
 
 
-def check_meta(meta: Mapping[str, Any]) -> None:
+def check_meta(meta: Mapping[str, object]) -> None:
     """Raises InputError for a meta that is not JSON."""
     try:
         dump_json(meta)
@@ -98,7 +98,7 @@ def check_meta(meta: Mapping[str, Any]) -> None:
         raise InputError(f"the meta of a checkpoint must be JSON: {error}.") from error
 
 
-def load_json(data: bytes, *, name: str, parse: Callable[[bytes], Any] = json.loads) -> Any:
+def load_json(data: bytes, *, name: str, parse: Callable[[bytes], object] = json.loads) -> object:
     """The value in a file's contents, read by `parse`. Raises FileFormatError."""
     try:
         return parse(data)
@@ -120,7 +120,7 @@ def read_ordinary(path: Path, *, max_bytes: int) -> bytes:
     return data
 
 
-def _checksum(content: Any) -> str:
+def _checksum(content: object) -> str:
     return hashlib.sha256(json.dumps(content, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -135,8 +135,8 @@ def _name(name: str) -> str:
     return name
 
 
-def _digest(value: Mapping[str, Any]) -> Digest:
+def _digest(value: Mapping[str, object]) -> Digest:
     nbytes, sha256 = value["nbytes"], value["sha256"]
-    if type(nbytes) is not int or nbytes < 0 or not _SHA256.fullmatch(sha256):
+    if type(nbytes) is not int or nbytes < 0 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise ValueError("no size and checksum")
     return Digest(nbytes, sha256)

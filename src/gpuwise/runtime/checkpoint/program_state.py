@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import torch
@@ -11,13 +11,39 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
+from gpuwise.runtime.build.ema import AverageState
 from gpuwise.runtime.build.offload import HostOptimizer
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import plain_weights, restore_optimizer, restore_weights
+from gpuwise.runtime.checkpoint.restore import OptimizerState
 
 
-def program_state(program: Program) -> dict[str, Any]:
+class RandomState(TypedDict):
+    """Where the random numbers of PyTorch, on the host and the device, of Python and of NumPy stand."""
+
+    torch: Tensor
+    device: Tensor | None
+    python: tuple[Any, ...]
+    numpy: Any
+
+
+class ProgramState(TypedDict):
+    """All that a program carries from step to step.
+
+    optimizer: of one, or by name of those of the job's own step.
+    average: None where the job keeps none.
+    scaler: of the loss; {} where it is not scaled.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: OptimizerState | dict[str, OptimizerState]
+    average: AverageState | None
+    scaler: dict[str, Any]
+    random: RandomState
+
+
+def program_state(program: Program) -> ProgramState:
     """Parameters and buffers, the optimizer's state, loss scale, averages, and where the random numbers stand.
 
     The tensors are those of the program, not copies.
@@ -25,7 +51,7 @@ def program_state(program: Program) -> dict[str, Any]:
     assert program.optimizer is not None
     return {
         "model": plain_weights(program.model.state_dict()),
-        "optimizer": program.optimizer.state_dict(),
+        "optimizer": cast(OptimizerState, program.optimizer.state_dict()),
         "average": None if program.average is None else program.average.state(),
         "scaler": program.scaler.state_dict(),
         "random": random_state(program.device),
@@ -33,7 +59,7 @@ def program_state(program: Program) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load_program(program: Program, state: dict[str, Any]) -> None:
+def load_program(program: Program, state: ProgramState) -> None:
     """Puts the state back, in place. Raises InputError where it is of another model or optimizer."""
     optimizer = program.optimizer
     assert optimizer is not None
@@ -51,10 +77,13 @@ def load_program(program: Program, state: dict[str, Any]) -> None:
     set_random_state(state["random"], program.device)
 
 
-def _parts(optimizer: Optimizer | NamedOptimizers, saved: Any) -> list[tuple[Optimizer, Any]]:
+def _parts(
+    optimizer: Optimizer | NamedOptimizers, saved: OptimizerState | dict[str, OptimizerState]
+) -> list[tuple[Optimizer, OptimizerState]]:
     """Each optimizer with its saved state. Raises InputError where the job's own have other names than those saved."""
     if not isinstance(optimizer, NamedOptimizers):
-        return [(optimizer, saved)]
+        return [(optimizer, cast(OptimizerState, saved))]
+    saved = cast(dict[str, OptimizerState], saved)
     if set(saved) != set(optimizer.parts):
         raise InputError(
             f"the checkpoint has the optimizers {', '.join(saved)}; the job has {', '.join(optimizer.parts)}.",
@@ -71,8 +100,7 @@ def _as_parameters_lie(optimizer: Optimizer) -> None:
                 state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
-def random_state(device: torch.device) -> dict[str, Any]:
-    """Of PyTorch on the host and the device, of Python and of NumPy."""
+def random_state(device: torch.device) -> RandomState:
     return {
         "torch": torch.get_rng_state(),
         "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -81,7 +109,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     }
 
 
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+def set_random_state(state: RandomState, device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["device"] is not None:
         torch.cuda.set_rng_state(state["device"], device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,19 @@ from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.build.names import plain_name
+
+
+class OptimizerState(TypedDict):
+    """What an optimizer's `state_dict` gives: the state of each parameter by its number, and the groups that number them."""
+
+    state: dict[int, dict[str, object]]
+    param_groups: list[ParameterGroup]
+
+
+class ParameterGroup(TypedDict):
+    """The part of a group that is read here: numbers of its parameters."""
+
+    params: list[int]
 
 
 @torch.no_grad()
@@ -36,7 +49,7 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
             tensor.copy_(weights[name])
 
 
-def restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+def restore_optimizer(optimizer: Optimizer, saved: OptimizerState) -> None:
     """`load_state_dict`, but the state keeps the dtype it was saved in: PyTorch turns it into that of the parameters.
 
     Raises InputError for the state of another optimizer.
@@ -52,7 +65,7 @@ def restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     for number, parameter in zip(numbers, parameters, strict=True):
         for name, value in saved["state"].get(number, {}).items():
             live = optimizer.state[parameter][name]
-            if isinstance(live, Tensor) and live.dtype != value.dtype:
+            if isinstance(live, Tensor) and isinstance(value, Tensor) and live.dtype != value.dtype:
                 optimizer.state[parameter][name] = value.to(live.device)
 
 
@@ -71,7 +84,7 @@ def _more(names: list[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

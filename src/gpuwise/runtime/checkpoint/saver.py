@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.runtime.checkpoint.snapshot import Snapshot
@@ -62,7 +61,9 @@ class Saver:
         self._outcomes: deque[Outcome] = deque()
         store.remove_leftovers()
 
-    def begin(self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None, best: bool = False) -> None:
+    def begin(
+        self, step: int, state: Mapping[str, object], *, meta: Mapping[str, object] | None = None, best: bool = False
+    ) -> None:
         """Copies the state and has it written.
 
         Waits first for a checkpoint that is still being written. Where the host's memory is too small for a copy, it
@@ -85,7 +86,7 @@ class Saver:
         self._thread.start()
 
     def save_now(
-        self, step: int, state: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None, best: bool = False
+        self, step: int, state: Mapping[str, object], *, meta: Mapping[str, object] | None = None, best: bool = False
     ) -> Outcome:
         """Writes the run's last checkpoint and returns when it is there, or is not. What was still being written is waited for.
 
@@ -120,11 +121,11 @@ class Saver:
             lack = f"{self.store.folder} cannot be used: {error.strerror}"
         return None if lack is None else SaveFailure(step, self._sentence(step, lack))
 
-    def _write_copy(self, packed: Packed, step: int, meta: Mapping[str, Any] | None, best: bool, held_up_s: float) -> None:
+    def _write_copy(self, packed: Packed, step: int, meta: Mapping[str, object] | None, best: bool, held_up_s: float) -> None:
         outcome = self._write(packed, step, meta, best)
         self._outcomes.append(replace(outcome, held_up_s=held_up_s + outcome.held_up_s))
 
-    def _write(self, packed: Packed, step: int, meta: Mapping[str, Any] | None, best: bool) -> Outcome:
+    def _write(self, packed: Packed, step: int, meta: Mapping[str, object] | None, best: bool) -> Outcome:
         """Its held_up_s is what the device spent on copies; the caller adds its own."""
         start_s, start_cpu_s, device_s = time.perf_counter(), time.thread_time(), 0.0
         try:

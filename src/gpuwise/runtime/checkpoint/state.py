@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpuwise.errors import FileFormatError, InputError
-from gpuwise.runtime.checkpoint.tensors import from_file, is_wrapped, pack_tensor, unwrapped, wrapped
+from gpuwise.runtime.checkpoint.tensors import Layout, from_file, is_wrapped, pack_tensor, unwrapped, wrapped
 
 MAX_DEPTH = 100  # of a tree: JSON is read recursively, so something must end before Python's stack does
 PART_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # of a file, on case-insensitive filesystems too
@@ -34,7 +35,7 @@ class Packed:
     """A state taken apart. structure: JSON, by part; tensors: by part and name, on their devices and as they are laid out
     there, those that share memory once."""
 
-    structure: dict[str, Any]
+    structure: dict[str, object]
     tensors: Tensors
 
     @property
@@ -42,7 +43,7 @@ class Packed:
         return sum(tensor.nbytes for part in self.tensors.values() for tensor in part.values())
 
 
-def pack(state: Mapping[str, Any]) -> Packed:
+def pack(state: Mapping[str, object]) -> Packed:
     """Takes a state apart; its keys name the parts, which become files. Copies no tensor.
 
     Raises InputError for what cannot be saved (an object of another kind, a sparse tensor), with its place in the tree.
@@ -56,7 +57,7 @@ def pack(state: Mapping[str, Any]) -> Packed:
     return Packed(structure, {part: tensors for part, tensors in packer.tensors.items() if tensors})
 
 
-def unpack(structure: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+def unpack(structure: Mapping[str, object], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, object]:
     """What `pack` was given, its tensors on the CPU. Tensors that shared memory are one tensor again.
 
     Raises FileFormatError for a structure that `pack` did not make.
@@ -71,15 +72,15 @@ def unpack(structure: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tens
 @dataclass
 class _Packer:
     tensors: Tensors = field(default_factory=dict)
-    _kept: dict[tuple[Any, ...], Any] = field(default_factory=dict)  # what lies where -> how it was written down
+    _kept: dict[tuple[object, ...], object] = field(default_factory=dict)  # what lies where -> how it was written down
     _part: str = ""
 
-    def part(self, name: str, tree: Any) -> Any:
+    def part(self, name: str, tree: object) -> object:
         self._part = name
         self.tensors[name] = {}
         return self.value(tree, ())
 
-    def value(self, value: Any, path: tuple[str, ...]) -> Any:
+    def value(self, value: object, path: tuple[str, ...]) -> object:
         if len(path) > MAX_DEPTH:
             raise InputError(f"the state of {self._part} is nested more than {MAX_DEPTH} deep, or contains itself.")
         if value is None or isinstance(value, bool):
@@ -108,7 +109,7 @@ class _Packer:
             ["keep numbers, text, tensors, lists and dicts in the state"],
         )
 
-    def _dict(self, value: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
+    def _dict(self, value: Mapping[object, object], path: tuple[str, ...]) -> object:
         for key in value:
             if not isinstance(key, str | int):
                 raise InputError(f"{self._place(path)} has a key of type {type(key).__name__}; only str and int can be saved.")
@@ -117,7 +118,7 @@ class _Packer:
             return items
         return {"$dict": [[key, item] for key, item in items.items()]}
 
-    def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> Any:
+    def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> object:
         if is_wrapped(tensor):
             kind, inner, attributes = unwrapped(tensor, self._place(path))
             return {
@@ -138,7 +139,7 @@ class _Packer:
             self._kept[place] = reference
         return reference
 
-    def _array(self, array: np.ndarray[Any, Any], path: tuple[str, ...]) -> Any:
+    def _array(self, array: NDArray[np.generic], path: tuple[str, ...]) -> object:
         data = array.tobytes()
         name = self._name(path)
         self.tensors[self._part][name] = (
@@ -146,7 +147,7 @@ class _Packer:
         )
         return {"$array": [self._part, name, self._dtype(array.dtype, path), list(array.shape)]}
 
-    def _dtype(self, dtype: np.dtype[Any], path: tuple[str, ...]) -> str:
+    def _dtype(self, dtype: np.dtype[np.generic], path: tuple[str, ...]) -> str:
         if not _ARRAY_DTYPE.fullmatch(dtype.str):
             raise InputError(f"{self._place(path)} holds NumPy values of type {dtype}; only numbers can be saved.")
         return dtype.str
@@ -169,7 +170,7 @@ class _Unpacker:
         self._tensors = tensors
         self._made: dict[tuple[str, str], Tensor] = {}
 
-    def value(self, value: Any, depth: int) -> Any:
+    def value(self, value: object, depth: int) -> object:
         if depth > MAX_DEPTH + 1:
             raise FileFormatError(f"the structure of the state is nested more than {MAX_DEPTH} deep.")
         if isinstance(value, list):
@@ -182,22 +183,27 @@ class _Unpacker:
                 return _KINDS[kind](self, content, depth + 1)
         return {key: self.value(item, depth + 1) for key, item in value.items()}
 
-    def tensor(self, part: str, name: str, how: Mapping[str, Any] | None = None) -> Tensor:
+    def tensor(self, part: str, name: str, how: Layout | None = None) -> Tensor:
         place = (part, name)
         if place not in self._made:
             self._made[place] = from_file(self._tensors[part][name], how or {}, _DTYPES)
         return self._made[place]
 
-    def array(self, part: str, name: str, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    def _tensor(self, value: object, depth: int) -> Tensor:
+        tensor = self.value(value, depth)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def array(self, part: str, name: str, dtype: str, shape: list[int]) -> NDArray[np.generic]:
         data = self._tensors[part][name].numpy()
         return np.frombuffer(data.tobytes(), dtype=_numbers(dtype)).reshape(shape).copy()
 
     def wrapped(self, content: Any, depth: int) -> Tensor:
         kind, inner, attributes = content
-        return wrapped(kind, {name: self.value(item, depth) for name, item in inner.items()}, self.value(attributes, depth))
+        return wrapped(kind, {name: self._tensor(item, depth) for name, item in inner.items()}, self.value(attributes, depth))
 
 
-_KINDS: dict[str, Callable[[_Unpacker, Any, int], Any]] = {
+_KINDS: dict[str, Callable[[_Unpacker, Any, int], object]] = {
     "$tuple": lambda unpacker, items, depth: tuple(unpacker.value(item, depth) for item in items),
     "$dict": lambda unpacker, items, depth: {_key(key): unpacker.value(item, depth) for key, item in items},
     "$float": lambda unpacker, text, depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[text],
@@ -210,13 +216,13 @@ _KINDS: dict[str, Callable[[_Unpacker, Any, int], Any]] = {
 }
 
 
-def _numbers(dtype: str) -> np.dtype[Any]:
+def _numbers(dtype: str) -> np.dtype[np.generic]:
     if not _ARRAY_DTYPE.fullmatch(dtype):
         raise ValueError(f"no type of numbers: {dtype!r}")
     return np.dtype(dtype)
 
 
-def _key(key: Any) -> str | int:
+def _key(key: object) -> str | int:
     if not isinstance(key, str | int):
         raise TypeError(f"no key: {key!r}")
     return key

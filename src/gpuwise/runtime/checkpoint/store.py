@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint, own_names, remove_folder, write_checkpoint
@@ -63,7 +62,7 @@ class CheckpointStore:
         """The newest whole one of those saved as the best, verified, or None. Raises FileFormatError as `latest`."""
         return self._whole([checkpoint for checkpoint in self.all() if _is_best(checkpoint)])
 
-    def write(self, packed: Packed, *, step: int, meta: Mapping[str, Any] | None = None, best: bool = False) -> Checkpoint:
+    def write(self, packed: Packed, *, step: int, meta: Mapping[str, object] | None = None, best: bool = False) -> Checkpoint:
         """Writes a checkpoint, then removes those that are no longer kept. It is there, whole and to stay, when this returns.
 
         Raises OSError, leaving what was there before and nothing of this one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -37,10 +37,22 @@ _WRAPPED = {
     "OptimStateFp8": "torchao.optim.subclass_fp8",
 }
 
-__all__ = ["NATIVE", "bytes_of", "dense_order", "from_file", "is_wrapped", "pack_tensor", "unwrapped", "wrapped"]
+__all__ = ["NATIVE", "Layout", "bytes_of", "dense_order", "from_file", "is_wrapped", "pack_tensor", "unwrapped", "wrapped"]
 
 
-def pack_tensor(tensor: Tensor, place: str) -> tuple[Tensor, dict[str, Any]]:
+class Layout(TypedDict, total=False):
+    """What the file of a tensor does not say of it.
+
+    order: of its dims in memory, where that is not theirs.
+    dtype, shape: of one that is written as bytes.
+    """
+
+    order: list[int]
+    dtype: str
+    shape: list[int]
+
+
+def pack_tensor(tensor: Tensor, place: str) -> tuple[Tensor, Layout]:
     """The tensor to write, with the same memory wherever that is possible, and what `from_file` must know to make it again.
 
     Raises UnsupportedError for a tensor without plain memory; `place` is its name for people.
@@ -50,17 +62,17 @@ def pack_tensor(tensor: Tensor, place: str) -> tuple[Tensor, dict[str, Any]]:
         raise UnsupportedError(f"{place} {kind}, which a checkpoint cannot hold.", ["keep a dense tensor in the state"])
     tensor = tensor.detach().as_subclass(Tensor).resolve_conj().resolve_neg()
     order = dense_order(tensor)
-    how: dict[str, Any] = {} if order is None else {"order": order}
+    how: Layout = {} if order is None else {"order": order}
     if tensor.dtype not in NATIVE:
         in_memory_order = tensor if order is None else tensor.permute(order)
-        how.update(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(in_memory_order.shape))
+        how |= {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(in_memory_order.shape)}
         tensor = _flat_bytes(in_memory_order)
     return tensor, how
 
 
-def from_file(tensor: Tensor, how: Mapping[str, Any], dtypes: Mapping[str, torch.dtype]) -> Tensor:
+def from_file(tensor: Tensor, how: Layout, dtypes: Mapping[str, torch.dtype]) -> Tensor:
     """The tensor that `pack_tensor` was given, in memory of its own."""
-    order: list[int] | None = how.get("order")
+    order = how.get("order")
     if "dtype" in how:
         tensor = tensor.clone().view(dtypes[how["dtype"]]).reshape(how["shape"])
     else:
@@ -87,7 +99,7 @@ def _flat_bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def unwrapped(tensor: Tensor, place: str) -> tuple[str, dict[str, Tensor], Any]:
+def unwrapped(tensor: Tensor, place: str) -> tuple[str, dict[str, Tensor], object]:
     """A tensor made of several: its kind, its tensors by name, what else it is made with.
 
     Raises UnsupportedError for a kind that is not known.
@@ -102,7 +114,7 @@ def unwrapped(tensor: Tensor, place: str) -> tuple[str, dict[str, Tensor], Any]:
     return kind, {name: getattr(tensor, name) for name in names}, attributes
 
 
-def wrapped(kind: str, tensors: dict[str, Tensor], attributes: Any) -> Tensor:
+def wrapped(kind: str, tensors: dict[str, Tensor], attributes: object) -> Tensor:
     """Puts together what `unwrapped` took apart. Raises MissingDependencyError without torchao."""
     source = _WRAPPED[kind]
     require("torchao", purpose="load the state of 8- and 4-bit optimizers")

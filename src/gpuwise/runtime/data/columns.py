@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class TensorColumns:
     """
 
     tensors: tuple[torch.Tensor, ...]
-    pack: Callable[[tuple[torch.Tensor, ...]], Any]
+    pack: Callable[[tuple[torch.Tensor, ...]], object]
     chosen: torch.Tensor | None = None
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class TensorColumns:
         rows = rows if self.chosen is None else self.chosen[rows]
         return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
 
-    def example(self) -> Any:
+    def example(self) -> object:
         return self.pack(self.gather(torch.arange(1)))
 
     def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
@@ -48,7 +48,7 @@ class TensorColumns:
         for rows in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk, seed=seed, epoch=epoch, offset=offset):
             yield rows.chunk(self.gather(rows.indices))
 
-    def split(self, gathered: tuple[torch.Tensor, ...], *, micro_batch: int) -> list[Any]:
+    def split(self, gathered: tuple[torch.Tensor, ...], *, micro_batch: int) -> list[object]:
         """The micro-batches of a chunk. They share no memory with each other, and none knows of the others:
         `unsafe_split` gives each a version of its own, so that changing one in place spoils no gradient of another."""
         return [self.pack(parts) for parts in zip(*(torch.unsafe_split(t, micro_batch) for t in gathered), strict=True)]
@@ -57,7 +57,7 @@ class TensorColumns:
         pass
 
 
-def columns_of(data: Any) -> TensorColumns | None:
+def columns_of(data: object) -> TensorColumns | None:
     """Tensors or arrays that hold all samples; None for data that has to be read sample by sample.
 
     Raises JobError for columns of different lengths, or when only some entries of a dict are columns.
@@ -88,18 +88,18 @@ def columns_of(data: Any) -> TensorColumns | None:
     return None
 
 
-def _is_column(value: Any) -> bool:
+def _is_column(value: object) -> bool:
     return hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0
 
 
-def _of_equal_length(named: dict[Any, Any], pack: Callable[[tuple[torch.Tensor, ...]], Any]) -> TensorColumns:
-    lengths = {name: len(column) for name, column in named.items()}
+def _of_equal_length(named: Mapping[object, object], pack: Callable[[tuple[torch.Tensor, ...]], object]) -> TensorColumns:
+    lengths = {name: len(cast(Sized, column)) for name, column in named.items()}
     if len(set(lengths.values())) > 1:
         raise JobError(f"columns of the job's data differ in length: {lengths}.", ["give each sample a row in each"])
     return TensorColumns(tuple(_tensor(name, column) for name, column in named.items()), pack)
 
 
-def _tensor(name: Any, column: Any) -> torch.Tensor:
+def _tensor(name: object, column: object) -> torch.Tensor:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*not writable.*")  # rows are copied out, never written to

@@ -11,12 +11,12 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import torch
 
-_random: Any = np.random  # numpy's type hints leave out the exchange of generators
+_random: ModuleType = np.random  # numpy's type hints leave out the exchange of generators
 _MT19937_BYTES = 624 * 4 + 4  # numpy's mt19937_state: the key and the place in it
 
 

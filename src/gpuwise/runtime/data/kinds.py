@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import NoneType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
@@ -17,7 +18,7 @@ from gpuwise.runtime.data.samples import OWN_COLLATE, Collate, leaves
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-def unwrapped(data: Any) -> tuple[Any, Collate, DataLoader[Any] | None]:
+def unwrapped(data: object) -> tuple[object, Collate, DataLoader[object] | None]:
     """The data set of the job's data, how its samples become a batch, and the DataLoader they came in."""
     loader = data if isinstance(data, DataLoader) else None
     data = data if loader is None else loader.dataset
@@ -27,7 +28,7 @@ def unwrapped(data: Any) -> tuple[Any, Collate, DataLoader[Any] | None]:
     return data, collate, loader
 
 
-def is_stream(data: Any) -> bool:
+def is_stream(data: object) -> TypeGuard[Iterable[object]]:
     """True for an iterable, False for a map-style data set. Raises JobError for what is neither."""
     if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return False
@@ -39,7 +40,7 @@ def is_stream(data: Any) -> bool:
     )
 
 
-def loader_notes(loader: DataLoader[Any]) -> list[str]:
+def loader_notes(loader: DataLoader[object]) -> list[str]:
     """What of a DataLoader is not taken."""
     notes = ["data is a DataLoader: its dataset is taken; the batch size is the strategy's."]
     kind = type(loader.sampler)
@@ -51,7 +52,7 @@ def loader_notes(loader: DataLoader[Any]) -> list[str]:
     return notes
 
 
-def differences(job: Job, batch: Any) -> list[str]:
+def differences(job: Job, batch: object) -> list[str]:
     """One note when samples of the data are not shaped like the example batch, which forecasts are made from.
 
     Raises JobError when they hold no tensors.
@@ -74,7 +75,7 @@ def differences(job: Job, batch: Any) -> list[str]:
     ]
 
 
-def refuse_batches(job: Job, sample: Any) -> None:
+def refuse_batches(job: Job, sample: object) -> None:
     """Raises JobError when what a stream gives are batches, not samples: every part has one dimension too many."""
     if job.samples_in is not None:
         return
@@ -98,7 +99,7 @@ def _example(job: Job) -> Shapes:
         return _shapes(job.batch(1))
 
 
-def _shapes(batch: Any) -> Shapes:
+def _shapes(batch: object) -> Shapes:
     """Of each tensor what one sample has of it."""
     return {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in named_tensors(batch)}
 
@@ -114,7 +115,7 @@ def _described(tensor: tuple[tuple[int, ...], torch.dtype] | None) -> str:
     return f"[{sizes}] {str(tensor[1]).removeprefix('torch.')} a sample"
 
 
-def _in_torch_format(data: Any) -> Any:
+def _in_torch_format(data: Any) -> object:
     """A Hugging Face data set that gives tensors. As Python lists its samples would be taken apart by collating."""
     if not hasattr(data, "with_format"):
         return data

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sized
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -15,7 +16,7 @@ from gpuwise.job import Job
 from gpuwise.runtime.data.columns import TensorColumns, columns_of
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, refuse_batches, unwrapped
-from gpuwise.runtime.data.samples import Collate, Samples
+from gpuwise.runtime.data.samples import Collate, MapStyle, Samples
 from gpuwise.runtime.data.streams import Stream
 from gpuwise.runtime.data.synthetic import Synthetic
 from gpuwise.strategy import HostSettings, Strategy
@@ -56,7 +57,8 @@ class DataOpener:
             return self._stream(data, collate, loader)
         workers = self._workers(loader)
         self._note_unused(workers)
-        return self._checked(Samples(data, collate, workers=workers, ahead=self._ahead_of_each(workers, loader), loader=loader))
+        rows = cast(MapStyle, data)
+        return self._checked(Samples(rows, collate, workers=workers, ahead=self._ahead_of_each(workers, loader), loader=loader))
 
     def epoch_ended(self, epoch: int, count: int) -> None:
         """Of an iterable: compares how many samples came with what is needed, and with what was promised."""
@@ -76,19 +78,19 @@ class DataOpener:
             self.notes.append(f"{left_over} of {count:,} samples are left over each epoch.")
         return source
 
-    def _stream(self, data: Any, collate: Collate, loader: DataLoader[Any] | None) -> Stream:
+    def _stream(self, data: Iterable[object], collate: Collate, loader: DataLoader[object] | None) -> Stream:
         workers = 0 if loader is None else self._workers(loader)
         self._note_unused(workers)
         if self.samples is None and hasattr(data, "__len__"):
             with suppress(TypeError):  # some have a length only where their parts have one
-                self.samples = len(data)
+                self.samples = len(cast(Sized, data))
         first = [(data, loader)]  # an iterator can be used once
 
-        def opened(seed: int, epoch: int) -> tuple[Any, DataLoader[Any] | None]:
+        def opened(seed: int, epoch: int) -> tuple[Iterable[object], DataLoader[object] | None]:
             if (seed, epoch) == (self.seed, 0) and first:
                 return first.pop()
             data, _, loader = unwrapped(self._data(seed, epoch=epoch))
-            return data, loader
+            return cast(Iterable[object], data), loader
 
         return Stream(
             opened,
@@ -101,19 +103,19 @@ class DataOpener:
             ended=self.epoch_ended,
         )
 
-    def _data(self, seed: int, *, epoch: int) -> Any:
+    def _data(self, seed: int, *, epoch: int) -> object:
         assert self.job.data is not None
         with draws_of(seed, epoch, _OPENING):
             return self.job.data()
 
-    def _workers(self, loader: DataLoader[Any] | None) -> int:
+    def _workers(self, loader: DataLoader[object] | None) -> int:
         """Processes to read with: what the settings say, else the job's loader; one where reading ahead needs it."""
         if self.host.loader_workers is not None:
             return self.host.loader_workers
         workers = 0 if loader is None else loader.num_workers
         return workers or (1 if self.host.prefetch and not self.on_gpu else 0)
 
-    def _ahead_of_each(self, workers: int, loader: DataLoader[Any] | None) -> int:
+    def _ahead_of_each(self, workers: int, loader: DataLoader[object] | None) -> int:
         if self.host.prefetch is None:
             return getattr(loader, "prefetch_factor", None) or READ_AHEAD
         return max(1, math.ceil(self.host.prefetch / max(1, workers)))

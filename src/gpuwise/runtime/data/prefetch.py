@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol, TypeVar
 
 import torch
 
 from gpuwise.job.batches import map_tensors
+from gpuwise.job.job import Batch
 from gpuwise.runtime.data.order import Chunk
+
+Started = TypeVar("Started")
+
+
+class Copies(Protocol[Started]):
+    """Copies of batches that go on beside the work of the device: `start` begins one, `finish` gives its result."""
+
+    def start(self, batch: Batch) -> Started: ...
+
+    def finish(self, started: Started) -> Batch: ...
 
 
 class CudaCopies:
@@ -22,11 +33,11 @@ class CudaCopies:
         self.device, self.pinned = device, pinned
         self._stream = torch.cuda.Stream(device)
 
-    def start(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
+    def start(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
         with torch.cuda.stream(self._stream):
             return map_tensors(batch, self._copy), self._stream.record_event()
 
-    def finish(self, started: tuple[Any, torch.cuda.Event]) -> Any:
+    def finish(self, started: tuple[Batch, torch.cuda.Event]) -> Batch:
         """The batch on the device. What is launched from now on waits for the copy; nothing else does."""
         batch, copied = started
         current = torch.cuda.current_stream(self.device)
@@ -44,13 +55,13 @@ class CudaCopies:
         return tensor.to(self.device, non_blocking=True)
 
 
-def ahead(chunks: Iterator[Chunk], copies: Any, *, micro_batches: int) -> Iterator[Chunk]:
+def ahead(chunks: Iterator[Chunk], copies: Copies[Started], *, micro_batches: int) -> Iterator[Chunk]:
     """The same chunks on the device, with at least so many micro-batches on their way when one is handed out.
 
-    copies: `start` begins a copy, `finish` gives its result (`CudaCopies`). What reading raises is raised in its turn,
+    What reading raises is raised in its turn,
     after all that was read before it.
     """
-    waiting: deque[tuple[Chunk, Any]] = deque()
+    waiting: deque[tuple[Chunk, Started]] = deque()
     held, failure = 0, None
     while True:
         while failure is None and (not waiting or held - waiting[0][0].micro_batches < micro_batches):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numbers
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from gpuwise.errors import JobError
 from gpuwise.job.job import Batch
@@ -17,12 +17,20 @@ from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.order import Chunk, Rows, chunks
 from gpuwise.runtime.data.workers import Workers
 
-Collate = Callable[[list[Any]], Any]
+Collate = Callable[[list[object]], object]
 Index: TypeAlias = tuple[int, int, int, list[int]]  # seed, epoch, first sample, and rows of a micro-batch
 # What default_collate makes batches of; it leaves text and bytes as they are.
 _LEAVES = (torch.Tensor, np.ndarray, np.generic, numbers.Number, str, bytes)
 
 OWN_COLLATE = "a collate function of your own: data=lambda: DataLoader(dataset, collate_fn=...)"
+
+
+class MapStyle(Protocol):
+    """A map-style data set."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: Any, /) -> object: ...
 
 
 class Reader:
@@ -31,7 +39,7 @@ class Reader:
     As a data set its samples are micro-batches.
     """
 
-    def __init__(self, data: Any, collate: Collate):
+    def __init__(self, data: MapStyle, collate: Collate):
         self.data, self.collate = data, collate
 
     def __getitem__(self, index: Index) -> Batch:
@@ -39,7 +47,7 @@ class Reader:
         with draws_of(seed, epoch, start):
             return collated(self._samples(rows), self.collate)
 
-    def _samples(self, rows: list[int]) -> list[Any]:
+    def _samples(self, rows: list[int]) -> list[object]:
         many = getattr(self.data, "__getitems__", None)  # PyTorch's protocol for data that reads many samples at once
         if many is not None:
             return many(rows)
@@ -61,14 +69,16 @@ class Samples:
     workers: processes that read it, 0 for this one; ahead: micro-batches each of them reads ahead.
     """
 
-    def __init__(self, data: Any, collate: Collate, *, workers: int = 0, ahead: int = 2, loader: Any = None):
+    def __init__(
+        self, data: MapStyle, collate: Collate, *, workers: int = 0, ahead: int = 2, loader: DataLoader[object] | None = None
+    ):
         self.reader, self.workers, self.ahead, self.loader = Reader(data, collate), workers, ahead, loader
         self.processes: Workers | None = None
 
     def __len__(self) -> int:
         return len(self.reader.data)
 
-    def example(self) -> Any:
+    def example(self) -> object:
         return self.reader[0, 0, 0, [0]]
 
     def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
@@ -95,7 +105,7 @@ class Samples:
             self.processes = None
 
 
-def collated(samples: list[Any], collate: Collate) -> Any:
+def collated(samples: list[object], collate: Collate) -> object:
     """One batch of these samples. Raises JobError for samples that make none, saying which part of them and why."""
     try:
         return collate(samples)
@@ -105,7 +115,7 @@ def collated(samples: list[Any], collate: Collate) -> Any:
         raise
 
 
-def _why_not(samples: list[Any]) -> JobError | None:
+def _why_not(samples: list[object]) -> JobError | None:
     first = dict(leaves(samples[0]))
     for name, leaf in first.items():
         if not isinstance(leaf, _LEAVES):
@@ -132,7 +142,7 @@ def _why_not(samples: list[Any]) -> JobError | None:
     return None
 
 
-def leaves(value: Any, name: str = "sample") -> Iterator[tuple[str, Any]]:
+def leaves(value: object, name: str = "sample") -> Iterator[tuple[str, object]]:
     """Everything within nested dicts, lists and tuples with its place, such as ("sample['x'][0]", 3)."""
     if isinstance(value, Mapping):
         for key, part in value.items():

@@ -6,8 +6,8 @@ import copy
 import itertools
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -55,14 +55,14 @@ class Stream:
 
     def __init__(
         self,
-        opened: Callable[[int, int], tuple[Any, DataLoader[Any] | None]],
+        opened: Callable[[int, int], tuple[Iterable[object], DataLoader[object] | None]],
         collate: Collate,
         *,
         workers: int = 0,
         ahead: int = 2,
         marks: bool = False,
         notes: list[str] | None = None,
-        look: Callable[[Any], None] = lambda sample: None,
+        look: Callable[[object], None] = lambda sample: None,
         ended: Callable[[int, int], None] = lambda epoch, samples: None,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -135,9 +135,7 @@ class Stream:
             self._source.close()
             self._source = None
 
-    def _open(
-        self, epoch: int, *, seed: int, micro_batch: int, mark: Mapping[str, Any] | None
-    ) -> _InProcess | _InWorkerProcesses:
+    def _open(self, epoch: int, *, seed: int, micro_batch: int, mark: Mark | None) -> _InProcess | _InWorkerProcesses:
         self.close()
         state = None if mark is None else mark["state"]
         with draws_of(seed, epoch, _OPENING):
@@ -149,10 +147,10 @@ class Stream:
                     self.notes.append("random draws in the workers of a stateful loader begin anew where the run resumed.")
                 self._source = _InWorkerProcesses(loader, self, state, micro_batch, seed=seed_of(seed, epoch, self._offset))
             else:
-                self._source = _InProcess(data, self.collate, state, seed=seed, epoch=epoch)
+                self._source = _InProcess(data, self.collate, cast("StreamState | None", state), seed=seed, epoch=epoch)
         return self._source
 
-    def _look_at(self, sample: Any, *, expected: int | None) -> None:
+    def _look_at(self, sample: object, *, expected: int | None) -> None:
         self.look(sample)
         self.first_sample = _checksum(sample)
         if expected not in (None, self.first_sample):
@@ -175,20 +173,35 @@ class Stream:
         return JobError("the job's data has 0 samples.", ["data with samples in it"])
 
 
+class StreamState(TypedDict):
+    """The state of an iterable that the training's own process reads. of: "iterator" or "data", whose state it is."""
+
+    of: str
+    state: object
+
+
+class Stateful(Protocol):
+    """What continues by its state (torchdata's protocol)."""
+
+    def state_dict(self) -> object: ...
+
+    def load_state_dict(self, state: Any, /) -> object: ...
+
+
 class _InProcess:
     """An iterable that this process reads."""
 
-    def __init__(self, data: Any, collate: Collate, state: Any, *, seed: int, epoch: int):
+    def __init__(self, data: Iterable[object], collate: Collate, state: StreamState | None, *, seed: int, epoch: int):
         self.collate, self.seed, self.epoch = collate, seed, epoch
-        self.first: Any = None
+        self.first: object = None
         self._data = data
         if state is not None and state["of"] == "data":
-            data.load_state_dict(state["state"])
+            cast(Stateful, data).load_state_dict(state["state"])
         self._samples = iter(data)
         if state is not None and state["of"] == "iterator":
-            self._samples.load_state_dict(state["state"])
+            cast(Stateful, self._samples).load_state_dict(state["state"])
 
-    def read(self, offset: int, size: int, *, keep: bool) -> tuple[Any, int]:
+    def read(self, offset: int, size: int, *, keep: bool) -> tuple[object, int]:
         """The next `size` samples as a batch, and how many came; fewer make no batch, nor does what is not kept."""
         with draws_of(self.seed, self.epoch, offset):
             samples = list(itertools.islice(self._samples, size))
@@ -196,9 +209,9 @@ class _InProcess:
                 self.first = samples[0]
             return collated(samples, self.collate) if keep and len(samples) == size else None, len(samples)
 
-    def state(self) -> Any:
+    def state(self) -> StreamState | None:
         for of, part in (("iterator", self._samples), ("data", self._data)):
-            if hasattr(part, "state_dict") and hasattr(part, "load_state_dict") and not _refills(part):
+            if _is_stateful(part) and not _refills(part):
                 return {"of": of, "state": part.state_dict()}
         return None
 
@@ -210,10 +223,10 @@ class _InProcess:
 class _InWorkerProcesses:
     """An iterable that the workers of the job's DataLoader read, which deliver whole micro-batches."""
 
-    def __init__(self, loader: DataLoader[Any], stream: Stream, state: Any, micro_batch: int, *, seed: int):
+    def __init__(self, loader: DataLoader[object], stream: Stream, state: object, micro_batch: int, *, seed: int):
         self.micro_batch = micro_batch
-        self.first: Any = None
-        kind: Any = type(loader) if hasattr(loader, "load_state_dict") else DataLoader
+        self.first: object = None
+        kind: Any = type(loader) if hasattr(loader, "load_state_dict") else DataLoader  # theirs, such as torchdata's
         self._loader = kind(
             loader.dataset,
             batch_size=micro_batch,
@@ -227,7 +240,7 @@ class _InWorkerProcesses:
             self._loader.load_state_dict(state)
         self.batches = Workers(self._loader)
 
-    def read(self, offset: int, size: int, *, keep: bool) -> tuple[Any, int]:
+    def read(self, offset: int, size: int, *, keep: bool) -> tuple[object, int]:
         """See `_InProcess`; here the size is fixed."""
         if size != self.micro_batch:
             raise JobError(
@@ -240,14 +253,18 @@ class _InWorkerProcesses:
             self.first = map_tensors(batch, lambda tensor: tensor[0])
         return batch, 0 if batch is None else size
 
-    def state(self) -> Any:
+    def state(self) -> object:
         return self._loader.state_dict() if hasattr(self._loader, "state_dict") else None
 
     def close(self) -> None:
         self.batches.close()
 
 
-def _refills(data: Any) -> bool:
+def _is_stateful(data: object) -> TypeGuard[Stateful]:
+    return hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+
+
+def _refills(data: object) -> bool:
     """Whether this is a Hugging Face stream with a shuffle buffer, whose state leaves out what the buffer holds."""
     parts = [getattr(data, "_ex_iterable", None)]
     while parts:
@@ -259,7 +276,7 @@ def _refills(data: Any) -> bool:
     return False
 
 
-def _is_plain(tree: Any) -> bool:
+def _is_plain(tree: object) -> bool:
     """Whether a checkpoint can hold this."""
     if isinstance(tree, dict):
         return all(isinstance(key, str | int) and _is_plain(value) for key, value in tree.items())
@@ -268,7 +285,7 @@ def _is_plain(tree: Any) -> bool:
     return isinstance(tree, torch.Tensor | np.ndarray | bytes | str | int | float | bool | None)
 
 
-def _checksum(sample: Any) -> int:
+def _checksum(sample: object) -> int:
     total = 0
     for name, leaf in leaves(sample):
         if isinstance(leaf, torch.Tensor):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job, checked_batch
@@ -48,11 +47,11 @@ class Synthetic:
     def close(self) -> None:
         pass
 
-    def _made(self, micro_batch: int, seed: int, number: int) -> Any:
+    def _made(self, micro_batch: int, seed: int, number: int) -> object:
         with draws_of(seed, number):
             return checked_batch(self.job, micro_batch)
 
 
-def _changes(batch: Any) -> list[int]:
+def _changes(batch: object) -> list[int]:
     """How often each tensor was changed in place."""
     return [tensor._version for _, tensor in named_tensors(batch)]

@@ -1,4 +1,4 @@
-"""Worker processes that read data: PyTorch's own, shielded from signals that are meant for the training.
+"""Worker processes that read data: PyTorch's own, ignoring signals that are meant for the training.
 
 A signal to a whole process group (Ctrl-C, a scheduler's SIGTERM) must not end the workers before the training has
 finished its step and saved. They end with `close`, when the training's process is gone, or by its end at the latest.
@@ -13,14 +13,17 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pickle import PicklingError
-from typing import Any
+from typing import Any, Protocol, TypedDict, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.runtime.build.failure import job_line
@@ -37,15 +40,15 @@ class Workers:
     Raises JobError when a worker dies, when the data cannot be sent to one, or with what the job's code raised there.
     """
 
-    def __init__(self, loader: DataLoader[Any]):
+    def __init__(self, loader: DataLoader[object]):
         self.loader = loader
-        self._batches: Any = _started(loader)
+        self._batches = _started(loader)
         self._processes = list(self._batches._workers)
         self._end = weakref.finalize(self, _kill, self._processes)  # also when Python ends
 
     @classmethod
     def of_samples(
-        cls, reader: Any, indices: Iterable[Any], *, workers: int, ahead: int, loader: DataLoader[Any] | None = None
+        cls, reader: Indexed, indices: Iterable[object], *, workers: int, ahead: int, loader: DataLoader[object] | None = None
     ) -> Workers:
         """Processes that read `reader[index]` for each index, `ahead` of them each; the rest as the job's loader says."""
         return cls(
@@ -60,10 +63,10 @@ class Workers:
             )
         )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         self._check_alive()
         try:
             batch = next(self._batches)
@@ -101,8 +104,17 @@ class Workers:
                 raise _died(number, process.pid, code)
 
 
-def settings(loader: DataLoader[Any] | None, workers: int) -> dict[str, Any]:
-    """What a DataLoader with shielded workers is told about them.
+class WorkerSettings(TypedDict):
+    """What a DataLoader is told about its worker processes."""
+
+    num_workers: int
+    multiprocessing_context: str | BaseContext | None
+    timeout: float
+    worker_init_fn: Callable[[int], None]
+
+
+def settings(loader: DataLoader[object] | None, workers: int) -> WorkerSettings:
+    """Workers that ignore signals, and for the rest as the job's loader has them.
 
     Processes are forked where that works well (Linux): it takes milliseconds, needs nothing pickled, and shares the data
     set's memory. A loader of the job's that names another way keeps it.
@@ -142,13 +154,19 @@ class WorkerFailure:
     ways_out: tuple[str, ...] = ()
 
 
-class ErrorsAsItems(Dataset[Any]):
+class Indexed(Protocol):
+    """What is read by an index."""
+
+    def __getitem__(self, index: Any, /) -> object: ...
+
+
+class ErrorsAsItems(Dataset[object]):
     """A map-style data set whose errors arrive in the training's process as they were, and in their turn."""
 
-    def __init__(self, data: Any):
+    def __init__(self, data: Indexed):
         self.data = data
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> object:
         try:
             return self.data[index]
         except KeyboardInterrupt:
@@ -171,7 +189,7 @@ def _failed(error: BaseException) -> WorkerFailure:
     return WorkerFailure(f"reading the data failed in a worker process{at}: {type(error).__name__}: {text}.")
 
 
-def _started(loader: DataLoader[Any]) -> Any:
+def _started(loader: DataLoader[object]) -> _MultiProcessingDataLoaderIter:
     """The loader's iterator, its processes running. Raises JobError when the data cannot be sent to them."""
     handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
     try:
@@ -179,7 +197,7 @@ def _started(loader: DataLoader[Any]) -> Any:
             # Python's warning that a lock another thread holds stays locked in a fork: workers use none of ours.
             warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
             warnings.filterwarnings("ignore", message="Got pickle error", category=UserWarning)
-            return iter(loader)
+            return cast(_MultiProcessingDataLoaderIter, iter(loader))  # or torchdata's, which is made like it
     except (PicklingError, AttributeError, TypeError) as error:
         if "pickle" not in str(error).lower():
             raise
@@ -196,7 +214,7 @@ def _started(loader: DataLoader[Any]) -> Any:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Holds signals back while processes start, so that none meets a worker before its shield is up."""
+    """Holds signals back while processes start, so that none meets a worker before it ignores them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -215,7 +233,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _kill(processes: list[Any]) -> None:
+def _kill(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         if process.exitcode is None:
             process.kill()
@@ -240,5 +258,5 @@ def _died(number: int, pid: int | None, code: int) -> JobError:
     )
 
 
-def _as_it_is(batch: Any) -> Any:
+def _as_it_is(batch: object) -> object:
     return batch

@@ -7,14 +7,13 @@ import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gpuwise.atomic import written_whole
 
 NAME = "bad-batch.json"
 
 
-def write_bad_batch(folder: str | os.PathLike[str], where: Mapping[str, Any], loss: float, step: int, seed: int) -> Path:
+def write_bad_batch(folder: str | os.PathLike[str], where: Mapping[str, object], loss: float, step: int, seed: int) -> Path:
     """Writes FOLDER/bad-batch.json, whole, in place of an earlier one.
 
     Arguments:
@@ -36,7 +35,7 @@ def write_bad_batch(folder: str | os.PathLike[str], where: Mapping[str, Any], lo
     return path
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Tensors and arrays as lists, mappings as dicts, what else there may be as text."""
     if hasattr(value, "tolist"):
         return value.tolist()

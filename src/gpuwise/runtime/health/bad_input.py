@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from gpuwise.job.batches import named_tensors
 
 
-def bad_input(micro_batches: Sequence[Any]) -> str | None:
+def bad_input(micro_batches: Sequence[object]) -> str | None:
     """What is wrong with the data of a step, as a clause; None where all of it is finite.
 
     "batch['x'] holds NaN at sample 5 of the micro-batch", with the micro-batch's number where there are several. NaN goes

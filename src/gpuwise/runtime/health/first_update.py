@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class FirstUpdate:
         optimizer: one, or several behind one (`parts`). names: of the parameters it updates, by id.
     """
 
-    def __init__(self, optimizer: Any, names: Mapping[int, str]):
+    def __init__(self, optimizer: object, names: Mapping[int, str]):
         self._names = names
         self._samples: dict[int, list[_Sample]] = {}  # by the id of the optimizer
         self._depth: dict[int, int] = {}  # of its step: one that calls its parent's runs the hooks twice
@@ -82,7 +82,7 @@ class FirstUpdate:
         return _sentences(found)
 
     @torch.no_grad()
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         depth = self._depth[id(optimizer)] = self._depth.get(id(optimizer), 0) + 1
         if depth > 1:
             return
@@ -104,7 +104,7 @@ class FirstUpdate:
         self.updated |= bool(samples) or len(args) > 1 or "closure" in kwargs  # with a closure gradients come later
 
     @torch.no_grad()
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         self._depth[id(optimizer)] -= 1
         if self._depth[id(optimizer)]:
             return
@@ -135,9 +135,10 @@ class FirstUpdate:
             )
 
 
-def _leaves(optimizer: Any) -> Iterator[Optimizer]:
+def _leaves(optimizer: object) -> Iterator[Optimizer]:
     parts = getattr(optimizer, "parts", None)
     if parts is None:
+        assert isinstance(optimizer, Optimizer)
         yield optimizer
         return
     for part in parts.values() if isinstance(parts, Mapping) else parts:

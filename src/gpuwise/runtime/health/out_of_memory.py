@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -44,8 +43,8 @@ class MemoryView:
 
     forecast: MemoryForecast | None = None
     measured_peak_bytes: int | None = None
-    example: Any = None
-    batch: Sequence[Any] = ()
+    example: object = None
+    batch: Sequence[object] = ()
     strategy: Strategy | None = None
     device: torch.device | None = None
 

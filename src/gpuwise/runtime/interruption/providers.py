@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.interruption.metadata import MetadataServer, NoAnswer
@@ -84,7 +84,7 @@ class Aws(Cloud):
             facts = _facts(said)
             if facts.get("action") not in ("terminate", "stop", "hibernate"):
                 raise NoAnswer(f"its instance-action is {said[:80]!r}")
-            return INTERRUPTION, facts["action"], str(facts.get("time", ""))
+            return INTERRUPTION, str(facts["action"]), str(facts.get("time", ""))
         if (said := self._with_token("/latest/meta-data/events/recommendations/rebalance")) is not None:
             return ADVICE, "rebalance", str(_facts(said).get("noticeTime", ""))
         return None
@@ -180,7 +180,7 @@ class Azure(Cloud):
     def _made(self, said: tuple[str, ...]) -> Notice:
         return self._interruption(f"Azure will {self._ENDING[said[0]]} this machine", _unix_s(said[1]))
 
-    def _is_mine(self, event: Any) -> bool:
+    def _is_mine(self, event: object) -> bool:
         if not isinstance(event, dict) or event.get("EventType") not in self._ENDING:
             return False
         machines = event.get("Resources")
@@ -222,7 +222,7 @@ def _detected(dmi: Path) -> str:
     return "none"
 
 
-def _facts(text: str) -> dict[str, Any]:
+def _facts(text: str) -> dict[str, object]:
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):

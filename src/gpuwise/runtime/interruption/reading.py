@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuwise.runtime.data import draws
+from gpuwise.runtime.interruption.signals import Handler
 from gpuwise.runtime.interruption.stop import StopRequest
 
 TICK_S = 0.5
@@ -66,14 +67,14 @@ class ReadWatch:
         self._number, self._since_s = -1, 0.0
         self._request: StopRequest | None = None
         self._given_up_s = -math.inf
-        self._found: Any = None  # the handler before
+        self._before: Handler = None
         self._end = threading.Event()
         self._wait = wait or self._end.wait
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> ReadWatch:
         if _NUDGE is not None and threading.current_thread() is threading.main_thread():
-            self._found = signal.signal(_NUDGE, self._on)
+            self._before = signal.signal(_NUDGE, self._on)
             self._thread = threading.Thread(target=self._run, name="gpuwise-reads", daemon=True)
             self._thread.start()
         return self
@@ -82,7 +83,7 @@ class ReadWatch:
         self._end.set()
         if self._thread is not None and _NUDGE is not None:
             self._thread.join()  # a nudge that came later would meet no handler, or another run's
-            signal.signal(_NUDGE, signal.SIG_DFL if self._found is None else self._found)
+            signal.signal(_NUDGE, signal.SIG_DFL if self._before is None else self._before)
 
     def look(self) -> bool:
         """One look, as the thread takes every TICK_S. Returns whether the read is to be given up."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TypeAlias
 
 # SIGUSR1 is what a Slurm job asks for as a warning before its limit (sbatch --signal=USR1@60), SIGHUP what a closed
 # terminal sends. Windows has neither.
@@ -16,6 +16,9 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal,
 # GNU timeout signals the process and then its group: the same signal twice within microseconds is one request. Nobody
 # presses Ctrl-C twice that fast.
 SAME_REQUEST_S = 0.05
+
+# What signal.signal takes and returns; None: a handler that was not set from Python.
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 
 
 class InterruptedAtOnce(KeyboardInterrupt):
@@ -46,20 +49,20 @@ class StopSignals:
     def __init__(self, on_first: Callable[[], None] | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: signal.Signals | None = None
         self._on_first, self._clock, self._received_s = on_first, clock, 0.0
-        self._found: dict[int, Any] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 found = signal.getsignal(number)
                 if found is not None and found is not signal.SIG_IGN:  # None: installed by C code, cannot be put back
-                    self._found[number] = signal.signal(number, self._on)
+                    self._before[number] = signal.signal(number, self._on)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._found.items():
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._found.clear()
+        self._before.clear()
 
     def _on(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:

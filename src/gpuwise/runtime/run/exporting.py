@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -11,6 +12,7 @@ from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job, fingerprint
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.checkpoint import CheckpointStore, export_weights, restore_weights
+from gpuwise.runtime.checkpoint.program_state import ProgramState
 from gpuwise.runtime.run.folder import RunFolder
 from gpuwise.strategy import Strategy
 
@@ -22,14 +24,14 @@ def export_checkpoint(job: Job, folder: Path, path: Path) -> Path:
     Raises InputError where there is no checkpoint, JobError where the run is another job's, FileFormatError for damaged files.
     """
     run = RunFolder(folder)
-    found, checkpoint = run.identity(), CheckpointStore(run.checkpoints).latest()
-    if found is None or checkpoint is None:
+    identity, checkpoint = run.identity(), CheckpointStore(run.checkpoints).latest()
+    if identity is None or checkpoint is None:
         raise InputError(f"there are no weights in {folder} yet.", ["run() it first", "the folder of another run"])
-    if found["fingerprint"] != fingerprint(job):
-        raise JobError(f"{folder} holds a run of another job: {found.get('job')!r}.", ["the job it was begun with"])
-    state = checkpoint.load()
+    if identity["fingerprint"] != fingerprint(job):
+        raise JobError(f"{folder} holds a run of another job: {identity.get('job')!r}.", ["the job it was begun with"])
+    state = cast(ProgramState, checkpoint.load())
     # As it was trained, but for what only changes how a step is taken.
-    strategy = Strategy.from_dict(found["strategy"]).but(compile=False, offload="none")
+    strategy = Strategy.from_dict(identity["strategy"]).but(compile=False, offload="none")
     program = build(job, strategy, torch.device("cpu"))
     restore_weights(program.model, state["model"])
     if program.average is not None and state["average"] is not None:

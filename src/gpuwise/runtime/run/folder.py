@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError, JobError
@@ -28,6 +28,32 @@ MAX_BYTES = 1_000_000  # of run.json
 _KINDS = {"fingerprint": str, "strategy": dict, "global_batch": int, "seed": int, "steps": int, "recipe": dict}
 _RECIPE = ("optimizer", "learning_rate", "schedule", "warmup_steps", "clip_norm", "ema_decay", "step")  # how a job is trained
 _HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # what `written_whole` writes aside
+
+
+class RunIdentity(TypedDict):
+    """What tells one run from another: run.json.
+
+    job, fingerprint: of the job.
+    strategy: how a step is run, with the settings of the host.
+    recipe: how the job is trained, as far as JSON can hold it.
+    begun: when, in UTC.
+    plan: that is carried out, if there is one.
+    ended: how, as TrainResult.stopped says; absent while the run goes on, or where it was killed.
+    """
+
+    format: str
+    version: int
+    job: str
+    fingerprint: str
+    strategy: Mapping[str, object]
+    global_batch: int
+    seed: int
+    steps: int
+    recipe: Mapping[str, object]
+    gpuwise_version: str
+    begun: str | None
+    plan: NotRequired[Mapping[str, object]]
+    ended: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -89,34 +115,36 @@ class RunFolder:
                 with suppress(OSError):
                     path.unlink()
 
-    def identity(self) -> dict[str, Any] | None:
+    def identity(self) -> RunIdentity | None:
         """What run.json says; None where there is none. Raises FileFormatError for a damaged, foreign or newer one."""
         path = self.path / "run.json"
         try:
-            found = parse_json(read_regular(path, limit_bytes=MAX_BYTES))
+            content = parse_json(read_regular(path, limit_bytes=MAX_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} cannot be read ({error}).", ["train in another folder: --run FOLDER"]) from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("version"), int):
+        if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("version"), int):
             raise FileFormatError(f"{path} is not of a run of gpuwise.", ["train in another folder: --run FOLDER"])
-        if found["version"] <= VERSION and not _makes_sense(found):
+        if content["version"] <= VERSION and not _makes_sense(content):
             raise FileFormatError(f"{path} is damaged.", ["train in another folder: --run FOLDER"])
-        if found["version"] > VERSION:
+        if content["version"] > VERSION:
             raise FileFormatError(
-                f"{path} is of gpuwise {found.get('gpuwise_version', '')}, newer than this one.",
+                f"{path} is of gpuwise {content.get('gpuwise_version', '')}, newer than this one.",
                 ["update gpuwise", "train in another folder: --run FOLDER"],
             )
-        return found
+        return cast(RunIdentity, content)
 
-    def write_identity(self, identity: dict[str, Any]) -> None:
+    def write_identity(self, identity: RunIdentity) -> None:
         with written_whole(self.path / "run.json") as file:
             file.write((json.dumps(identity, indent=2, default=str) + "\n").encode())
 
 
-def _makes_sense(found: Mapping[str, Any]) -> bool:
-    kinds = all(isinstance(found.get(name), kind) for name, kind in _KINDS.items())
-    return kinds and min(found["global_batch"], found["steps"]) >= 1 and found["seed"] >= 0
+def _makes_sense(content: Mapping[str, object]) -> bool:
+    if not all(isinstance(content.get(name), kind) for name, kind in _KINDS.items()):
+        return False
+    identity = cast(RunIdentity, content)
+    return min(identity["global_batch"], identity["steps"]) >= 1 and identity["seed"] >= 0
 
 
 def _make(folder: Path) -> None:
@@ -131,10 +159,9 @@ def _make(folder: Path) -> None:
 
 
 def identity_of(
-    job: Job, strategy: Strategy, settings: TrainSettings, *, steps: int, plan: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """What tells one run from another, and the plan it carries out."""
-    identity = {
+    job: Job, strategy: Strategy, settings: TrainSettings, *, steps: int, plan: Mapping[str, object] | None = None
+) -> RunIdentity:
+    identity: RunIdentity = {
         "format": FORMAT,
         "version": VERSION,
         "job": job.name,
@@ -147,61 +174,64 @@ def identity_of(
         "gpuwise_version": __version__,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return identity if plan is None else {**identity, "plan": dict(plan)}
+    if plan is not None:
+        identity["plan"] = dict(plan)
+    return identity
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Of a recipe's entry what JSON can hold."""
     if isinstance(value, Mapping):
-        return f"its own: {', '.join(value)}"
+        return f"its own: {', '.join(map(str, value))}"
     if callable(value):
         return "its own function"
     if value is None or isinstance(value, str | bool | int | float):
         return value
     try:
-        return float(value)  # of a tensor or a number of NumPy's
+        return float(value)  # type: ignore[arg-type]  # of a tensor or a number of NumPy's
     except (TypeError, ValueError):
         return str(value)
 
 
-def check_continues(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> list[str]:
+def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> list[str]:
     """What changes between a run and its continuation, in sentences.
 
     Raises JobError for another job, InputError for another seed or global batch: the order of its data, and what a step
     means, would no longer be the same.
     """
     elsewhere = "train in another folder: --run FOLDER"
-    if found.get("fingerprint") != wanted["fingerprint"]:
+    if saved.get("fingerprint") != identity["fingerprint"]:
         raise JobError(
-            f"{folder} holds a run of another job: {found.get('job')!r}, fingerprint {found.get('fingerprint')}; "
-            f"this is {wanted['job']!r}, {wanted['fingerprint']}.",
+            f"{folder} holds a run of another job: {saved.get('job')!r}, fingerprint {saved.get('fingerprint')}; "
+            f"this is {identity['job']!r}, {identity['fingerprint']}.",
             [elsewhere],
         )
-    before, now = found.get("strategy", {}), wanted["strategy"]
+    before, now = saved.get("strategy", {}), identity["strategy"]
     batch = f"as before: --micro-batch {before.get('micro_batch')} --accumulate {before.get('accumulation')}"
-    for name, said, way in (
+    for name, meaning, way in (
         ("global_batch", "samples a step", batch),
-        ("seed", "as its seed", f"as before: --seed {found.get('seed')}"),
+        ("seed", "as its seed", f"as before: --seed {saved.get('seed')}"),
     ):
-        if found.get(name) != wanted[name]:
+        if saved.get(name) != identity.get(name):
             raise InputError(
-                f"the run in {folder} has {found.get(name)} {said}, not {wanted[name]}; continued so it would be another run.",
+                f"the run in {folder} has {saved.get(name)} {meaning}, not {identity.get(name)}; "
+                "continued so it would be another run.",
                 [way, elsewhere],
             )
     notes = []
-    if told := _changes(before, now):
-        notes.append(f"the run continues with other settings ({told}): its numbers will differ in their last bits.")
-    if told := _changes(found.get("recipe", {}), wanted["recipe"]):
-        notes.append(f"the job has changed ({told}): from here on it trains otherwise than it began.")
-    if found.get("steps") != wanted["steps"]:
+    if changes := _changes(before, now):
+        notes.append(f"the run continues with other settings ({changes}): its numbers will differ in their last bits.")
+    if changes := _changes(saved.get("recipe", {}), identity["recipe"]):
+        notes.append(f"the job has changed ({changes}): from here on it trains otherwise than it began.")
+    if saved.get("steps") != identity["steps"]:
         notes.append(
-            f"the run was to take {found.get('steps'):,} steps, now it takes {wanted['steps']:,}; its schedule is "
+            f"the run was to take {saved.get('steps'):,} steps, now it takes {identity['steps']:,}; its schedule is "
             "that of the new length from here on."
         )
     return notes
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _changes(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     return ", ".join(f"{name} {before.get(name)} -> {now.get(name)}" for name in names)
 
@@ -213,19 +243,19 @@ def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettin
     Raises InputError where there must be one to continue, and none is.
     """
     name = re.sub(r"[^a-z0-9.]+", "-", (job.name or "run").lower()).strip("-.") or "run"
-    wanted = identity_of(job, strategy, settings, steps=0)
+    identity = identity_of(job, strategy, settings, steps=0)
     same = ("fingerprint", "global_batch", "seed")
     for number in itertools.count(1):
         folder = RunFolder(root / (name if number == 1 else f"{name}-{number}"))
-        found = folder.identity()
-        if found is None:
+        saved = folder.identity()
+        if saved is None:
             if settings.resume == "must":
                 raise InputError(
                     f"there is no run of {job.name or 'this job'} to continue in {root}.",
                     ["leave out --resume to begin one", "--run FOLDER of the run to continue"],
                 )
             return folder.path
-        ended = found.get("ended") in ("finished", "early stop")
-        if settings.resume != "never" and not ended and all(found.get(key) == wanted[key] for key in same):
+        ended = saved.get("ended") in ("finished", "early stop")
+        if settings.resume != "never" and not ended and all(saved.get(key) == identity.get(key) for key in same):
             return folder.path
     raise AssertionError("endless")

@@ -20,7 +20,7 @@ from gpuwise.runtime.health import LossWatch
 from gpuwise.runtime.interruption import ReadWatch, Stop, StopRequest, source_for
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager, RunCheckpoints
 from gpuwise.runtime.run.evaluation import Evaluations
-from gpuwise.runtime.run.folder import RunFolder, identity_of
+from gpuwise.runtime.run.folder import RunFolder, RunIdentity, identity_of
 from gpuwise.runtime.run.health import RunHealth
 from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.loss_tracker import LossTracker
@@ -119,7 +119,9 @@ def start_run(
     state = RunState(program, loader, evaluations, history)
 
     # 6. The checkpoint to go on from, if there is one.
-    manager, identity, before, spent_before_s = None, {}, 0, 0.0
+    manager: CheckpointManager | None = None
+    identity: RunIdentity | None = None
+    before, spent_before_s = 0, 0.0
     if folder is not None:
         identity = identity_of(job, strategy, settings, steps=steps, plan=plan)
         manager = _manager_of(folder, settings, device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuwise.errors import InputError
-from gpuwise.runtime.run.folder import RunFolder
+from gpuwise.runtime.run.folder import RunFolder, RunIdentity
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.show import Display, Fanout, RunLog, Writer
 
@@ -18,7 +18,7 @@ class Reporter:
         writers: of curves; `begin` opens them.
         meter: says at which step something is told.
         folder: of the run; None keeps nothing.
-        identity: what run.json says; {} without a folder.
+        identity: what run.json says; None without a folder.
         header: what the log and the writers begin with.
         notes: from before the first step; they are shown at once, and logged by `begin`.
 
@@ -35,7 +35,7 @@ class Reporter:
         *,
         meter: Meter,
         folder: RunFolder | None,
-        identity: dict[str, object],
+        identity: RunIdentity | None,
         header: dict[str, object],
         notes: Sequence[str],
     ):
@@ -50,7 +50,7 @@ class Reporter:
     def begin(self) -> None:
         """Opens the files of the run. Raises InputError where its folder cannot be written to."""
         self.begun = True
-        if self.folder is not None:
+        if self.folder is not None and self.identity is not None:
             try:
                 self.folder.write_identity(self.identity)
             except OSError as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
-from gpuwise.runtime.run.folder import RunFolder, check_continues
+from gpuwise.runtime.run.folder import RunFolder, RunIdentity, check_continues
 
 
 def checkpoint_to_continue(
-    folder: RunFolder, checkpoints: CheckpointManager, identity: dict[str, object], *, resume: str, steps: int
+    folder: RunFolder, checkpoints: CheckpointManager, identity: RunIdentity, *, resume: str, steps: int
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint of the run in the folder, None where the run is to begin; and notes on it.
 

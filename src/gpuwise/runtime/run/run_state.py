@@ -10,7 +10,7 @@ from gpuwise.runtime.build.buffers import sound_buffers
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.program_state import load_program, program_state
+from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.loader import LoaderState
 from gpuwise.runtime.health import LossWatch
@@ -72,7 +72,7 @@ class RunState:
         """
         state = checkpoint.load()
         run = cast(SavedRun, state.pop("run"))
-        load_program(self.program, state)
+        load_program(self.program, cast(ProgramState, state))
         self.loader.load(run["data"])
         self.evaluations.load(run["evaluations"], checkpoint.step)
         self.losses.watch.load(run["losses"])

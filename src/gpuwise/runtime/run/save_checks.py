@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ from gpuwise.strategy import Strategy
 MOST_DIMS = 6  # of a stand-in; no parameter of a usual layer has more than five (a 3-d convolution)
 
 
-def check_saveable(state: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+def check_saveable(state: Mapping[str, object], meta: Mapping[str, object]) -> None:
     """Raises InputError or UnsupportedError, with its place, for what a checkpoint cannot hold. Copies no tensor."""
     state_json(pack(state).structure)
     check_meta(meta)

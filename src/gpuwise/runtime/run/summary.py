@@ -152,7 +152,7 @@ def _write_ending(run: RunParts, ending: Ending) -> str | None:
     Returns a sentence where it could not be written.
     """
     reporter = run.reporter
-    if reporter.folder is None or not reporter.begun or reporter.log.path is None:
+    if reporter.folder is None or reporter.identity is None or not reporter.begun or reporter.log.path is None:
         return None
     try:
         reporter.folder.write_identity({**reporter.identity, "ended": ending.kind})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class UpdateGuard:
         if self._buffers is not None:
             self._buffers.save()
 
-    def update(self, loss: float, micro_batches: Sequence[Any]) -> tuple[float, NonFiniteCause | None]:
+    def update(self, loss: float, micro_batches: Sequence[object]) -> tuple[float, NonFiniteCause | None]:
         """The update of a step whose loss is known. Returns the loss, NaN where its gradients are not finite, and why.
 
         A loss scaler that is too large is noticed, and lowered, by the update itself.
@@ -82,7 +82,7 @@ class UpdateGuard:
         return not self.skips or self.program.job.clip_norm is not None or self.program.gradients_are_finite()
 
 
-def _of_data(loss: float, micro_batches: Sequence[Any]) -> NonFiniteCause | None:
+def _of_data(loss: float, micro_batches: Sequence[object]) -> NonFiniteCause | None:
     text = bad_input(micro_batches)
     if text is None:
         return None

@@ -7,16 +7,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuwise.errors import InputError
 from gpuwise.job.dependencies import require
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
 
 class Writer(Protocol):
     """Something that curves are written to; what it raises ends its part, not the run."""
 
-    def open(self, header: Mapping[str, Any]) -> None:
+    def open(self, header: Mapping[str, object]) -> None:
         """The run begins. header: as in the log; with `resumed_from`, the step it continues after."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
@@ -30,12 +34,13 @@ class TensorBoard:
     def __init__(self, folder: str | os.PathLike[str]):
         require("tensorboard", purpose="write TensorBoard's event files")
         self.folder = Path(folder) / "tensorboard"
-        self._events: Any = None
+        self._events: SummaryWriter | None = None
 
-    def open(self, header: Mapping[str, Any]) -> None:
+    def open(self, header: Mapping[str, object]) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         resumed_from = header.get("resumed_from")
+        assert resumed_from is None or isinstance(resumed_from, int)
         # What an interrupted run wrote beyond the step it is resumed from will be written again.
         purge_step = None if resumed_from is None else resumed_from + 1
         self._events = SummaryWriter(str(self.folder), purge_step=purge_step, flush_secs=10)
@@ -43,6 +48,7 @@ class TensorBoard:
         self._events.add_text("run", f"<pre>{told}</pre>", resumed_from or 0)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        assert self._events is not None
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
 
@@ -59,11 +65,11 @@ class WeightsAndBiases:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, project: str = "gpuwise"):
-        self._wandb: Any = require("wandb", purpose="write to Weights & Biases")
+        self._wandb: ModuleType = require("wandb", purpose="write to Weights & Biases")
         self.folder, self.project = Path(folder), project
         self._run: Any = None
 
-    def open(self, header: Mapping[str, Any]) -> None:
+    def open(self, header: Mapping[str, object]) -> None:
         mode = None
         if "WANDB_MODE" not in os.environ:
             mode = "online" if self._wandb.login(prompt=False, verify=False) else "offline"
@@ -117,7 +123,7 @@ class Fanout:
     def __init__(self, writers: Sequence[Writer], *, say: Callable[[str], None]):
         self._writers, self._say = list(writers), say
 
-    def open(self, header: Mapping[str, Any]) -> None:
+    def open(self, header: Mapping[str, object]) -> None:
         self._each(lambda writer: writer.open(header))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
