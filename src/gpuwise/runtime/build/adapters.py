@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
 import re
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn

@@ -7,11 +7,11 @@ holds the recordings against those of the packages.
 
 from __future__ import annotations
 
-from typing import Any, cast, Protocol
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
