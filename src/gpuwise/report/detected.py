@@ -3,90 +3,90 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
 
+from gpuwise.report.plain import Record, number, part, parts, text, texts
 from gpuwise.units import format_bytes
 
 
-def detected_words(detected: Mapping[str, Any]) -> list[tuple[str, str]]:
+def detected_words(detected: Record) -> list[tuple[str, str]]:
     """Label and words of each part of which something is known."""
-    parts = [
-        ("processor", _processor(detected.get("cpu") or {})),
-        ("memory", _memory(detected.get("memory") or {})),
-        ("container", _container(detected.get("container") or {})),
-        ("GPUs", "; ".join(dict.fromkeys(_gpu(gpu) for gpu in _many(detected.get("gpus"))))),
-        ("disks", "; ".join(dict.fromkeys(_disk(disk) for disk in _many(detected.get("disks"))))),
-        ("system", _system(detected.get("system") or {})),
+    rows = [
+        ("processor", _processor(part(detected, "cpu"))),
+        ("memory", _memory(part(detected, "memory"))),
+        ("container", _container(part(detected, "container"))),
+        ("GPUs", "; ".join(dict.fromkeys(map(_gpu, parts(detected, "gpus"))))),
+        ("disks", "; ".join(dict.fromkeys(map(_disk, parts(detected, "disks"))))),
+        ("system", _system(part(detected, "system"))),
     ]
-    return [(label, words) for label, words in parts if words]
+    return [(label, words) for label, words in rows if words]
 
 
-def joined_words(interconnect: Mapping[str, Any]) -> str:
+def joined_words(interconnect: Record) -> str:
     """'2 sockets, 4 NUMA nodes, NVLink (6 pairs of GPUs)': what is not as in every machine, else nothing."""
-    sockets, nodes = interconnect.get("sockets") or 0, len(interconnect.get("numa_nodes") or ())
-    paths = Counter(pair["path"] for pair in _many(interconnect.get("gpu_pairs")))
+    sockets, nodes = number(interconnect, "sockets") or 0, len(parts(interconnect, "numa_nodes"))
+    paths = Counter(text(pair, "path") for pair in parts(interconnect, "gpu_pairs"))
     return _listed(
-        _counted(sockets, "socket") if sockets > 1 else None,
-        _counted(nodes, "NUMA node") if nodes > 1 else None,
+        _counted(sockets, "socket") if sockets > 1 else "",
+        _counted(nodes, "NUMA node") if nodes > 1 else "",
         *(f"{path} ({_counted(pairs, 'pair')} of GPUs)" for path, pairs in paths.items()),
     )
 
 
-def _many(found: Any) -> Sequence[Mapping[str, Any]]:
-    return found if isinstance(found, list | tuple) else ()
-
-
-def _processor(cpu: Mapping[str, Any]) -> str:
+def _processor(cpu: Record) -> str:
     """'AMD EPYC 9R14, 2 cores, 4 threads, avx512, L1 32 KiB, L2 1 MiB'"""
-    clock = cpu.get("clock_hz")
-    caches = [f"{level} {format_bytes(size)}" for level, size in sorted((cpu.get("cache_bytes") or {}).items())]
+    clock, caches = number(cpu, "clock_hz"), part(cpu, "cache_bytes")
     return _listed(
-        cpu.get("name"),
-        _counted(cpu.get("cores"), "core"),
-        _counted(cpu.get("threads"), "thread"),
-        clock and f"{clock / 1e9:.3g} GHz",
-        *(cpu.get("flags") or ()),
-        *caches,
+        text(cpu, "name"),
+        _counted(number(cpu, "cores"), "core"),
+        _counted(number(cpu, "threads"), "thread"),
+        f"{clock / 1e9:.3g} GHz" if clock else "",
+        *texts(cpu, "flags"),
+        *(f"{level} {_bytes(caches, level)}" for level in sorted(caches)),
     )
 
 
-def _memory(memory: Mapping[str, Any]) -> str:
-    total, available = memory.get("total_bytes"), memory.get("available_bytes")
+def _memory(memory: Record) -> str:
     return _listed(
-        total and format_bytes(total),
-        available and f"{format_bytes(available)} of it available",
-        memory.get("kind"),
-        _counted(memory.get("channels"), "channel"),
+        _bytes(memory, "total_bytes"),
+        _bytes(memory, "available_bytes", " of it available"),
+        text(memory, "kind"),
+        _counted(number(memory, "channels"), "channel"),
     )
 
 
-def _container(container: Mapping[str, Any]) -> str:
-    cpus, memory = container.get("cpus"), container.get("memory_bytes")
-    return _listed(cpus and f"limited to {cpus:.3g} processors", memory and f"limited to {format_bytes(memory)}")
+def _container(container: Record) -> str:
+    cpus, memory = number(container, "cpus"), _bytes(container, "memory_bytes")
+    return _listed(f"limited to {cpus:.3g} processors" if cpus else "", f"limited to {memory}" if memory else "")
 
 
-def _gpu(gpu: Mapping[str, Any]) -> str:
-    memory, power, usual = gpu.get("memory_bytes"), gpu.get("power_limit_w"), gpu.get("default_power_limit_w")
-    limit = power and f"power limit {power:.0f} W" + (f" (default {usual:.0f} W)" if usual and usual != power else "")
-    driver = gpu.get("driver") and f"driver {gpu['driver']}"
-    return _listed(gpu.get("name"), memory and format_bytes(memory), limit, driver)
+def _gpu(gpu: Record) -> str:
+    power, usual = number(gpu, "power_limit_w"), number(gpu, "default_power_limit_w")
+    limit = f"power limit {power:.0f} W" if power else ""
+    if limit and usual and usual != power:
+        limit += f" (default {usual:.0f} W)"
+    driver = text(gpu, "driver")
+    return _listed(text(gpu, "name"), _bytes(gpu, "memory_bytes"), limit, f"driver {driver}" if driver else "")
 
 
-def _system(system: Mapping[str, Any]) -> str:
-    return _listed(system.get("name"), "a virtual machine" if system.get("hypervisor") else None, system.get("product"))
+def _system(system: Record) -> str:
+    return _listed(text(system, "name"), "a virtual machine" if system.get("hypervisor") else "", text(system, "product"))
 
 
-def _disk(disk: Mapping[str, Any]) -> str:
-    free, turning = disk.get("free_bytes"), disk.get("rotational")
-    kind = None if turning is None else "hard disk" if turning else "solid state"
-    name = disk.get("model") or disk.get("device")
-    return _listed(name, disk.get("file_system"), kind, free and f"{format_bytes(free)} free")
+def _disk(disk: Record) -> str:
+    rotational = disk.get("rotational")
+    kind = "" if rotational is None else "hard disk" if rotational else "solid state"
+    name = text(disk, "model") or text(disk, "device")
+    return _listed(name, text(disk, "file_system"), kind, _bytes(disk, "free_bytes", " free"))
 
 
-def _counted(count: int | None, noun: str) -> str | None:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}" if count else None
+def _bytes(record: Record, name: str, ending: str = "") -> str:
+    value = number(record, name)
+    return f"{format_bytes(value)}{ending}" if value else ""
 
 
-def _listed(*words: str | None) -> str:
+def _counted(count: float | None, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}" if count else ""
+
+
+def _listed(*words: str) -> str:
     return ", ".join(word for word in words if word)

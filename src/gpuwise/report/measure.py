@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gpuwise.report.detected import detected_words, joined_words
 from gpuwise.report.parts import UNKNOWN, columns, grid, heading, indented, notes, number, percent
+from gpuwise.report.plain import part
 from gpuwise.units import format_bytes, format_duration, format_flops
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _title(result: MachineMeasurement) -> Text:
 def _machine(result: MachineMeasurement) -> list[tuple[str, str]]:
     """What was detected, in brief, and what it counts as."""
     by = f"method {result.method}" + (f", PyTorch {result.torch_version}" if result.torch_version else "")
-    joined = joined_words(result.detected.get("interconnect") or {})
+    joined = joined_words(part(result.detected, "interconnect"))
     return [
         *detected_words(result.detected),
         *([("joined by", joined)] if joined else []),

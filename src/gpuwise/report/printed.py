@@ -6,12 +6,21 @@ import os
 from collections.abc import Callable
 from importlib import import_module
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
 from gpuwise.report.parts import rate, strategy_words
 from gpuwise.units import format_bytes, format_duration, format_usd
+
+if TYPE_CHECKING:
+    from gpuwise.cost.forecast import Forecast
+    from gpuwise.cost.single_kernel import KernelForecast
+    from gpuwise.plan.compare import Comparison
+    from gpuwise.plan.fit.types import FitResult
+    from gpuwise.plan.types import Plan, PlanResult
+    from gpuwise.results.measurement import MachineMeasurement
+    from gpuwise.results.training import TrainResult
 
 WIDTH = 160  # columns where no terminal and no $COLUMNS says how many
 # By the name of a result's class: the module beside this one and its function. Loaded when it is printed.
@@ -27,7 +36,7 @@ _REPORTS = {
 }
 
 
-def as_text(result: Any) -> str:
+def as_text(result: object) -> str:
     """The report of the command line, without colour; one line where a result has none of its own."""
     name = _REPORTS.get(type(result).__name__)
     if name is None:
@@ -42,7 +51,7 @@ def plain_text(report: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def as_line(result: Any) -> str:
+def as_line(result: object) -> str:
     """'<Forecast gpt2 on t4: 160 ms a step, 3.2 GiB of 14.8 GiB, fits>'"""
     name = type(result).__name__
     return f"<{name} {' '.join(_LINES[name](result).split())}>"
@@ -56,7 +65,7 @@ def _fits(fits: bool | None) -> str:
     return {True: ", fits", False: ", does not fit", None: ""}[fits]
 
 
-def _forecast(forecast: Any) -> str:
+def _forecast(forecast: Forecast) -> str:
     memory = forecast.memory
     of = "" if memory.capacity_bytes is None else f" of {format_bytes(memory.capacity_bytes)}"
     return (
@@ -66,41 +75,41 @@ def _forecast(forecast: Any) -> str:
     )
 
 
-def _fit(result: Any) -> str:
+def _fit(result: FitResult) -> str:
     most = result.largest_micro_batch
     what = "does not fit" if most is None else f"fits up to micro-batch {most:,}"
     return f"{result.job} on {_devices(result.device, result.count)}: {what}"
 
 
-def _compare(result: Any) -> str:
+def _compare(result: Comparison) -> str:
     rows = (f"{row.device} {'-' if row.speedup is None else f'{row.speedup:.3g}x'}" for row in result.rows)
     return f"{result.job}: {', '.join(rows)}"
 
 
-def _plan(plan: Any) -> str:
+def _plan(plan: Plan) -> str:
     return (
         f"{plan.rank}: {plan.job} on {_devices(plan.device, plan.count)} of {plan.offer.provider}, {plan.offer.terms}: "
         f"{strategy_words(plan.strategy)}, {format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}"
     )
 
 
-def _plans(result: Any) -> str:
+def _plans(result: PlanResult) -> str:
     return f"{len(result.plans)} plans of {result.considered:,} offers; best: {_plan(result.best)}"
 
 
-def _train(result: Any) -> str:
+def _train(result: TrainResult) -> str:
     return (
         f"{result.job} on {result.device}: {result.stopped} after {result.steps:,} steps, "
         f"loss {result.first_loss:.4g} to {result.last_loss:.4g}, {result.samples_per_s:,.3g} samples/s"
     )
 
 
-def _measure(result: Any) -> str:
+def _measure(result: MachineMeasurement) -> str:
     state = "" if result.complete else ", incomplete"
     return f"{result.machine}: {len(result.rows)} rows, {len(result.peaks)} peaks, {result.taken[:10]}{state}"
 
 
-def _kernel(kernel: Any) -> str:
+def _kernel(kernel: KernelForecast) -> str:
     interval = f"({format_duration(kernel.time_s.low)} to {format_duration(kernel.time_s.high)})"
     return f"{kernel.kernel} {kernel.dtype} on {kernel.device}: {format_duration(kernel.time_s.value)} {interval}"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import number as digits
-from gpuwise.report.run_records import lasting, latest, number, part
+from gpuwise.report.plain import Record, number, part
+from gpuwise.report.run_records import lasting, latest
 from gpuwise.report.svg_chart import Chart, Mark, Point
 from gpuwise.units import format_bytes, format_duration
 
@@ -17,7 +17,7 @@ _LOSS_WIDTH = 1120.0
 _TROUBLE = ("spike", "nonfinite", "stall", "evaluation failed")  # kinds of events that are marked
 
 
-def curves(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> str:
+def curves(records: Sequence[Record], steps: Sequence[Record]) -> str:
     """The figures as HTML; the loss first and widest. Empty where no step was logged.
 
     steps: the step records that the run rests on (`lasting`).
@@ -30,7 +30,7 @@ def curves(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -
     return f'{first}\n<div class="figures">\n' + "\n".join(rest) + "\n</div>"
 
 
-def _charts(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[Chart]:
+def _charts(records: Sequence[Record], steps: Sequence[Record]) -> list[Chart]:
     header, summary = latest(records, "header"), latest(records, "summary")
     step_time = interval(part(part(header, "forecast"), "step_time_s"))
     memory = number(part(summary, "memory_check"), "forecast_bytes")
@@ -38,29 +38,26 @@ def _charts(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) 
         memory = number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes")
     peak = max((point[1] for point in _points(steps, "memory_bytes")), default=1.0)
     found = [
-        _chart(
-            steps,
+        Chart(
             "loss",
-            "loss",
+            _points(steps, "loss"),
             _short,
             logarithmic=True,
             width=_LOSS_WIDTH,
             note="a thin line of all values, a thick one of their mean",
         ),
-        _chart(
-            steps,
-            "step_time_s",
+        Chart(
             "step time",
+            _points(steps, "step_time_s"),
             format_duration,
             expected=step_time,
             clipped=True,
             note="and its forecast, in the band it should lie in" if step_time else "",
         ),
-        _chart(steps, "samples_per_s", "samples/s", digits, clipped=True, note="waiting for data counted"),
-        _chart(
-            steps,
-            "memory_bytes",
+        Chart("samples/s", _points(steps, "samples_per_s"), digits, clipped=True, note="waiting for data counted"),
+        Chart(
             "memory",
+            _points(steps, "memory_bytes"),
             format_bytes,
             unit=1024.0 ** _thousands(peak),
             smoothed=False,
@@ -68,25 +65,21 @@ def _charts(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) 
             expected=Interval(memory, memory, memory) if memory else None,
             note="and its forecast" if memory else "",
         ),
-        _chart(steps, "learning_rate", "learning rate", _short, smoothed=False),
-        _chart(steps, "grad_norm", "gradient norm", _short, logarithmic=True),
+        Chart("learning rate", _points(steps, "learning_rate"), _short, smoothed=False),
+        Chart("gradient norm", _points(steps, "grad_norm"), _short, logarithmic=True),
     ]
     evaluations = [{**record, **part(record, "metrics")} for record in lasting(records, "evaluation")]
     names = dict.fromkeys(name for record in evaluations for name in part(record, "metrics"))
-    found += [_chart(evaluations, name, name, _short, smoothed=False, note="by the job's evaluate") for name in names]
+    found += [Chart(name, _points(evaluations, name), _short, smoothed=False, note="by the job's evaluate") for name in names]
     return [chart for chart in found if chart.points]
 
 
-def _chart(records: Sequence[dict[str, Any]], name: str, title: str, show: Callable[[float], str], **options: Any) -> Chart:
-    return Chart(title, _points(records, name), show, **options)
-
-
-def _points(records: Sequence[dict[str, Any]], name: str) -> list[Point]:
+def _points(records: Sequence[Record], name: str) -> list[Point]:
     pairs = [(number(record, "step"), number(record, name)) for record in records]
     return [(step, value) for step, value in pairs if step is not None and value is not None]
 
 
-def marks(records: Sequence[dict[str, Any]]) -> list[Mark]:
+def marks(records: Sequence[Record]) -> list[Mark]:
     """What happened at which step: checkpoints, resumes and interruptions, and trouble (spikes, skipped steps, stalls)."""
     found = []
     for record in records:
@@ -96,11 +89,11 @@ def marks(records: Sequence[dict[str, Any]]) -> list[Mark]:
         if kind == "event" and record.get("kind") not in _TROUBLE:
             continue
         shape = {"checkpoint": "saved", "resumed": "resumed", "interrupted": "resumed"}.get(str(kind), "trouble")
-        found.append(Mark(step, "trouble" if failed(record) else shape, f"step {step:,.0f}: {said(record)}"))
+        found.append(Mark(step, "trouble" if failed(record) else shape, f"step {step:,.0f}: {record_words(record)}"))
     return found
 
 
-def said(record: Mapping[str, Any]) -> str:
+def record_words(record: Record) -> str:
     """A checkpoint, resumed, interrupted, event or error record in words."""
     if failed(record):
         return f"checkpoint not saved: {record['failed']}"
@@ -113,12 +106,12 @@ def said(record: Mapping[str, Any]) -> str:
     return words.get(kind, kind) + (f" ({why})" if isinstance(why, str) else "")
 
 
-def failed(record: Mapping[str, Any]) -> bool:
+def failed(record: Record) -> bool:
     """Whether a checkpoint record is of one that was not saved."""
     return record.get("record") == "checkpoint" and isinstance(record.get("failed"), str)
 
 
-def interval(values: Mapping[str, Any]) -> Interval | None:
+def interval(values: Record) -> Interval | None:
     """{value, low, high}; None where one of them is missing or they are out of order."""
     value, low, high = (number(values, name) for name in ("value", "low", "high"))
     if value is None or low is None or high is None or not low <= value <= high:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from statistics import median
-from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.report.html import bullets, page, table
 from gpuwise.report.parts import number as digits
 from gpuwise.report.parts import percent, strategy_words
-from gpuwise.report.run_curves import curves, failed, interval, said
-from gpuwise.report.run_records import lasting, latest, number, part
+from gpuwise.report.plain import Record, number, part, texts
+from gpuwise.report.run_curves import curves, failed, interval, record_words
+from gpuwise.report.run_records import lasting, latest
 from gpuwise.report.svg_chart import STYLE
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 
+_EVENTS = ("event", "interrupted", "resumed", "error")  # kinds of records
 _MOST_EVENTS = 200  # the latest of them
 _STYLE = (
     STYLE
@@ -28,7 +29,7 @@ _STYLE = (
 )
 
 
-def run_page(records: Sequence[dict[str, Any]]) -> str:
+def run_page(records: Sequence[Record]) -> str:
     """Where the run stands, what was forecast against what was measured, its curves, and what happened on the way.
 
     records: as gpuwise.runtime.show.read_log gives them, also of a run that is still going or was killed. What a record
@@ -62,7 +63,7 @@ def run_page(records: Sequence[dict[str, Any]]) -> str:
     return page(f"{job}: a run of gpuwise", body, style=_STYLE)
 
 
-def _setting(header: Mapping[str, Any]) -> str:
+def _setting(header: Record) -> str:
     """Job, device, strategy, seed and versions, as far as they are known."""
     parameters, threads, seed = (number(header, name) for name in ("parameters", "threads", "seed"))
     versions = " ".join(f"{name} {version}" for name, version in part(header, "versions").items())
@@ -78,14 +79,14 @@ def _setting(header: Mapping[str, Any]) -> str:
     return " · ".join(word for word in found if word)
 
 
-def _strategy(header: Mapping[str, Any]) -> str:
+def _strategy(header: Record) -> str:
     try:
         return strategy_words(Strategy.from_dict(dict(part(header, "strategy"))))
     except (GpuwiseError, TypeError):  # of another version
         return ""
 
 
-def _stand(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> str:
+def _stand(records: Sequence[Record], steps: Sequence[Record]) -> str:
     """How the latest run ended, in a sentence."""
     ends = [record for record in records if record.get("record") in ("header", "resumed", "interrupted", "error", "summary")]
     last = ends[-1] if ends else {}
@@ -97,13 +98,13 @@ def _stand(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -
         how, reason = str(last.get("stopped") or "ended"), last.get("stop_reason")
         return f"{_capital(how)} at {far}" + (f": {reason}." if isinstance(reason, str) else ".")
     if kind == "error":
-        return f"Failed after {far}: {said(last)}"
+        return f"Failed after {far}: {record_words(last)}"
     if kind == "interrupted":
-        return f"{_capital(said(last))} after {far}."
+        return f"{_capital(record_words(last))} after {far}."
     return f"At {far}; the log has no end: the run is still going, or was killed."
 
 
-def _tiles(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> str:
+def _tiles(records: Sequence[Record], steps: Sequence[Record]) -> str:
     summary = latest(records, "summary")
     trained_s, waited_s = _time_of(steps)
     losses = [value for record in steps if (value := number(record, "loss")) is not None]
@@ -127,13 +128,13 @@ def _tiles(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -
     return f'<div class="tiles">{tiles}</div>'
 
 
-def _checked(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _checked(records: Sequence[Record], steps: Sequence[Record]) -> list[list[str]]:
     """Rows of what was forecast and measured: step time, memory, duration and cost, as far as both are known."""
     header, summary = latest(records, "header"), latest(records, "summary")
     forecast, memory = part(header, "forecast"), part(summary, "memory_check")
     expected, rows = interval(part(forecast, "step_time_s")), []
 
-    def row(name: str, foretold: float | None, measured: float | None, show: Any, span: str = "") -> None:
+    def row(name: str, foretold: float | None, measured: float | None, show: Callable[[float], str], span: str = "") -> None:
         if foretold is not None and measured is not None and measured > 0:
             rows.append([name, show(foretold) + span, show(measured), f"{100 * (foretold / measured - 1):+.1f} %"])
 
@@ -157,30 +158,32 @@ def _checked(records: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]])
     return rows
 
 
-def _events(records: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Time, step and sentence of all that is not everyday, oldest first."""
-    kinds, notes = ("event", "interrupted", "resumed", "error"), set(_notes(records))
-    told = [record for record in records if record.get("record") in kinds and said(record) not in notes][-_MOST_EVENTS:]
-    steps = [number(record, "step") for record in told]
-    return [
-        [_time(record), "" if step is None else f"{step:,.0f}", said(record)] for record, step in zip(told, steps, strict=True)
-    ]
+def _events(records: Sequence[Record]) -> list[list[str]]:
+    """Time, step and sentence of all that is not everyday, oldest first. Notes stand in a list of their own."""
+    notes = set(_notes(records))
+    events = [record for record in records if record.get("record") in _EVENTS and record_words(record) not in notes]
+    return [[_time(record), _step(record), record_words(record)] for record in events[-_MOST_EVENTS:]]
 
 
-def _time_of(steps: Sequence[dict[str, Any]]) -> tuple[float, float]:
+def _step(record: Record) -> str:
+    step = number(record, "step")
+    return "" if step is None else f"{step:,.0f}"
+
+
+def _time_of(steps: Sequence[Record]) -> tuple[float, float]:
     """Seconds that step records account for, and those of them spent waiting for data."""
     waited = [(number(record, "data_s") or 0.0) * (number(record, "steps") or 1) for record in steps]
     worked = [(number(record, "step_time_s") or 0.0) * (number(record, "steps") or 1) for record in steps]
     return sum(worked) + sum(waited), sum(waited)
 
 
-def _samples(record: dict[str, Any]) -> float:
+def _samples(record: Record) -> float:
     """Of the steps of a record: a run's steps have equally many."""
     step, samples = number(record, "step"), number(record, "samples")
     return samples / step * (number(record, "steps") or 1) if step and samples else 0.0
 
 
-def _time(record: Mapping[str, Any]) -> str:
+def _time(record: Record) -> str:
     """'2026-03-01 12:00:05'"""
     return str(record.get("time") or "")[:19].replace("T", " ")
 
@@ -189,6 +192,5 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _notes(records: Sequence[dict[str, Any]]) -> list[str]:
-    value = latest(records, "summary").get("notes")
-    return [str(item) for item in value] if isinstance(value, list) else []
+def _notes(records: Sequence[Record]) -> list[str]:
+    return texts(latest(records, "summary"), "notes")

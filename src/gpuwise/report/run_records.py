@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from gpuwise.report.plain import Record, number
 
 
-def lasting(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+def lasting(records: Sequence[Record], kind: str) -> list[Record]:
     """The records of one kind ("step", "evaluation", ...) that the run rests on, oldest first.
 
     Those of the latest run, and of what it was resumed from: up to the step it continued after. What was trained beyond
     that step, and then again, counts once, as it was done last. A run that was not resumed starts anew.
     """
-    kept: list[dict[str, Any]] = []
-    before: list[dict[str, Any]] = []
+    kept: list[Record] = []
+    before: list[Record] = []
     for record in records:
         if record.get("record") == "header":
             before, kept = kept, []
@@ -25,7 +25,7 @@ def lasting(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]
     return kept
 
 
-def _up_to(last: float | None, record: dict[str, Any]) -> dict[str, Any] | None:
+def _up_to(last: float | None, record: Record) -> Record | None:
     """The record, or what of the steps it averages lies before `last`; None where that is nothing.
 
     A step repeated from the same state has the same loss, so a mean over steps on both sides stands for those kept.
@@ -36,18 +36,6 @@ def _up_to(last: float | None, record: dict[str, Any]) -> dict[str, Any] | None:
     return {**record, "step": int(last), "steps": int(last - step + steps)} if step - steps < last else None
 
 
-def number(record: Mapping[str, Any], name: str) -> float | None:
-    """A finite number of a record; None where it has none by that name."""
-    value = record.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
-
-
-def latest(records: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+def latest(records: Sequence[Record], kind: str) -> Record:
     """The last record of a kind; empty without one."""
     return next((record for record in reversed(records) if record.get("record") == kind), {})
-
-
-def part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """What a record holds by a name, where that has names of its own; else empty."""
-    value = record.get(name)
-    return value if isinstance(value, Mapping) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from gpuwise.printed import Printed
 
@@ -46,7 +45,7 @@ class Installation(Printed):
     presets: Mapping[str, str | None] = field(hash=False)
     problems: tuple[str, ...] = ()
     machine_key: str = ""
-    detected: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    detected: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise doctor --json`."""

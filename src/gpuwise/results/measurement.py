@@ -67,7 +67,7 @@ class MeasuredRow:
     def bytes_per_s(self) -> float:
         return self.bytes / self.timing.median_s
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "flops_per_s": self.flops_per_s, "bytes_per_s": self.bytes_per_s}
 
     @classmethod
@@ -148,7 +148,7 @@ class MachineMeasurement(Printed):
     notes: tuple[str, ...] = ()
     calibration: str = ""
     error: float | None = None
-    detected: Mapping[str, Any] = field(default_factory=dict)
+    detected: Mapping[str, object] = field(default_factory=dict)
     method: int = METHOD
     torch_version: str = ""
 
@@ -157,7 +157,7 @@ class MachineMeasurement(Printed):
         """By dtype: operations a byte from which on arithmetic is the lower roof, as measured."""
         return {peak.dtype: peak.measured / self.memory[-1].measured for peak in self.peaks} if self.memory else {}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise measure --json`."""
         return {
             **asdict(self),

@@ -50,7 +50,7 @@ class ForecastCheck:
         """Whether the time measured lies in the interval of what was available."""
         return self.low_s <= self.measured_s <= self.high_s / self.available
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "error": self.error, "inside": self.inside}
 
 
@@ -66,7 +66,7 @@ class MemoryCheck:
         """Signed, as a share of what was measured."""
         return self.forecast_bytes / self.measured_bytes - 1
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "error": self.error}
 
 
@@ -126,7 +126,7 @@ class TrainResult(Printed):
         """Whether something outside ended the run before its last step."""
         return self.stopped in ("interrupted", "time limit")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain types, everything but the model."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "host")}
         return values | {

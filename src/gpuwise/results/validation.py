@@ -101,7 +101,7 @@ class Trial:
             return None
         return not self.forecast["memory"]["fits"]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         measured = None
         if self.measured is not None:
             measured = {**asdict(self.measured), "throughput": self.throughput}
@@ -145,7 +145,7 @@ class Validation(Printed):
         return any(trial.outcome == FAILED for trial in self.trials)
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, float | None]:
         """Over all trials: counts by outcome; median and worst of the absolute errors, None without any; `inside` of
         `measured` lie inside their interval."""
         errors = [abs(trial.error) for trial in self.trials if trial.error is not None]
@@ -162,7 +162,7 @@ class Validation(Printed):
             "worst_memory_error": max(memory, default=None),
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise validate --json`."""
         names = ("machine", "chip", "taken", "seconds", "suite", "interrupted", "history", "method")
         return {

@@ -15,8 +15,8 @@ from typing import TypedDict
 import torch
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.json_types import finite
 from gpuwise.plan.economics.spot import DEFAULT_INTERRUPTIONS_PER_DAY
-from gpuwise.report.json import finite
 from gpuwise.runtime.checkpoint import (
     FIRST_S,
     Checkpoint,
