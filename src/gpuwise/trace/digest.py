@@ -1,4 +1,4 @@
-"""digest: which step a trace is of, told by what runs alone, so that it is known again in another process."""
+"""digest: a hash of the operations and sizes of a step, equal in every process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import numpy as np
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
-FORM = 1  # counted up when the digest takes in something else
-# What a strategy says of how a step runs that its operations and storages do not show; those show the rest.
+FORM = 1  # counted up when other things enter the digest
+# Fields of a strategy that change how a step runs and that its operations and storages do not show.
 _OF_STRATEGY = ("precision", "accumulation", "compile", "channels_last", "offload", "mode")
 
 
 def digest(trace: Trace, strategy: Strategy) -> str:
     """32 hexadecimal digits, equal for two traces whose steps launch the same operations in the same order on the same sizes
-    and hold the same memory. Names of jobs and modules, and what was assumed, do not count; nor does the order in which a
-    recording lists its distinct operations and storages.
+    and hold the same memory.
+
+    Names of jobs and modules, assumptions, and the order of the tables' rows do not count.
 
     Arguments:
-        strategy: that runs, of one device.
+        trace: of the step.
+        strategy: of the step, on one device.
     """
-    seen = sha256(
+    state = sha256(
         json.dumps(
             [
                 FORM,
@@ -40,14 +42,14 @@ def digest(trace: Trace, strategy: Strategy) -> str:
         for name, dtype, kind, row in zip(ops.name, ops.dtype, ops.kind.tolist(), values, strict=True)
     ]
     used = sorted({rows[index] for index in np.unique(sequence.operation).tolist()})
-    place = {row: index for index, row in enumerate(used)}
-    numbers = np.array([place.get(row, -1) for row in rows], dtype="<i8")
+    number = {row: index for index, row in enumerate(used)}
+    numbers = np.array([number.get(row, -1) for row in rows], dtype="<i8")
     for row in used:
-        seen.update(row)
+        state.update(row)
     for column in (numbers[sequence.operation], sequence.phase, sequence.micro_step):
-        seen.update(column.astype("<i8").tobytes())
+        state.update(column.astype("<i8").tobytes())
     columns = [column.astype("<i8") for column in (storages.size_bytes, storages.category, storages.born, storages.died)]
     order = np.lexsort(columns)
     for column in columns:
-        seen.update(column[order].tobytes())
-    return seen.hexdigest()[:32]
+        state.update(column[order].tobytes())
+    return state.hexdigest()[:32]

@@ -30,7 +30,12 @@ _WORKSPACE = COLUMNS.index("workspace_bytes")
 class Axis:
     """A size that may vary: recorded at start, start + step, ..., start + degree × step.
 
-    exact_every: other values must be a multiple of this for the polynomial to hold (e.g. 32 for image sizes).
+    Attributes:
+        name: of the size, as in Header.sizes.
+        start: the smallest recorded value, in the size's unit.
+        step: between recorded values.
+        degree: of the polynomial.
+        exact_every: the polynomial holds at multiples of this, such as 32 for image sizes. Default 1: at every value.
     """
 
     name: str
@@ -51,7 +56,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class TraceFamily:
-    """A Trace whose numbers carry one more axis of polynomial terms (their product over `axes`)."""
+    """A Trace whose numbers carry one more axis of polynomial terms.
+
+    Attributes:
+        header: of the default sizes.
+        axes: the sizes that may vary; none for a family of one.
+        operations: values of shape (operations, len(COLUMNS), terms), with prod(degree + 1) terms over the axes.
+        sequence: as of a Trace.
+        storages: size_bytes of shape (storages, terms).
+        modules: as of a Trace.
+    """
 
     header: Header
     axes: tuple[Axis, ...]
@@ -71,8 +85,10 @@ class TraceFamily:
         )
 
     def at(self, *, accumulation: int = 1, **sizes: int) -> Trace:
-        """The Trace at these sizes; a size not given keeps its recorded default. Raises InputError outside the family,
-        UnsupportedError for an accumulation that a step of the job's own has not."""
+        """The Trace at these sizes; one that is not named keeps its default.
+
+        Raises InputError outside the family, UnsupportedError for an accumulation that a step of the job's own has not.
+        """
         if not self.covers(sizes):
             raise InputError(
                 f"{self.header.job} is recorded for {_describe(self)}, not for {sizes}.",
@@ -101,7 +117,7 @@ class TraceFamily:
         )
 
     def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray, *, accumulation: int) -> None:
-        """Raises InputError where a total of the step would pass int64, which NumPy wraps around without a word."""
+        """Raises InputError where a total of the step would pass int64, where NumPy wraps around silently."""
         runs = np.bincount(self.sequence.operation, minlength=len(self.operations)) * float(accumulation)
         most = max((runs @ np.abs(values)).max(initial=0), size_bytes.sum())
         if most >= MOST_COUNTED:
@@ -166,7 +182,7 @@ def _stepped(header: Header, operations: Operations, values: np.ndarray) -> np.n
 
 
 def _without_steps(trace: Trace) -> np.ndarray:
-    """The numbers of a recording's operations, less what `TraceFamily.at` adds."""
+    """The values of a recording's operations, without the bytes that `TraceFamily.at` adds."""
     values = trace.operations.values.copy()
     values[:, _WORKSPACE] -= _stepped(trace.header, trace.operations, values)
     return values

@@ -37,7 +37,7 @@ _SMALL = {
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     """Writes aside and renames, so that the file is complete or absent. Raises FileFormatError where it cannot write."""
-    header: dict[str, Any] = {
+    header: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
         "columns": COLUMNS,
@@ -161,11 +161,11 @@ def _checked_axis(axis: Axis, header: Header) -> Axis:
     return axis
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_WHOLE
 
 
-def _texts(values: Any) -> tuple[str, ...]:
+def _texts(values: object) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise FileFormatError("the trace is damaged: a name in its header is no text.")
     return tuple(values)

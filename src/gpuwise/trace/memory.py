@@ -1,4 +1,4 @@
-"""Live bytes over a Trace: the peak, where it is and what makes it. Counted, never estimated."""
+"""Live bytes over a Trace: the peak, its position and its parts. Counted, not estimated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ ALLOCATION_GRANULE_BYTES = 512  # PyTorch rounds each request up to this (c10/cu
 class Live:
     """Bytes alive while each position runs.
 
-    allocated_bytes: shape (positions,); peak_position: its argmax; by_category: bytes at the peak, summing exactly to
-    peak_bytes; persistent_bytes: what lives through the whole step.
+    Attributes:
+        allocated_bytes: shape (positions,).
+        peak_position: its argmax.
+        peak_bytes: its maximum.
+        by_category: bytes at the peak, by names of CATEGORIES; they sum exactly to peak_bytes.
+        persistent_bytes: of the storages that live through the whole step.
     """
 
     allocated_bytes: np.ndarray
@@ -35,7 +39,7 @@ def rounded(size_bytes: np.ndarray, granule_bytes: int = ALLOCATION_GRANULE_BYTE
 def alive_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> np.ndarray:
     """Bytes alive while each position runs, zero where the second micro-batch does not run. Shape (categories, positions).
 
-    What a kernel takes inside one call counts as temporary.
+    Memory that a kernel takes and frees inside one call counts as temporary.
 
     Arguments:
         granule_bytes: what sizes are rounded up to; 1: nothing is rounded (a CPU's allocator).
@@ -45,12 +49,12 @@ def alive_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) 
     runs = np.ones(length + 1, dtype=bool)
     if trace.accumulation == 1:
         runs[:length] = sequence.micro_step != 1
-    there = (storages.born < 0) | runs[np.maximum(storages.born, 0)]
-    size, category = rounded(storages.size_bytes[there], granule_bytes), storages.category[there]
+    exists = (storages.born < 0) | runs[np.maximum(storages.born, 0)]
+    size, category = rounded(storages.size_bytes[exists], granule_bytes), storages.category[exists]
     row = category.astype(np.int64) * (length + 2)
     delta = np.zeros(len(CATEGORIES) * (length + 2), dtype=np.int64)
-    np.add.at(delta, row + np.maximum(storages.born[there], 0), size)
-    np.add.at(delta, row + storages.died[there] + 1, -size)
+    np.add.at(delta, row + np.maximum(storages.born[exists], 0), size)
+    np.add.at(delta, row + storages.died[exists] + 1, -size)
     alive: np.ndarray = np.cumsum(delta.reshape(len(CATEGORIES), -1), axis=1)[:, :length]
     inside = trace.operations.column("workspace_bytes")[sequence.operation]
     alive[CATEGORIES.index("temporary")] += rounded(inside, granule_bytes)
@@ -60,7 +64,7 @@ def alive_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) 
 
 
 def live_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> Live:
-    """Where the bytes alive are most. Arguments as for alive_bytes."""
+    """The live bytes of a step, and their peak. Arguments as for alive_bytes."""
     alive, storages = alive_bytes(trace, granule_bytes=granule_bytes), trace.storages
     total = alive.sum(axis=0)
     peak = int(total.argmax()) if len(total) else 0

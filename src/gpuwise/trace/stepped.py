@@ -1,8 +1,8 @@
 """Memory inside a kernel that grows in steps: tiles, blocks of rows, other paths from a size on.
 
-Everything else in a trace is a polynomial of its sizes, so a family holds it as one. These few are computed from the
-shape of the operation (columns batch, m, n, k) at whatever size is asked for; the recorder counts them with the same
-function. The figures are those of CUDA on Ampere.
+All other numbers of a trace are polynomials of its sizes, and a family holds them so. These few are computed from the shape
+of the operation (columns batch, m, n, k) at each size; the recorder counts them with the same functions. The figures are
+those of CUDA on Ampere.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ STEPPED: dict[str, Callable[[str, int, int, int, int], int]] = {
 
 def stepped_bytes(names: Sequence[str], dtypes: Sequence[str], values: np.ndarray) -> np.ndarray:
     """Bytes for each operation, zero for most. values: shape (operations, len(COLUMNS)). Shape (operations,)."""
-    found = np.zeros(len(names), dtype=np.int64)
+    size_bytes = np.zeros(len(names), dtype=np.int64)
     for row, (name, dtype) in enumerate(zip(names, dtypes, strict=True)):
         if name in STEPPED:
-            found[row] = STEPPED[name](dtype, *(int(value) for value in values[row, _SHAPE]))
-    return found
+            size_bytes[row] = STEPPED[name](dtype, *(int(value) for value in values[row, _SHAPE]))
+    return size_bytes

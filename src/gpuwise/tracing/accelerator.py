@@ -1,4 +1,4 @@
-"""The virtual device made into an accelerator: registered once a process, with CUDA's kernels and autocast lists."""
+"""Registers the virtual device as an accelerator with CUDA's kernels and autocast lists, once a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def register() -> None:
 
 @cache
 def problem() -> str | None:
-    """Why the backend does not work on this PyTorch, seen on one linear layer forward and backward; None where it does."""
+    """Why the backend does not work on this PyTorch, tried on one linear layer forward and backward; None where it works."""
     try:
         register()
         with VirtualMode(), torch.autograd.set_multithreading_enabled(False):

@@ -22,7 +22,7 @@ Dims = tuple[int, int, int, int]  # batch, m, n, k
 
 
 def device_type(tensor: Tensor) -> str:
-    """The type of a tensor's device; a fake tensor is asked directly, which spares a dispatch."""
+    """The type of a tensor's device; of a fake tensor read directly, which spares a dispatch."""
     return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
 
 

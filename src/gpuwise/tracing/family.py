@@ -24,15 +24,16 @@ def trace_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -
     """The job's step at any micro-batch; sequence length and image size are those of the job.
 
     Counts are linear in the batch, or quadratic where samples meet each other (a contrastive loss). Where neither is
-    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only. So it does
-    for a compiled step: each size is traced and partitioned on its own, which takes seconds.
+    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only. That is also so
+    for a compiled step, of which each size is traced and partitioned on its own, which takes seconds.
+
     Raises JobError as `record` does.
     """
     if strategy.compile:
         return family_of_one(record(job, strategy, target=target))
     first = [*MICRO_BATCH.points, CHECKED_BATCH]
-    made = record_many(job, strategy, first, target=target, once=(CHECKED_BATCH,))
-    recorded = dict(zip(first, made, strict=True))
+    traces = record_many(job, strategy, first, target=target, once=(CHECKED_BATCH,))
+    recorded = dict(zip(first, traces, strict=True))
 
     def at(sizes: Mapping[str, int]) -> Trace:
         micro_batch = sizes["micro_batch"]
@@ -60,9 +61,11 @@ def record_family(
     """Records the grid of the axes and joins it; None where no polynomial holds.
 
     Arguments:
-        at: records one step at given sizes.
-        default: the sizes the family stands for when none are given.
-        check_at: sizes off the grid to record as well; the family must agree with that to the tolerance.
+        at: records one step at these sizes.
+        axes: the sizes that vary.
+        default: the sizes of the family where none are named.
+        check_at: sizes off the grid to record as well; the family must agree with that recording to the tolerance.
+        tolerance: the largest relative difference. Default TOLERANCE.
     """
     names = [axis.name for axis in axes]
     grid = list(product(*(axis.points for axis in axes)))

@@ -65,14 +65,14 @@ def recorder_of(info: PresetInfo, strategy: Strategy) -> Callable[[Mapping[str, 
     recorded: dict[tuple[int | None, int | None, int], Trace] = {}
 
     def at(sizes: Mapping[str, int]) -> Trace:
-        seq_len, image_size, asked = sizes.get("seq_len"), sizes.get("image_size"), sizes["micro_batch"]
-        if (seq_len, image_size, asked) not in recorded:
-            # What the sizes are is the user's to say later; a shipped trace assumes none.
+        seq_len, image_size, requested = sizes.get("seq_len"), sizes.get("image_size"), sizes["micro_batch"]
+        if (seq_len, image_size, requested) not in recorded:
+            # A shipped trace assumes no sizes: the user names them later.
             job = replace(resolve(info.name, seq_len=seq_len, image_size=image_size), assumptions=())
-            together = MICRO_BATCH.points if asked in MICRO_BATCH.points else [asked]
+            together = MICRO_BATCH.points if requested in MICRO_BATCH.points else [requested]
             for micro_batch, trace in zip(together, record_many(job, strategy, together), strict=True):
                 recorded[seq_len, image_size, micro_batch] = trace
-        return recorded[seq_len, image_size, asked]
+        return recorded[seq_len, image_size, requested]
 
     return at
 

@@ -38,7 +38,7 @@ def record(job: Job, strategy: Strategy, *, target: str = "accelerator") -> Trac
         strategy: precision, micro_batch, recompute, optimizer, mode and techniques. Its accumulation does not matter:
             two micro-batches are recorded and any number follows from them (see gpuwise.trace.trace); one where the
             optimizer steps inside backward, or in a step of the job's own.
-        target: whose kernels are taken, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
+        target: the device whose kernels are recorded, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
 
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data; PrecisionError where it
     does so in the strategy's precision and not in fp32.
@@ -54,8 +54,8 @@ def record_many(
     Arguments:
         once: those to record without a second micro-batch: half the time, for a trace of accumulation 1 alone.
 
-    A program whose steps leave another state behind than they found (a cache that grows with the batch) is built anew
-    for each. Raises as `record` does.
+    A program whose steps change the sizes of its state (a cache that grows with the batch) is built anew for each. Raises as
+    `record` does.
     """
     try:
         return _record_many(job, strategy, micro_batches, target=target, once=once)
@@ -90,7 +90,7 @@ def _record_many(
 
 
 def _needs_no_first_step(strategy: Strategy) -> bool:
-    """Whether made-up gradients serve to create optimizer state, which spares the pass that would make real ones."""
+    """Whether empty gradients serve to create optimizer state, which spares a forward and a backward pass."""
     special = (strategy.optimizer_in_backward, strategy.keep_gradients, strategy.compile, strategy.offload != "none")
     return strategy.mode == "train" and strategy.precision != "amp-fp16" and not any(special)
 
@@ -98,23 +98,82 @@ def _needs_no_first_step(strategy: Strategy) -> bool:
 def _recorded(
     job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str, once: Collection[int], first_step: bool
 ) -> list[Trace] | None:
-    """The traces, or None where steps leave another state behind than they found: of several micro-batches those after
-    the first are then wrong, and without a real first step the only one is."""
-    problem = accelerator.problem()  # asked for a CPU, too: shape rules that PyTorch lacks come with the device
-    broken = None if target == "cpu" else problem
-    if broken is not None:
+    """The traces; None where they are wrong because a step changes the sizes of what stays alive.
+
+    Of several micro-batches those after the first are then wrong; without a real first step even a single one is.
+    """
+    problem = accelerator.problem()  # checked for a CPU, too: shape rules that PyTorch lacks come with the device
+    replaced = problem if target != "cpu" else None
+    if replaced is not None:
         target = "cpu"
-    device = DEVICES[target]
     try:
         identity = fingerprint(job)
     except Exception as error:
         raise explained(error, job.name) from error
-    twice = strategy.mode == "train" and not strategy.optimizer_in_backward
+    with _environment(target), Recorder(DEVICES[target]) as recorder, noticing_updates(recorder):
+        if replaced is not None:
+            recorder.answers.note(no_virtual_accelerator(torch_version=torch.__version__, problem=replaced))
+        try:
+            with steady_lbfgs(recorder.answers):
+                return _record_steps(
+                    job, strategy, micro_batches, recorder, target=target, once=once, first_step=first_step, identity=identity
+                )
+        except Exception as error:  # the user's model and loss may raise anything
+            raise explained(error, job.name) from error
+
+
+def _record_steps(
+    job: Job,
+    strategy: Strategy,
+    micro_batches: Sequence[int],
+    recorder: Recorder,
+    *,
+    target: str,
+    once: Collection[int],
+    first_step: bool,
+    identity: str,
+) -> list[Trace] | None:
+    """As `_recorded`, under a recorder that runs. identity: the job's fingerprint."""
     strategy = strategy.but(accumulation=1)
+    program = build(job, strategy.but(compile=False), DEVICES[target])  # `install` compiles it in its way
+    if strategy.compile and job.step is not None:
+        check_own_step(job, strategy, program.model, closure=False)
+    if program.own_step is None and strategy.mode == "train" and not strategy.optimizer_in_backward:
+        strategy = strategy.but(accumulation=2)
+        program.strategy = program.strategy.but(accumulation=2)
+    first_step = first_step or program.own_step is not None
+    record_clipping_in_backward(program, recorder)
     traces: dict[int, Trace] = {}
+    with low_bit_updates():
+        quantized.register()
+        recorder.modules.watch(program.model)
+        if strategy.compile:
+            from gpuwise.tracing.compile.install import install  # imports the compiler: a second or two
+
+            install(program.model, recorder)
+        create_state(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
+        state_sizes, unchanged = recorder.storages.sizes(), True
+        for micro_batch in sorted(micro_batches):  # upwards: what grows with the batch is seen to grow
+            at_this = strategy.but(micro_batch=micro_batch)
+            if micro_batch in once:
+                at_this = at_this.but(accumulation=1)
+            recorder.start()
+            trained = one_step(program, recorder, at_this)
+            traces[micro_batch] = to_trace(job, at_this, program, recorder, target=target, identity=identity)
+            unchanged = recorder.storages.sizes() == state_sizes and (trained or first_step)
+            if not unchanged:
+                break
+    if unchanged or (first_step and len(micro_batches) == 1):
+        return [traces[micro_batch] for micro_batch in micro_batches]
+    return None
+
+
+@contextmanager
+def _environment(target: str) -> Iterator[None]:
+    """Inside, PyTorch and libraries behave as on the target, on fake tensors."""
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is said in the assumptions
+        warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is among the notes
         stack.enter_context(_quiet_log())
         stack.enter_context(_quiet_matmul_precision())
         stack.enter_context(only_recorded())
@@ -123,51 +182,13 @@ def _recorded(
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(autocast.of_cuda() if target != "cpu" else nullcontext())
-        stack.enter_context(libraries.answering_as_on_a_gpu(device))
-        recorder = stack.enter_context(Recorder(device))
-        stack.enter_context(noticing_updates(recorder))
-        if broken is not None:
-            recorder.answers.note(no_virtual_accelerator(torch_version=torch.__version__, problem=str(broken)))
-        try:
-            stack.enter_context(steady_lbfgs(recorder.answers))
-            program = build(job, strategy.but(compile=False), device)  # `install` compiles it in its way
-            if strategy.compile and job.step is not None:
-                check_own_step(job, strategy, program.model, closure=False)
-            if program.own_step is None and twice:
-                strategy = strategy.but(accumulation=2)
-                program.strategy = program.strategy.but(accumulation=2)
-            first_step = first_step or program.own_step is not None
-            record_clipping_in_backward(program, recorder)
-            stack.enter_context(low_bit_updates())
-            quantized.register()
-            recorder.modules.watch(program.model)
-            if strategy.compile:
-                from gpuwise.tracing.compile.install import install  # imports the compiler: a second or two
-
-                install(program.model, recorder)
-            create_state(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
-            state_sizes, unchanged = recorder.storages.sizes(), True
-            for micro_batch in sorted(micro_batches):  # upwards: what grows with the batch is seen to grow
-                at_this = strategy.but(micro_batch=micro_batch)
-                if micro_batch in once:
-                    at_this = at_this.but(accumulation=1)
-                recorder.start()
-                trained = one_step(program, recorder, at_this)
-                traces[micro_batch] = to_trace(job, at_this, program, recorder, target=target, identity=identity)
-                unchanged = recorder.storages.sizes() == state_sizes and (trained or first_step)
-                if not unchanged:
-                    break
-        except Exception as error:  # the user's model and loss may raise anything
-            raise explained(error, job.name) from error
-        del program
-    if unchanged or (first_step and len(micro_batches) == 1):
-        return [traces[micro_batch] for micro_batch in micro_batches]
-    return None
+        stack.enter_context(libraries.answering_as_on_a_gpu(DEVICES[target]))
+        yield
 
 
 @contextmanager
 def _quiet_log() -> Iterator[None]:
-    """An operator that fails is reported once, by us."""
+    """Inside, PyTorch does not log an operator that fails: gpuwise reports it."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
@@ -178,7 +199,7 @@ def _quiet_log() -> Iterator[None]:
 
 @contextmanager
 def _quiet_matmul_precision() -> Iterator[None]:
-    """build sets it for the process; a recording must not."""
+    """Puts back the precision that `build` sets for the process."""
     before = torch.get_float32_matmul_precision()
     try:
         yield

@@ -127,7 +127,7 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
 
 
 def explained(error: Exception, name: str) -> GpuwiseError:
-    """The error to raise for what came out of building or running a job: in our words where the cause is known, else in
+    """The error to raise for an error of building or running a job: in gpuwise's words where the cause is known, else in
     its own, each with the location in the user's code where there is one.
 
     Arguments:

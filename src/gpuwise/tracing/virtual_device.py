@@ -21,7 +21,7 @@ class VirtualMode(FakeTensorMode):
     def __init__(self) -> None:
         # No fallback kernels: an operator without a shape rule is named instead of being run on made-up values.
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
-        # A kernel that PyTorch's dispatcher does not see is told, instead of being handed a null pointer.
+        # A kernel that PyTorch's dispatcher does not see gets an error instead of a null pointer.
         self._allow_unsafe_data_ptr_access = False
 
 
@@ -51,7 +51,7 @@ class _Stream:
 
 
 class _Backend:
-    """What PyTorch asks of a device module: streams, devices, random state, autocast types."""
+    """The interface of a device module in PyTorch: streams, devices, random state, autocast types."""
 
     Stream, Event = _Stream, _Event
 

@@ -69,9 +69,9 @@ class Bert(nn.Module):
         normal_init(self, 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        place = torch.arange(tokens.shape[1], device=tokens.device)
+        position = torch.arange(tokens.shape[1], device=tokens.device)
         segment = self.segments(torch.zeros_like(tokens))  # one sentence a sample
-        x = self.embedding_norm(self.words(tokens) + segment + self.positions(place))
+        x = self.embedding_norm(self.words(tokens) + segment + self.positions(position))
         x = F.dropout(x, self.config.dropout, self.training)
         for block in self.layers:
             x = block(x)

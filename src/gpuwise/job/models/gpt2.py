@@ -75,8 +75,8 @@ class Gpt2(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        x = F.dropout(self.words(tokens) + self.positions(place), self.config.dropout, self.training)
+        position = torch.arange(tokens.shape[1], device=tokens.device)
+        x = F.dropout(self.words(tokens) + self.positions(position), self.config.dropout, self.training)
         for block in self.layers:
             x = block(x)
         return self.head(self.norm(x))

@@ -40,8 +40,8 @@ LLAMA_SIZES = {
 def rotary_table(seq_len: int, head_dim: int, *, theta: float, device: torch.device) -> Tensor:
     """Cosines and sines of every position's angles (Su et al. 2021): (2, seq_len, head_dim / 2) in fp32."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    place = torch.arange(seq_len, device=device, dtype=torch.float32)
-    angle = place[:, None] * frequency
+    position = torch.arange(seq_len, device=device, dtype=torch.float32)
+    angle = position[:, None] * frequency
     return torch.stack([angle.cos(), angle.sin()])
 
 

@@ -45,9 +45,9 @@ class MixtureOfExperts(nn.Module):
         order = chosen.argsort(stable=True)
         count = (chosen[:, None] == torch.arange(config.experts, device=x.device)).sum(0)
         start = count.cumsum(0) - count
-        place = torch.arange(capacity, device=x.device)
-        choice = order[(start[:, None] + place).clamp(max=choices - 1)].flatten()
-        taken = (place < count[:, None]).flatten()
+        position = torch.arange(capacity, device=x.device)
+        choice = order[(start[:, None] + position).clamp(max=choices - 1)].flatten()
+        taken = (position < count[:, None]).flatten()
         token = choice // config.experts_per_token
 
         inputs = flat.index_select(0, token).chunk(config.experts)

@@ -27,8 +27,8 @@ class T5Config:
 
 def position_buckets(seq_len: int, *, both_ways: bool, config: T5Config, device: torch.device) -> Tensor:
     """Bucket of each (query, key) distance, (seq_len, seq_len) int64: exact when near, logarithmic when far."""
-    place = torch.arange(seq_len, device=device)
-    ahead = place[None, :] - place[:, None]
+    position = torch.arange(seq_len, device=device)
+    ahead = position[None, :] - position[:, None]
     buckets = config.buckets // 2 if both_ways else config.buckets
     offset = (ahead > 0).long() * buckets if both_ways else torch.zeros_like(ahead)
     distance = ahead.abs() if both_ways else (-ahead).clamp(min=0)

@@ -65,7 +65,7 @@ class Edit(Generic[Recorded]):
         self._size = storages.size_bytes if storages.size_bytes.ndim == 1 else storages.size_bytes[:, 0]
         self._category = storages.category.copy()
         self._stays = np.arange(len(sequence)) < self._length
-        self._there = (storages.category != CATEGORIES.index("optimizer_state")) & (storages.born < self._length)
+        self._exists = (storages.category != CATEGORIES.index("optimizer_state")) & (storages.born < self._length)
         self._born = np.where(storages.born < 0, BEFORE, storages.born.astype(np.int64) * _ROOM)
         self._last = self._length * _ROOM - 1
         at_end = np.where(storages.died >= len(sequence), self._length * _ROOM, self._last)
@@ -104,7 +104,7 @@ class Edit(Generic[Recorded]):
     def drop_second_micro_batch(self) -> None:
         self._stays &= self._trace.sequence.micro_step != 1
         born = self._trace.storages.born
-        self._there &= (born < 0) | (self._trace.sequence.micro_step[np.maximum(born, 0)] != 1)
+        self._exists &= (born < 0) | (self._trace.sequence.micro_step[np.maximum(born, 0)] != 1)
 
     def end_gradient(self, index: int, slot: int) -> None:
         """Lets a gradient die at a slot."""
@@ -128,7 +128,7 @@ class Edit(Generic[Recorded]):
         for index, gradient in enumerate(self.gradients.tolist()):
             waiting.setdefault((born[gradient], size[gradient]), []).append(index)
         dying: dict[int, list[int]] = {}
-        for storage in np.flatnonzero(self._there & (self._category == CATEGORIES.index("temporary"))).tolist():
+        for storage in np.flatnonzero(self._exists & (self._category == CATEGORIES.index("temporary"))).tolist():
             dying.setdefault(int(storages.died[storage]), []).append(storage)
         arrivals, same, done = [], {BEFORE: BEFORE}, 0  # same: position of the second micro-batch -> of the first
         for position in second:
@@ -170,7 +170,7 @@ class Edit(Generic[Recorded]):
             return np.where(slot >= self._length * _ROOM, len(slots), inside).astype(np.int32)
 
         added = np.array(self._added, dtype=np.int64).reshape(-1, 5)
-        kept = self._there
+        kept = self._exists
         size_bytes, values = added[:, 0], np.array([row.values for row in names], dtype=np.int64).reshape(len(names), -1)
         if isinstance(trace, TraceFamily):  # a constant: the first term
             size_bytes = _constant(size_bytes, storages.size_bytes.shape[-1])

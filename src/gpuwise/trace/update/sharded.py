@@ -76,15 +76,15 @@ def _update(
 
 
 def with_scaled_update(trace: Trace, scale: float) -> Trace:
-    """The same for an optimizer that the job makes itself: all that it does and keeps, times `scale`."""
+    """The same for an optimizer that the job makes itself: its operations and its state, times `scale`."""
     sequence, operations, storages = trace.sequence, trace.operations, trace.storages
-    mine = sequence.phase == PHASES.index("optimizer")
-    rows, row_of = np.unique(sequence.operation[mine], return_inverse=True)
+    of_optimizer = sequence.phase == PHASES.index("optimizer")
+    rows, row_of = np.unique(sequence.operation[of_optimizer], return_inverse=True)
     values = operations.values[rows]
     values[:, _SCALED] = np.ceil(values[:, _SCALED] * scale).astype(np.int64)
     operation = sequence.operation.copy()
-    operation[mine] = len(operations) + row_of
-    inside = np.append(mine, True)[np.where(storages.born < 0, len(mine), storages.born)]
+    operation[of_optimizer] = len(operations) + row_of
+    inside = np.append(of_optimizer, True)[np.where(storages.born < 0, len(of_optimizer), storages.born)]
     updated = inside & np.isin(storages.category, _UPDATED)
     size = np.where(updated, np.ceil(storages.size_bytes * scale).astype(np.int64), storages.size_bytes)
     return replace(

@@ -1,4 +1,4 @@
-"""What a convolution on the CPU holds while it runs: oneDNN computes on copies in its own layouts.
+"""Memory that a convolution on the CPU takes while it runs: oneDNN computes on copies in its own layouts.
 
 Sources: the order of copies is aten/src/ATen/native/mkldnn/Conv.cpp and ideep's convolution_forward,
 convolution_backward_data and convolution_backward_weights; which kernel computes, in which layout, is in `onednn`.
@@ -30,8 +30,8 @@ def convolution_bytes(call: OperatorCall) -> int:
     if not c.taken:
         return _reordered(c, x, weight) + (_unfolded_bytes(c) if c.groups == 1 else out.nbytes)
     if c.tiles:
-        held = weight.nbytes + (0 if c.channels_last else max(x.nbytes, 2 * out.nbytes - weight.nbytes))
-        return _reordered(c, x, weight) + held
+        copies = weight.nbytes + (0 if c.channels_last else max(x.nbytes, 2 * out.nbytes - weight.nbytes))
+        return _reordered(c, x, weight) + copies
     block = c.forward_block
     if block == 0:  # the result is copied once
         return _reordered(c, x, weight) + max(c.threads * _columns_bytes(c), 0 if c.channels_last else out.nbytes)

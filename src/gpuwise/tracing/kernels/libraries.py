@@ -1,4 +1,4 @@
-"""Questions of libraries about a tensor or its device, answered as on the GPU that is stood for."""
+"""Questions of libraries about a tensor or its device, answered as on the GPU whose kernels are recorded."""
 
 from __future__ import annotations
 
