@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.version import __version__
 
@@ -95,9 +95,9 @@ if TYPE_CHECKING:
 class _Verb(ModuleType):
     """A package that can be called: runs the function of the same name in gpuwise.api."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> object:
         verb = getattr(importlib.import_module("gpuwise.api"), self.__name__.rpartition(".")[2])
-        return verb(*args, **kwargs)
+        return verb(*args, **keywords)
 
 
 class _Gpuwise(ModuleType):
@@ -111,7 +111,7 @@ class _Gpuwise(ModuleType):
 sys.modules[__name__].__class__ = _Gpuwise
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _CALLABLE_PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 
-def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
     """The `__getattr__` of a package.
 
     Arguments:
@@ -16,7 +15,7 @@ def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], 
     """
     homes = {name: f"{package}.{module}" for module, offered in names.items() for name in offered}
 
-    def load(name: str) -> Any:
+    def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(homes[name]), name)

@@ -12,7 +12,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 LARGEST_WHOLE = 2**63 - 1  # TOML's own limit, and that of NumPy's columns
 MOST_KEY_PARTS = 1_000  # a.b.c on one line: tomllib takes memory and time that grow with their square
@@ -60,7 +60,7 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, object]:
     """The tables of a TOML text. Raises ValueError (tomllib.TOMLDecodeError is one) where it is none, too deep, or has a
     whole number that 64 bits do not hold."""
     if max((line.count(".") for line in text.splitlines()), default=0) > MOST_KEY_PARTS:
@@ -69,29 +69,32 @@ def parse_toml(text: str) -> dict[str, Any]:
         tables = tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return _checked(tables)
+    _check(tables)
+    return tables
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> object:
     """What a JSON text holds. Raises ValueError as parse_toml does, and for NaN and Infinity, which JSON does not have."""
     try:
-        return _checked(json.loads(text, parse_constant=_refuse))
+        data: object = json.loads(text, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
-
-
-def _checked(data: Any) -> Any:
-    for key, value in _numbers(data):
-        if isinstance(value, int) and not -LARGEST_WHOLE - 1 <= value <= LARGEST_WHOLE:
-            raise ValueError(f"the number of {key or 'the document'} is larger than 64 bits hold")
+    _check(data)
     return data
 
 
-def _numbers(data: Any) -> Iterator[tuple[str, Any]]:
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check(data: object) -> None:
+    """Raises ValueError for a whole number that 64 bits do not hold."""
+    for key, value in _leaves(data):
+        if isinstance(value, int) and not -LARGEST_WHOLE - 1 <= value <= LARGEST_WHOLE:
+            raise ValueError(f"the number of {key or 'the document'} is larger than 64 bits hold")
+
+
+def _leaves(data: object) -> Iterator[tuple[str, object]]:
     """Every leaf with its path."""
     waiting = [("", data)]
     while waiting:

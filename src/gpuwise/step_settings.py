@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+from typing import Annotated, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
 from gpuwise.errors import InputError, nearest
 from gpuwise.strategy import (
@@ -20,8 +20,11 @@ from gpuwise.strategy import (
     RECOMPUTES,
     Mesh,
     Strategy,
+    StrategyChanges,
     check_techniques,
 )
+
+Group = TypeVar("Group", bound=Mapping[str, object])
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,26 @@ class ForecastSettings(DeviceSettings, WorkSettings, total=False):
     """What `forecast` takes."""
 
 
-class PlanSettings(StepSettings, WorkSettings, total=False):
-    """What `plan` takes beside its limits."""
+class LimitSettings(TypedDict, total=False):
+    """What a whole run may take."""
+
+    budget: Annotated[float | str | None, Setting("Spend at most this, e.g. 20000 or $20k.", metavar="USD")]
+    deadline: Annotated[float | str | None, Setting("Be done within this, e.g. 3d or 12h.", metavar="TIME")]
+
+
+class OfferSettings(TypedDict, total=False):
+    """Which offers are ranked, and how."""
+
+    spot: Annotated[bool | None, Setting("Only spot prices, or none; both by default.", off_switch=True)]
+    stale: Annotated[bool | None, Setting("Rank offers whose price is over a year older than the newest, too.")]
+    xla: Annotated[bool | None, Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, several devices) by price, too.")]
+    global_batch: Annotated[int | None, Setting("Samples an optimizer step, over all devices.")]
+    interruptions: Annotated[float | None, Setting("Interruptions of a spot machine, a day.")]
+    electricity: Annotated[float | None, Setting("Dollars a kWh, for your own machines.", metavar="USD")]
+
+
+class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, total=False):
+    """What `plan` takes beside the devices."""
 
 
 class HostKeywords(TypedDict, total=False):
@@ -122,12 +143,12 @@ class RunSettings(StepSettings, HostKeywords, total=False):
 @cache
 def settings_of(group: type) -> dict[str, tuple[type, Setting]]:
     """The rows of a group by name: the type of a value, and what the command line shows."""
-    found = {}
+    rows = {}
     for name, hint in get_type_hints(group, include_extras=True).items():
         value, setting = get_args(hint)
-        kinds = get_args(value)
-        found[name] = next(kind for kind in (str, *kinds) if kind in kinds), setting  # text is parsed where it is taken
-    return found
+        types = get_args(value)
+        rows[name] = next(kind for kind in (str, *types) if kind in types), setting  # text is parsed where it is taken
+    return rows
 
 
 def flag_of(name: str) -> str:
@@ -138,39 +159,56 @@ _FIELD = {"accumulate": "accumulation"}  # where Strategy calls it otherwise
 _PLAIN = (None, False, "none")  # values that ask for nothing
 
 
-def given(settings: Mapping[str, Any], group: type) -> dict[str, Any]:
+def named_settings(settings: Group, group: type[Group]) -> Group:
     """The settings that are not None. Raises InputError for one that the group does not have."""
-    known = settings_of(group)
+    names = list(settings_of(group))
     for name in settings:
-        if name not in known:
-            near = nearest(name, list(known))
+        if name not in names:
+            near = nearest(name, names)
             ways = [f"nearest: {', '.join(near)}"] if near else []
-            raise InputError(f"unknown setting {name!r}.", [*ways, f"one of: {', '.join(known)}"])
-    return {name: value for name, value in settings.items() if value is not None}
+            raise InputError(f"unknown setting {name!r}.", [*ways, f"one of: {', '.join(names)}"])
+    return cast(Group, {name: value for name, value in settings.items() if value is not None})
 
 
-def strategy_of(settings: Mapping[str, Any], **chosen: Any) -> Strategy:
+def part_of(settings: Mapping[str, object], group: type[Group]) -> Group:
+    """Those of the settings that a group has."""
+    return cast(Group, {name: value for name, value in settings.items() if name in settings_of(group)})
+
+
+def named_sizes(settings: JobSizes) -> dict[str, int]:
+    """The sizes of a sample that are named."""
+    sizes = {"seq_len": settings.get("seq_len"), "image_size": settings.get("image_size")}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def mesh_of(settings: DeviceSettings) -> Mesh | None:
+    """The mesh among the settings, None where there is none. Raises InputError for a text that is no mesh."""
+    mesh = settings.get("mesh")
+    return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+
+
+def strategy_of(settings: Mapping[str, object], **chosen: Unpack[StrategyChanges]) -> Strategy:
     """The Strategy of these settings; `chosen` has what they leave open.
 
     Raises InputError for values out of range and for settings that a forward pass has no use for, and what check_techniques
     raises for techniques that exclude each other.
     """
     names = {f.name for f in fields(Strategy)}
-    asked = {_FIELD.get(name, name): value for name, value in settings.items() if value is not None}
-    if isinstance(asked.get("mesh"), str):
-        asked["mesh"] = Mesh.parse(asked["mesh"])
-    strategy = Strategy(**{**chosen, **{name: value for name, value in asked.items() if name in names}})
+    values = {_FIELD.get(name, name): value for name, value in settings.items() if value is not None}
+    if isinstance(mesh := values.get("mesh"), str):
+        values["mesh"] = Mesh.parse(mesh)
+    strategy = Strategy(**chosen).but(**cast(StrategyChanges, {name: values[name] for name in names & values.keys()}))
     _check_mode(settings)
     check_techniques(strategy)
     return strategy
 
 
-def sizes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+def sizes_of(settings: JobSizes) -> JobSizes:
     """The sizes of a sample among the settings, None where they are not."""
-    return {name: settings.get(name) for name in settings_of(JobSizes)}
+    return {"seq_len": settings.get("seq_len"), "image_size": settings.get("image_size")}
 
 
-def _check_mode(settings: Mapping[str, Any]) -> None:
+def _check_mode(settings: Mapping[str, object]) -> None:
     """Raises InputError where a forward pass is asked for something that only training does."""
     if settings.get("mode") != "infer":
         return

@@ -255,8 +255,8 @@ class Given(StepSource):
 
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_a_large_job_is_traced_for_what_is_asked_alone(looked_at: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gpuwise.api.verbs._TRACED_AGAIN", 10_000 if looked_at else 10)
-    monkeypatch.setattr("gpuwise.api.verbs.source_of", lambda job, **sizes: Given())
+    monkeypatch.setattr("gpuwise.api.fitting._TRACED_AGAIN", 10_000 if looked_at else 10)
+    monkeypatch.setattr("gpuwise.api.fitting.source_of", lambda job, **sizes: Given())
     found = api.fit("a job", on="t4", precision="fp32")
     assert (row(found, "full recompute").unavailable is None) is looked_at
     assert "--every-technique" in row(found, "selective recompute").unavailable

@@ -5,24 +5,32 @@ from typing import TYPE_CHECKING
 from gpuwise.lazy import lazily
 
 if TYPE_CHECKING:
+    from gpuwise.api.comparing import compare
+    from gpuwise.api.fitting import fit
+    from gpuwise.api.forecasting import forecast, memory_timeline
+    from gpuwise.api.installation import doctor
     from gpuwise.api.kernels import kernel, roofline
     from gpuwise.api.listings import chips, offers, unpriced_offers
     from gpuwise.api.measuring import measure
+    from gpuwise.api.planning import plan
     from gpuwise.api.recording import record
     from gpuwise.api.training import Trainer, train
     from gpuwise.api.validating import validate
-    from gpuwise.api.verbs import compare, doctor, fit, forecast, memory_timeline, plan
 
 __getattr__ = lazily(
     __name__,
     {
+        "comparing": ("compare",),
+        "fitting": ("fit",),
+        "forecasting": ("forecast", "memory_timeline"),
+        "installation": ("doctor",),
         "kernels": ("kernel", "roofline"),
         "listings": ("chips", "offers", "unpriced_offers"),
         "measuring": ("measure",),
+        "planning": ("plan",),
         "recording": ("record",),
         "training": ("Trainer", "train"),
         "validating": ("validate",),
-        "verbs": ("compare", "doctor", "fit", "forecast", "memory_timeline", "plan"),
     },
 )
 __all__ = [

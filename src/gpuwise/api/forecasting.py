@@ -1,16 +1,17 @@
-"""One forecast: the strategy the user left open is chosen, the choice named, the trace of it priced."""
+"""forecast and memory_timeline: what the user left open is chosen, the choice noted, and its trace priced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of
+from gpuwise.api.fitting import fitting_change_of
 from gpuwise.api.source import StepSource
-from gpuwise.api.sources import usual_micro_batch
+from gpuwise.api.sources import source_of, usual_micro_batch
 from gpuwise.api.step_price import step_price
 from gpuwise.cost import Forecast
 from gpuwise.cost.inputs import DataPipeline
@@ -18,12 +19,18 @@ from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
-from gpuwise.notes.step import assumed_mesh, assumed_micro_batch
+from gpuwise.notes.step import assumed_mesh, assumed_micro_batch, of_a_step
+from gpuwise.plan.economics.length import RunLength, with_whole_run
+from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.space.legal import assumed_precision, precisions_for
-from gpuwise.step_settings import DeviceSettings, given, strategy_of
+from gpuwise.step_settings import DeviceSettings, ForecastSettings, mesh_of, named_settings, part_of, sizes_of, strategy_of
 from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.trace import Trace
 from gpuwise.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuwise.cost.memory.timeline import Timeline
+    from gpuwise.job import Job
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,54 @@ class Priced:
     forecast: Forecast
     trace: Trace
     device: Device
+
+
+def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Forecast:
+    """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
+
+    Arguments:
+        job: a preset, `path/to/file.py:name`, `hf:...`, `timm:...`, a saved trace, or a Job.
+        on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
+        micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
+        mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
+        compile: the step under torch.compile; a warning says where its interval is that of eager steps.
+        channels_last: images and convolutions with their channels innermost in memory.
+        samples, epochs, tokens: how long a run is; `run` of the result then has its steps, hours and dollars.
+        loader_samples_per_s: what the data pipeline of one machine delivers; the step waits for it where it is slower.
+        settings: those and the others, all optional: gpuwise.step_settings.ForecastSettings.
+
+    What is left None is chosen, and named in `assumptions` with the flag that changes it.
+    Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
+    """
+    return forecast_with_trace(job, on, settings)[0]
+
+
+def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Timeline:
+    """Memory over that step by category, its peak and the tensors that make it; its `forecast` is that of `forecast`.
+
+    Arguments: as for `forecast`. gpuwise.report.memory_picture draws it. Raises what `forecast` raises.
+    """
+    from gpuwise.cost.memory.timeline import timeline
+
+    forecast, priced = forecast_with_trace(job, on, settings)
+    found = timeline(priced.trace, priced.device.cluster, memory=priced.forecast.memory)
+    return replace(found, forecast=forecast, strategy=forecast.strategy)
+
+
+def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> tuple[Forecast, Priced]:
+    """What `forecast` returns, and the trace and device it rests on."""
+    requested = named_settings(settings, ForecastSettings)
+    source = source_of(job, **sizes_of(requested))
+    length = RunLength.of(requested, source.samples_per_epoch)
+    step = part_of(requested, DeviceSettings)
+    priced = forecast_step(source, on, loader_samples_per_s=requested.get("loader_samples_per_s"), **step)
+    forecast = priced.forecast
+    if forecast.memory.fits is False:
+        found = fitting_change_of(source, priced.device, forecast.strategy)
+        forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, FittingChange) else None)
+    if not length.named:
+        return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
+    return with_whole_run(forecast, length, priced.trace.header), priced
 
 
 def forecast_step(
@@ -48,18 +103,15 @@ def forecast_step(
     Arguments:
         history: take the time that `validate` measured of this very step on this machine, where it has.
     """
-    asked = given(settings, DeviceSettings)
-    mesh = asked.get("mesh")
-    mesh = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    requested = named_settings(settings, DeviceSettings)
+    mesh = mesh_of(requested)
     device = device_of(on, load_catalog(), mesh=mesh)
     on_this_cpu = device.spec.machine is not None and device.target == "cpu"
     if on_this_cpu:
         source = source.with_own_kernels()
-    choices = (
-        [asked["precision"]]
-        if asked.get("precision")
-        else _precisions(source, device, on_this_cpu=on_this_cpu, mode=asked.get("mode") or "train")
-    )
+    named = requested.get("precision")
+    mode = requested.get("mode") or "train"
+    choices = [named] if named else _precisions(source, device, on_this_cpu=on_this_cpu, mode=mode)
     refused: PrecisionError | None = None
     for precision in choices:
         try:
@@ -67,7 +119,7 @@ def forecast_step(
                 precision,
                 source,
                 device,
-                asked,
+                requested,
                 mesh,
                 refused=refused,
                 history=history,
@@ -80,7 +132,7 @@ def forecast_step(
 
 
 def _precisions(source: StepSource, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
-    """What is tried in turn where no precision is asked for."""
+    """What is tried in turn where no precision is named."""
     able = ["fp32"] if on_this_cpu else precisions_for(device.chip, mode=mode) or ["fp32"]
     first = source.default_precision(able[0])
     return [first, *able[1:]] if first == able[0] else [first]
@@ -90,7 +142,7 @@ def _in_precision(
     chosen: str,
     source: StepSource,
     device: Device,
-    asked: Mapping[str, Any],
+    requested: DeviceSettings,
     mesh: Mesh | None,
     *,
     refused: PrecisionError | None,
@@ -98,13 +150,13 @@ def _in_precision(
     loader_samples_per_s: float | None,
 ) -> Priced:
     """The forecast in one precision. refused: why it is none of the faster ones."""
-    precision, micro_batch = asked.get("precision"), asked.get("micro_batch")
+    precision, micro_batch = requested.get("precision"), requested.get("micro_batch")
     on_this_cpu = device.spec.machine is not None and device.target == "cpu"
     assumed = list(device.assumptions)
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)
         assumed.append(assumed_micro_batch(samples=micro_batch))
-    strategy = strategy_of({**asked, "mesh": None}, precision=chosen, micro_batch=micro_batch)
+    strategy = strategy_of({**requested, "mesh": None}, precision=chosen, micro_batch=micro_batch)
     check_techniques(strategy.but(mesh=mesh or Mesh()), source.step_facts(device.target))
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
     if precision is None:
@@ -116,10 +168,10 @@ def _in_precision(
                 device.chip,
                 strategy,
                 capacity_bytes=device.cluster.capacity_bytes,
-                given=asked.keys() & {"channels_last"},
+                given=requested.keys() & {"channels_last"},
             )
             strategy, reasons = choice.strategy, choice.reasons
-        layout = ", channels-last" if strategy.channels_last and not asked.get("channels_last") else ""
+        layout = ", channels-last" if strategy.channels_last and not requested.get("channels_last") else ""
         assumed.append(assumed_precision(f"{strategy.precision}{layout}", refused, reasons="; ".join(sentences(reasons))))
     price_it = partial(_priced, source, device, assumed=assumed, loader_samples_per_s=loader_samples_per_s, history=history)
     if mesh is not None:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.hardware import Catalog
+from gpuwise.hardware import Catalog, load_catalog
 from gpuwise.hardware.detect import DetectedMachine, detect, machine_key, machine_of
 from gpuwise.results.installation import Installation
 from gpuwise.trace.presets import load_preset
@@ -21,6 +21,11 @@ from gpuwise.version import __version__
 
 PACKAGES = ("numpy", "click", "rich", "torch", "torchvision", "safetensors", "transformers", "timm")
 CUDA_LIBRARY = b"libtorch_cuda.so"
+
+
+def doctor() -> Installation:
+    """Versions, devices, catalog dates, configuration files and presets of this installation."""
+    return inspect_installation(load_catalog())
 
 
 def inspect_installation(catalog: Catalog) -> Installation:

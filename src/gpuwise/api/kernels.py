@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
-from gpuwise.api.verbs import forecast_with_trace
+from gpuwise.api.forecasting import forecast_with_trace
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.sources import source_of
 from gpuwise.errors import InputError
-from gpuwise.step_settings import DeviceSettings, given, sizes_of, strategy_of
+from gpuwise.step_settings import DeviceSettings, named_settings, sizes_of, strategy_of
 from gpuwise.trace import TraceFamily, save
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def record(
     target = Path(path).absolute()  # the job may change the working folder
     if target.suffix != ".npz":
         raise InputError(f"a recording is a .npz file, got {str(path)!r}.", [f"-o {Path(path).with_suffix('.npz')}"])
-    asked = given(settings, DeviceSettings)
-    family = source_of(job, **sizes_of(asked))(strategy_of(asked))
+    requested = named_settings(settings, DeviceSettings)
+    family = source_of(job, **sizes_of(requested))(strategy_of(requested))
     save(family, target)
     return family

@@ -23,7 +23,7 @@ from gpuwise.api.train_keywords import TrainKeywords, in_folder, step_keywords, 
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import sizes_of
+from gpuwise.step_settings import named_sizes
 from gpuwise.strategy import HostSettings
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Trainer:
         from gpuwise.plan.file import load_plan
 
         given = step_keywords(keywords, plan)
-        sizes = {name: value for name, value in sizes_of(given).items() if value is not None}
+        sizes = named_sizes(given)
         if plan is not None and not isinstance(plan, Plan):
             plan = load_plan(plan)
         self.plan = plan

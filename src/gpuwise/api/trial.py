@@ -19,10 +19,10 @@ from gpuwise.api.measured import torch_version
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.api.traced import JobSource
-from gpuwise.api.verbs import of_a_step
 from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.child import WorkerConnection
+from gpuwise.notes.step import of_a_step
 from gpuwise.step_settings import DeviceSettings
 from gpuwise.trace.digest import digest
 

@@ -24,7 +24,7 @@ from gpuwise.hardware.load import disturbances, load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
 from gpuwise.results.validation import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
-from gpuwise.step_settings import DeviceSettings, flag_of, given, sizes_of, strategy_of
+from gpuwise.step_settings import DeviceSettings, flag_of, named_settings, named_sizes, strategy_of
 from gpuwise.trace.presets.table import PRESETS
 from gpuwise.version import __version__
 
@@ -38,7 +38,7 @@ _LESS = ("a smaller --micro-batch, with more --accumulate", "--recompute full")
 
 
 class TrialRequest(TypedDict):
-    """What a child process is asked for. steps: timed ones; None: as many as it takes."""
+    """What a child process is requested for. steps: timed ones; None: as many as it takes."""
 
     job: str
     sizes: Mapping[str, int]
@@ -80,17 +80,17 @@ def validate(
     Raises InputError, UnknownNameError, JobError or MissingDependencyError before anything runs.
     """
     names = _names(jobs)
-    sizes = {name: value for name, value in sizes_of(settings).items() if value is not None}
-    asked = {name: value for name, value in given(settings, DeviceSettings).items() if name not in sizes}
+    sizes = named_sizes(settings)
+    requested = {name: value for name, value in named_settings(settings, DeviceSettings).items() if name not in sizes}
     if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MOST_STEPS):
         raise InputError(f"--steps must be a whole number from 1 to {_MOST_STEPS:,}, got {steps!r}.")
     if suite:
-        _check_suite({**asked, **sizes})
+        _check_suite({**requested, **sizes})
         names = [member.name for member in members(tuple(names))]
     else:
-        _check(names, asked, sizes)
+        _check(names, requested, sizes)
     _check_torch(names)
-    requests = [TrialRequest(job=name, sizes=sizes, strategy=asked, suite=suite, steps=steps) for name in names]
+    requests = [TrialRequest(job=name, sizes=sizes, strategy=requested, suite=suite, steps=steps) for name in names]
     return _run(requests, suite=suite, on_progress=on_progress)
 
 
@@ -221,20 +221,20 @@ def _names(jobs: str | Sequence[str] | Job) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_suite(asked: Mapping[str, object]) -> None:
-    if asked:
-        flag = flag_of(next(iter(asked)))
+def _check_suite(requested: Mapping[str, object]) -> None:
+    if requested:
+        flag = flag_of(next(iter(requested)))
         raise InputError(
             f"the suite runs at settings of its own; it takes no {flag}.",
             [f"leave out {flag}", f"name a job: gpuwise validate gpt2 {flag} ..."],
         )
 
 
-def _check(names: Sequence[str], asked: Mapping[str, object], sizes: Mapping[str, int]) -> None:
+def _check(names: Sequence[str], requested: Mapping[str, object], sizes: Mapping[str, int]) -> None:
     """What can be told without PyTorch and without running the user's code."""
     if not names:
         raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
-    strategy_of(asked)  # raises for values out of range and techniques that exclude each other
+    strategy_of(requested)  # raises for values out of range and techniques that exclude each other
     for name in names:
         _check_job(name, sizes)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
-from gpuwise.step_settings import DeviceSettings
+from gpuwise.step_settings import DeviceSettings, StepSettings
 
 
 @click.command("compare", cls=JobCommand, short_help="A job on several devices.")
@@ -15,10 +15,10 @@ from gpuwise.step_settings import DeviceSettings
 @on_option("Devices separated by commas.", metavar="A,B,C")
 @settings_options(DeviceSettings, without=("mesh",))
 @json_option
-def command(job: str, on: str, as_json: bool, **strategy: Any) -> None:
+def command(job: str, on: str, as_json: bool, mode: str | None, **settings: Unpack[StepSettings]) -> None:
     """JOB on several devices side by side, with the reason for each speed-up."""
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.compare import compare_report
 
-    emit(api.compare(job, on=on, **strategy), compare_report, as_json=as_json)
+    emit(api.compare(job, on=on, mode=mode, **settings), compare_report, as_json=as_json)

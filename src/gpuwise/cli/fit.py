@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import click
 
@@ -18,7 +18,9 @@ from gpuwise.step_settings import DeviceSettings
 @click.option("--every-technique", is_flag=True, help="Trace the job anew for each technique that needs it: seconds each.")
 @memory_plot_option
 @json_option
-def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_technique: bool, **strategy: Any) -> None:
+def command(
+    job: str, on: str, as_json: bool, memory_plot: str | None, every_technique: bool, **settings: Unpack[DeviceSettings]
+) -> None:
     """The largest micro-batch of JOB on a device, where memory peaks, and what each technique would free and cost."""
     from gpuwise import api
     from gpuwise.cli.output import emit
@@ -26,9 +28,9 @@ def command(job: str, on: str, as_json: bool, memory_plot: str | None, every_tec
 
     if memory_plot is not None:
         memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
-    result = api.fit(job, on=on, every_technique=every_technique, **strategy)
+    result = api.fit(job, on=on, every_technique=every_technique, **settings)
     emit(result, fit_report, as_json=as_json)
     if memory_plot is not None:
         shown = result.rows[0].strategy
-        asked = {**strategy, "micro_batch": shown.micro_batch, "precision": shown.precision, "mesh": shown.mesh}
-        show_memory(api.memory_timeline(job, on=on, **asked), memory_plot)
+        settings = {**settings, "micro_batch": shown.micro_batch, "precision": shown.precision, "mesh": shown.mesh}
+        show_memory(api.memory_timeline(job, on=on, **settings), memory_plot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import click
 
@@ -18,7 +18,9 @@ from gpuwise.step_settings import ForecastSettings
 @memory_plot_option
 @roofline_plot_option
 @json_option
-def command(job: str, on: str, as_json: bool, memory_plot: str | None, roofline_plot: str | None, **strategy: Any) -> None:
+def command(
+    job: str, on: str, as_json: bool, memory_plot: str | None, roofline_plot: str | None, **settings: Unpack[ForecastSettings]
+) -> None:
     """Time, memory, energy and money of one training step of JOB on a device, and of the whole run where --tokens, --samples or
     --epochs say how long it is."""
     from gpuwise import api
@@ -29,10 +31,11 @@ def command(job: str, on: str, as_json: bool, memory_plot: str | None, roofline_
         memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
     if roofline_plot is not None:
         roofline_plot = check_plot(roofline_plot, flag="--roofline-plot", as_json=as_json)
-    timeline = None if memory_plot is None else api.memory_timeline(job, on=on, **strategy)
-    roofline = None if roofline_plot is None else api.roofline(job, on=on, **strategy)
+    timeline = None if memory_plot is None else api.memory_timeline(job, on=on, **settings)
+    roofline = None if roofline_plot is None else api.roofline(job, on=on, **settings)
     drawn = timeline or roofline
-    emit(drawn.forecast if drawn else api.forecast(job, on=on, **strategy), forecast_report, as_json=as_json)
+    result = (drawn.forecast if drawn else None) or api.forecast(job, on=on, **settings)
+    emit(result, forecast_report, as_json=as_json)
     if timeline is not None and memory_plot is not None:
         show_memory(timeline, memory_plot)
     if roofline is not None and roofline_plot is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -43,7 +43,7 @@ class Verbs(click.Group):
             return None
         return importlib.import_module(f"gpuwise.cli.{cmd_name}").command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise unknown_name("command", args[0], list(VERBS), listing="gpuwise --help")
         return super().resolve_command(ctx, args)
@@ -52,7 +52,7 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
-    def main(self, args: Sequence[str] | None = None, *other: Any, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *other: Any, **extra: Any) -> NoReturn:
         ready_streams()
         arguments = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False

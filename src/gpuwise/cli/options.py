@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,7 +11,13 @@ from click.shell_completion import CompletionItem
 from gpuwise.cli.stdout import keep_for_json
 from gpuwise.step_settings import Setting, flag_of, settings_of
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+class Decorator(Protocol):
+    """Adds an argument or a flag to the function of a verb."""
+
+    def __call__(self, function: Function, /) -> Function: ...
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -34,7 +40,7 @@ def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str
 class JobCommand(click.Command):
     """A verb with a JOB: its help ends with the presets, and it shows when tracing takes a while."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         from gpuwise.api.progress import tracing_shown_by
         from gpuwise.cli.tracing_progress import shown
 
@@ -48,7 +54,7 @@ class JobCommand(click.Command):
             formatter.write_text(", ".join(PRESETS))
 
 
-def job_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+def job_argument(function: Function) -> Function:
     return click.argument("job", metavar="JOB", shell_complete=complete_job)(function)
 
 
@@ -56,7 +62,7 @@ def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> D
     return click.option("--on", required=required, metavar=metavar, help=help, shell_complete=complete_devices)
 
 
-def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def json_option(function: Function) -> Function:
     return click.option(
         "--json", "as_json", is_flag=True, callback=_keep_stdout, help="JSON on stdout, and nothing else there."
     )(function)
@@ -71,7 +77,7 @@ def _keep_stdout(ctx: click.Context, param: click.Parameter, as_json: bool) -> b
 def settings_options(group: type, *, without: Sequence[str] = ()) -> Decorator:
     """The flags of a group of gpuwise.step_settings, named as the keywords of gpuwise.api; those in `without` are left out."""
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+    def add(function: Function) -> Function:
         for name, (kind, setting) in reversed(settings_of(group).items()):
             if name not in without:
                 function = _option(name, kind, setting)(function)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def emit(result: Any, report: Callable[[Any], RenderableType], *, as_json: bool) -> None:
+class HasDict(Protocol):
+    """What has a JSON form."""
+
+    def to_dict(self) -> Mapping[str, object]: ...
+
+
+Result = TypeVar("Result", bound=HasDict | Sequence[HasDict])
+
+
+def emit(result: Result, report: Callable[[Result], RenderableType], *, as_json: bool) -> None:
     """Prints a result as JSON, or report(result) as text: plain where stdout is not a terminal.
 
     Arguments:
@@ -23,7 +32,7 @@ def emit(result: Any, report: Callable[[Any], RenderableType], *, as_json: bool)
     if as_json:
         from gpuwise.report.json import to_json
 
-        plain = result.to_dict() if hasattr(result, "to_dict") else [item.to_dict() for item in result]
+        plain = [item.to_dict() for item in result] if isinstance(result, Sequence) else result.to_dict()
         click.echo(to_json(plain), file=answers())
         return
     from rich.console import Console

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from gpuwise.cli.options import Function
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gpuwise.cost.roofline import Roofline
 
 
-def memory_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def memory_plot_option(function: Function) -> Function:
     return click.option(
         "--memory-plot", metavar="FILE", help="Memory over the step as a picture: FILE.svg, FILE.png, or - for text."
     )(function)
 
 
-def roofline_plot_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def roofline_plot_option(function: Function) -> Function:
     return click.option(
         "--roofline-plot", metavar="FILE", help="Kernels under the roofs of the device: FILE.svg, FILE.png, or - for text."
     )(function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import click
 
@@ -16,7 +16,7 @@ from gpuwise.step_settings import DeviceSettings
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the step of one JOB to this .npz file.")
 @click.option("--folder", type=click.Path(file_okay=False), help="Write shipped recordings here, not into the package.")
 @settings_options(DeviceSettings, without=("micro_batch", "accumulate", "mesh", "compile"))
-def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **strategy: Any) -> None:
+def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **settings: Unpack[DeviceSettings]) -> None:
     """Record the step of JOB to a file that stands for it afterwards, without its code and without PyTorch.
 
     Without -o: record the traces that ship with gpuwise again, of the presets named or of all.
@@ -25,12 +25,12 @@ def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **str
     from gpuwise.errors import InputError
 
     if output is None:
-        if any(value is not None for value in strategy.values()):
+        if any(value is not None for value in settings.values()):
             raise InputError("shipped presets are recorded in every variant.", ["leave out the settings", "-o job.npz"])
         return _shipped(jobs, folder)
     if len(jobs) != 1:
         raise InputError(f"-o takes one JOB, got {len(jobs)}.", ["gpuwise record path.py:job -o job.npz"])
-    api.record(jobs[0], output, **strategy)
+    api.record(jobs[0], output, **settings)
     _say(Path(output))
 
 

@@ -8,7 +8,7 @@ import sys
 import traceback
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
@@ -43,7 +43,7 @@ def say(text: str) -> None:
         _silence(sys.stderr)
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """An error as a JSON object on standard output. Where that takes none, standard error and the exit code say it."""
     try:
         click.echo(json.dumps(data, indent=2, ensure_ascii=False), file=answers())

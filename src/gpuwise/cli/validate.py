@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -34,7 +34,9 @@ class _ValidateCommand(JobCommand):
 @settings_options(DeviceSettings, without=("mesh",))
 @click.option("--report", "page", metavar="FILE", help="Write the result as a page, too: FILE.md or FILE.html.")
 @json_option
-def command(jobs: tuple[str, ...], as_json: bool, page: str | None, **settings: Any) -> None:
+def command(
+    jobs: tuple[str, ...], as_json: bool, page: str | None, suite: bool, steps: int | None, **settings: Unpack[DeviceSettings]
+) -> None:
     """Forecast a step of each JOB for this machine, run real ones, and hold both side by side. What was measured is kept, and
     `gpuwise forecast JOB --on here` gives it from then on. Ctrl-C keeps what is done."""
     from gpuwise import api
@@ -45,7 +47,7 @@ def command(jobs: tuple[str, ...], as_json: bool, page: str | None, **settings: 
         from gpuwise.report.validate_page import check_page
 
         page = str(check_page(page).absolute())  # a job may change the working folder
-    result = api.validate(jobs, on_progress=_show, **settings)
+    result = api.validate(jobs, suite=suite, steps=steps, on_progress=_show, **settings)
     emit(result, validate_report, as_json=as_json)
     if page is not None:
         from gpuwise.report.validate_page import save_page

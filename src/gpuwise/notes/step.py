@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpuwise.notes.note import kind_of_note
+from collections.abc import Iterable
+
+from gpuwise.notes.note import Note, kind_of_note
 from gpuwise.units import format_bytes, format_duration
 
 
@@ -200,3 +202,8 @@ def kernels_without_a_model(*, share: float, calls: int, names: str, more: int) 
 def memory_not_known() -> str:
     """Nothing limits the micro-batch, because the device's memory is not known."""
     return "the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it"
+
+
+def of_a_step(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Without those on how much is trained, which change no number of a single step; each once."""
+    return tuple(dict.fromkeys(note for note in notes if note.flag != "--samples"))

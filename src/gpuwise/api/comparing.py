@@ -1,0 +1,60 @@
+"""compare: one job on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+from gpuwise.api.device_names import device_names
+from gpuwise.api.devices import device_of, spec_with_links, target_of
+from gpuwise.api.fitting import fitting_change_of
+from gpuwise.api.source import StepSource
+from gpuwise.api.sources import source_of
+from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.notes.step import of_a_step
+from gpuwise.plan.fit.change import FittingChange
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.step_settings import StepSettings, named_settings, sizes_of, strategy_of
+from gpuwise.strategy import check_techniques
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.plan.compare import CompareRow, Comparison
+
+
+def compare(
+    job: str | Job, *, on: str | Sequence[str], mode: str | None = None, **settings: Unpack[StepSettings]
+) -> Comparison:
+    """Forecasts of a job on several devices, with speed-ups over the slowest and the reason for each.
+
+    Arguments: as for `forecast`; on: devices in a list or separated by commas. A device that cannot run the job stands
+    there with the reason. Raises what `forecast` raises, UnsupportedError only where no device can run it.
+    """
+    from gpuwise.plan.compare import compare as compare_devices
+
+    requested = named_settings(settings, StepSettings)
+    strategy = strategy_of({**requested, "mode": mode})
+    catalog = load_catalog()
+    devices = [spec_with_links(name, catalog) for name in device_names(on)]
+    source = source_of(job, **sizes_of(requested))
+    check_techniques(strategy, source.step_facts())
+    result = compare_devices(
+        lambda chip: StepPricer(source.traces(target_of(chip)), catalog=catalog),
+        devices,
+        requested=strategy,
+        micro_batch=requested.get("micro_batch"),
+        precision=requested.get("precision"),
+    )
+    rows = [_with_answer(row, name, source, catalog) for row, name in zip(result.rows, device_names(on), strict=True)]
+    return replace(result, rows=tuple(rows), assumption_notes=of_a_step(result.assumption_notes))
+
+
+def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalog) -> CompareRow:
+    """Where the job does not fit a device, the reason says what would."""
+    if row.forecast is None or row.forecast.memory.fits is not False:
+        return row
+    found = fitting_change_of(source, device_of(name, catalog), row.forecast.strategy)
+    if not isinstance(found, FittingChange):
+        return row
+    return replace(row, reason=f"{row.reason}; it would with {found.words}: {found.command}")

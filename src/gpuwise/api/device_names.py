@@ -1,0 +1,43 @@
+"""Devices as users name them in `on` and `own`: texts, checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.hardware.device import parse_device
+from gpuwise.hardware.names import split_device
+
+
+def device_names(on: str | Sequence[str]) -> list[str]:
+    """The devices of a list, or of a text that separates them by commas. Raises InputError."""
+    if not isinstance(on, str) and not (isinstance(on, Sequence) and all(isinstance(name, str) for name in on)):
+        raise InputError(f"devices are named in a text or a list of texts, got {on!r}.", ['on="rtx-4090,h100-sxm:8"'])
+    names = [name.strip() for name in (on.split(",") if isinstance(on, str) else on)]
+    if not names or not all(names):
+        raise InputError(f"cannot read the devices {on!r}.", ["write them like rtx-4090,h100-sxm:8"])
+    return names
+
+
+def one_machine(text: str, flag: str) -> str:
+    """The text as it is. Raises UnsupportedError for devices of several machines."""
+    name, count, machines = split_device(text)
+    if machines > 1:
+        raise UnsupportedError(f"{text!r}: plans use one machine so far.", [f"{flag} {name}:{count}"])
+    return text
+
+
+def owned_machine(text: str) -> tuple[str, int]:
+    """Chip and count of a machine at hand: "rtx-4090:2". Raises InputError, UnknownNameError or UnsupportedError."""
+    name, count, _ = split_device(one_machine(text, "--own"))
+    if name.strip().lower() == "here":
+        raise InputError(
+            "this machine is always considered: --own is for others.", ["leave out --own here", "--on here considers it alone"]
+        )
+    parse_device(text)  # an unknown chip, or more of it than a machine holds, is refused before any work
+    return name, count or 1
+
+
+def names_this_cpu(on: str | Sequence[str] | None) -> bool:
+    """Whether plans are for this machine's CPU alone, or beside few others: its settings are then worth tracing for."""
+    return on is not None and bool({name.partition(":")[0].strip().lower() for name in device_names(on)} & {"here", "cpu"})

@@ -1,0 +1,119 @@
+"""plan: the cheapest ways to train a job inside a budget and a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+from gpuwise.api.cpu_settings import has_compiler, own_price
+from gpuwise.api.device_names import device_names, names_this_cpu, one_machine, owned_machine
+from gpuwise.api.fitting import at_other_lengths
+from gpuwise.api.sources import PresetSource, source_of
+from gpuwise.hardware.catalog import load_catalog
+from gpuwise.plan.economics.length import RunLength
+from gpuwise.step_settings import PlanSettings, named_settings, sizes_of, strategy_of
+from gpuwise.strategy import check_techniques
+from gpuwise.units import parse_duration, parse_usd
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.plan.types import PlanResult, Request
+
+
+def plan(
+    job: str | Job,
+    *,
+    on: str | Sequence[str] | None = None,
+    own: str | Sequence[str] = (),
+    limit: int | None = 12,
+    **settings: Unpack[PlanSettings],
+) -> PlanResult:
+    """The cheapest ways to train a job inside a budget and a deadline, best first, with reasons.
+
+    Arguments:
+        job: as for `forecast`.
+        on: only these devices, in a list or separated by commas. None takes all.
+        own: machines at hand, ["rtx-4090:2"].
+        limit: plans returned at most, None for all.
+        settings: all optional, gpuwise.step_settings.PlanSettings. Among them:
+            samples, epochs, tokens: how much to train, one of them: 50_000 or "50k"; or samples an epoch, and epochs.
+            budget: dollars or "20k".
+            deadline: seconds or "3d".
+            spot: True for spot alone, False for none, None (default) for both.
+            stale: rank offers whose price is over a year older than the newest in the catalog, too.
+            xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by its price; else it
+                stands behind what it can.
+            global_batch: samples an optimizer step.
+            interruptions: of a spot machine, a day.
+            electricity: dollars a kWh.
+            micro_batch, accumulate, precision, recompute: pinned instead of searched; other techniques hold in every plan.
+
+    Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
+    """
+    from gpuwise.hardware.detect import detect_machine
+    from gpuwise.plan.search import plan as search
+
+    requested = named_settings(settings, PlanSettings)
+    request = _request(requested, on=on, own=own, limit=limit)
+    strategy = strategy_of(requested)
+    source = source_of(job, **sizes_of(requested))
+    check_techniques(strategy, source.step_facts())
+    if isinstance(source, PresetSource):
+        source.search_recorded(request.techniques, precision=request.precision)
+    catalog = load_catalog()
+    here = detect_machine(catalog)
+    request = replace(
+        request,
+        here=here,
+        samples_per_epoch=source.samples_per_epoch,
+        sizes=source.sizes,
+        job_argument=source.argument,
+    )
+    price = None
+    if here is not None and here.chip.kind == "cpu" and names_this_cpu(on):
+        price = own_price(source, here.chip, here.host_memory_bytes)
+    return search(
+        source.traces(),
+        request,
+        catalog.offers,
+        catalog,
+        own=price,
+        compiler=has_compiler(),
+        with_seq_len=at_other_lengths(source, "accelerator"),
+    )
+
+
+def _request(
+    requested: PlanSettings, *, on: str | Sequence[str] | None, own: str | Sequence[str], limit: int | None
+) -> Request:
+    """What the user wants of a plan, with quantities parsed. Raises InputError, UnknownNameError or UnsupportedError."""
+    from gpuwise.plan.economics.owned import USD_PER_KWH
+    from gpuwise.plan.types import Request
+
+    techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
+    length = RunLength.of(requested, None)
+    budget, deadline, electricity = requested.get("budget"), requested.get("deadline"), requested.get("electricity")
+    return Request(
+        samples=length.samples,
+        epochs=length.epochs,
+        tokens=length.tokens,
+        budget_usd=None if budget is None else parse_usd(str(budget)),
+        deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
+        on=None if on is None else tuple(one_machine(name, "--on") for name in device_names(on)),
+        own=tuple(owned_machine(text) for text in (device_names(own) if own else ())),
+        spot=requested.get("spot"),
+        global_batch=requested.get("global_batch"),
+        interruptions_per_day=requested.get("interruptions"),
+        stale=bool(requested.get("stale")),
+        xla=bool(requested.get("xla")),
+        limit=limit,
+        usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
+        techniques=techniques,
+        named=frozenset(requested),
+        precision=requested.get("precision"),
+        recompute=requested.get("recompute"),
+        micro_batch=requested.get("micro_batch"),
+        accumulation=requested.get("accumulate"),
+        loader_samples_per_s=requested.get("loader_samples_per_s"),
+    )
