@@ -19,7 +19,8 @@ from benchmarks.gpu_session.checks_copies import needs_cuda
 from benchmarks.gpu_session.models import classifier, language
 from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.detect.nvml import survey_gpus
-from gpuwise.hardware.load import disturbances, load
+from gpuwise.hardware.disturbances import disturbances
+from gpuwise.hardware.load import load
 from gpuwise.job import Job
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.observe import observe

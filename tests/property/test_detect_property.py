@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwise.hardware import load as load_module
 from gpuwise.hardware.detect import detect, machine_key
-from gpuwise.hardware.load import all_busy, disturbances
+from gpuwise.hardware.disturbances import all_busy, disturbances
 
 CPU, EDAC, V1 = "sys/devices/system/cpu/cpu0", "sys/devices/system/edac/mc/mc0/dimm0", "sys/fs/cgroup/memory"
 FILES = {

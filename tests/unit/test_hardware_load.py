@@ -11,7 +11,8 @@ import pytest
 
 from gpuwise.hardware import load as module
 from gpuwise.hardware.detect import GpuLoad
-from gpuwise.hardware.load import LoadSnapshot, Shares, all_busy, disturbances, load, shares
+from gpuwise.hardware.disturbances import Shares, all_busy, disturbances, shares
+from gpuwise.hardware.load import LoadSnapshot, load
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BEFORE = LoadSnapshot(

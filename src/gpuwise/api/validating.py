@@ -20,7 +20,8 @@ from gpuwise.api.sources import TRACE_SUFFIX
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError
 from gpuwise.hardware import detect_machine, load_catalog
-from gpuwise.hardware.load import disturbances, load
+from gpuwise.hardware.disturbances import disturbances
+from gpuwise.hardware.load import load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
 from gpuwise.results.validation import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass, field
 
+from gpuwise.hardware.sourced import PEAKS as PEAKS
+from gpuwise.hardware.sourced import UNSTATED as UNSTATED
+from gpuwise.hardware.sourced import Source as Source
+from gpuwise.hardware.sourced import SourcedFigures
 from gpuwise.printed import Printed
 
-PEAKS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 CHIP_KINDS = ("gpu-consumer", "gpu-workstation", "gpu-datacenter", "tpu", "npu", "asic", "fpga", "cpu", "neuromorphic")
 LINK_KINDS = ("scale-up", "scale-out", "host")
 TERMS = ("on-demand", "spot", "reserved-1y", "reserved-3y", "owned", "free")
@@ -21,60 +23,6 @@ _ECC_SHARE = 1 / 16
 _DRIVER_SHARE = 0.012
 # Apple lets the GPU use about 75 % of unified memory (Metal's recommendedMaxWorkingSetSize on larger machines).
 _UNIFIED_SHARE = 0.75
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a figure comes from. as_of: a day, month, year or range of them. verified False: no source found yet."""
-
-    text: str
-    as_of: str
-    verified: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.text}, {self.as_of}" + ("" if self.verified else " (unverified)")
-
-
-UNSTATED = Source("not stated", "", verified=False)
-
-
-@dataclass(frozen=True)
-class _Sourced:
-    """Figures with their sources: `source` for the row, `sources` for the figures that differ, by field name."""
-
-    source: Source = field(default=UNSTATED, kw_only=True)
-    sources: Mapping[str, Source] = field(default_factory=dict, kw_only=True, hash=False)
-    caveats: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
-    notes: str = field(default="", kw_only=True)
-
-    def source_of(self, figure: str) -> Source:
-        """The source of one figure, named as the field is (`tdp_w`); of peak rates by precision (`fp16`).
-
-        Raises KeyError for a name that is no figure of this type.
-        """
-        if figure not in PEAKS and figure not in {f.name for f in fields(self)}:
-            raise KeyError(figure)
-        return self.sources.get(figure, self.source)
-
-    @property
-    def figures(self) -> dict[str, object]:
-        """The known figures by name, peak rates spread out by precision."""
-        skip = {"source", "sources", "caveats", "notes", "id", "name", "trains", "calibration", "achieved"}
-        if getattr(self, "devices_per_package", 1) == 1:
-            skip.add("devices_per_package")  # nothing is claimed
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
-        values.update(values.pop("peak_flops_per_s", {}))
-        return {name: value for name, value in values.items() if value not in (None, "")}
-
-    @cached_property
-    def unverified(self) -> tuple[str, ...]:
-        """Names of the known figures that have no verified source; listings mark them."""
-        return tuple(name for name in self.figures if not self.source_of(name).verified)
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain types, known values only, with the names of unverified figures."""
-        values = {key: value for key, value in asdict(self).items() if value not in (None, "", {})}
-        return values | {"unverified": list(self.unverified)}
 
 
 @dataclass(frozen=True)
@@ -102,16 +50,40 @@ class AchievedRates:
 
 
 @dataclass(frozen=True, repr=False)
-class Chip(Printed, _Sourced):
+class Chip(Printed, SourcedFigures):
     """A device as PyTorch sees it, of one product: form factor and memory size included ("H100" alone is several).
 
-    package, devices_per_package: what is sold where that is several devices, such as a board of two GPUs; "" and 1 where
-    the device is sold alone. All figures but the link's are of one device.
-    peak_flops_per_s: DENSE rates with fp32 accumulate by precision (int8: operations); a missing key is unknown.
-    link_bandwidth_bytes_per_s: one direction, of the whole package. memory_bytes: marketed; None for CPUs, whose memory is
-    the machine's. sm_count: multiprocessors, compute units or CPU cores. trains: False where nothing trains on it, such
-    as chips sold for inference alone. caveats: checks this chip fails, and why. calibration: path of the file that `measure`
-    wrote, where this is the chip of this machine; never read from a catalog.
+    Figures are of one device, those of links of the whole package. Unknown ones are None. They come from the makers'
+    datasheets where `source` and `sources` name no other origin.
+
+    Attributes:
+        id: of the catalog: lower-case letters, digits and hyphens.
+        vendor, name: of the maker, and in its words.
+        kind: of CHIP_KINDS.
+        package: what is sold where that is several devices, such as a board of two GPUs; "" where a device is sold alone.
+        devices_per_package: 1 where a device is sold alone.
+        architecture: the maker's name for the design.
+        compute_capability: NVIDIA's, major and minor.
+        year: of its release.
+        memory_bytes: marketed size; None for CPUs, whose memory is the machine's.
+        memory_type: HBM3, GDDR6X, "unified LPDDR5", ...
+        memory_bandwidth_bytes_per_s: of that memory.
+        ecc: whether the memory corrects errors.
+        l2_bytes: the last cache that all units share.
+        sm_count: multiprocessors, compute units or CPU cores.
+        shared_memory_per_sm_bytes: of one of them.
+        cuda_cores, tensor_cores: of all of them together.
+        boost_clock_hz: the highest clock of the datasheet.
+        peak_flops_per_s: DENSE rates with fp32 accumulation, by precision (int8: operations); a missing key is unknown.
+        interconnect: the datasheet's words for its link.
+        link_id: of the catalog's link.
+        link_bandwidth_bytes_per_s: one direction, of the whole package.
+        pcie_generation: of its slot.
+        tdp_w: the power it is built for, watts.
+        msrp_usd, street_price_usd: the maker's price, and what shops asked.
+        trains: False where nothing trains on it, such as chips sold for inference alone.
+        calibration: path of the file that `gpuwise measure` wrote, where this is the chip of this machine; "" in a catalog.
+        achieved: what `gpuwise measure` reached on the GPUs of this machine; None in a catalog.
     """
 
     id: str
@@ -162,10 +134,25 @@ class Chip(Printed, _Sourced):
 
 
 @dataclass(frozen=True)
-class Link(_Sourced):
-    """A connection. Bandwidths are one direction: of a whole package (scale-up), of a slot (host), of a port, or of a
-    node as `notes` says (scale-out). domain_devices: how many devices it joins at most.
-    allreduce_busbw_bytes_per_s: measured bus bandwidth under allreduce_condition."""
+class Link(SourcedFigures):
+    """A connection. Bandwidths are one direction; unknown figures are None. They come from the maker's pages where `source`
+    and `sources` name no other origin.
+
+    Attributes:
+        id, name: of the catalog, and in words.
+        kind: of LINK_KINDS. It says what bandwidths are of: a whole package (scale-up), a slot (host), a port or, as
+            `notes` says, a node (scale-out).
+        year: of its release.
+        links_per_device: lanes or links that one device has.
+        per_link_bytes_per_s: of one of them.
+        per_direction_bytes_per_s: of all of them.
+        domain_devices: how many devices it joins at most.
+        latency_s: of one message.
+        allreduce_busbw_bytes_per_s: bus bandwidth of all-reduces, measured.
+        allreduce_condition: where and how that was measured.
+        used_by: chips and machines that have it.
+        achieved_bytes_per_s: of copies, measured on this machine; None in a catalog.
+    """
 
     id: str
     name: str
@@ -184,7 +171,17 @@ class Link(_Sourced):
 
 @dataclass(frozen=True)
 class Machine:
-    """`count` chips in one host (for CPUs: sockets), the link among them and the link to other machines."""
+    """One host with its devices.
+
+    Attributes:
+        chip: every device.
+        count: devices; below 1 a slice of one; of CPUs sockets.
+        link: among the devices; None for a single one.
+        link_between: to other machines; None where that is unknown.
+        host_cores: physical cores.
+        host_memory_bytes: of the host.
+        name: in words.
+    """
 
     chip: Chip
     count: float
@@ -196,13 +193,23 @@ class Machine:
 
 
 @dataclass(frozen=True, repr=False)
-class Offer(Printed, _Sourced):
+class Offer(Printed, SourcedFigures):
     """One way to get a machine at a price: a row of a price list under one kind of terms.
 
-    count: devices; below 1 a slice of one; 0 means that the host CPU (`chip_id`) is the device.
-    usd_per_hour: of the whole row. max_session_hours, hours_per_week: None when unlimited.
-    stale: the price is over a year older than the newest price that gpuwise ships.
-    caveats: why this price is out of line, by kind of terms; show it wherever the price is shown.
+    Attributes:
+        provider, instance, region: in the provider's words.
+        chip_id: of the catalog.
+        count: devices; below 1 a slice of one; 0 means that the host CPU (`chip_id`) is the device.
+        terms: of TERMS.
+        usd_per_hour: of the whole row.
+        vcpus: of the host.
+        host_memory_bytes, local_disk_bytes: of the host.
+        interconnect: what joins the devices, in the provider's words.
+        network_bytes_per_s: of a node, one direction.
+        network_link_id: of the catalog's link between machines.
+        max_session_hours, hours_per_week: None where unlimited.
+        stale: the price is over a year older than the newest price that gpuwise ships.
+    `caveats` say why this price is out of line, by kind of terms; they are shown wherever the price is.
     """
 
     provider: str

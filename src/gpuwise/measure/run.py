@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import Chip, load_catalog
 from gpuwise.hardware.detect import DetectedMachine, detect, detect_machine, machine_key
-from gpuwise.hardware.load import all_busy, disturbances, load
+from gpuwise.hardware.disturbances import all_busy, disturbances
+from gpuwise.hardware.load import load
 from gpuwise.hardware.measured_chip import calibration_path
 from gpuwise.measure.calibration_file import check_writable, write
 from gpuwise.measure.child import ChildDiedError, answers

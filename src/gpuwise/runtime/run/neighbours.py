@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuwise.hardware.load import LoadSnapshot, Shares, processor_times, shares
+from gpuwise.hardware.disturbances import Shares, shares
+from gpuwise.hardware.load import LoadSnapshot, processor_times
 from gpuwise.hardware.waiting import SETTING, waiting_is_set
 
 LOOK_EVERY_S = 5.0
