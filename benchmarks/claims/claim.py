@@ -38,14 +38,6 @@ class Call:
         return function(self.job if isinstance(self.job, str) else self.job(), **dict(self.given))
 
 
-def forecast(job: str | Callable[[], Any], on: str, *, slow: bool = False, **given: Any) -> Call:
-    return Call("forecast", job, (("on", on), *given.items()), slow)
-
-
-def kernel(kind: str, on: str, **given: Any) -> Call:
-    return Call("kernel", kind, (("on", on), *given.items()))
-
-
 @dataclass(frozen=True)
 class Row:
     """One computed figure.
@@ -142,12 +134,20 @@ def seconds(value: float) -> str:
     return f"{digits(value / size)} {name}"
 
 
-def share(value: float) -> str:
-    return f"{value:.0%}"
+_NAMED: dict[str, Callable[[float], str]] = {
+    "s": seconds,
+    "%": "{:.0%}".format,
+    "count": "{:,.0f}".format,
+    "times": unit("times", figures=2),
+    "hours": unit("hours", figures=4),
+    "GB/s 4": unit("GB/s", 1e9, figures=4),
+}
+_SCALES = {
+    **{"GB": 1e9, "GB/s": 1e9, "billion": 1e9, "TFLOP/s": 1e12, "million dollars": 1e6, "GiB": 2**30, "MiB": 2**20},
+    **{"ms": 1e-3, "minutes": 60.0, "h": 3600.0, "days": 86_400.0},
+}
 
 
-times = unit("times", figures=2)
-gigabytes = unit("GB", 1e9)
-gibibytes = unit("GiB", 2**30)
-tera = unit("TFLOP/s", 1e12)
-usd = unit("dollars")
+def unit_of(name: str) -> Callable[[float], str]:
+    """How figures of a unit are written, by its name in claims.toml."""
+    return _NAMED.get(name) or unit(name, _SCALES.get(name, 1.0))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,13 @@ def chain(layers: int, segments: int) -> Callable[[], Job]:
 
     make.__name__ = f"chain_of_{layers}" + (f"_in_{segments}_segments" if segments else "")
     return make
+
+
+@cache
+def named(name: str) -> Callable[[], Job]:
+    """A function of this module, or `chain`'s of such a name."""
+    parts = re.fullmatch(r"chain_of_(\d+)(?:_in_(\d+)_segments)?", name)
+    return chain(int(parts[1]), int(parts[2] or 0)) if parts else globals()[name]  # type: ignore[no-any-return]
 
 
 def gpt3() -> Job:

@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.claims import datasheets, devices, kernels, memory, money, operations, products, runs
 from benchmarks.claims.claim import Call, Claim, Row, digits, seconds
 from benchmarks.claims.measured import Measured, Results
+from benchmarks.claims.reading import read
 from benchmarks.support.accuracy_tables import table
 
 PATH = Path(__file__).parents[2] / "docs" / "claims.md"
 COMMAND = "python -m benchmarks.claims --write"
-THEMES = {
-    "GPU, CPU and TPU": devices.CLAIMS,
-    "Matrix products": products.CLAIMS,
-    "Operations": operations.CLAIMS,
-    "What makes a device faster": kernels.CLAIMS,
-    "Memory": memory.CLAIMS,
-    "Whole trainings": runs.CLAIMS,
-    "Money": money.CLAIMS,
-    "Datasheets": datasheets.CLAIMS,
-}
+THEMES = read()
 CLAIMS: tuple[Claim, ...] = tuple(claim for claims in THEMES.values() for claim in claims)
 
 HEADER = """<!-- Generated. Do not edit: run `{command}`. -->

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import matplotlib
+from typing import Any
 
-from benchmarks.claims.devices import speed_ups
-from benchmarks.claims.money import spot_savings
+import matplotlib
+from matplotlib import pyplot
+
+from benchmarks.claims.claim import Call
+from benchmarks.claims.money import savings
 from benchmarks.claims.page import PATH
 
 matplotlib.use("Agg")
@@ -20,6 +23,13 @@ STYLE = {
 }
 COLOURS = ("#8a9ba8", "#2e6f95", "#d1495b")
 FOLDER = PATH.parent / "figures" / "claims"
+SERVER = "epyc-9654"
+# Job -> samples a step, settings on GPUs.
+SWEEP: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "tabular-mlp": ((1, 32, 512, 10_000), {"precision": "fp32"}),
+    "resnet50": ((1, 4, 16, 64, 256), {"precision": "amp-fp16", "channels_last": True}),
+    "bert-base": ((1, 4, 16, 64, 256), {"precision": "amp-fp16", "seq_len": 128}),
+}
 NAMES = {
     "tabular-mlp": "MLP, 11 thousand parameters",
     "resnet50": "ResNet-50, 26 million",
@@ -34,17 +44,22 @@ def write() -> None:
         _spot()
 
 
+def _throughput(job: str, on: str, **settings: Any) -> float:
+    return float(Call("forecast", job, (("on", on), *settings.items())).run().throughput)
+
+
 def _speed_up() -> None:
     """Speed-up over the CPU against samples a step, a panel a model; the claim's 10 to 100 is shaded."""
-    from matplotlib import pyplot
-
-    found = speed_ups()
     figure, panels = pyplot.subplots(1, len(NAMES), figsize=(10, 3.6), sharey=True)
     for axes, (job, title) in zip(panels, NAMES.items(), strict=True):
         axes.axhspan(10, 100, color="#edae49", alpha=0.25, linewidth=0)
         axes.axhline(1, color="black", linewidth=0.8)
-        for (gpu, points), colour in zip(found[job].items(), COLOURS, strict=True):
-            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=colour, label=gpu)
+        batches, settings = SWEEP[job]
+        on_cpu = {**settings, "precision": "fp32", "channels_last": False}
+        cpu = [_throughput(job, SERVER, micro_batch=n, **on_cpu) for n in batches]
+        for gpu, colour in zip(("t4", "a100-80gb-sxm", "h100-80gb-sxm"), COLOURS, strict=True):
+            speed_ups = [_throughput(job, gpu, micro_batch=n, **settings) / c for n, c in zip(batches, cpu, strict=True)]
+            axes.plot(batches, speed_ups, marker="o", markersize=4, color=colour, label=gpu)
         axes.set(xscale="log", yscale="log", title=title, xlabel="samples a step", ylim=(0.5, 150))
     panels[0].set_ylabel("times the throughput of 96 CPU cores")
     panels[0].set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
@@ -54,9 +69,7 @@ def _speed_up() -> None:
 
 def _spot() -> None:
     """Savings of spot, a mark a provider and chip; the claim's 60 to 90 % is shaded."""
-    from matplotlib import pyplot
-
-    found = spot_savings()
+    found = savings(Call("api.offers", "").run())
     providers = sorted({provider for provider, _ in found}, key=lambda p: -max(s for (q, _), s in found.items() if q == p))
     figure, axes = pyplot.subplots(figsize=(7.2, 0.9 + 0.35 * len(providers)))
     axes.axvspan(60, 90, color="#edae49", alpha=0.25, linewidth=0)
@@ -70,8 +83,6 @@ def _spot() -> None:
 
 
 def _save(figure: matplotlib.figure.Figure, name: str) -> None:  # type: ignore[name-defined]
-    from matplotlib import pyplot
-
     figure.tight_layout()
     figure.savefig(FOLDER / name, format="svg", metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
