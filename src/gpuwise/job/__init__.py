@@ -1,4 +1,4 @@
-"""What to train: a Job, and how the JOB argument of a command becomes one.
+"""The Job: what to train, and how the JOB argument of a command becomes one.
 
 Importing this package needs no PyTorch; resolving or building a job does.
 """

@@ -1,4 +1,4 @@
-"""Checks of a Job's arguments: what is often written in place of what a Job takes, and what to write instead."""
+"""Checks of a Job's arguments. The errors name frequent mistakes and what to write instead."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _applies(value: object) -> bool:
 
 
 def _attributes(value: object) -> dict[str, object]:
-    """Of an object that holds tensors: its attributes that are tensors or may hold some."""
+    """The attributes of an object that are tensors or may hold some."""
     import torch
 
     if isinstance(value, (*_PLAIN, type)) or not hasattr(value, "__dict__"):

@@ -1,4 +1,4 @@
-"""Optional packages: asked for where they are needed, and named with the extra that brings them when absent."""
+"""Optional packages: imported where they are needed; the error for a missing one names its extra."""
 
 from __future__ import annotations
 

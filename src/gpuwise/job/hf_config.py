@@ -78,7 +78,7 @@ def read_config(transformers: ModuleType, reference: str) -> HfConfig:
 
 
 def _problem(raw: object) -> str:
-    """What is wrong with a config's values whatever its model, "" where nothing is."""
+    """The fault of a config's values, whatever its model; "" where there is none."""
     if not isinstance(raw, dict) or not raw:
         return "it holds no table"
     if not isinstance(raw.get("model_type", ""), str):

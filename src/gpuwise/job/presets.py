@@ -1,4 +1,4 @@
-"""The presets as jobs: `trace/presets/table.py` says what they are, `job/models` builds them."""
+"""The presets as jobs: `trace/presets/table.py` lists them, `job/models` builds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets torchvision be imported where its compiled operators do not load (a CPU-only PyTorch), for model definitions."""
+"""Makes torchvision importable where its compiled operators do not load (a CPU-only PyTorch), for model definitions."""
 
 from __future__ import annotations
 

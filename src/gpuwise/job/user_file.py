@@ -28,8 +28,8 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
     """The job that `path/to/file.py:name` names: a Job, or a function that returns one.
 
     `seq_len` and `image_size` go to a function that has parameters of these names. Raises JobError for a path without
-    a name, a file or name that is missing, a file that raises, and a thing that is no Job; InputError is left to the
-    user's own function.
+    a name, a file or name that is missing, a file that raises, and an object that is no Job; InputError of the user's own
+    function passes through.
     """
     path_text, separator, name = text.rpartition(":")
     if not separator or not name.isidentifier():
@@ -61,8 +61,7 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
 
 
 def _load(path: Path) -> ModuleType:
-    # A name of its own for each file, so that two files called train.py do not meet, and so that what the file defines
-    # can be found again by name.
+    # Each file has its own module name: two files called train.py do not clash, and a class of the file can be imported.
     name = f"gpuwise_job_{path.stem}_{sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,4 +1,4 @@
-"""What one rank does in one step, on disk and in memory. No PyTorch here."""
+"""The trace of one rank's step: its tables in memory, its file, and other steps composed from it. No PyTorch here."""
 
 from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save

@@ -14,7 +14,7 @@ _ON_DISK = {"target": "substrate", "assumption_notes": "assumptions"}  # names o
 
 @dataclass(frozen=True)
 class Header:
-    """What a trace is of.
+    """The step that a trace is of.
 
     Attributes:
         job: the job's name.

@@ -85,8 +85,7 @@ class Trace:
         return {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of `make`, computed once for this trace: what follows from the trace alone serves every chip it is
-        priced on."""
+        """The result of `make`, computed once for this trace, for all chips that it is priced on."""
         if key not in self._derived:
             self._derived[key] = make()
         return cast(T, self._derived[key])

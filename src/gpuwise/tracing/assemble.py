@@ -75,7 +75,7 @@ def _order_of_gradients(row: StorageRow) -> int:
 
 
 def _category(row: StorageRow, phase_of: np.ndarray, length: int) -> str:
-    """What a storage is for: as the step marked it, else by when it is born and dies."""
+    """The category of a storage: as the step marked it, else by when it is born and dies."""
     if row.category is not None:
         return row.category
     if row.from_host:

@@ -1,4 +1,4 @@
-"""What one dispatched operator does, as a row of a trace's operations."""
+"""describe: one dispatched operator as a row of a trace's operations."""
 
 from __future__ import annotations
 

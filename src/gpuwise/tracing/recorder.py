@@ -173,7 +173,7 @@ class Recorder(TorchDispatchMode):
         self.record_kernel(OperationRow("aten.clone.default", KINDS.index("copy"), dtype_name(tensor.dtype), values), list)
 
     def record_kernel(self, row: OperationRow, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """One kernel that no operator stands for: it is a row, and what `make` returns are its results."""
+        """Records one kernel that is no operator. make: creates its results."""
         paused, self.paused = self.paused, True
         try:
             results = make()

@@ -1,4 +1,4 @@
-"""Why a job cannot be recorded, in words that say what to write instead, with the line of the user's code."""
+"""The errors of a job that cannot be recorded: the cause, what to write instead, and the line of the user's code."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _ANY_STATIC = "use an operation whose result has a known size, or pad to the mos
 
 
 def dynamic_shape(op: OpOverload) -> JobError:
-    """For an operator whose result has as many elements as the data say."""
+    """The error for an operator whose result has as many elements as the data decide."""
     way = _STATIC.get(op._overloadpacket.__name__, _ANY_STATIC)
     return JobError(f"{op} gives a result whose shape depends on the data, so its memory cannot be forecast.", [way])
 
 
 def no_shape_rule(operator: str) -> JobError:
-    """For an operator that cannot say what it returns without being run. operator: namespace::name or namespace.name."""
+    """The error for an operator without a shape rule. operator: namespace::name or namespace.name."""
     what = f"{operator} has no shape rule for fake tensors, so the model cannot be traced."
     namespace, name, *_ = re.split(r"::|\.", operator)
     if namespace in ("aten", "prims"):

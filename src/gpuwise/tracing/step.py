@@ -1,4 +1,4 @@
-"""One step of a program under the recorder, in its parts, and what each of its storages is for."""
+"""One step of a program under the recorder, in its parts, and the categories of its storages."""
 
 from __future__ import annotations
 

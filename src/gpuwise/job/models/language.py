@@ -1,4 +1,4 @@
-"""What language models share: example batches, losses, weight initialisation, attention's reshaping."""
+"""Shared parts of language models: example batches, losses, weight initialisation, attention's reshaping."""
 
 from __future__ import annotations
 

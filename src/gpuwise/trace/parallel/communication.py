@@ -1,4 +1,4 @@
-"""What one rank exchanges with the others in a step."""
+"""Communication: the collectives of one rank's step."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Edit(Generic[Recorded]):
         return arrivals + [Arrival(index, born[self.gradients[index]], None, None) for index in left]
 
     def result(self, strategy: Strategy, *, gradient_shapes: tuple[tuple[int, ...], ...]) -> Recorded:
-        """The edited step, as what it was made from; strategy and gradient_shapes are those of its header."""
+        """The edited step, a Trace or a TraceFamily as the original; strategy and gradient_shapes are those of its header."""
         trace, sequence, storages = self._trace, self._trace.sequence, self._trace.storages
         names, index = dict.fromkeys(self._rows), {}
         for number, row in enumerate(names):

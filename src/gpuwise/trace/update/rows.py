@@ -1,4 +1,4 @@
-"""UpdateRows: what one optimizer step launches and allocates, written down row by row."""
+"""UpdateRows: the operations and memory of one optimizer step, written down row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each optimizer does in one step, tensor by tensor: its state, its operations, its temporaries.
+"""The update of each optimizer, tensor by tensor: its state, its operations, its temporaries.
 
 Written down from the optimizers of PyTorch 2.13 (torch/optim/{sgd,adam}.py) and torchao 0.18 (torchao/optim/adam.py). A
 test holds each against a recording of the optimizer itself.
@@ -114,7 +114,7 @@ def _moments(update: UpdateRows, p: Parameter) -> None:
 
 
 def _low_bit(update: UpdateRows, optimizer: str, parameters: Sequence[Parameter]) -> None:
-    """torchao's update of each parameter, compiled into one kernel; what Inductor's C++ backend keeps beside it."""
+    """torchao's update of each parameter, compiled into one kernel, and the buffers that Inductor's C++ backend adds."""
     for p in parameters:
         codes = _low_bit_state(optimizer, p)
         state = (codes or [p.size_bytes]) * 2

@@ -1,1 +1,1 @@
-"""A step under torch.compile: the graphs AOTAutograd makes, and the kernels Inductor would make of them."""
+"""A step under torch.compile: the graphs of AOTAutograd, and the kernels of Inductor."""

@@ -1,9 +1,9 @@
-"""The kernels Inductor makes of a graph, and what is stored between them: a simulation of its rules.
+"""The kernels Inductor makes of a graph, and the values stored between them: a simulation of its rules.
 
 Stored values whose loops run over the same sizes are fused into one kernel (torch/_inductor/scheduler.py can_fuse,
-torch/_inductor/codegen/simd.py can_fuse); what only its own kernel reads is never allocated.
+torch/_inductor/codegen/simd.py can_fuse); a value that only its own kernel reads is never allocated.
 
-What is left out: loops that are turned around to fit, reductions split in two, and templates that fuse a product's epilogue.
+Left out: loops that are turned around to fit, reductions split in two, and templates that fuse a product's epilogue.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _donors(kernel: CompiledKernel, stored: Iterable[Value], dying: set[Value]) 
 
 
 class _Fusion:
-    """Joins kernels with those whose values they read or that read the same, most bytes in common first."""
+    """Joins each kernel with those whose values it reads or that read the same values, most bytes in common first."""
 
     def __init__(self, outputs: Iterable[Value]):
         self.uses = Counter(list(outputs))

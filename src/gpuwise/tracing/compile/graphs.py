@@ -1,4 +1,4 @@
-"""The two graphs of a compiled part, run kernel by kernel on fake tensors: what they allocate and launch is recorded."""
+"""The two graphs of a compiled part, run kernel by kernel on fake tensors, which records their launches and memory."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class Graphs:
         self._of_forward: frozenset[str] = frozenset()
 
     def partition(self, joint: fx.GraphModule, inputs: object, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """What Inductor's partitioner keeps for backward. Random state is no tensor of the graph: CUDA has it in its
-        generator."""
+        """The graphs of forward and backward as Inductor's partitioner divides them.
+
+        Random state is no tensor of the graph: CUDA has it in its generator.
+        """
         static = {"static_lifetime_input_indices": list(range(self.static))}
         with patched(partitioners, "has_recomputable_rng_ops", lambda graph: False):
             return partitioners.min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **(options | static))

@@ -1,8 +1,8 @@
-"""A compiled model under recording: what torch.compile would store and launch, without compiling anything.
+"""A compiled model under recording: the kernels and memory of torch.compile, without compiling anything.
 
 Each part that is compiled (`runtime.compiling`) is traced as one graph, forward and backward, by AOTAutograd with Inductor's
 decompositions; Inductor's min-cut partitioner chooses what is kept for backward; `fusion` simulates which kernels Inductor
-makes of the two graphs. Those are what is recorded. Parts that are alike are traced once.
+makes of the two graphs. Those kernels are recorded. Parts that are alike are traced once.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Compiled:
 
 
 class _Traced:
-    """A function whose first call traces it; then, and for what is like it, its graphs run."""
+    """A function that the first call traces; later calls, of any part that is alike, run its graphs."""
 
     def __init__(self, function: Callable[..., object], recorder: Recorder, static: int):
         """static: how many of its first inputs are the model's own."""
@@ -116,8 +116,8 @@ class _Traced:
 
 
 def _kinds(parts: list[nn.Module]) -> list[Hashable]:
-    """What tells parts apart for a compiler, but for their tensors: classes and plain attributes, those aside that only
-    number the parts."""
+    """For each part what a compiler sees of it beside its tensors: classes and plain attributes, without those that only number
+    the parts. Parts that are alike have equal kinds."""
     attributes = [
         {
             (path, name): value

@@ -1,9 +1,9 @@
-"""What Inductor stores of a graph: a simulation of its rules.
+"""The values that Inductor stores of a graph: a simulation of its rules.
 
-A value that is computed element by element is not stored: whoever reads it computes it again inside its own loop, until
-one of Inductor's reasons to store it applies (torch/_inductor/graph.py GraphLowering.run_node, torch/_inductor/ir.py
-StorageBox). Reductions are stored. Matrix products, convolutions, attention and everything unknown run as kernels of a
-library, which read and write stored values.
+A value that is computed element by element is not stored: its readers compute it again inside their own loops, until one of
+Inductor's reasons to store it applies (torch/_inductor/graph.py GraphLowering.run_node, torch/_inductor/ir.py StorageBox).
+Reductions are stored. Matrix products, convolutions, attention and everything unknown run as kernels of a library, which
+read and write stored values.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ OPERATORS_A_NODE = 2
 
 
 def lower(graph: fx.Graph, *, on_cpu: bool) -> tuple[list[CompiledKernel], dict[fx.Node, Value], list[Value]]:
-    """The kernels of a graph before any are fused, in order; what each of its tensors is, or is a view of; and the
-    values it returns. Nodes hold fake tensors in meta["val"]."""
+    """The kernels of a graph before any are fused, in order; the value of each tensor, or of what it is a view of; and the
+    values that the graph returns. Nodes hold fake tensors in meta["val"]."""
     lowering = _Lowering(on_cpu)
     outputs: dict[Value, None] = {}
     for node in graph.nodes:
@@ -107,7 +107,7 @@ class _Lowering:
         self.kernels.append(kernel)
 
     def _compute(self, node: fx.Node, call: fx.Node) -> None:
-        """A value of a loop: it loads what is stored and computes what is not (call: the node of the operator)."""
+        """A value of a loop, which loads stored values and computes others. call: the node of the operator."""
         value = Value(node, stored=False, size=prod(node.meta["val"].shape))
         if operator_name(call) in REDUCTIONS:
             source = _first_node(call).meta["val"]
@@ -144,7 +144,7 @@ class _Lowering:
                 value.heavy |= read.heavy
 
     def _consider(self, node: fx.Node) -> None:
-        """Stores a value that several read and that is not cheap to compute again, or whose loop has grown too long."""
+        """Stores a value with several readers that is not cheap to compute again, or whose loop has grown too long."""
         value = self.value_of[node]
         if value.stored:
             return

@@ -27,7 +27,7 @@ def reordered(kernels: Sequence[CompiledKernel], outputs: Collection[Value]) -> 
 
 
 class _Lives:
-    """What each kernel allocates and which kernels still need it."""
+    """The values that each kernel allocates, and the kernels that read them."""
 
     def __init__(self, kernels: Sequence[CompiledKernel], outputs: Collection[Value]):
         self.kernels, self.outputs = kernels, set(outputs)
@@ -40,7 +40,7 @@ class _Lives:
         self.input_bytes = sum(node_bytes(v.node) for v in self.readers if v not in maker)
 
     def peak_bytes(self, order: Sequence[CompiledKernel]) -> int:
-        """Largest sum of live values, what is never freed not counted (estimate_peak_memory)."""
+        """Largest sum of live values, without those that are never freed (estimate_peak_memory)."""
         left, live_bytes, peak_bytes = self.readers.copy(), self.input_bytes, 0
         for kernel in order:
             live_bytes += self.output_bytes[kernel]
@@ -83,7 +83,7 @@ class _Lives:
         return order
 
     def _freed_bytes(self, kernel: CompiledKernel, left: Counter[Value]) -> int:
-        """Of what it reads, that which nobody else will; of what it makes, that which nobody reads."""
+        """Bytes of the values that it is the last to read, and of those it makes that no kernel reads."""
         last = sum(node_bytes(v.node) for v in self.reads[kernel] if left[v] == 1 and v not in self.outputs)
         return last + sum(node_bytes(v.node) for v in kernel.values if not self.readers[v])
 

@@ -93,8 +93,8 @@ def is_view(node: fx.Node) -> bool:
 
 
 def may_overwrite(source: Value, result: Value) -> bool:
-    """Whether a result may take its input's memory: equal in size, and read where it is written. What is handed to the
-    graph is its caller's, but for what the forward saved (donated buffers)."""
+    """Whether a result may take its input's memory: equal in size, and read where it is written. Inputs of the graph belong to
+    its caller, except those that the forward saved (donated buffers)."""
     callers = source.node.op == "placeholder" and str(source.node.target).startswith(("primals", "tangents"))
     a, b = source.node.meta["val"], result.node.meta["val"]
     return not callers and a.numel() == b.numel() and a.dtype == b.dtype and operator_name(result.node) not in MOVES

@@ -1,1 +1,1 @@
-"""Whose kernels a step takes: those of a CUDA build, of older GPUs or of a CPU, and what they hold inside one call."""
+"""The kernels of each target (a CUDA build, older GPUs, a CPU), and the memory they take inside one call."""

@@ -1,4 +1,4 @@
-"""Which kernel CUDA takes for scaled_dot_product_attention, and what is done around it.
+"""The kernel that CUDA takes for scaled_dot_product_attention, and the operations around it.
 
 The choice is that of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (select_sdp_backend) and sdp_utils_cpp.h, the
 rest that of attention.cpp beside them, all of PyTorch 2.13. There only the flash and cuDNN kernels take grouped heads
@@ -148,7 +148,7 @@ def _ampere() -> bool:
 
 
 def _dense(call: Call, *, grouped_heads: bool, stride_of_one_column: bool) -> bool:
-    """What every fused kernel asks: four dimensions, one batch size, one number of heads, unit strides."""
+    """The conditions of every fused kernel: four dimensions, one batch size, one number of heads, unit strides."""
     query, key, value = call.tensors
     if any(t.dim() != 4 or t.dtype != query.dtype for t in call.tensors) or 0 in (query.shape[2], key.shape[2]):
         return False

@@ -1,4 +1,4 @@
-"""Memory that CUDA's attention kernels take and give back inside one operator.
+"""Memory that CUDA's attention kernels take and free inside one operator.
 
 Forward of flash attention takes nothing but its split of the keys, which is left out (see `temporaries`).
 """

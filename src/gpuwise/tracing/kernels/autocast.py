@@ -80,7 +80,7 @@ def cast_on_cuda(name: str) -> bool:
 
 @contextmanager
 def of_cuda() -> Iterator[None]:
-    """Inside, torch.autocast("cuda"), which a job may enter by itself, is autocast of the virtual device."""
+    """Inside, torch.autocast("cuda"), which a job may enter itself, is autocast of the virtual device."""
     autocast = torch.amp.autocast_mode.autocast
     original = autocast.__init__
 
@@ -100,7 +100,7 @@ def of_cuda() -> Iterator[None]:
 
 
 def _clear_cache() -> None:
-    """What the end of an autocast region calls: forgets PyTorch's cast weights and ours."""
+    """Forgets PyTorch's cast weights and ours; called at the end of an autocast region."""
     _cast_weights.clear()
     _clear_original()
 

@@ -1,4 +1,4 @@
-"""Memory that cuDNN's convolutions take and give back inside one operator. Upper bounds: cuDNN chooses at run time."""
+"""Memory that cuDNN's convolutions take and free inside one operator. Upper bounds: cuDNN chooses at run time."""
 
 from __future__ import annotations
 

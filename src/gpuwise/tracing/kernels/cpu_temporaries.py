@@ -1,4 +1,4 @@
-"""Memory that the CPU's kernels take and give back inside one operator, where no recording sees it.
+"""Memory that the CPU's kernels take and free inside one operator, which the recorder cannot see.
 
 A table: operator -> rule from its arguments to bytes beyond its results. Every rule was checked against the allocations
 that PyTorch 2.13's profiler reports (tests/unit/test_tracing_cpu_temporaries.py does it again). Not covered, for they
@@ -52,7 +52,7 @@ def _casts(call: OperatorCall) -> int:
 
 
 def _safe_softmax(call: OperatorCall) -> int:
-    """Which scores are masked, and which rows are so entirely (aten/src/ATen/native/transformers/attention.cpp)."""
+    """One byte for each score, and one for each row: whether it is masked (aten/src/ATen/native/transformers/attention.cpp)."""
     scores, dim = call.args[:2]
     return int(scores.numel() + scores.numel() // scores.shape[dim])
 

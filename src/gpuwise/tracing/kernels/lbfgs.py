@@ -1,7 +1,7 @@
-"""LBFGS in its steady state: what a step does when its history is full and nothing has converged yet.
+"""LBFGS in its steady state: a step whose history is full and which has not converged.
 
-PyTorch's LBFGS asks for values at every turn (is the gradient small enough, did the loss fall), which a recording does not
-have. The step here makes the same operations (torch/optim/lbfgs.py of PyTorch 2.13) and takes every turn that goes on.
+PyTorch's LBFGS decides by values (is the gradient small enough, did the loss fall), which a recording does not have. The
+step here runs the same operations (torch/optim/lbfgs.py of PyTorch 2.13) and decides to go on each time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuwise.tracing.patching import patched
 
 @contextmanager
 def steady_lbfgs(answers: Answers) -> Iterator[None]:
-    """Inside, each LBFGS takes steady steps, and what they assume is among the answers."""
+    """Inside, each LBFGS takes steady steps, and their assumptions are among the notes."""
 
     def step(self: LBFGS, closure: Callable[[], Tensor]) -> Tensor:
         return _step(self, closure, answers)
@@ -31,10 +31,15 @@ def steady_lbfgs(answers: Answers) -> Iterator[None]:
 
 
 class _State(TypedDict):
-    """What LBFGS keeps, all of it with one number a parameter; lists have an entry a pair of the history.
+    """The state of LBFGS. Tensors have one number a parameter, lists one entry a pair of the history.
 
-    prev_flat_grad: the last gradient. d: the last direction. old_dirs: changes of the gradient. old_stps: changes of the
-    parameters. ro, al and H_diag: scalars.
+    Attributes:
+        prev_flat_grad: the last gradient.
+        d: the last direction.
+        old_dirs: changes of the gradient.
+        old_stps: changes of the parameters.
+        ro: a scalar for each pair. So is al.
+        H_diag: a scalar.
     """
 
     prev_flat_grad: Tensor

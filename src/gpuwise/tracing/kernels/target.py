@@ -1,4 +1,4 @@
-"""The target whose kernels are recorded: set for the length of a recording, read by what stands in for its kernels.
+"""The target whose kernels are recorded: set for the length of a recording, read by the stand-ins for its kernels.
 
 Registrations with PyTorch hold for the process; which kernel they stand for depends on the device forecast for.
 """

@@ -1,10 +1,10 @@
-"""Memory that CUDA's kernels take and give back inside one operator, where no recording sees it.
+"""Memory that CUDA's kernels take and free inside one operator, which the recorder cannot see.
 
 A table: operator -> rule from its arguments to bytes beyond its results, with the PyTorch source each comes from. What
 grows in steps (attention's backward, embedding's, layer norm's, sorting) is in gpuwise.trace.stepped, since families need it at
-any size. Rules that end in "upper bound" stand for what cuDNN or cub decides at run time.
+any size. Rules that end in "upper bound" are of cuDNN and cub, which decide at run time.
 
-Looked at and found to take nothing: forward of layer norm and RMS norm (layer_norm_kernel.cu), log_softmax and its
+Operators that take nothing: forward of layer norm and RMS norm (layer_norm_kernel.cu), log_softmax and its
 backward (SoftMax.cu), dropout (Dropout.cu), nll_loss (Loss.cu, NLLLoss2d.cu), pooling and upsampling, cat
 (Shape.cu: its metadata travels as kernel arguments), gather, scatter_add and index_add (Indexing.cu), cumsum over one
 dimension of several (ScanUtils.cuh), fused and foreach updates and amp's unscaling (MultiTensorApply.cuh), cuDNN's batch
