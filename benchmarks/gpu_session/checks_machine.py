@@ -25,6 +25,7 @@ from gpuwise.job import Job
 from gpuwise.measure.devices import accelerators
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import copies, memory, peaks
+from gpuwise.notes import sentences
 from gpuwise.runtime.build.host_threads import unusable
 from gpuwise.strategy import Strategy
 from gpuwise.tracing.kernels.attention import Call, choose
@@ -63,7 +64,7 @@ def detected(device: torch.device) -> dict[str, Any]:
 def precisions_usable(device: torch.device) -> dict[str, Any]:
     """Which precisions are said to be ignored or emulated here."""
     return {
-        precision: unusable(Strategy(precision=precision), device)
+        precision: sentences(unusable(Strategy(precision=precision), device))
         for precision in ("tf32", "amp-bf16", "bf16", "fp8", "amp-fp16")
     }
 

@@ -183,8 +183,8 @@ def test_a_damaged_file_is_noticed_and_the_older_checkpoint_used(name, damage, t
     assert latest.step == 1
     assert same(latest.load(), sample_state(1))
     assert len(store.notes) == 1
-    assert "step-00000002" in store.notes[0]
-    assert name in store.notes[0]
+    assert "step-00000002" in store.notes[0].text
+    assert name in store.notes[0].text
     with pytest.raises(FileFormatError, match=r"step-00000002 is damaged"):
         store.all()[0].load()
 
@@ -286,7 +286,7 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_a_note(two):
     files = Refuses(1, errno.EACCES, kinds=("remove",))
     outcome = saver_of(two, files).save_now(3, sample_state(3), meta={"seed": 3})
     assert isinstance(outcome, Saved)
-    assert "step-00000001 could not be removed" in outcome.notes[0]
+    assert "step-00000001 could not be removed" in outcome.notes[0].text
     check_nothing_lost(two, before=2, saving=3, saved=True)
 
 

@@ -15,6 +15,7 @@ from gpuwise.errors import FileFormatError, NoPlanError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import TERMS, Offer, Source
+from gpuwise.notes import Note
 from gpuwise.plan import Plan, Request, load_plan, save_plan
 from gpuwise.plan.economics.bill import bill
 from gpuwise.plan.economics.terms import Terms
@@ -34,7 +35,6 @@ CATALOG = load_catalog()
 SOURCE = synthetic_source(width=2048, layers=4)
 
 text = st.text(max_size=12)
-texts = st.lists(text, max_size=3).map(tuple)
 real = st.floats(allow_nan=False, allow_infinity=False)
 positive = st.floats(1e-9, 1e15)
 whole = st.integers(0, 2**62)
@@ -80,6 +80,10 @@ offers = st.builds(
     caveats=st.dictionaries(text, text, max_size=2),
     notes=text,
 )
+notes = st.lists(
+    st.builds(Note, text, text, st.dictionaries(text, st.one_of(real, whole, text, st.booleans()), max_size=2), some(text)),
+    max_size=2,
+).map(tuple)
 intervals = st.builds(Interval, real, real, real)
 memories = st.builds(MemoryForecast, whole, whole, whole, some(whole), st.dictionaries(text, whole, max_size=3))
 forecasts = st.builds(
@@ -98,8 +102,8 @@ forecasts = st.builds(
     some(real),
     st.dictionaries(text, text, max_size=3),
     some(real),
-    st.lists(text, max_size=2).map(tuple),
-    st.lists(text, max_size=2).map(tuple),
+    notes,
+    notes,
     st.lists(st.tuples(text, real), max_size=2).map(tuple),
 )
 plans = st.builds(
@@ -123,8 +127,8 @@ plans = st.builds(
     text,
     st.dictionaries(text, count, max_size=2),
     some(positive),
-    texts,
-    texts,
+    notes,
+    notes,
 )
 
 

@@ -60,7 +60,7 @@ def test_pageable_memory_is_slower_and_the_step_waits_for_it() -> None:
     assert pageable.copy_s == pytest.approx(pinned.copy_s + BATCH_BYTES / STAGING_BYTES_PER_S)
     assert pageable.exposed_s(1.0) == pageable.copy_s
     assert pinned.exposed_s(1.0) == 0
-    assert any("pageable" in note for note in pageable.notes)
+    assert any("pageable" in note.text for note in pageable.notes)
 
 
 @pytest.mark.parametrize("chip", [M4, CPU], ids=lambda chip: chip.id)
@@ -84,8 +84,8 @@ def test_the_loader_serves_the_samples_of_all_devices_of_a_machine() -> None:
 
 
 def test_loading_is_not_priced_unasked_and_says_which_flag_does() -> None:
-    assert any("not priced" in note and "--loader-samples-per-s" in note for note in input_s(fed_trace(), T4).notes)
-    assert not any("not priced" in note for note in input_s(fed_trace(), T4, DataPipeline(5)).notes)
+    assert any("not priced" in note.text and note.flag == "--loader-samples-per-s" for note in input_s(fed_trace(), T4).notes)
+    assert not any("not priced" in note.text for note in input_s(fed_trace(), T4, DataPipeline(5)).notes)
 
 
 @pytest.mark.parametrize("rate", [0, -1, math.inf, math.nan, True, "fast"])

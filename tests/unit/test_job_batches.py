@@ -155,7 +155,7 @@ def test_what_samples_in_says_is_checked(changes, what):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_graphs_are_put_together_by_the_jobs_own_collate_function(workers):
     loader = MicroBatchLoader(ring_job(), Strategy(micro_batch=4), HostSettings(loader_workers=workers), seed=0)
-    assert not any("differs" in note for note in loader.notes)
+    assert not any("differs" in note.text for note in loader.notes)
     (batch,) = next(loader.steps())
     loader.close()
     assert (batch.count, batch.x.shape, batch.edges.max().item()) == (4, (12, 4), 11)
@@ -183,10 +183,10 @@ def test_graphs_of_different_sizes():
     assert train(ring_job(batch=uneven, data=None), Strategy(micro_batch=4), steps=6).steps == 6
     one_node = ring_job(batch=lambda n: Graphs(torch.ones(n, 4), torch.zeros(2, n, dtype=torch.int64), n))
     loader = MicroBatchLoader(one_node, Strategy(micro_batch=2), seed=0)
-    assert not any("differs" in note for note in loader.notes)
+    assert not any("differs" in note.text for note in loader.notes)
     other = ring_job(batch=lambda n: Graphs(torch.ones(n, 4), torch.zeros(2, n), n))
-    (note,) = (note for note in MicroBatchLoader(other, Strategy(micro_batch=2), seed=0).notes if "differs" in note)
-    assert "batch.edges is [?] int64 a sample in the data, [?] float32 a sample in the example" in note
+    (note,) = (note for note in MicroBatchLoader(other, Strategy(micro_batch=2), seed=0).notes if "differs" in note.text)
+    assert "batch.edges is [?] int64 a sample in the data, [?] float32 a sample in the example" in note.text
 
 
 def test_lists_of_images_of_different_sizes():

@@ -10,6 +10,7 @@ import torch
 from tests.fault.checkpoint_faults import Quick, same, sample_state
 
 from gpuwise.errors import FileFormatError, InputError
+from gpuwise.notes import Note
 from gpuwise.runtime.checkpoint import CheckpointStore, Saved, SaveFailure, Saver, manifest, pack, snapshot
 from gpuwise.runtime.checkpoint.snapshot import Snapshot
 
@@ -135,8 +136,8 @@ def test_outcomes_say_what_a_save_took(store):
 
 def test_a_note_of_the_store_reaches_the_outcome(store):
     saver = Saver(store)
-    store.notes.append("a sentence")
-    assert saver.save_now(1, sample_state(1)).notes == ("a sentence",)
+    store.notes.append(Note("some", "a sentence"))
+    assert saver.save_now(1, sample_state(1)).notes == (Note("some", "a sentence"),)
     assert saver.save_now(2, sample_state(2)).notes == ()
 
 

@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
+from gpuwise.notes import sentences
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import HostSettings, Strategy
 
@@ -130,7 +131,8 @@ def test_web_datasets(tmp_path):  # which leaves closing its files to the garbag
 
 def test_what_is_not_taken_of_a_loader_is_said():
     sampler = WeightedRandomSampler([1.0] * 12, 12)
-    notes = batches_of(lambda: DataLoader(TensorDataset(NUMBERS), sampler=sampler), example=lambda n: (torch.zeros(n),)).notes
+    batches = batches_of(lambda: DataLoader(TensorDataset(NUMBERS), sampler=sampler), example=lambda n: (torch.zeros(n),))
+    notes = sentences(batches.notes)
     assert "the batch size is the strategy's" in notes[0]
     assert notes[1] == "its WeightedRandomSampler is left out: gpuwise shuffles, each sample once an epoch."
 
@@ -149,7 +151,7 @@ def test_a_loader_with_batches_of_its_own_gives_its_collate_and_is_told():
         collate_fn=lambda rows: {"x": 100 + torch.stack([row["x"] for row in rows])},
     )
     batches = batches_of(lambda: loader)
-    assert batches.notes[1] == "its Pairs is left out: gpuwise puts batches together itself."
+    assert batches.notes[1].text == "its Pairs is left out: gpuwise puts batches together itself."
     assert min(x_of(batches, 1)[0]) >= 100
 
 
@@ -166,9 +168,9 @@ def test_a_chain_of_parts_without_a_length():
 
 
 def test_settings_that_nothing_comes_of_are_said():
-    notes = batches_of(lambda: {"x": NUMBERS}, loader_workers=2, prefetch=4, pinned_memory=True).notes
+    notes = sentences(batches_of(lambda: {"x": NUMBERS}, loader_workers=2, prefetch=4, pinned_memory=True).notes)
     assert [note.split(":")[0] for note in notes] == ["no worker processes", "nothing is read ahead", "no pinned memory"]
-    assert "no worker processes" in batches_of(lambda: ({"x": n} for n in NUMBERS), loader_workers=2).notes[0]
+    assert "no worker processes" in batches_of(lambda: ({"x": n} for n in NUMBERS), loader_workers=2).notes[0].text
 
 
 def test_samples_of_different_shapes():
@@ -206,7 +208,7 @@ def test_iterables_that_end_early_or_cannot_begin_again():
     assert "has 0 samples" in refused(lambda: iter(()))
     batches = batches_of(lambda: ({"x": n} for n in NUMBERS), samples=50)
     x_of(batches, 5)
-    assert batches.notes[-1].endswith("had 12 samples, not 50 as was said.")
+    assert batches.notes[-1].text.endswith("had 12 samples, not 50 as was said.")
     once = ({"x": n} for n in NUMBERS)
     with pytest.raises(JobError, match="no samples in epoch 2") as caught:
         x_of(batches_of(lambda: once), 5)

@@ -247,7 +247,7 @@ def test_an_iterable_of_another_order_is_noticed():
     resumed = loader_of(data)
     resumed.load(whole.state())
     next(resumed.steps())
-    assert "other samples than before" in resumed.notes[-1]
+    assert "other samples than before" in resumed.notes[-1].text
 
 
 def test_other_data_is_refused():

@@ -158,7 +158,7 @@ def test_reading_ahead_on_the_cpu_takes_a_worker():
     example = lambda n: torch.zeros(n, 3, dtype=torch.int64)  # noqa: E731
     assert batches(loader_of(Told, example=example, prefetch=2), 1)[0][0][0] == 1
     loader = loader_of(Told, example=example, prefetch=2, loader_workers=0)
-    assert "nothing is read ahead" in loader.notes[0]
+    assert "nothing is read ahead" in loader.notes[0].text
 
 
 def test_an_error_in_a_worker_arrives_as_it_was():

@@ -173,7 +173,7 @@ def test_several_optimizers_tied_weights_and_other_layouts_are_looked_at() -> No
     both.step()
     notes = first.notes()
     assert notes is not None
-    assert [note.partition(":")[0] for note in notes] == ["still"]
+    assert [note.text.partition(":")[0] for note in notes] == ["still"]
 
 
 def test_an_update_in_backward_is_looked_at() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gpuwise.hardware.detect.cpu import Cpu, core_processors
+from gpuwise.notes import sentences
 from gpuwise.runtime.build import host_threads
 from gpuwise.runtime.build.host_threads import apply_threads, bind_threads, unusable
 from gpuwise.strategy import HostSettings, Strategy
@@ -48,9 +49,8 @@ def test_without_a_word_there_is_no_more_than_a_thread_a_core(monkeypatch):
 
 def test_threads_that_cannot_be_bound_are_told(monkeypatch):
     monkeypatch.setattr(host_threads, "core_processors", lambda: [0])
-    assert apply_threads(HostSettings(threads=2, pin_threads=True)) == [
-        "threads are not bound to cores: 2 threads have 1 cores"
-    ]
+    notes = apply_threads(HostSettings(threads=2, pin_threads=True))
+    assert sentences(notes) == ("threads are not bound to cores: 2 threads have 1 cores",)
     monkeypatch.setattr(host_threads, "_OPENMP", ("no library is called so",))
     assert "without OpenMP" in (bind_threads(1, [0]) or "")
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -97,7 +97,7 @@ def test_what_a_cpu_has_no_use_for(monkeypatch, settings, cpu, said):
     monkeypatch.setattr(host_threads, "detect_cpu", lambda: cpu)
     host = isinstance(settings, HostSettings)
     (found,) = unusable(Strategy(), HERE, host=settings) if host else unusable(settings, HERE)
-    assert found.startswith(said)
+    assert found.text.startswith(said)
 
 
 def test_nothing_is_said_of_what_a_cpu_can_do(monkeypatch):
@@ -109,6 +109,7 @@ def test_a_gpu_before_ampere(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     device = torch.device("cuda")
-    assert unusable(Strategy("tf32"), device) == ["tf32 is ignored here: Tesla T4 has no such arithmetic, products run in fp32"]
-    assert "amp-fp16 is faster" in unusable(Strategy("amp-bf16"), device)[0]
+    (tf32,) = sentences(unusable(Strategy("tf32"), device))
+    assert tf32 == "tf32 is ignored here: Tesla T4 has no such arithmetic, products run in fp32"
+    assert "amp-fp16 is faster" in unusable(Strategy("amp-bf16"), device)[0].text
     assert unusable(Strategy("amp-fp16"), device, host=HostSettings(pinned_memory=True)) == []

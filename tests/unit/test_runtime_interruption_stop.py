@@ -127,7 +127,9 @@ def test_a_save_that_cannot_end_is_not_begun_and_said_so():
     stop = noticed(clocks, Notice("gcp", INTERRUPTION, 1_000_025.0, "preempted"))
     request = stop.check(clocks.now_s, 0.5, 40.0)
     assert not request.save
-    assert request.note == ("the last save was not begun: it takes 40 s and 25 s were left; the checkpoint before it stands.")
+    assert request.note.text == (
+        "the last save was not begun: it takes 40 s and 25 s were left; the checkpoint before it stands."
+    )
 
 
 def test_a_signal_before_a_known_end_leaves_out_a_save_that_cannot_end():

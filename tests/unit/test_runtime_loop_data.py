@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
+from gpuwise.notes import sentences
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.strategy import Strategy
 
@@ -68,7 +69,7 @@ def test_left_over_samples_are_dropped_and_said():
     first, second, third = values(batches, 3)
     assert len(first) == len(second) == len(third) == 4
     assert not set(first) & set(second)
-    assert batches.notes == ["2 of 10 samples are left over each epoch."]
+    assert sentences(batches.notes) == ("2 of 10 samples are left over each epoch.",)
     assert batches.micro_batches_per_epoch == 2
 
 
@@ -115,7 +116,7 @@ def test_columns_of_different_lengths():
 
 
 def test_differences_from_the_job_are_said():
-    notes = batches_of(lambda: {"x": torch.zeros(8, 3)}, samples=99).notes
+    notes = sentences(batches_of(lambda: {"x": torch.zeros(8, 3)}, samples=99).notes)
     assert "99" in notes[0]
     assert "[3] float32 a sample in the data, [] float32" in notes[1]
 

@@ -120,7 +120,7 @@ class Trainer:
             self.settings,
             device=here.torch_device,
             forecast=self.forecast,
-            notes=self.reasons,
+            notes=self.reason_notes,
             plan=None if plan is None else plan.to_dict(),
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.strategy import HostSettings, Strategy
 
@@ -81,7 +82,7 @@ class TrainResult(Printed):
     device's allocator) held at most, above what it held before the model was built; None where the system does not say.
     metrics: what job.evaluate gave last; best: step, metric and value of the one monitored. skipped_steps: whose loss or
     gradients were no numbers. mfu: model operations against the device's peak. checkpoints: count, last_step, bytes,
-    held_up_s, interval_s and a sentence; None without a folder. notes: what the user should know, one sentence each.
+    held_up_s, interval_s and a sentence; None without a folder. typed_notes: what the user should know.
     loss_parts: named numbers that the last loss came with. unsaved: what was to be on the disk in the end and is not, in
     sentences. job_argument: what the user calls the job, "" for a Job object. model: as trained, in evaluation mode.
     """
@@ -104,7 +105,7 @@ class TrainResult(Printed):
     synthetic: bool
     forecast: ForecastCheck | None
     memory_check: MemoryCheck | None
-    notes: tuple[str, ...]
+    typed_notes: tuple[Note, ...]
     log_path: str | None
     run_folder: str | None
     resumed_from: int | None
@@ -122,6 +123,11 @@ class TrainResult(Printed):
     host: HostSettings = field(default_factory=HostSettings)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes as sentences."""
+        return sentences(self.typed_notes)
+
+    @property
     def interrupted(self) -> bool:
         """Whether something outside ended the run before its last step."""
         return self.stopped in ("interrupted", "time limit")
@@ -137,6 +143,7 @@ class TrainResult(Printed):
             "memory_check": self.memory_check and self.memory_check.to_dict(),
             "metrics": dict(self.metrics),
             "notes": list(self.notes),
+            "typed_notes": to_dicts(self.typed_notes),
             "unsaved": list(self.unsaved),
         }
 

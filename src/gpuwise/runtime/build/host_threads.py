@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 from gpuwise.hardware.detect.cpu import Cpu, core_processors, detect_cpu
+from gpuwise.notes import Note
+from gpuwise.notes import training as training_notes
 from gpuwise.strategy import HostSettings, Strategy
 
 # What PyTorch's builds run their parallel loops with: GNU's, LLVM's or Intel's OpenMP, which all know GOMP_parallel.
@@ -20,7 +22,7 @@ _AMPERE = (8, 0)
 _UNSET = HostSettings()
 
 
-def apply_threads(host: HostSettings) -> list[str]:
+def apply_threads(host: HostSettings) -> list[Note]:
     """Sets how many threads the CPU's operations run on, and binds them to cores where the settings say so.
 
     None leaves them as they are, but for more than the physical cores that this process may use (affinity and a container's
@@ -36,7 +38,7 @@ def apply_threads(host: HostSettings) -> list[str]:
     if not host.pin_threads:
         return []
     problem = bind_threads(torch.get_num_threads(), core_processors())
-    return [f"threads are not bound to cores: {problem}"] if problem else []
+    return [training_notes.threads_not_bound(problem=problem)] if problem else []
 
 
 def bind_threads(threads: int, processors: Sequence[int]) -> str | None:
@@ -80,25 +82,26 @@ def _openmp() -> ctypes.CDLL:
     raise OSError("this build of PyTorch runs its loops without OpenMP")
 
 
-def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _UNSET) -> list[str]:
+def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _UNSET) -> list[Note]:
     """What of a strategy and of host settings this device ignores or only emulates, in sentences for the user."""
-    on_cpu, found = device.type == "cpu", []
+    on_cpu = device.type == "cpu"
+    found: list[Note] = []
     bf16 = strategy.precision in ("amp-bf16", "bf16")
     old = "" if on_cpu else _older_than_ampere(device)
     if strategy.precision == "tf32" and (on_cpu or old):
-        found.append(f"tf32 is ignored here: {old or 'a CPU'} has no such arithmetic, products run in fp32")
+        found.append(training_notes.tf32_ignored(device=old or "a CPU"))
     if bf16 and on_cpu and not computes_bf16(cpu := detect_cpu()):
-        found.append(f"{strategy.precision} is emulated here: {cpu.name} has no bfloat16 arithmetic; fp32 is faster")
+        found.append(training_notes.bf16_emulated(precision=strategy.precision, device=cpu.name, faster="fp32"))
     if bf16 and old:
-        found.append(f"{strategy.precision} is emulated here: {old} has no bfloat16 arithmetic; amp-fp16 is faster")
+        found.append(training_notes.bf16_emulated(precision=strategy.precision, device=old, faster="amp-fp16"))
     if strategy.precision == "amp-fp16" and on_cpu:
-        found.append("amp-fp16 is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling")
+        found.append(training_notes.fp16_slow_on_cpu())
     if strategy.precision == "fp8" and on_cpu:
-        found.append("fp8 is emulated here: numbers are rounded to float8 and multiplied in their own type")
+        found.append(training_notes.fp8_emulated())
     if host.pinned_memory and device.type != "cuda":
-        found.append("pinned memory is ignored here: there is no GPU to copy to")
+        found.append(training_notes.pinned_memory_ignored())
     if host.threads is not None and host.threads > (processors := detect_cpu().threads):
-        found.append(f"{host.threads} threads share {processors} processors here: more threads than those are slower")
+        found.append(training_notes.more_threads_than_processors(threads=host.threads, processors=processors))
     return found
 
 

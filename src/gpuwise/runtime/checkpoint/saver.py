@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.notes import Note
 from gpuwise.runtime.checkpoint.snapshot import Snapshot
 from gpuwise.runtime.checkpoint.state import Packed, pack
 from gpuwise.runtime.checkpoint.store import CheckpointStore
@@ -32,7 +33,7 @@ class Saved:
     write_s: float
     cpu_s: float
     held_up_s: float = 0.0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)

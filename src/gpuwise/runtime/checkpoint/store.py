@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuwise.errors import FileFormatError, InputError
+from gpuwise.notes import Note
+from gpuwise.notes.training import checkpoint_not_removed, damaged_checkpoints, files_of_others_kept
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint, own_names, remove_folder, write_checkpoint
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.manifest import NewerFormatError
@@ -31,7 +33,7 @@ class CheckpointStore:
         keep: how many of the newest are kept, at least two; the newest of those saved as the best is kept, too.
         files: the system calls; tests put their own in.
 
-    notes: sentences for the user, about damaged checkpoints and what could not be removed.
+    notes: for the user, about damaged checkpoints and what could not be removed.
     Raises InputError for keep below two.
     """
 
@@ -40,7 +42,7 @@ class CheckpointStore:
             raise InputError(f"at least two checkpoints are kept, in case the newest is damaged; got {keep}.")
         self.folder, self.keep = Path(folder), keep
         self.files = files or Files()
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def all(self) -> list[Checkpoint]:
         """Every checkpoint, newest first, not verified."""
@@ -107,7 +109,7 @@ class CheckpointStore:
                 try:
                     self._remove(checkpoint.path)
                 except OSError as error:
-                    self.notes.append(f"the old checkpoint {checkpoint.path} could not be removed: {error.strerror}.")
+                    self.notes.append(checkpoint_not_removed(checkpoint=str(checkpoint.path), problem=str(error.strerror)))
 
     def remove_leftovers(self) -> None:
         """Removes what others did not finish. For the run that has the folder to itself."""
@@ -163,7 +165,7 @@ class CheckpointStore:
                 damaged.append(f"{checkpoint.path.name} ({error.what})")
                 continue
             if damaged:
-                self._note(f"damaged, and passed over for the checkpoint of step {checkpoint.step}: {'; '.join(damaged)}.")
+                self._note(damaged_checkpoints(step=checkpoint.step, damaged="; ".join(damaged)))
             return checkpoint
         if damaged:
             raise FileFormatError(
@@ -172,9 +174,9 @@ class CheckpointStore:
             )
         return None
 
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
+    def _note(self, note: Note) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _aside(self, path: Path, suffix: str) -> Path:
         """Where a checkpoint is while it is written (tmp) or removed (gone)."""
@@ -206,7 +208,8 @@ class CheckpointStore:
         kept = next(place for suffix in suffixes if not os.path.lexists(place := path.with_suffix(suffix)))
         self.files.rename(folder, kept)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        self._note(f"{', '.join(names[:3])}{more} in {path.name} is no part of a checkpoint, and stays in {kept}.")
+        files = f"{', '.join(names[:3])}{more}"
+        self._note(files_of_others_kept(files=files, checkpoint=path.name, folder=str(kept)))
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -12,6 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.job.batches import named_tensors
+from gpuwise.notes import Note
+from gpuwise.notes import training as training_notes
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.samples import OWN_COLLATE, Collate, leaves
 
@@ -40,19 +42,19 @@ def is_stream(data: object) -> TypeGuard[Iterable[object]]:
     )
 
 
-def loader_notes(loader: DataLoader[object]) -> list[str]:
+def loader_notes(loader: DataLoader[object]) -> list[Note]:
     """What of a DataLoader is not taken."""
-    notes = ["data is a DataLoader: its dataset is taken; the batch size is the strategy's."]
+    notes = [training_notes.dataset_of_loader()]
     kind = type(loader.sampler)
     weighted = isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement
     if kind.__module__.split(".")[0] not in ("torch", "torchdata") or weighted or "Weighted" in kind.__name__:
-        notes.append(f"its {kind.__name__} is left out: gpuwise shuffles, each sample once an epoch.")
+        notes.append(training_notes.sampler_left_out(sampler=kind.__name__))
     if type(loader.batch_sampler) not in (BatchSampler, NoneType):
-        notes.append(f"its {type(loader.batch_sampler).__name__} is left out: gpuwise puts batches together itself.")
+        notes.append(training_notes.batch_sampler_left_out(sampler=type(loader.batch_sampler).__name__))
     return notes
 
 
-def differences(job: Job, batch: object) -> list[str]:
+def differences(job: Job, batch: object) -> list[Note]:
     """One note when samples of the data are not shaped like the example batch, which forecasts are made from.
 
     Raises JobError when they hold no tensors.
@@ -68,11 +70,8 @@ def differences(job: Job, batch: object) -> list[str]:
     if example == data:
         return []
     name = next((n for n in {**example, **data} if example.get(n) != data.get(n)), "")
-    said, found = (_described(side.get(name)) for side in (example, data))
-    return [
-        f"the data differs from the example batch: {name} is {found} in the data, {said} in the example; "
-        "a forecast is about the example."
-    ]
+    expected, actual = (_described(side.get(name)) for side in (example, data))
+    return [training_notes.data_unlike_the_example(name=name, data=actual, example=expected)]
 
 
 def refuse_batches(job: Job, sample: object) -> None:

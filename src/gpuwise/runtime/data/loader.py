@@ -11,6 +11,7 @@ import torch
 from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
 from gpuwise.job.job import Batch
+from gpuwise.notes import Note
 from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
 from gpuwise.runtime.data.opening import DataOpener, Source
@@ -66,7 +67,7 @@ class MicroBatchLoader:
     Attributes:
         samples_per_epoch: None where nothing says how many an iterable has.
         synthetic: True when the job has no data.
-        notes: what the user should know, one sentence each; more may come while an iterable is read.
+        notes: what the user should know; more may come while an iterable is read.
         reading, reads: whether a step's data is being read, and how many such reads have begun. A read that ends by an
             exception leaves the position where it was.
 
@@ -76,7 +77,7 @@ class MicroBatchLoader:
     def __init__(self, job: Job, strategy: Strategy, host: HostSettings = _HOST, *, seed: int = 0, device: torch.device = _CPU):
         self.job, self.strategy, self.host, self.seed, self.device = job, strategy, host, seed, device
         self.size, self.accumulation = strategy.micro_batch, strategy.accumulation
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self.reading, self.reads = False, 0
         self._positions: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
         self._position = (0, 0)  # epoch and offset of the sample that comes next

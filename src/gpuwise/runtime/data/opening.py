@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
+from gpuwise.notes import Note
+from gpuwise.notes import training as training_notes
 from gpuwise.runtime.data.columns import TensorColumns, columns_of
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, refuse_batches, unwrapped
@@ -33,7 +35,7 @@ class DataOpener:
     user should know goes there.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, host: HostSettings, *, seed: int, device: torch.device, notes: list[str]):
+    def __init__(self, job: Job, strategy: Strategy, host: HostSettings, *, seed: int, device: torch.device, notes: list[Note]):
         self.job, self.strategy, self.host, self.seed, self.notes = job, strategy, host, seed, notes
         self.on_gpu = device.type == "cuda"
         self.samples = job.samples
@@ -44,7 +46,7 @@ class DataOpener:
     def source(self) -> Source:
         """Raises JobError when the data is shorter than one global batch, or is nothing to take samples from."""
         if self.job.data is None:
-            self.notes.append("the job has no data: it trains on synthetic batches, so its loss means nothing.")
+            self.notes.append(training_notes.synthetic_data())
             return Synthetic(self.job)
         data, collate, loader = unwrapped(self._data(self.seed, epoch=0))
         if loader is not None:
@@ -64,18 +66,18 @@ class DataOpener:
         """Of an iterable: compares how many samples came with what is needed, and with what was promised."""
         check_length(count, self.strategy)
         if self.samples is not None and count != self.samples:
-            self.notes.append(f"epoch {epoch + 1} of the iterable had {count:,} samples, not {self.samples:,} as was said.")
+            self.notes.append(training_notes.other_epoch_length(epoch=epoch + 1, samples=count, announced=self.samples))
             self.samples = count  # said once
 
     def _checked(self, source: TensorColumns | Samples) -> TensorColumns | Samples:
         count = len(source)
-        if self.job.samples not in (None, count):
-            self.notes.append(f"the job says {self.job.samples:,} samples an epoch, its data has {count:,}.")
+        if self.job.samples is not None and self.job.samples != count:
+            self.notes.append(training_notes.other_number_of_samples(announced=self.job.samples, samples=count))
         self.samples = count
         check_length(count, self.strategy)
         self.notes += differences(self.job, source.example())
         if left_over := count % self.strategy.micro_batch:
-            self.notes.append(f"{left_over} of {count:,} samples are left over each epoch.")
+            self.notes.append(training_notes.samples_left_over(left_over=left_over, samples=count))
         return source
 
     def _stream(self, data: Iterable[object], collate: Collate, loader: DataLoader[object] | None) -> Stream:
@@ -123,11 +125,11 @@ class DataOpener:
     def _note_unused(self, workers: int) -> None:
         """Says which settings nothing comes of."""
         if self.host.loader_workers and not workers:
-            self.notes.append("no worker processes: they read data sets by index, and iterables in a DataLoader.")
+            self.notes.append(training_notes.no_worker_processes())
         if self.host.prefetch and not workers and not self.on_gpu:
-            self.notes.append("nothing is read ahead: on the CPU that takes worker processes, and there are none.")
+            self.notes.append(training_notes.nothing_read_ahead())
         if self.host.pinned_memory and not self.on_gpu:
-            self.notes.append("no pinned memory: it serves copies to a GPU.")
+            self.notes.append(training_notes.no_pinned_memory())
 
 
 def check_length(count: int, strategy: Strategy) -> None:

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader
 
 from gpuwise.errors import JobError
 from gpuwise.job.batches import map_tensors
+from gpuwise.notes import Note
+from gpuwise.notes import training as training_notes
 from gpuwise.runtime.data.draws import draws_of, seed_of
 from gpuwise.runtime.data.order import Chunk, Mark
 from gpuwise.runtime.data.samples import Collate, collated, leaves
@@ -61,13 +63,13 @@ class Stream:
         workers: int = 0,
         ahead: int = 2,
         marks: bool = False,
-        notes: list[str] | None = None,
+        notes: list[Note] | None = None,
         look: Callable[[object], None] = lambda sample: None,
         ended: Callable[[int, int], None] = lambda epoch, samples: None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.collate, self.workers, self.ahead, self.marks = collate, workers, ahead, marks
-        self.notes = [] if notes is None else notes
+        self.notes: list[Note] = [] if notes is None else notes
         self.look, self.ended = look, ended
         self.first_sample: int | None = None  # a checksum of the epoch's first sample
         self._opened, self._clock = opened, clock
@@ -144,7 +146,7 @@ class Stream:
                 data.set_epoch(epoch)
             if loader is not None and self.workers:
                 if state is not None:
-                    self.notes.append("random draws in the workers of a stateful loader begin anew where the run resumed.")
+                    self.notes.append(training_notes.workers_draw_anew())
                 self._source = _InWorkerProcesses(loader, self, state, micro_batch, seed=seed_of(seed, epoch, self._offset))
             else:
                 self._source = _InProcess(data, self.collate, cast("StreamState | None", state), seed=seed, epoch=epoch)
@@ -154,10 +156,7 @@ class Stream:
         self.look(sample)
         self.first_sample = _checksum(sample)
         if expected not in (None, self.first_sample):
-            self.notes.append(
-                "the iterable gives other samples than before the resume: this epoch continues in another order. "
-                "Give it a fixed seed for an exact resume."
-            )
+            self.notes.append(training_notes.other_samples_after_resume())
 
     def _ended(self, samples: int, offset: int) -> JobError:
         if samples:

@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from gpuwise.notes import Note
+from gpuwise.notes import training as training_notes
+
 SAMPLED = 8192  # numbers of each parameter that are compared, spread evenly over it
 FEW = 0.5  # share of 16-bit numbers that moved, below which the user is told
 _NAMED = 5  # parameters that a note names
@@ -72,14 +75,14 @@ class FirstUpdate:
             for hook in (one.register_step_pre_hook(self._before), one.register_step_post_hook(self._after))
         ]
 
-    def notes(self) -> list[str] | None:
-        """What did not move, in sentences; None while no update was made. To be called after each step until then."""
+    def notes(self) -> list[Note] | None:
+        """What did not move; None while no update was made. To be called after each step until then."""
         if not self.updated:
             return None
         for hook in self._hooks:
             hook.remove()
         self._samples, found, self._moved = {}, self._moved, []
-        return _sentences(found)
+        return _notes(found)
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -167,39 +170,31 @@ def _spread(tensor: Tensor, stride: int) -> Tensor:
     return (dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1))[::stride]
 
 
-def _sentences(found: Iterable[_Moved]) -> list[str]:
+def _notes(found: Iterable[_Moved]) -> list[Note]:
     rows = [_HostRow(*moved[:4], *map(int, moved.counts.tolist())) for moved in found]
     still = [row for row in rows if row.with_gradient and not row.moved]
     nothing = len(still) == sum(row.with_gradient > 0 for row in rows)
-    said = []
+    notes: list[Note] = []
     if broken := [row for row in rows if row.broken]:
-        said.append(
-            f"{_listed(broken)}: values or optimizer state that are not finite after the first update. "
-            "Try --optimizer-kernels for-loop or --precision fp32, and a lower learning rate."
-        )
+        notes.append(training_notes.not_finite_after_update(parameters=_listed(broken)))
     # In 32 bits a gradient that has all but vanished moves nothing either: that is news where it is so of everything.
     small = [row for row in still if row.lost == row.with_gradient and (row.dtype.itemsize == 2 or nothing)]
     if small:
-        row, dtype = small[0], str(small[0].dtype).removeprefix("torch.")
-        keep = "--precision amp-bf16, which keeps parameters in fp32, or " if row.dtype.itemsize == 2 else ""
-        said.append(
-            f"{_listed(small)}: nothing moved in the first update, because its steps are below the resolution of "
-            f"{dtype} at a learning rate of {row.learning_rate:.3g}. Try {keep}a larger learning rate."
+        notes.append(
+            training_notes.steps_below_resolution(
+                parameters=_listed(small),
+                dtype=str(small[0].dtype).removeprefix("torch."),
+                learning_rate=small[0].learning_rate,
+                in_16_bits=small[0].dtype.itemsize == 2,
+            )
         )
     if stuck := [row for row in still if row.lost < row.with_gradient]:
-        said.append(
-            f"{_listed(stuck)}: nothing moved in the first update, though there were gradients: {stuck[0].kind} does "
-            "not train them. Try --optimizer-kernels for-loop, or another optimizer."
-        )
+        notes.append(training_notes.nothing_moved(parameters=_listed(stuck), optimizer=stuck[0].kind))
     half = [row for row in rows if row.dtype.itemsize == 2 and row.moved]
     moved, of = sum(row.moved for row in half), sum(row.with_gradient for row in half)
     if moved < FEW * of:
-        said.append(
-            f"{moved / of:.0%} of the 16-bit numbers with a gradient moved in the first update; the steps of the "
-            "others are below their resolution. Try --precision amp-bf16, which keeps parameters in fp32, or a larger "
-            "learning rate."
-        )
-    return said
+        notes.append(training_notes.few_numbers_moved(share=moved / of))
+    return notes
 
 
 def _listed(rows: list[_HostRow]) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError
+from gpuwise.notes import Note
+from gpuwise.notes.training import last_save_not_begun
 from gpuwise.runtime.interruption.deadline import Deadline, notice_end, slurm_end, time_limit
 from gpuwise.runtime.interruption.notices import Notice, NoticeSource
 from gpuwise.runtime.interruption.signals import StopSignals
@@ -29,7 +31,7 @@ class StopRequest:
     kind: str
     text: str
     save: bool = True
-    note: str | None = None
+    note: Note | None = None
 
 
 class Stop:
@@ -137,10 +139,7 @@ class Stop:
         short = min((end.at_s - now_s for end in self._ends if not end.save_fits(now_s, save_s)), default=None)
         if short is None:
             return StopRequest(kind, text)
-        note = (
-            f"the last save was not begun: it takes {format_duration(save_s)} and {format_duration(short)} were left; "
-            "the checkpoint before it stands."
-        )
+        note = last_save_not_begun(save_s=save_s, left_s=short)
         return StopRequest(kind, text, save=False, note=note)
 
     def _wake(self) -> None:

@@ -16,6 +16,8 @@ import torch
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.json_types import finite
+from gpuwise.notes import Note
+from gpuwise.notes import sentences as sentences_of
 from gpuwise.plan.economics.spot import DEFAULT_INTERRUPTIONS_PER_DAY
 from gpuwise.runtime.checkpoint import (
     FIRST_S,
@@ -93,7 +95,7 @@ class CheckpointManager:
         self.save_s = 0.0
         self._count, self._nbytes, self._held_up_s = 0, 0, 0.0
 
-    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+    def latest(self) -> tuple[Checkpoint | None, list[Note]]:
         """The newest whole checkpoint, and what there is to say of others. Raises FileFormatError as CheckpointStore does."""
         checkpoint = self._store.latest()
         notes, self._store.notes = self._store.notes, []
@@ -161,7 +163,7 @@ class CheckpointManager:
             "write_s": outcome.write_s,
             "interval_s": self._interval_s(),
         }
-        sentences = [*([f"{self._sentence()}."] if news else []), *outcome.notes]
+        sentences = [*([f"{self._sentence()}."] if news else []), *sentences_of(outcome.notes)]
         return record, " ".join(sentences)
 
     def _interval_s(self) -> float:

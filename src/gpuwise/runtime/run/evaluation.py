@@ -11,6 +11,7 @@ import torch
 
 from gpuwise.errors import InputError
 from gpuwise.job import Job
+from gpuwise.notes.training import evaluation_failed
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
@@ -96,7 +97,7 @@ class Evaluations:
         self.took_s = time.perf_counter() - began_s
         meter.pause(self.took_s)
         if problem:
-            reporter.note(problem, "evaluation failed")
+            reporter.note(evaluation_failed(problem=problem), "evaluation failed")
         if metrics:
             reporter.log.write("evaluation", {"step": step, "metrics": metrics})
             reporter.scalars(step, {f"metrics/{name}": value for name, value in metrics.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwise.notes import training as training_notes
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.health import FirstUpdate
 from gpuwise.runtime.run.loss_tracker import LossTracker
@@ -25,15 +26,9 @@ class FirstUpdateCheck:
     def gradients(self) -> None:
         """To be called when the first gradients are there, before they are used."""
         if names := self._program.without_gradient():
-            self._reporter.notes.append(
-                f"no gradient reaches {_listed(names)}: the loss does not depend on them, so they stay as they are; "
-                "use them in the model's forward, or set requires_grad to False."
-            )
+            self._reporter.notes.append(training_notes.no_gradient(parameters=_listed(names)))
         if names := self._program.left_out_of_optimizer():
-            self._reporter.notes.append(
-                f"{_listed(names)} have gradients, but the job's optimizer was not given them, so they stay as they "
-                "are; give it model.parameters(), or set requires_grad to False."
-            )
+            self._reporter.notes.append(training_notes.not_given_to_the_optimizer(parameters=_listed(names)))
 
     def look(self) -> None:
         """What did not move in the first update, once there was one."""
@@ -45,7 +40,7 @@ class FirstUpdateCheck:
                 self._reporter.note(note, "not updated")
             else:  # the log begins with all notes
                 self._reporter.notes.append(note)
-                self._reporter.display.note(note)
+                self._reporter.display.note(note.text)
 
     def end(self) -> None:
         """The run is over: an update that was never made is news."""
@@ -55,8 +50,7 @@ class FirstUpdateCheck:
         why = "the learning rate was 0, or all of them were skipped"
         if self._program.scaler.is_enabled():
             why = "gradients overflowed in fp16 at every scale that was tried"
-        note = f"no update was made in {self._meter.done:,} steps, so nothing was trained: {why}."
-        self._reporter.note(note, "not updated")
+        self._reporter.note(training_notes.no_update(steps=self._meter.done, why=why), "not updated")
 
 
 def _listed(names: list[str]) -> str:

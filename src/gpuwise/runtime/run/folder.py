@@ -16,6 +16,8 @@ from typing import NotRequired, TypedDict, cast
 from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.job import Job, fingerprint
+from gpuwise.notes import Note
+from gpuwise.notes import training as training_notes
 from gpuwise.plain_files import parse_json, read_regular
 from gpuwise.runtime.checkpoint import RunLock
 from gpuwise.runtime.checkpoint.lock import LOCK
@@ -99,14 +101,11 @@ class RunFolder:
                     for folder in before:
                         folder.rmdir()
 
-    def exposure(self) -> list[str]:
-        """A sentence where everybody on this machine can write to the folder."""
+    def exposure(self) -> list[Note]:
+        """A note where everybody on this machine can write to the folder."""
         if not self.path.stat().st_mode & stat.S_IWOTH:
             return []
-        return [
-            f"everybody on this machine can write to the run folder {self.path}, and so replace or remove its checkpoints: "
-            f"chmod o-w {self.path}."
-        ]
+        return [training_notes.folder_open_to_everybody(folder=str(self.path))]
 
     def _remove_leftovers(self) -> None:
         """What a process that was killed left half written. For the one that holds the lock."""
@@ -193,8 +192,8 @@ def _plain(value: object) -> object:
         return str(value)
 
 
-def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> list[str]:
-    """What changes between a run and its continuation, in sentences.
+def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> list[Note]:
+    """What changes between a run and its continuation.
 
     Raises JobError for another job, InputError for another seed or global batch: the order of its data, and what a step
     means, would no longer be the same.
@@ -220,14 +219,11 @@ def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> 
             )
     notes = []
     if changes := _changes(before, now):
-        notes.append(f"the run continues with other settings ({changes}): its numbers will differ in their last bits.")
+        notes.append(training_notes.continued_with_other_settings(changes=changes))
     if changes := _changes(saved.get("recipe", {}), identity["recipe"]):
-        notes.append(f"the job has changed ({changes}): from here on it trains otherwise than it began.")
+        notes.append(training_notes.continued_with_another_job(changes=changes))
     if saved.get("steps") != identity["steps"]:
-        notes.append(
-            f"the run was to take {saved.get('steps'):,} steps, now it takes {identity['steps']:,}; its schedule is "
-            "that of the new length from here on."
-        )
+        notes.append(training_notes.continued_to_another_length(before=saved["steps"], steps=identity["steps"]))
     return notes
 
 

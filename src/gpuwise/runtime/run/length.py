@@ -6,12 +6,14 @@ import math
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job
+from gpuwise.notes import Note
+from gpuwise.notes.training import trained_for_one_epoch
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
 
 
-def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[str]]:
+def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[Note]]:
     """Optimizer steps of a run, at least one, and what was assumed. Samples and tokens are rounded up to whole steps.
 
     Raises JobError where nothing says how long an epoch is, InputError for tokens of a job that has none.
@@ -30,5 +32,5 @@ def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings
     micro_batches = loader.micro_batches_per_epoch
     if micro_batches is None:
         raise JobError("nothing says how many samples an epoch of this job has.", ["samples=... in the Job", "--steps N"])
-    assumed = [] if settings.epochs else ["trained for one epoch; --epochs or --steps changes it."]
+    assumed = [] if settings.epochs else [trained_for_one_epoch()]
     return max(1, int((settings.epochs or 1) * micro_batches) // strategy.accumulation), assumed

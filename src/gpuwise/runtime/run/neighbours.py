@@ -7,6 +7,8 @@ from collections.abc import Callable
 from gpuwise.hardware.disturbances import Shares, shares
 from gpuwise.hardware.load import LoadSnapshot, processor_times
 from gpuwise.hardware.waiting import SETTING, waiting_is_set
+from gpuwise.notes import Note
+from gpuwise.notes.training import processors_shared
 
 LOOK_EVERY_S = 5.0
 LEAST_S = 1.0  # the system counts in hundredths of a second: what is shorter tells nothing
@@ -25,8 +27,8 @@ class Neighbours:
         self._first = self._last = now()
         self._said = False
 
-    def look(self, now_s: float) -> str | None:
-        """A sentence when others first take more than LEAST_LOST of what the run could use; else None.
+    def look(self, now_s: float) -> Note | None:
+        """A note when others first take more than LEAST_LOST of what the run could use; else None.
 
         Arguments:
             now_s: on the monotonic clock. Within LOOK_EVERY_S of the last look nothing is done.
@@ -38,7 +40,7 @@ class Neighbours:
         if found is None or self._available(found, self._last.processors) > 1 - LEAST_LOST:
             return None
         self._said = True
-        return self._sentence(found, self._last.processors)
+        return self._note(found, self._last.processors)
 
     def available(self) -> float:
         """The share of the processor time that the run's threads want which others left them, from the start until now; 1
@@ -51,19 +53,13 @@ class Neighbours:
     def _available(self, found: Shares, processors: int) -> float:
         return min(1.0, _left(found) * processors / self._threads)
 
-    def _sentence(self, found: Shares, processors: int) -> str:
+    def _note(self, found: Shares, processors: int) -> Note:
         room = max(1, round(_left(found) * processors))
-        taken = f"other programs use {100 * (found.others + found.stolen):.0f} % of this machine's processors"
-        fewer = f"; --threads {room} takes what they leave" if room < self._threads else ""
-        spins = (
-            ""
-            if waiting_is_set()
-            else (
-                f"; PyTorch's threads keep their cores while they wait, because it was loaded before "
-                f"gpuwise: set {SETTING} before Python starts"
-            )
+        return processors_shared(
+            share=found.others + found.stolen,
+            room=room if room < self._threads else None,
+            setting="" if waiting_is_set() else SETTING,
         )
-        return f"{taken}, so steps take longer than on a free one{fewer}{spins}."
 
 
 def _left(found: Shares) -> float:

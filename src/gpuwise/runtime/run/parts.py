@@ -13,6 +13,7 @@ import torch
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.job import Job
+from gpuwise.notes import Note
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.data import MicroBatchLoader
@@ -81,7 +82,7 @@ def start_run(
     *,
     forecast: Forecast | None,
     plan: Mapping[str, object] | None,
-    notes: Sequence[str],
+    notes: Sequence[Note],
     stack: ExitStack,
 ) -> RunParts:
     """The parts of a run, ready for its next step. What has to be closed is put on `stack`."""

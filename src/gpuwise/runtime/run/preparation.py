@@ -6,6 +6,7 @@ import torch
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job import Job
+from gpuwise.notes import Note
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.host_threads import apply_threads, unusable
 from gpuwise.runtime.build.program import Program
@@ -47,8 +48,8 @@ def check_skips(program: Program, settings: TrainSettings) -> None:
         )
 
 
-def prepare_process(job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device) -> list[str]:
-    """Settings of the whole process. Returns what could not be done, in sentences."""
+def prepare_process(job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device) -> list[Note]:
+    """Settings of the whole process. Returns what could not be done."""
     if device.type == "cpu":
         keep_freed_memory()
     notes = [*apply_threads(settings.host), *unusable(strategy, device, host=settings.host)]

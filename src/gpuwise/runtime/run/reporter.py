@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuwise.errors import InputError
+from gpuwise.notes import Note
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.show import Display, Fanout, RunLog, Writer
@@ -23,7 +24,7 @@ class Reporter:
         notes: from before the first step; they are shown at once, and logged by `begin`.
 
     Attributes:
-        notes: what the user should know of the run, one sentence each; its result has them.
+        notes: what the user should know of the run; its result has them.
         begun: whether the files of the run are open. A run that fails in its first step leaves none behind.
     """
 
@@ -37,7 +38,7 @@ class Reporter:
         folder: RunFolder | None,
         identity: RunIdentity | None,
         header: dict[str, object],
-        notes: Sequence[str],
+        notes: Sequence[Note],
     ):
         self.display, self.log, self.folder, self.identity = display, log, folder, identity
         self.writers = Fanout(writers, say=self.tell)
@@ -45,7 +46,7 @@ class Reporter:
         self.begun = False
         self._meter, self._header = meter, header
         for note in self.notes:
-            display.note(note)
+            display.note(note.text)
 
     def begin(self) -> None:
         """Opens the files of the run. Raises InputError where its folder cannot be written to."""
@@ -65,17 +66,17 @@ class Reporter:
 
     def log_notes(self) -> None:
         for note in self.notes:
-            self.log.write("event", {"kind": "note", "text": note})
+            self.log.write("event", {"kind": "note", "text": note.text})
 
     def tell(self, text: str, kind: str = "event", *, step: int | None = None, **fields: object) -> None:
         """Something that happened: on the display and, as an event of this kind, in the log."""
         self.display.note(text)
         self.log.write("event", {"kind": kind, "text": text, "step": self._meter.step if step is None else step, **fields})
 
-    def note(self, text: str, kind: str = "note") -> None:
+    def note(self, note: Note, kind: str = "note") -> None:
         """The same, and the result of the run has it among its notes."""
-        self.notes.append(text)
-        self.tell(text, kind)
+        self.notes.append(note)
+        self.tell(note.text, kind)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Points of the curves."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
+from gpuwise.notes import Note
+from gpuwise.notes.training import continues_run
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity, check_continues
@@ -10,7 +12,7 @@ from gpuwise.runtime.run.folder import RunFolder, RunIdentity, check_continues
 
 def checkpoint_to_continue(
     folder: RunFolder, checkpoints: CheckpointManager, identity: RunIdentity, *, resume: str, steps: int
-) -> tuple[Checkpoint | None, list[str]]:
+) -> tuple[Checkpoint | None, list[Note]]:
     """The newest whole checkpoint of the run in the folder, None where the run is to begin; and notes on it.
 
     Arguments:
@@ -24,7 +26,7 @@ def checkpoint_to_continue(
     saved = folder.identity()
     if saved is not None and resume == "never":
         raise InputError(f"{folder.path} holds a run already.", ["--resume continues it", "another --run FOLDER"])
-    notes = []
+    notes: list[Note] = []
     if saved is not None:
         notes = check_continues(saved, identity, folder.path)
         identity["begun"] = saved.get("begun")
@@ -54,4 +56,4 @@ def checkpoint_to_continue(
             folder=str(folder.path),
             step=checkpoint.step,
         )
-    return checkpoint, [*notes, *checkpoint_notes, f"continues the run in {folder.path} after step {checkpoint.step:,}."]
+    return checkpoint, [*notes, *checkpoint_notes, continues_run(folder=str(folder.path), step=checkpoint.step)]

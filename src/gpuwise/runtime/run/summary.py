@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import GpuwiseError
+from gpuwise.notes import Note
+from gpuwise.notes.training import not_written, slow_data
 from gpuwise.report.run_page import run_page
 from gpuwise.results.training import ForecastCheck, MemoryCheck, StepTime, TrainResult
 from gpuwise.runtime.interruption import StopRequest
@@ -51,23 +53,19 @@ def conclude(run: RunParts, ending: Ending) -> TrainResult:
     meter, reporter = run.meter, run.reporter
     if meter.data_share > SLOW_DATA_SHARE:
         delivered = meter.samples_per_s / meter.data_share
-        _note(
-            run,
-            f"{meter.data_share:.0%} of the time went into waiting for data, which came at "
-            f"{delivered:.3g} samples a second; a forecast leaves that out unless "
-            "--loader-samples-per-s says so.",
-        )
+        _note(run, slow_data(share=meter.data_share, samples_per_s=delivered))
     if ending.request is not None and ending.request.note:
         _note(run, ending.request.note)
     if reporter.log.problem:
-        _note(run, reporter.log.problem)
+        _note(run, not_written(problem=reporter.log.problem))
     result = _result(run, ending, unsaved=tuple(_unsaved(run, ending)))
     reporter.log.write("summary", result.to_dict())
     problem = write_page(run) or _write_ending(run, ending)
     if problem is None:
         return result
-    _note(run, problem)
-    return replace(result, notes=(*result.notes, problem), unsaved=(*result.unsaved, problem))
+    note = not_written(problem=problem)
+    _note(run, note)
+    return replace(result, typed_notes=(*result.typed_notes, note), unsaved=(*result.unsaved, problem))
 
 
 def _result(run: RunParts, ending: Ending, *, unsaved: tuple[str, ...]) -> TrainResult:
@@ -93,7 +91,7 @@ def _result(run: RunParts, ending: Ending, *, unsaved: tuple[str, ...]) -> Train
         stopped=ending.kind,
         stop_reason=ending.reason,
         synthetic=run.loader.synthetic,
-        notes=tuple(reporter.notes),
+        typed_notes=tuple(reporter.notes),
         forecast=_forecast_check(run, step_time),
         memory_check=_memory_check(run, peak_bytes),
         log_path=None if reporter.log.path is None or not reporter.begun else str(reporter.log.path),
@@ -112,10 +110,10 @@ def _result(run: RunParts, ending: Ending, *, unsaved: tuple[str, ...]) -> Train
     )
 
 
-def _note(run: RunParts, text: str) -> None:
+def _note(run: RunParts, note: Note) -> None:
     """Shown, and among the notes of the result."""
-    run.reporter.notes.append(text)
-    run.reporter.display.note(text)
+    run.reporter.notes.append(note)
+    run.reporter.display.note(note.text)
 
 
 def _unsaved(run: RunParts, ending: Ending) -> Iterator[str]:

@@ -15,6 +15,8 @@ import torch
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.job import Job
+from gpuwise.notes import Note
+from gpuwise.notes.training import data_did_not_come
 from gpuwise.results.training import TrainResult
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.interruption import ReadGivenUp, StopRequest
@@ -24,7 +26,6 @@ from gpuwise.runtime.run.parts import RunParts, start_run
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.runtime.run.summary import Ending, conclude, write_page
 from gpuwise.strategy import Strategy
-from gpuwise.units import format_duration
 
 LOOK_EVERY_S = 0.25  # between steps the loop looks at the clock alone; this often it looks around
 
@@ -65,7 +66,7 @@ class Training:
     Arguments:
         forecast: of this strategy on this device, to be shown next to what is measured.
         plan: that is carried out, to be kept with the run.
-        notes: what the user should know, one sentence each; the run adds its own.
+        notes: what the user should know; the run adds its own.
 
     Attributes:
         step, steps: optimizer steps done, and in all; 0 before the run begins.
@@ -85,7 +86,7 @@ class Training:
         device: str | torch.device = "cpu",
         forecast: Forecast | None = None,
         plan: Mapping[str, object] | None = None,
-        notes: Sequence[str] = (),
+        notes: Sequence[Note] = (),
     ):
         self.job, self.strategy, self.settings = job, strategy, settings or TrainSettings()
         self.device, self.forecast, self._plan, self._notes = torch.device(device), forecast, plan, notes
@@ -231,12 +232,8 @@ class Training:
         waits = run.loader.waits_for()
         self.step -= 1
         self._tell_notices(run)
-        text = (
-            f"the data of step {self.step + 1} had not come for {format_duration(given_up.silent_s)}"
-            + (f" from {waits}" if waits else "")
-            + "; the run ends without it."
-        )
-        run.reporter.note(text, "data")
+        note = data_did_not_come(step=self.step + 1, waited_s=given_up.silent_s, source=waits or "")
+        run.reporter.note(note, "data")
         self._end_by(run, given_up.request)
 
     def _end_by(self, run: RunParts, request: StopRequest) -> None:

@@ -1,0 +1,317 @@
+"""Notes on a training run: its data, its process, its folder and what it did."""
+
+from __future__ import annotations
+
+from gpuwise.notes.note import kind_of_note
+from gpuwise.units import format_duration
+
+# The data.
+
+
+@kind_of_note()
+def synthetic_data() -> str:
+    """The job has no data."""
+    return "the job has no data: it trains on synthetic batches, so its loss means nothing."
+
+
+@kind_of_note()
+def dataset_of_loader() -> str:
+    """Of a DataLoader the data set is taken."""
+    return "data is a DataLoader: its dataset is taken; the batch size is the strategy's."
+
+
+@kind_of_note()
+def sampler_left_out(*, sampler: str) -> str:
+    """The sampler of a DataLoader is not used."""
+    return f"its {sampler} is left out: gpuwise shuffles, each sample once an epoch."
+
+
+@kind_of_note()
+def batch_sampler_left_out(*, sampler: str) -> str:
+    """The batch sampler of a DataLoader is not used."""
+    return f"its {sampler} is left out: gpuwise puts batches together itself."
+
+
+@kind_of_note()
+def other_epoch_length(*, epoch: int, samples: int, announced: int) -> str:
+    """An iterable has another number of samples than announced."""
+    return f"epoch {epoch} of the iterable had {samples:,} samples, not {announced:,} as was said."
+
+
+@kind_of_note()
+def other_number_of_samples(*, announced: int, samples: int) -> str:
+    """The data set has another number of samples than the job announces."""
+    return f"the job says {announced:,} samples an epoch, its data has {samples:,}."
+
+
+@kind_of_note()
+def samples_left_over(*, left_over: int, samples: int) -> str:
+    """An epoch is no whole number of micro-batches."""
+    return f"{left_over} of {samples:,} samples are left over each epoch."
+
+
+@kind_of_note()
+def data_unlike_the_example(*, name: str, data: str, example: str) -> str:
+    """Samples of the data are shaped otherwise than the example batch."""
+    return (
+        f"the data differs from the example batch: {name} is {data} in the data, {example} in the example; "
+        "a forecast is about the example."
+    )
+
+
+@kind_of_note(flag="--loader-workers")
+def no_worker_processes() -> str:
+    """Such data is not read by worker processes."""
+    return "no worker processes: they read data sets by index, and iterables in a DataLoader."
+
+
+@kind_of_note(flag="--prefetch")
+def nothing_read_ahead() -> str:
+    """On a CPU, data is read ahead by worker processes alone."""
+    return "nothing is read ahead: on the CPU that takes worker processes, and there are none."
+
+
+@kind_of_note(flag="--pinned-memory")
+def no_pinned_memory() -> str:
+    """Without a GPU nothing is pinned."""
+    return "no pinned memory: it serves copies to a GPU."
+
+
+@kind_of_note()
+def workers_draw_anew() -> str:
+    """Worker processes do not continue their random numbers."""
+    return "random draws in the workers of a stateful loader begin anew where the run resumed."
+
+
+@kind_of_note()
+def other_samples_after_resume() -> str:
+    """An iterable does not repeat its order."""
+    return (
+        "the iterable gives other samples than before the resume: this epoch continues in another order. "
+        "Give it a fixed seed for an exact resume."
+    )
+
+
+@kind_of_note()
+def data_did_not_come(*, step: int, waited_s: float, source: str) -> str:
+    """The run ends while it waits for data."""
+    return (
+        f"the data of step {step} had not come for {format_duration(waited_s)}"
+        + (f" from {source}" if source else "")
+        + "; the run ends without it."
+    )
+
+
+@kind_of_note(flag="--loader-samples-per-s")
+def slow_data(*, share: float, samples_per_s: float) -> str:
+    """Much of the run went into waiting for data."""
+    return (
+        f"{share:.0%} of the time went into waiting for data, which came at "
+        f"{samples_per_s:.3g} samples a second; a forecast leaves that out unless "
+        "--loader-samples-per-s says so."
+    )
+
+
+# The process and its device.
+
+
+@kind_of_note(flag="--pin-threads")
+def threads_not_bound(*, problem: str) -> str:
+    """Threads cannot be bound to cores."""
+    return f"threads are not bound to cores: {problem}"
+
+
+@kind_of_note(flag="--precision")
+def tf32_ignored(*, device: str) -> str:
+    """The device has no TF32."""
+    return f"tf32 is ignored here: {device} has no such arithmetic, products run in fp32"
+
+
+@kind_of_note(flag="--precision")
+def bf16_emulated(*, precision: str, device: str, faster: str) -> str:
+    """The device computes no faster in bf16."""
+    return f"{precision} is emulated here: {device} has no bfloat16 arithmetic; {faster} is faster"
+
+
+@kind_of_note(flag="--precision")
+def fp16_slow_on_cpu() -> str:
+    """CPUs are slow in float16."""
+    return "amp-fp16 is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling"
+
+
+@kind_of_note(flag="--precision")
+def fp8_emulated() -> str:
+    """CPUs have no float8."""
+    return "fp8 is emulated here: numbers are rounded to float8 and multiplied in their own type"
+
+
+@kind_of_note(flag="--pinned-memory")
+def pinned_memory_ignored() -> str:
+    """There is no GPU that pinned memory serves."""
+    return "pinned memory is ignored here: there is no GPU to copy to"
+
+
+@kind_of_note(flag="--threads")
+def more_threads_than_processors(*, threads: int, processors: int) -> str:
+    """Threads share processors."""
+    return f"{threads} threads share {processors} processors here: more threads than those are slower"
+
+
+@kind_of_note(flag="--threads")
+def processors_shared(*, share: float, room: int | None, setting: str) -> str:
+    """Other programs use processors of the run. room: threads that fit beside them; setting: how waiting threads yield."""
+    taken = f"other programs use {100 * share:.0f} % of this machine's processors"
+    fewer = "" if room is None else f"; --threads {room} takes what they leave"
+    spins = ""
+    if setting:
+        spins = (
+            "; PyTorch's threads keep their cores while they wait, because it was loaded before "
+            f"gpuwise: set {setting} before Python starts"
+        )
+    return f"{taken}, so steps take longer than on a free one{fewer}{spins}."
+
+
+# The folder of the run.
+
+
+@kind_of_note()
+def folder_open_to_everybody(*, folder: str) -> str:
+    """Others can replace the run's checkpoints."""
+    return (
+        f"everybody on this machine can write to the run folder {folder}, and so replace or remove its checkpoints: "
+        f"chmod o-w {folder}."
+    )
+
+
+@kind_of_note()
+def continued_with_other_settings(*, changes: str) -> str:
+    """A run continues with another strategy."""
+    return f"the run continues with other settings ({changes}): its numbers will differ in their last bits."
+
+
+@kind_of_note()
+def continued_with_another_job(*, changes: str) -> str:
+    """A run continues with a job that was changed."""
+    return f"the job has changed ({changes}): from here on it trains otherwise than it began."
+
+
+@kind_of_note(flag="--steps")
+def continued_to_another_length(*, before: int, steps: int) -> str:
+    """A run continues to another number of steps."""
+    return f"the run was to take {before:,} steps, now it takes {steps:,}; its schedule is that of the new length from here on."
+
+
+@kind_of_note(flag="--run")
+def continues_run(*, folder: str, step: int) -> str:
+    """The run goes on from a checkpoint."""
+    return f"continues the run in {folder} after step {step:,}."
+
+
+@kind_of_note()
+def damaged_checkpoints(*, step: int, damaged: str) -> str:
+    """The newest checkpoints cannot be read; an older one is taken."""
+    return f"damaged, and passed over for the checkpoint of step {step}: {damaged}."
+
+
+@kind_of_note()
+def files_of_others_kept(*, files: str, checkpoint: str, folder: str) -> str:
+    """Somebody's own files were in the way of a checkpoint."""
+    return f"{files} in {checkpoint} is no part of a checkpoint, and stays in {folder}."
+
+
+@kind_of_note()
+def checkpoint_not_removed(*, checkpoint: str, problem: str) -> str:
+    """An old checkpoint stays on the disk."""
+    return f"the old checkpoint {checkpoint} could not be removed: {problem}."
+
+
+@kind_of_note(flag="--epochs")
+def trained_for_one_epoch() -> str:
+    """The user does not say how long the run is."""
+    return "trained for one epoch; --epochs or --steps changes it."
+
+
+@kind_of_note()
+def last_save_not_begun(*, save_s: float, left_s: float) -> str:
+    """The time left was too short for a last checkpoint."""
+    return (
+        f"the last save was not begun: it takes {format_duration(save_s)} and {format_duration(left_s)} were left; "
+        "the checkpoint before it stands."
+    )
+
+
+@kind_of_note()
+def not_written(*, problem: str) -> str:
+    """The log or the page of the run could not be written."""
+    return problem
+
+
+# What was trained.
+
+
+@kind_of_note()
+def evaluation_failed(*, problem: str) -> str:
+    """The job's evaluate raised an error."""
+    return problem
+
+
+@kind_of_note()
+def no_gradient(*, parameters: str) -> str:
+    """The loss does not depend on some parameters."""
+    return (
+        f"no gradient reaches {parameters}: the loss does not depend on them, so they stay as they are; "
+        "use them in the model's forward, or set requires_grad to False."
+    )
+
+
+@kind_of_note()
+def not_given_to_the_optimizer(*, parameters: str) -> str:
+    """The job's optimizer does not update some parameters."""
+    return (
+        f"{parameters} have gradients, but the job's optimizer was not given them, so they stay as they "
+        "are; give it model.parameters(), or set requires_grad to False."
+    )
+
+
+@kind_of_note()
+def no_update(*, steps: int, why: str) -> str:
+    """No step of the run changed the model."""
+    return f"no update was made in {steps:,} steps, so nothing was trained: {why}."
+
+
+@kind_of_note(flag="--optimizer-kernels")
+def not_finite_after_update(*, parameters: str) -> str:
+    """The first update made numbers that are not finite."""
+    return (
+        f"{parameters}: values or optimizer state that are not finite after the first update. "
+        "Try --optimizer-kernels for-loop or --precision fp32, and a lower learning rate."
+    )
+
+
+@kind_of_note(flag="--precision")
+def steps_below_resolution(*, parameters: str, dtype: str, learning_rate: float, in_16_bits: bool) -> str:
+    """The first update moved nothing of some parameters, because it is too small for their type."""
+    keep = "--precision amp-bf16, which keeps parameters in fp32, or " if in_16_bits else ""
+    return (
+        f"{parameters}: nothing moved in the first update, because its steps are below the resolution of "
+        f"{dtype} at a learning rate of {learning_rate:.3g}. Try {keep}a larger learning rate."
+    )
+
+
+@kind_of_note(flag="--optimizer-kernels")
+def nothing_moved(*, parameters: str, optimizer: str) -> str:
+    """The first update moved nothing of some parameters, though they have gradients."""
+    return (
+        f"{parameters}: nothing moved in the first update, though there were gradients: {optimizer} does "
+        "not train them. Try --optimizer-kernels for-loop, or another optimizer."
+    )
+
+
+@kind_of_note(flag="--precision")
+def few_numbers_moved(*, share: float) -> str:
+    """The first update moved few numbers of parameters in 16 bits."""
+    return (
+        f"{share:.0%} of the 16-bit numbers with a gradient moved in the first update; the steps of the "
+        "others are below their resolution. Try --precision amp-bf16, which keeps parameters in fp32, or a larger "
+        "learning rate."
+    )
