@@ -1,4 +1,4 @@
-"""A file that is whole or is not there."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import BinaryIO
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str], *, synced: bool = True) -> Iterator[BinaryIO]:
-    """A file to write bytes to, that takes its name once it is complete and on the disk; what was there stays until then.
+    """A file to write bytes to. It takes its name once it is complete; an older file of that name stays until then.
 
     Arguments:
-        synced: wait until it is on the disk, so that a power failure leaves the old file or the new one.
+        path: the file's.
+        synced: whether to wait until it is on the disk, so that a power failure leaves the old file or the new one. True by
+            default.
 
-    Raises OSError where the folder cannot be written to, the disk is full, or the path is a device, whose place a file
-    would take.
+    Raises OSError where the folder cannot be written to, the disk is full, or the path is a device, which the file would
+    replace.
     """
     target = Path(path)
     if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when first used, so that a verb imports only what it needs."""
+"""Names of a package are imported when first used, so that a verb imports only what it needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], 
     """The `__getattr__` of a package.
 
     Arguments:
-        names: of each module of the package, what the package offers of it.
+        package: its full name.
+        names: the names that the package offers, by the module of it that has them.
     """
-    homes = {name: f"{package}.{module}" for module, offered in names.items() for name in offered}
+    modules = {name: f"{package}.{module}" for module, offered in names.items() for name in offered}
 
     def load(name: str) -> object:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(homes[name]), name)
+        value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

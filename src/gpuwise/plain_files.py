@@ -1,7 +1,7 @@
-"""Files that are read from outside: regular ones only, and numbers that 64 bits hold.
+"""Files from outside: only regular files are read, and only numbers that 64 bits hold.
 
-Opening a pipe waits until somebody writes to it, and a device may have no end; a whole number of a file may have thousands
-of digits, which no float holds and Python may refuse to print. What is read here is free of both.
+Opening a pipe waits until somebody writes to it, and a device may have no end. A whole number in a file may have thousands of
+digits, which no float holds and Python may refuse to print.
 """
 
 from __future__ import annotations

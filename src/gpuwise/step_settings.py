@@ -1,5 +1,8 @@
-"""How a step is run, as a user says it: the keywords of gpuwise.api, and the flags of the command line made from the same
-rows. A new technique is a field of gpuwise.strategy.Strategy and a row here."""
+"""The settings of every verb, declared once: keywords of gpuwise.api, and the command line's flags.
+
+A new technique is a field of gpuwise.strategy.Strategy and a row here. Where it excludes another one, it is a row of
+gpuwise.strategy.legal, too.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,12 @@ Group = TypeVar("Group", bound=Mapping[str, object])
 class Setting:
     """What the command line shows of a setting.
 
-    help: one line.
-    choices: the words it takes; empty for numbers, switches and free text.
-    metavar: of a value without choices.
-    off_switch: a switch can be turned off, too: --compile/--no-compile.
-    only_training: a forward pass has no use for it.
+    Attributes:
+        help: one line.
+        choices: the words it takes. Empty (the default) for numbers, switches and free text.
+        metavar: what stands for a value without choices. "N" by default.
+        off_switch: whether a switch can be turned off, too: --compile/--no-compile. False by default.
+        only_training: whether a forward pass has no use for it. False by default.
     """
 
     help: str
@@ -209,7 +213,7 @@ def sizes_of(settings: JobSizes) -> JobSizes:
 
 
 def _check_mode(settings: Mapping[str, object]) -> None:
-    """Raises InputError where a forward pass is asked for something that only training does."""
+    """Raises InputError where the settings of a forward pass name what only training does."""
     if settings.get("mode") != "infer":
         return
     for name, (_, setting) in settings_of(DeviceSettings).items():

@@ -28,8 +28,13 @@ def compare(
 ) -> Comparison:
     """Forecasts of a job on several devices, with speed-ups over the slowest and the reason for each.
 
-    Arguments: as for `forecast`; on: devices in a list or separated by commas. A device that cannot run the job stands
-    there with the reason. Raises what `forecast` raises, UnsupportedError only where no device can run it.
+    Arguments:
+        job, settings: as for `forecast`.
+        on: devices, in a list or separated by commas.
+        mode: "train" (the default) or "infer".
+
+    A device that cannot run the job has a row with the reason. Raises what `forecast` raises, UnsupportedError only where no
+    device can run it.
     """
     from gpuwise.plan.compare import compare as compare_devices
 
@@ -54,7 +59,7 @@ def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalo
     """Where the job does not fit a device, the reason says what would."""
     if row.forecast is None or row.forecast.memory.fits is not False:
         return row
-    found = fitting_change_of(source, device_of(name, catalog), row.forecast.strategy)
-    if not isinstance(found, FittingChange):
+    change = fitting_change_of(source, device_of(name, catalog), row.forecast.strategy)
+    if not isinstance(change, FittingChange):
         return row
-    return replace(row, reason=f"{row.reason}; it would with {found.words}: {found.command}")
+    return replace(row, reason=f"{row.reason}; it would with {change.words}: {change.command}")

@@ -136,22 +136,22 @@ def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool 
     """
     if chip.kind == "cpu":  # an instance rents some of its cores, not the chip
         return None
-    found = [o for o in catalog.offers if o.chip_id == chip.id and o.devices == count and o.terms == "on-demand"]
+    offers = [o for o in catalog.offers if o.chip_id == chip.id and o.devices == count and o.terms == "on-demand"]
     if networked:
-        found = [offer for offer in found if link_between(offer, catalog=catalog) is not None]
-    return min(found, key=lambda offer: (offer.stale, offer.usd_per_hour), default=None)
+        offers = [offer for offer in offers if link_between(offer, catalog=catalog) is not None]
+    return min(offers, key=lambda offer: (offer.stale, offer.usd_per_hour), default=None)
 
 
 def _network(spec: DeviceSpec, catalog: Catalog) -> Link:
     """The network of the offer with the most of this chip in one machine."""
-    found = [
+    machines = [
         (o.devices, link)
         for o in catalog.offers
         if o.chip_id == spec.chip.id and (link := link_between(o, catalog=catalog)) is not None
     ]
-    if not found:
+    if not machines:
         raise UnsupportedError(
             f"the catalog does not say how machines of {spec.chip.id} are connected.",
             [f"ask for one machine: {spec.cluster.chip.id}:{spec.cluster.devices_per_machine}"],
         )
-    return max(found, key=lambda pair: pair[0])[1]
+    return max(machines, key=lambda pair: pair[0])[1]

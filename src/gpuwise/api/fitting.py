@@ -34,9 +34,13 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     """The largest micro-batch of a job on a device, where its memory peaks, and what each memory technique would free and
     cost, in order of best trade.
 
-    Arguments: as for `forecast`; micro_batch is the one techniques are compared at, None for the largest that fits.
-        every_technique: trace the job anew for each technique that needs it (other precisions, recomputation, adapters,
-            compile), which takes seconds each; without, only full recomputation of a small job is. Presets need none.
+    Arguments:
+        job, on, settings: as for `forecast`. micro_batch is the one at which techniques are compared, None for the largest
+            that fits.
+        every_technique: whether the job is traced anew for each technique that needs it (other precisions, recomputation,
+            adapters, compile), which takes seconds each. By default only full recomputation of a small job is. Presets need
+            no tracing.
+
     Raises what `forecast` raises.
     """
     from gpuwise.plan.fit.fit import fit as find_fit
@@ -127,5 +131,5 @@ def host_bytes(device: Device) -> int | None:
 
 def offered_host_bytes(chip_id: str, count: int, catalog: Catalog) -> int | None:
     """The most host memory of an offer with so many of a chip, None where no offer says."""
-    found = [o.host_memory_bytes for o in catalog.offers if o.chip_id == chip_id and o.devices == count and o.host_memory_bytes]
-    return max(found, default=None)
+    sizes = [o.host_memory_bytes for o in catalog.offers if o.chip_id == chip_id and o.devices == count and o.host_memory_bytes]
+    return max(sizes, default=None)

@@ -48,15 +48,17 @@ def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -
     Arguments:
         job: a preset, `path/to/file.py:name`, `hf:...`, `timm:...`, a saved trace, or a Job.
         on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
-        micro_batch: samples a forward pass of one device. accumulate: micro-batches before an optimizer step.
-        mesh: "dp=8", "dp_shard=8"; None replicates over all devices, or shards where that alone fits.
-        compile: the step under torch.compile; a warning says where its interval is that of eager steps.
-        channels_last: images and convolutions with their channels innermost in memory.
-        samples, epochs, tokens: how long a run is; `run` of the result then has its steps, hours and dollars.
-        loader_samples_per_s: what the data pipeline of one machine delivers; the step waits for it where it is slower.
-        settings: those and the others, all optional: gpuwise.step_settings.ForecastSettings.
+        settings: all optional, gpuwise.step_settings.ForecastSettings. Among them:
+            micro_batch: samples a forward pass of one device.
+            accumulate: micro-batches before an optimizer step.
+            mesh: "dp=8", "dp_shard=8". None replicates over all devices, or shards where that alone fits.
+            compile: the step under torch.compile. A warning says where its interval is that of eager steps.
+            channels_last: images and convolutions with their channels innermost in memory.
+            samples, epochs, tokens: how long a run is. `run` of the result then has its steps, hours and dollars.
+            loader_samples_per_s: samples a second from the data pipeline of one machine. The step waits where it is slower.
 
     What is left None is chosen, and named in `assumptions` with the flag that changes it.
+
     Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
     """
     return forecast_with_trace(job, on, settings)[0]
@@ -70,8 +72,8 @@ def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSetti
     from gpuwise.cost.memory.timeline import timeline
 
     forecast, priced = forecast_with_trace(job, on, settings)
-    found = timeline(priced.trace, priced.device.cluster, memory=priced.forecast.memory)
-    return replace(found, forecast=forecast, strategy=forecast.strategy)
+    memory = timeline(priced.trace, priced.device.cluster, memory=priced.forecast.memory)
+    return replace(memory, forecast=forecast, strategy=forecast.strategy)
 
 
 def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> tuple[Forecast, Priced]:
@@ -83,8 +85,8 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     priced = forecast_step(source, on, loader_samples_per_s=requested.get("loader_samples_per_s"), **step)
     forecast = priced.forecast
     if forecast.memory.fits is False:
-        found = fitting_change_of(source, priced.device, forecast.strategy)
-        forecast = replace(forecast, fits_with=found.to_dict() if isinstance(found, FittingChange) else None)
+        change = fitting_change_of(source, priced.device, forecast.strategy)
+        forecast = replace(forecast, fits_with=change.to_dict() if isinstance(change, FittingChange) else None)
     if not length.named:
         return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
     return with_whole_run(forecast, length, priced.trace.header), priced

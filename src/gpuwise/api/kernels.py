@@ -29,8 +29,8 @@ def roofline(job: str | Job, *, on: str, by: str = "kernels", **settings: Unpack
     if by not in cost.BY:
         raise InputError(f"a roofline is by {' or by '.join(cost.BY)}, got {by!r}.")
     forecast, priced = forecast_with_trace(job, on, settings)
-    found = cost.roofline(priced.trace, priced.device.chip, by=by)
-    return replace(found, forecast=forecast, strategy=forecast.strategy)
+    placed = cost.roofline(priced.trace, priced.device.chip, by=by)
+    return replace(placed, forecast=forecast, strategy=forecast.strategy)
 
 
 def kernel(kind: str, *, on: str, dtype: str = "bf16", **sizes: int) -> KernelForecast:

@@ -29,4 +29,4 @@ def command(filter: tuple[str, ...], spot: bool, unpriced: bool, as_json: bool) 
         emit(api.unpriced_offers(text), unpriced_report, as_json=as_json)
         return
     rows = 0 if as_json else len(api.unpriced_offers(text))
-    emit(api.offers(text, spot=spot), lambda found: offers_report(found, unpriced=rows), as_json=as_json)
+    emit(api.offers(text, spot=spot), lambda priced: offers_report(priced, unpriced=rows), as_json=as_json)

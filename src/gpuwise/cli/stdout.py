@@ -1,4 +1,4 @@
-"""What stdout is for: a report, or under --json the JSON and nothing else, whatever the user's code prints."""
+"""Standard output: a report, or under --json the JSON alone, whatever the user's code prints."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def keep_for_json() -> None:
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Afterwards sys.stdout is what it was before, where that is not the process's own.
+    """Restores sys.stdout afterwards, unless it is the process's own.
 
-    That one stays with the JSON until the process ends: what a job's atexit functions print, and what C's buffers still hold
-    then, is no JSON either.
+    The process's own stays with the JSON until the process ends. What a job's atexit functions print, and what C's buffers
+    still hold then, goes to stderr.
     """
     global _json
-    found = sys.stdout
+    before = sys.stdout
     try:
         yield
     finally:
-        if found is not sys.__stdout__:
-            _json, sys.stdout = None, found
+        if before is not sys.__stdout__:
+            _json, sys.stdout = None, before
 
 
 def answers() -> TextIO:
-    """The stream for what was asked: JSON under --json, else a report."""
+    """The stream that results go to: JSON under --json, else a report."""
     return _json or sys.stdout
 
 

@@ -127,8 +127,8 @@ def _export(trainer: Trainer, path: str) -> list[GpuwiseError]:
 def _tell_exported(ended: RunEndedError, path: Path, *, as_json: bool) -> None:
     """Of a run that had ended before: that its weights were exported."""
     if as_json:
-        found = {"stopped": "finished", "run_folder": ended.folder, "steps": ended.step, "exported": str(path)}
-        return click.echo(json.dumps(found, indent=2), file=answers())
+        result = {"stopped": "finished", "run_folder": ended.folder, "steps": ended.step, "exported": str(path)}
+        return click.echo(json.dumps(result, indent=2), file=answers())
     click.echo(f"The run in {ended.folder} has taken all of its {ended.step:,} steps; its weights are exported to {path}.")
 
 

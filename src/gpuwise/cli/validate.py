@@ -63,12 +63,12 @@ def command(
 
 def _show(doing: Doing) -> None:
     """On a terminal one line a job, written over as it goes; elsewhere a line a job when it is done."""
-    told = f"{doing.number}/{doing.total} {doing.job}"
+    job = f"{doing.number}/{doing.total} {doing.job}"
     live = sys.stderr.isatty()
     if doing.trial is not None:
-        click.echo(f"{_CLEAR if live else ''}{told}: {_outcome(doing.trial)}", err=True)
+        click.echo(f"{_CLEAR if live else ''}{job}: {_outcome(doing.trial)}", err=True)
     elif live:
-        click.echo(f"{_CLEAR}{told}: {doing.what} ...", err=True, nl=False)
+        click.echo(f"{_CLEAR}{job}: {doing.what} ...", err=True, nl=False)
 
 
 _CLEAR = "\r\x1b[2K"
