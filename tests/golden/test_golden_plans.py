@@ -16,8 +16,10 @@ import pytest
 
 from gpuwise.api.sources import source_of
 from gpuwise.hardware import Catalog
+from gpuwise.plan.no_plan import NothingInside
+from gpuwise.plan.request import Request
 from gpuwise.plan.search import plan
-from gpuwise.plan.types import NothingInside, Plan, Request
+from gpuwise.plan.types import Plan
 
 RECORDED = Path(__file__).with_name("plans.json")
 DAY_S = 86400.0

@@ -155,7 +155,7 @@ def test_an_unknown_name_is_an_attribute_error():
     [
         "import gpuwise.plan.search",
         "import gpuwise; gpuwise.plan",
-        "from gpuwise.plan.types import Request",
+        "from gpuwise.plan.request import Request",
         "from gpuwise import plan",
         "import gpuwise.api",
         "import gpuwise, importlib; importlib.import_module('gpuwise.plan')",

@@ -17,8 +17,9 @@ from gpuwise.hardware.types import Machine
 from gpuwise.plan.cpu import choice as cpu_choice
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S
 from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.plan.request import Request
 from gpuwise.plan.search import plan
-from gpuwise.plan.types import Plan, Request
+from gpuwise.plan.types import Plan
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Communication, Trace
 

@@ -18,8 +18,8 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.plan import load_plan, save_plan
 from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.plan.request import Request
 from gpuwise.plan.search import plan
-from gpuwise.plan.types import Request
 from gpuwise.strategy import Strategy
 
 GROUPS = {

@@ -18,7 +18,8 @@ from gpuwise.units import parse_duration, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
-    from gpuwise.plan.types import PlanResult, Request
+    from gpuwise.plan.request import Request
+    from gpuwise.plan.types import PlanResult
 
 
 def plan(
@@ -67,7 +68,6 @@ def plan(
         request,
         here=here,
         samples_per_epoch=source.samples_per_epoch,
-        sizes=source.sizes,
         job_argument=source.argument,
     )
     price = None
@@ -89,7 +89,7 @@ def _request(
 ) -> Request:
     """What the user wants of a plan, with quantities parsed. Raises InputError, UnknownNameError or UnsupportedError."""
     from gpuwise.plan.economics.owned import USD_PER_KWH
-    from gpuwise.plan.types import Request
+    from gpuwise.plan.request import Request
 
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
     length = RunLength.of(requested, None)

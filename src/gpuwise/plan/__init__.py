@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from gpuwise.plan.compare import CompareRow, Comparison
     from gpuwise.plan.file import load_plan, save_plan
     from gpuwise.plan.fit.types import FitResult, FitRow
-    from gpuwise.plan.types import NothingInside, Plan, PlanResult, Rejection, Request
+    from gpuwise.plan.no_plan import NothingInside
+    from gpuwise.plan.request import Request
+    from gpuwise.plan.types import Plan, PlanResult, Rejection
 
 __getattr__ = lazily(
     __name__,
@@ -19,7 +21,9 @@ __getattr__ = lazily(
         "compare": ("CompareRow", "Comparison"),
         "file": ("load_plan", "save_plan"),
         "fit.types": ("FitResult", "FitRow"),
-        "types": ("NothingInside", "Plan", "PlanResult", "Rejection", "Request"),
+        "no_plan": ("NothingInside",),
+        "request": ("Request",),
+        "types": ("Plan", "PlanResult", "Rejection"),
     },
 )
 __all__ = [

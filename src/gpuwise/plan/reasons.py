@@ -15,8 +15,9 @@ from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.economics.bill import Outcome
 from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.pricing.step import HEADROOM
+from gpuwise.plan.request import Request
 from gpuwise.plan.selection import best_at_usual_price, money_times_time
-from gpuwise.plan.types import Plan, Request, describe
+from gpuwise.plan.types import Plan, describe
 from gpuwise.units import format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from gpuwise.notes import rejections
 from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.plan.rejections import Rejections
-from gpuwise.plan.types import Plan, Request
+from gpuwise.plan.request import Request
+from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
 _SAME_DEVICES = 2  # plans on the same chip and count that the table shows at most

@@ -1,104 +1,20 @@
-"""What a plan is asked for, and what comes back. All frozen; units in the names."""
+"""What planning gives: plans, machines at hand, and what was rejected. All frozen; units in the names."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwise.cost.forecast import Forecast, Interval
-from gpuwise.errors import InputError, JobError, NoPlanError
+from gpuwise.errors import JobError
 from gpuwise.hardware.prices import is_outlier
-from gpuwise.hardware.types import Machine, Offer
+from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, sentences, to_dicts
-from gpuwise.plan.economics.length import RunLength
-from gpuwise.plan.economics.owned import USD_PER_KWH
-from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
-from gpuwise.strategy import PRECISIONS, RECOMPUTES, HostSettings, Strategy
+from gpuwise.strategy import HostSettings, Strategy
 from gpuwise.units import format_duration, format_usd
-
-_CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
-# More than these is a slip of the hand. Interruptions: one a minute.
-_MOST = {
-    "global_batch": 10_000_000,
-    "micro_batch": 10_000_000,
-    "accumulation": 10_000_000,
-    "budget_usd": 10**15,
-    "usd_per_kwh": 1000,
-    "interruptions_per_day": 1440,
-}
-_NOT_NEGATIVE = {
-    "budget_usd": "a budget in dollars",
-    "usd_per_kwh": "the price of electricity in dollars a kWh",
-    "interruptions_per_day": "interruptions a day",
-}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is wanted of a plan.
-
-    samples, epochs (of samples_per_epoch, or of samples where both are given) or tokens say how much to train. on: device
-    specs ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here") that alone are considered. own: (chip, count) of machines
-    at hand, where "cpu" is the catalog's nearest to this machine's; here: this machine. spot: True for spot alone, False for
-    none, None for both. precision, recompute, micro_batch, accumulation: pinned, or None to
-    search. techniques: the other fields of every strategy, as the user has them; named: the settings that the user gave.
-    loader_samples_per_s: what the data pipeline of a machine delivers, None where it is always ahead.
-    stale: rank offers whose price is over a year old, too. xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other
-    vendors, several devices) among what it can, not behind it.
-    max_devices: larger offers are left out; what is sold as one, such as a chip of two cores, counts once.
-    sizes: seq_len or image_size where not the job's default. limit: plans returned at most; None for all.
-    """
-
-    samples: int | None = None
-    epochs: float | None = None
-    tokens: int | None = None
-    samples_per_epoch: int | None = None
-    budget_usd: float | None = None
-    deadline_s: float | None = None
-    on: tuple[str, ...] | None = None
-    own: tuple[tuple[str, int], ...] = ()
-    here: Machine | None = None
-    spot: bool | None = None
-    global_batch: int | None = None
-    precision: str | None = None
-    recompute: str | None = None
-    micro_batch: int | None = None
-    accumulation: int | None = None
-    techniques: Strategy = field(default_factory=Strategy)
-    named: frozenset[str] = frozenset()
-    loader_samples_per_s: float | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
-    max_devices: int = 16
-    usd_per_kwh: float = USD_PER_KWH
-    interruptions_per_day: float | None = None
-    stale: bool = False
-    xla: bool = False
-    job_argument: str = ""
-    limit: int | None = 12
-
-    def __post_init__(self) -> None:
-        assert self.length  # raises where it makes no sense
-        for name in ("deadline_s", "global_batch", "micro_batch", "accumulation", "max_devices", "limit"):
-            value, most = getattr(self, name), _MOST.get(name, math.inf)
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
-            if value is not None and value > most:
-                raise InputError(f"{name.replace('_', ' ')} {value:,} is no sensible number: at most {most:,}.")
-        for name, said in _NOT_NEGATIVE.items():
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= _MOST.get(name, math.inf):
-                raise InputError(f"{said} must be from 0 to {_MOST.get(name, math.inf):,}, got {value!r}.")
-        for name, allowed in (("precision", PRECISIONS), ("recompute", RECOMPUTES)):
-            if getattr(self, name) not in (None, *allowed):
-                raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
-
-    @property
-    def length(self) -> RunLength:
-        return RunLength(self.samples, self.epochs, self.tokens, self.samples_per_epoch)
 
 
 @dataclass(frozen=True, repr=False)
@@ -306,65 +222,8 @@ class PlanResult(Printed):
         }
 
 
-class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
-    """Something could train the job, but nothing inside budget and deadline: the two nearest are attached.
-
-    cheapest, fastest: of all plans outside. at_hand: the user's own machines.
-    """
-
-    def __init__(
-        self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection], at_hand: Sequence[OwnedMachine] = ()
-    ):
-        self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
-        self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
-        self.rejected, self.at_hand = rejected, tuple(at_hand)
-        limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
-        limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
-        super().__init__(
-            f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
-            f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
-            f"{own_machines({machine.offer: machine.reason_note for machine in at_hand if machine.reason_note is not None})}",
-            [_way_inside(request, outside, self.fastest), "train on fewer samples, or add a machine with --own"],
-        )
-
-    def to_dict(self) -> dict[str, object]:
-        return {
-            **super().to_dict(),
-            "cheapest": self.cheapest.to_dict(),
-            "fastest": self.fastest.to_dict(),
-            "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
-            "rejection_notes": [rejection.to_dict() for rejection in self.rejected.values()],
-            "at_hand": [machine.to_dict() for machine in self.at_hand],
-        }
-
-
-def own_machines(reasons: Mapping[Offer, Note]) -> str:
-    """' Your 2 × rtx-4090: past the deadline: 18 days.', for the end of an error; empty where none was named."""
-    return "".join(
-        f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items() if offer.provider == "own"
-    )
-
-
 def _ends(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else {"low": interval.low, "high": interval.high}
-
-
-def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:
-    """The smallest change of one limit that lets something in, else of both."""
-    deadline_h = (request.deadline_s or YEAR_S) / 3600
-    budget = math.inf if request.budget_usd is None else request.budget_usd
-    if fastest.hours > _CENTURY_H:
-        return "check how much is trained: no machine of the catalog does that in a century"
-    in_time = [plan.usd.value for plan in outside if plan.hours <= deadline_h]
-    affordable = [plan.hours for plan in outside if plan.usd.value <= budget]
-    if in_time and math.isfinite(budget):
-        return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
-    if affordable and min(affordable) <= _CENTURY_H:
-        return f"give it {format_duration(_above(min(affordable)) * 3600)}: --deadline"
-    return (
-        f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
-        f"{format_duration(_above(fastest.hours) * 3600)}"
-    )
 
 
 def describe(plan: Plan) -> str:
@@ -375,11 +234,3 @@ def describe(plan: Plan) -> str:
         f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
         f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}{price.replace('%', ' %')}"
     )
-
-
-def _above(value: float) -> float:
-    """Two digits, rounded up."""
-    if value <= 0 or not math.isfinite(value):
-        return value
-    step: float = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return math.ceil(value / step) * step

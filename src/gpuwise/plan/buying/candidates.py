@@ -18,8 +18,8 @@ from gpuwise.notes import run as run_notes
 from gpuwise.plan.economics import owned
 from gpuwise.plan.economics.rented import rental
 from gpuwise.plan.economics.terms import Terms
+from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
-from gpuwise.plan.types import Request
 
 Key = tuple[str, float, str | None, int | None]  # of what runs a strategy: chip, devices, link, memory
 

@@ -8,9 +8,9 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
+from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.strategies import NoStrategy
-from gpuwise.plan.types import Request
 
 
 def choices_here(

@@ -1,0 +1,160 @@
+"""Why there is no plan: nothing fits, nothing can be priced, or nothing is inside budget and deadline; and the ways out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from gpuwise.cost.forecast import Forecast
+from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
+from gpuwise.hardware.types import Offer
+from gpuwise.notes import Note, rejections
+from gpuwise.plan.buying.candidates import Candidate, Key
+from gpuwise.plan.economics.terms import YEAR_S
+from gpuwise.plan.fit.change import FitProblem, FittingChange
+from gpuwise.plan.fit.change_search import fitting_change
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.plan.rejections import Rejections
+from gpuwise.plan.request import Request
+from gpuwise.plan.space import legal
+from gpuwise.plan.space.strategies import NoStrategy
+from gpuwise.plan.types import OwnedMachine, Plan, Rejection, describe
+from gpuwise.step_settings import job_word
+from gpuwise.strategy import Mesh
+from gpuwise.units import format_duration, format_usd
+
+_CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
+_NO_MEMORY = rejections.out_of_memory()
+
+
+class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
+    """Something could train the job, but nothing inside budget and deadline: the two nearest are attached.
+
+    cheapest, fastest: of all plans outside. at_hand: the user's own machines.
+    """
+
+    def __init__(
+        self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection], at_hand: Sequence[OwnedMachine] = ()
+    ):
+        self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
+        self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
+        self.rejected, self.at_hand = rejected, tuple(at_hand)
+        limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
+        limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
+        super().__init__(
+            f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
+            f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
+            f"{own_machines({machine.offer: machine.reason_note for machine in at_hand if machine.reason_note is not None})}",
+            [_way_inside(request, outside, self.fastest), "train on fewer samples, or add a machine with --own"],
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            **super().to_dict(),
+            "cheapest": self.cheapest.to_dict(),
+            "fastest": self.fastest.to_dict(),
+            "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
+            "rejection_notes": [rejection.to_dict() for rejection in self.rejected.values()],
+            "at_hand": [machine.to_dict() for machine in self.at_hand],
+        }
+
+
+def own_machines(reasons: Mapping[Offer, Note]) -> str:
+    """' Your 2 × rtx-4090: past the deadline: 18 days.', for the end of an error; empty where none was named."""
+    return "".join(
+        f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items() if offer.provider == "own"
+    )
+
+
+def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:
+    """The smallest change of one limit that lets something in, else of both."""
+    deadline_h = (request.deadline_s or YEAR_S) / 3600
+    budget = math.inf if request.budget_usd is None else request.budget_usd
+    if fastest.hours > _CENTURY_H:
+        return "check how much is trained: no machine of the catalog does that in a century"
+    in_time = [plan.usd.value for plan in outside if plan.hours <= deadline_h]
+    affordable = [plan.hours for plan in outside if plan.usd.value <= budget]
+    if in_time and math.isfinite(budget):
+        return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
+    if affordable and min(affordable) <= _CENTURY_H:
+        return f"give it {format_duration(_above(min(affordable)) * 3600)}: --deadline"
+    return (
+        f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
+        f"{format_duration(_above(fastest.hours) * 3600)}"
+    )
+
+
+def _above(value: float) -> float:
+    """Two digits, rounded up."""
+    if value <= 0 or not math.isfinite(value):
+        return value
+    step: float = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / step) * step
+
+
+def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Candidate, FittingChange] | None) -> GpuwiseError:
+    """The error for a job that no candidate can train. fitting: the nearest candidate with what would fit it."""
+    reasons = rejected.result()
+    other_reasons = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if r.reason != _NO_MEMORY]
+    others = (f" Others are out for: {'; '.join(other_reasons[:3])}." if other_reasons else "") + own_machines(rejected.at_hand)
+    if _NO_MEMORY.text in reasons:
+        short = reasons[_NO_MEMORY.text]
+        job_argument = job_word(request.job_argument)
+        ways = [
+            "a smaller model, or shorter samples with --seq-len or --image-size",
+            f"see what would fit a device: gpuwise fit {job_argument} --on DEVICE",
+        ]
+        if fitting is not None:
+            nearest, answer = fitting
+            ways[0] = f"{answer.words} fits {nearest}: add {answer.flags}"
+            ways[1] = f"see its step: {answer.command}"
+        return DoesNotFitError(
+            f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
+            f"devices. The nearest is {short.examples[0]}.{others}",
+            ways,
+        )
+    where = f" on {', '.join(request.on)}" if request.on else ""
+    return NoPlanError(
+        f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
+        ["name another device with --on, or one you have with --own", "list what is offered: gpuwise offers"],
+    )
+
+
+def nearest_fitting(
+    pricer: StepPricer,
+    request: Request,
+    by_key: Mapping[Key, Candidate],
+    best: Mapping[Key, Forecast | NoStrategy],
+    with_seq_len: Callable[[int], StepTraces] | None,
+) -> tuple[Candidate, FittingChange] | None:
+    """The candidate that lacks the least memory, with the smallest change that fits it; None where memory is not the reason."""
+    short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
+    if not short:
+        return None
+    nearest = by_key[min(short, key=lambda key: (short[key].shortfall_bytes, str(by_key[key])))]
+    cluster = nearest.cluster
+    for precision in legal.precisions_for(cluster.chip, request.precision):
+        requested = request.techniques.but(
+            precision=precision,
+            recompute=request.recompute or "none",
+            micro_batch=request.micro_batch or 1,
+            accumulation=request.accumulation or 1,
+            mesh=Mesh(dp_replicate=cluster.devices),
+        )
+        problem = FitProblem(
+            StepPricer(pricer.traces, catalog=pricer.catalog),
+            requested,
+            cluster,
+            nearest.offer.host_memory_bytes,
+            with_seq_len,
+            request.job_argument,
+            f"{cluster.chip.id}:{cluster.devices}",
+        )
+        try:
+            answer = fitting_change(problem)
+        except GpuwiseError:
+            continue
+        if isinstance(answer, FittingChange):
+            return nearest, answer
+    return None

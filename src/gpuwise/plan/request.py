@@ -1,0 +1,102 @@
+"""What is asked of a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from gpuwise.errors import InputError
+from gpuwise.hardware.types import Machine
+from gpuwise.plan.economics.length import RunLength
+from gpuwise.plan.economics.owned import USD_PER_KWH
+from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
+
+# More than these is a slip of the hand. Interruptions: one a minute.
+_MOST = {
+    "global_batch": 10_000_000,
+    "micro_batch": 10_000_000,
+    "accumulation": 10_000_000,
+    "budget_usd": 10**15,
+    "usd_per_kwh": 1000,
+    "interruptions_per_day": 1440,
+}
+_NOT_NEGATIVE = {
+    "budget_usd": "a budget in dollars",
+    "usd_per_kwh": "the price of electricity in dollars a kWh",
+    "interruptions_per_day": "interruptions a day",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan has to do, and what it may use.
+
+    Attributes:
+        samples, epochs, tokens: how much to train; epochs are of samples_per_epoch, or of samples where both are given.
+        samples_per_epoch: of the job's data set; None where unknown.
+        budget_usd, deadline_s: None for no limit.
+        on: the only devices considered ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here"); None for all.
+        own: (chip, count) of machines at hand, where "cpu" is the catalog's nearest to this machine's.
+        here: this machine; None leaves it out.
+        spot: True for spot alone, False for none, None for both.
+        global_batch: samples of an optimizer step; None assumes one.
+        precision, recompute, micro_batch, accumulation: pinned; None is searched.
+        techniques: the other fields of every strategy.
+        named: the settings that the user gave.
+        loader_samples_per_s: what the data pipeline of a machine delivers; None where it is always ahead.
+        max_devices: larger offers are left out; what is sold as one, such as a chip of two cores, counts once.
+        usd_per_kwh: the price of electricity of machines at hand.
+        interruptions_per_day: of a spot machine; None takes the provider's usual.
+        stale: rank offers whose price is over a year old, too.
+        xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) among what it can.
+        job_argument: what the user typed; "" for a Job object.
+        limit: plans returned at most; None for all.
+
+    Raises InputError for values that make no sense.
+    """
+
+    samples: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    samples_per_epoch: int | None = None
+    budget_usd: float | None = None
+    deadline_s: float | None = None
+    on: tuple[str, ...] | None = None
+    own: tuple[tuple[str, int], ...] = ()
+    here: Machine | None = None
+    spot: bool | None = None
+    global_batch: int | None = None
+    precision: str | None = None
+    recompute: str | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    techniques: Strategy = field(default_factory=Strategy)
+    named: frozenset[str] = frozenset()
+    loader_samples_per_s: float | None = None
+    max_devices: int = 16
+    usd_per_kwh: float = USD_PER_KWH
+    interruptions_per_day: float | None = None
+    stale: bool = False
+    xla: bool = False
+    job_argument: str = ""
+    limit: int | None = 12
+
+    def __post_init__(self) -> None:
+        assert self.length  # raises where it makes no sense
+        for name in ("deadline_s", "global_batch", "micro_batch", "accumulation", "max_devices", "limit"):
+            value, most = getattr(self, name), _MOST.get(name, math.inf)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
+            if value is not None and value > most:
+                raise InputError(f"{name.replace('_', ' ')} {value:,} is no sensible number: at most {most:,}.")
+        for name, meaning in _NOT_NEGATIVE.items():
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= _MOST.get(name, math.inf):
+                raise InputError(f"{meaning} must be from 0 to {_MOST.get(name, math.inf):,}, got {value!r}.")
+        for name, allowed in (("precision", PRECISIONS), ("recompute", RECOMPUTES)):
+            if getattr(self, name) not in (None, *allowed):
+                raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
+
+    @property
+    def length(self) -> RunLength:
+        return RunLength(self.samples, self.epochs, self.tokens, self.samples_per_epoch)
