@@ -7,13 +7,14 @@ Architecture Letters 13(1), 2014.
 from __future__ import annotations
 
 import os
-from math import atan2, degrees, log
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwise.report.machine_picture_names import CHART, SIZE, bandwidth_unit, name_ridges, name_roofs, name_slants
 from gpuwise.report.machine_text import LETTERS, drawn, has_intensity, ranges
 from gpuwise.report.measure import GROUP_WORDS, in_order
-from gpuwise.report.parts import number, percent
+from gpuwise.report.parts import number
 from gpuwise.report.picture import COLOURS, ROOF, apart, check_picture, empty_figure, plain, save_figure, shortened
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 FLAG = "--roofline-plot"
 _MARKERS = "os^Dv<>P"  # by dtype, in their order
-_SIZE = (13.0, 6.8)
-_CHART = (0.315, 0.095, 0.415, 0.68)  # left, bottom, width, height, as shares of the figure
 _STRIP = (0.055, 0.095, 0.175, 0.68)
 _LEGEND_LINE = 0.038  # height of a line of the legend, as a share of the chart's
 _PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -45,7 +44,7 @@ def draw(result: MachineMeasurement) -> Figure:
     """The picture as a matplotlib Figure: roofs of the datasheet (solid) and as measured (dashed), of each dtype and of each
     memory level, their ridge points, and the benchmarks under them. Benchmarks without arithmetic have no operations a byte:
     they stand by the bytes they touch, in a chart of bandwidth beside it."""
-    figure = empty_figure(*_SIZE, FLAG)
+    figure = empty_figure(*SIZE, FLAG)
     figure.text(_STRIP[0], 0.962, shortened(result.machine, 100), fontsize=14, fontweight="bold", va="center")
     early = "" if result.complete else ", ended early"
     figure.text(
@@ -58,12 +57,12 @@ def draw(result: MachineMeasurement) -> Figure:
     )
     _draw_bytes(figure.add_axes(_STRIP), result)
     explained = _legend(result)
-    _draw_operations(figure.add_axes(_CHART), result, above=_LEGEND_LINE * max(map(len, explained)) + 0.03)
+    _draw_operations(figure.add_axes(CHART), result, above=_LEGEND_LINE * max(map(len, explained)) + 0.03)
     for left, handles in zip((0.008, 0.12), explained, strict=True):
         figure.legend(
             handles=handles,
             loc="lower left",
-            bbox_to_anchor=(_CHART[0] + _CHART[2] + left, _CHART[1] - 0.02),
+            bbox_to_anchor=(CHART[0] + CHART[2] + left, CHART[1] - 0.02),
             frameon=False,
             fontsize=9,
             labelspacing=0.4,
@@ -89,7 +88,7 @@ def _draw_bytes(chart: Axes, result: MachineMeasurement) -> None:
     rows = [row for row in drawn(result) if not has_intensity(row)]
     known = [value for level in result.memory for value in (level.measured, level.datasheet) if value]
     ends = [*known, *(row.bytes_per_s for row in rows)] or [1e9, 1e11]
-    scale, unit = _bandwidth_unit(result)
+    scale, unit = bandwidth_unit(result)
     low, high = min(ends) / 1.4 / scale, 1.5 * max(ends) / scale
     for level in result.memory:
         for value, style in ((level.datasheet, "-"), (level.measured, "--")):
@@ -117,14 +116,6 @@ def _touched(row: MeasuredRow) -> int:
     return row.sizes.get("working_set_bytes", row.bytes)
 
 
-def _bandwidth_unit(result: MachineMeasurement) -> tuple[float, str]:
-    """That of the memory, and of what is faster."""
-    return (1e12, "TB/s") if result.memory and result.memory[-1].measured >= 1e12 else (1e9, "GB/s")
-
-
-_BEHIND = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
-
-
 def _numbered(chart: Axes, low: float, high: float) -> None:
     """Numbers a person reads on a logarithmic axis: 1, 2, 5, 10, ..., fewer where it spans more, and more where less."""
     steps = (1,) if high / low > 300 else (1, 2, 5) if high / low > 20 else (1, 2, 3, 4, 6, 8)
@@ -143,9 +134,9 @@ def _draw_operations(chart: Axes, result: MachineMeasurement, *, above: float) -
     chart.set_xlim(low, high)
     chart.set_ylim(bottom / scale, top / scale)
     _draw_roofs(chart, result, scale)
-    _name_slants(chart, result, scale)
-    _name_roofs(chart, result, scale, unit, above)
-    _name_ridges(chart, result, scale)
+    name_slants(chart, result, scale)
+    name_roofs(chart, result, scale, unit, above)
+    name_ridges(chart, result, scale)
     for row in drawn(result):
         if has_intensity(row):
             _mark(chart, result, row, row.flops / row.bytes, max(row.flops_per_s, bottom * 1.02) / scale)
@@ -170,82 +161,6 @@ def _draw_roofs(chart: Axes, result: MachineMeasurement, scale: float) -> None:
         for peak in peaks:
             begin = peak / max(slants) if slants else left
             chart.plot([begin, high], [peak / scale] * 2, style, color=ROOF, linewidth=1.3, zorder=1)
-
-
-def _name_slants(chart: Axes, result: MachineMeasurement, scale: float) -> None:
-    """Along each slant; a name moves along it where it would touch the one before."""
-    (low, high), (bottom, top) = chart.get_xlim(), chart.get_ylim()
-    wide, tall = _SIZE[0] * _CHART[2] / log(high / low), _SIZE[1] * _CHART[3] / log(top / bottom)
-    unit_bytes, unit = _bandwidth_unit(result)
-    before, along = None, 0.02
-    for level in reversed(result.memory):
-        above = max(level.measured, level.datasheet or 0.0)
-        near = before is not None and abs(log(above / before)) * tall < 0.2  # inches
-        along = along + 0.2 if near else 0.02
-        x = max(low, bottom * scale / above) * (high / low) ** along
-        chart.annotate(
-            f"{level.name} {_of(level.measured, level.datasheet, unit_bytes, unit)}",
-            (x, x * above / scale),
-            xytext=(-2, 4),
-            textcoords="offset points",
-            fontsize=8.5,
-            color=ROOF,
-            zorder=2,
-            rotation=degrees(atan2(tall, wide)),
-            rotation_mode="anchor",
-            bbox=_BEHIND,
-        )
-        before = above
-
-
-def _name_roofs(chart: Axes, result: MachineMeasurement, scale: float, unit: str, above: float) -> None:
-    """In the margin, one under the other, with a thin line from each roof."""
-    bottom, top = chart.get_ylim()
-    wanted = [log(peak.measured / scale / bottom) / log(top / bottom) for peak in result.peaks]
-    for peak, at, place in zip(result.peaks, wanted, apart(wanted, 0.045, above, 0.98), strict=True):
-        _lead(chart, (1.0, at), (1.03, place))
-        chart.text(
-            1.036,
-            place,
-            f"{peak.dtype}  {_of(peak.measured, peak.datasheet, scale, unit)}",
-            transform=chart.transAxes,
-            fontsize=9,
-            va="center",
-            color=ROOF,
-        )
-
-
-def _name_ridges(chart: Axes, result: MachineMeasurement, scale: float) -> None:
-    """Where a roof meets the memory's slant as measured: a diamond, and its name above the chart."""
-    (low, high), (bottom, top) = chart.get_xlim(), chart.get_ylim()
-    peaks = {peak.dtype: peak.measured / scale for peak in result.peaks}
-    wanted = [log(ridge / low) / log(high / low) for ridge in result.ridges.values()]
-    for (dtype, ridge), at, place in zip(result.ridges.items(), wanted, apart(wanted, 0.075, 0.0, 0.97), strict=True):
-        chart.plot([ridge, ridge], [bottom, peaks[dtype]], ":", color="#888888", linewidth=0.9, zorder=1)
-        chart.plot([ridge], [peaks[dtype]], "D", color=ROOF, markersize=5, zorder=4)
-        _lead(chart, (at, log(peaks[dtype] / bottom) / log(top / bottom)), (at, 1.0), (place, 1.03))
-        chart.text(
-            place,
-            1.04,
-            f"{dtype}: {number(ridge)} operations a byte",
-            transform=chart.transAxes,
-            fontsize=8.5,
-            rotation=30,
-            rotation_mode="anchor",
-            color=ROOF,
-        )
-
-
-def _lead(chart: Axes, *points: tuple[float, float]) -> None:
-    """A thin line through points of the axes, beyond them too."""
-    chart.plot(*zip(*points, strict=True), color="#999999", linewidth=0.7, transform=chart.transAxes, clip_on=False, zorder=1)
-
-
-def _of(measured: float, datasheet: float | None, scale: float, unit: str) -> str:
-    """'412 of 530 GFLOP/s (78 %)', or '412 GFLOP/s'."""
-    if datasheet is None:
-        return f"{number(measured / scale)} {unit}"
-    return f"{number(measured / scale)} of {number(datasheet / scale)} {unit} ({percent(measured / datasheet)})"
 
 
 def _mark(chart: Axes, result: MachineMeasurement, row: MeasuredRow, x: float, y: float) -> None:

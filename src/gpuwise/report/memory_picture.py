@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuwise.cost.memory.timeline import Timeline
 from gpuwise.report.parts import strategy_words
-from gpuwise.report.picture import check_picture, empty_figure, save_figure
+from gpuwise.report.picture import check_picture, empty_figure, save_figure, shortened
 from gpuwise.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _draw_side(figure: Figure, timeline: Timeline) -> None:
     y -= 0.02
     line("the ten that hold most", None, None, fontweight="bold", fontsize=10)
     for tensors in timeline.peak.tensors:
-        line(_shortened(tensors.words, 46), tensors.total_bytes, LOOK[tensors.category][0])
+        line(shortened(tensors.words, 46), tensors.total_bytes, LOOK[tensors.category][0])
     y -= 0.02
     for words in wrap(timeline.peak.sentence, 58):
         line(words, None, None, step=0.027, color="#444444")
@@ -181,7 +181,7 @@ def text_picture(timeline: Timeline, *, width: int = 72, height: int = 16) -> st
     stack = np.cumsum([sampled[timeline.categories.index(name)] for name in names], axis=0)
     peak = int(total.argmax())
     lines = [
-        _shortened(f"{timeline.job} on {timeline.device}: {strategy_words(timeline.strategy)}", width),
+        shortened(f"{timeline.job} on {timeline.device}: {strategy_words(timeline.strategy)}", width),
         " " * (_MARGIN + peak) + "v peak" if peak < chart - 6 else " " * (_MARGIN + peak - 5) + "peak v",
     ]
     for row in range(height, 0, -1):
@@ -201,7 +201,7 @@ def text_picture(timeline: Timeline, *, width: int = 72, height: int = 16) -> st
             )
     lines += ["", "the ten that hold most"]
     for tensors in timeline.peak.tensors:
-        words = _shortened(tensors.words, width - 16)
+        words = shortened(tensors.words, width - 16)
         lines.append(f"  {LOOK[tensors.category][1] * 2} {words:<{width - 16}} {format_bytes(tensors.total_bytes):>9}")
     return "\n".join([*lines, "", *wrap(timeline.peak.sentence, width), *wrap(timeline.peak.advice, width)])
 
@@ -238,11 +238,3 @@ def _stacked(timeline: Timeline) -> list[str]:
 def _time_unit(whole_s: float) -> tuple[float, str]:
     unit = format_duration(whole_s).rpartition(" ")[2]
     return {"µs": (1e-6, "µs"), "ms": (1e-3, "ms"), "min": (60.0, "min")}.get(unit, (1.0, "s"))
-
-
-def _shortened(text: str, most: int) -> str:
-    """With its middle left out where it is too long."""
-    if len(text) <= most:
-        return text
-    tail = (most - 1) // 2
-    return text[: most - 1 - tail] + "…" + text[len(text) - tail :]

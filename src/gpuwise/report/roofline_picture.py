@@ -123,11 +123,6 @@ def _mark(chart: Axes, index: int, point: Point, x: float, y: float) -> None:
     chart.annotate(_LETTERS[index], (x, y), ha="center", va="center", fontsize=8, zorder=4)
 
 
-def _plain(chart: Axes) -> None:
-    chart.spines[["top", "right"]].set_visible(False)
-    chart.grid(color="#00000014", linewidth=0.7)
-
-
 def _draw_side(figure: Figure, roofline: Roofline) -> None:
     """Beside the chart: what the points are."""
     left, y = 0.63, 0.88
