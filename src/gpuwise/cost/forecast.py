@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
@@ -100,9 +99,9 @@ class Forecast(Printed):
     top_modules: tuple[tuple[str, float], ...] = field(default=())
     rests_on: dict[str, float] = field(default_factory=dict)
     why: str = ""
-    measured: Mapping[str, Any] | None = None
+    measured: Mapping[str, object] | None = None
     run: WholeRun | None = None
-    fits_with: Mapping[str, Any] | None = None
+    fits_with: Mapping[str, object] | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -114,7 +113,7 @@ class Forecast(Printed):
         """The warnings as sentences."""
         return sentences(self.warning_notes)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise forecast --json`."""
         return {
             "job": self.job,

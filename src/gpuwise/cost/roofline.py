@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -80,7 +79,7 @@ class Point:
     def bytes_per_s(self) -> float:
         return self.bytes / self.seconds if self.seconds else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "intensity": self.intensity, "flops_per_s": self.flops_per_s, "bytes_per_s": self.bytes_per_s}
 
 
@@ -134,7 +133,7 @@ class Roofline(Printed):
             reasons += [ceiling.beyond for ceiling in arithmetic or [self.memory]]
         return tuple(reason for reason in dict.fromkeys(reasons) if reason)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain types."""
         return {
             "job": self.job,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class KernelForecast(Printed):
     highest_flops_per_s: float | None = None
     beyond: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain types."""
         return asdict(self)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import check_can_run
@@ -36,7 +35,7 @@ class CompareRow:
     speedup: float | None
     reason: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "device": self.device,
             "forecast": None if self.forecast is None else self.forecast.to_dict(),
@@ -59,7 +58,7 @@ class Comparison(Printed):
         """The assumptions as sentences."""
         return sentences(self.assumption_notes)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise compare --json`."""
         return {
             "job": self.job,

@@ -29,8 +29,9 @@ _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes aside, syncs and renames, so that the file is complete or as it was before. Raises InputError."""
-    tables = to_plain(plan)
-    tables["strategy"] |= tables.pop("host")  # one table of the file
+    tables = {name: to_plain(value) for name, value in _items(plan).items() if value is not None}
+    tables["strategy"] = to_plain({**_items(plan.strategy), **_items(plan.host)})  # one table of the file
+    del tables["host"]
     text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
     try:
         with written_whole(path) as file:
@@ -56,7 +57,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     return from_plain(data, name=str(path))
 
 
-def from_plain(data: dict[str, Any], *, name: str = "the plan") -> Plan:
+def from_plain(data: Mapping[str, object], *, name: str = "the plan") -> Plan:
     """A Plan from the dictionary a plan file holds. Raises FileFormatError naming the key at fault."""
     data = dict(data)
     if data.pop("format", None) != FORMAT:
@@ -89,10 +90,10 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
     """What is wrong with a value, and where."""
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> object:
     """Dataclasses, tuples and mappings to dictionaries and lists; what is None is left out (TOML has no null)."""
     if is_dataclass(value) and not isinstance(value, type):
-        value = {_ON_DISK.get(f.name, f.name): getattr(value, f.name) for f in fields(value)}
+        value = _items(value)
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, tuple | list):
@@ -100,10 +101,16 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def _build(kind: Any, value: Any, where: str) -> Any:
+def _items(value: object) -> dict[str, object]:
+    """The fields of a dataclass, as a file names them."""
+    assert is_dataclass(value)
+    return {_ON_DISK.get(f.name, f.name): getattr(value, f.name) for f in fields(value)}
+
+
+def _build(kind: Any, value: object, where: str) -> Any:
     """`value` as a `kind`: a dataclass, tuple, mapping, union with None, or a plain type. The inverse of to_plain."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind is object:
         return value
     if origin in (Union, types.UnionType):
         return _build(next(a for a in arguments if a is not type(None)), value, where)
@@ -129,7 +136,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _build_dataclass(kind: Any, value: Any, where: str) -> Any:
+def _build_dataclass(kind: Any, value: object, where: str) -> object:
     if not isinstance(value, dict):
         raise _Wrong(f"{where or 'it'} must be a table.")
     hints, known = get_type_hints(kind), {_ON_DISK.get(f.name, f.name): f for f in fields(kind)}
@@ -147,7 +154,7 @@ def _build_dataclass(kind: Any, value: Any, where: str) -> Any:
     return kind(**arguments)
 
 
-def _build_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+def _build_tuple(arguments: tuple[object, ...], value: object, where: str) -> tuple[object, ...]:
     if not isinstance(value, list):
         raise _Wrong(f"{where} must be a list.")
     if len(arguments) == 2 and arguments[1] is Ellipsis:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import JobError
@@ -85,7 +84,7 @@ class Plan(Printed):
                 ],
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise plan --json`, one entry of `plans`."""
         return {
             "rank": self.rank,
@@ -165,7 +164,7 @@ class OwnedMachine:
         """With what buying it means."""
         return replace(self, purchase_usd=purchase_usd, break_even_months=break_even_months, rental=describe(rental))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise plan --json`, one entry of `at_hand`."""
         return {
             "device": self.device,
@@ -206,7 +205,7 @@ class PlanResult(Printed):
         """The assumptions of all plans as sentences."""
         return sentences(self.assumption_notes)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise plan --json`. rejected: counts by reason; rejected_examples: the nearest."""
         return {
             "plans": [plan.to_dict() for plan in self.plans],

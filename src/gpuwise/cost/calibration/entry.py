@@ -8,11 +8,11 @@ shapes and unit counts alone, so a chip with more bandwidth or arithmetic is nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
@@ -83,9 +83,9 @@ class CalibrationEntry:
         return top * total ** (1 / self.sharpness)
 
 
-def to_table(entry: CalibrationEntry) -> dict[str, Any]:
+def to_table(entry: CalibrationEntry) -> dict[str, object]:
     """An entry as `entry_from` reads it: plain types, for a TOML file."""
-    terms: dict[str, Any] = {}
+    terms: dict[str, object] = {}
     for name, term in entry.terms.items():
         curves = [{"over": curve.over, "at": list(curve.at), "factor": list(curve.factor)} for curve in term.curves]
         terms[name] = {"scale": term.scale, **({"curves": curves} if curves else {})}
@@ -93,7 +93,7 @@ def to_table(entry: CalibrationEntry) -> dict[str, Any]:
     return table | ({"evidence": dict(entry.evidence)} if entry.evidence else {})
 
 
-def entry_from(name: str, data: Mapping[str, Any], where: str) -> CalibrationEntry:
+def entry_from(name: str, data: Mapping[str, object], where: str) -> CalibrationEntry:
     """An entry of a calibration file. Raises FileFormatError that names the file, the entry and what is wrong with it."""
 
     def wrong(what: str) -> FileFormatError:
@@ -132,7 +132,7 @@ def entry_from(name: str, data: Mapping[str, Any], where: str) -> CalibrationEnt
     )
 
 
-def _term(data: Any, wrong: Any) -> Term:
+def _term(data: object, wrong: Callable[[str], FileFormatError]) -> Term:
     if not isinstance(data, dict) or set(data) - {"scale", "curves"} or not _positive(data.get("scale"), zero=True):
         raise wrong("has a term without a scale of at least 0")
     curves = data.get("curves", [])
@@ -141,7 +141,7 @@ def _term(data: Any, wrong: Any) -> Term:
     return Term(data["scale"], tuple(_curve(curve, wrong) for curve in curves))
 
 
-def _curve(data: Any, wrong: Any) -> EfficiencyCurve:
+def _curve(data: object, wrong: Callable[[str], FileFormatError]) -> EfficiencyCurve:
     if not isinstance(data, dict) or set(data) != {"over", "at", "factor"} or not isinstance(data["over"], str):
         raise wrong("has a curve without `over`, `at` and `factor`")
     at, factor = data["at"], data["factor"]
@@ -153,6 +153,7 @@ def _curve(data: Any, wrong: Any) -> EfficiencyCurve:
     return EfficiencyCurve(data["over"], tuple(at), tuple(factor))
 
 
-def _positive(value: Any, *, zero: bool = False) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and (0 < value <= LARGEST or (zero and value == 0))
+def _positive(value: object, *, zero: bool = False) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value <= LARGEST or (zero and value == 0)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
 
 from gpuwise.cost.calibration.entry import WAYS_OUT, CalibrationEntry, entry_from
 from gpuwise.errors import FileFormatError
@@ -45,11 +44,11 @@ def parse(text: str, name: str) -> CalibrationFile:
     return file_of(tables(text.encode(), name), name)
 
 
-def _toml(text: bytes) -> dict[str, Any]:
+def _toml(text: bytes) -> dict[str, object]:
     return parse_toml(text.decode())
 
 
-def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]] = _toml) -> dict[str, Any]:
+def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, object]] = _toml) -> dict[str, object]:
     """The tables of a file of this schema. Raises FileFormatError naming the file."""
     try:
         data = read(text)
@@ -60,23 +59,22 @@ def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, Any]] = _to
     return data
 
 
-def file_of(data: dict[str, Any], name: str) -> CalibrationFile:
+def file_of(data: dict[str, object], name: str) -> CalibrationFile:
     """The file that these tables are. Raises FileFormatError naming it."""
-    level, of, scale = data.get("level"), data.get("of"), data.get("scale", {})
+    level, of, scale, entries = data.get("level"), data.get("of"), data.get("scale", {}), data.get("entry", {})
     if not isinstance(level, str) or level not in PROVENANCE or not isinstance(of, str):
         raise FileFormatError(f"{name}: needs a level ({', '.join(PROVENANCE)}) and what it is `of`.", WAYS_OUT)
     if not isinstance(scale, dict) or not all(_factor(value) for value in scale.values()):
         raise FileFormatError(f"{name}: [scale] holds factors between 0 and 100.", WAYS_OUT)
     unknown = set(data) - {"schema", "level", "of", "scale", "entry"}
-    if unknown or not isinstance(data.get("entry", {}), dict):
+    if unknown or not isinstance(entries, dict):
         raise FileFormatError(
             f"{name}: holds [scale] and [entry] tables, not {', '.join(sorted(unknown or {'entry'}))}.", WAYS_OUT
         )
-    entries = {key: entry_from(key, value, name) for key, value in data.get("entry", {}).items()}
-    return CalibrationFile(name, level, of, entries, scale)
+    return CalibrationFile(name, level, of, {key: entry_from(key, value, name) for key, value in entries.items()}, scale)
 
 
-def _factor(value: Any) -> bool:
+def _factor(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 100
 
 

@@ -6,7 +6,6 @@ import warnings
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 from gpuwise.cost.calibration.files import CalibrationFile, file_of, tables
 from gpuwise.cost.calibration.steps import StepSpread, spread_from
@@ -29,7 +28,7 @@ class MachineFile:
     spreads: tuple[StepSpread, ...]
 
 
-def parse_machine(data: dict[str, Any], name: str) -> MachineFile:
+def parse_machine(data: dict[str, object], name: str) -> MachineFile:
     """A machine's file from its tables. Raises FileFormatError naming it."""
     rows = data.get("spread", [])
     if not isinstance(rows, list):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import exp, log
-from typing import Any
 
 from gpuwise.cost.calibration.entry import WAYS_OUT
 from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, tables
@@ -49,7 +48,7 @@ def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
     return tuple(found)
 
 
-def spread_from(row: Any, where: str) -> StepSpread:
+def spread_from(row: object, where: str) -> StepSpread:
     """A row of the table. Raises FileFormatError that says `where`."""
     known = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": (False, True)}
     if not isinstance(row, dict) or set(row) - {*known, "low", "high", "rows"}:

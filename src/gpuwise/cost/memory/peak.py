@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ class MemoryPeak:
         """Of parameters, gradients and optimizer state: what neither recomputation nor a smaller batch lowers."""
         return sum(self.by_category.get(name, 0) for name in STATE) / max(1, self.peak_bytes)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             **asdict(self),
             "by_category": dict(self.by_category),

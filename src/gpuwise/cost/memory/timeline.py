@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ class Timeline(Printed):
         chosen = [a + int(total[a:b].argmax()) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
         return self.size_bytes[:, chosen]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain types; arrays as lists."""
         return {
             "job": self.job,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpuwise.cost.forecast import Forecast, Interval, WholeRun
 from gpuwise.errors import InputError
@@ -13,6 +11,7 @@ from gpuwise.notes import Note
 from gpuwise.notes.run import assumed_one_epoch, assumed_setup, tokens_in_samples
 from gpuwise.plan.economics.bill import bill
 from gpuwise.plan.economics.terms import HOUR_S, SETUP_S, Terms
+from gpuwise.step_settings import WorkSettings
 from gpuwise.trace.header import Header
 from gpuwise.units import parse_count
 
@@ -45,14 +44,18 @@ class RunLength:
                 raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], samples_per_epoch: int | None) -> RunLength:
-        """From gpuwise.step_settings.WorkSettings, where counts may be text: "50k"."""
+    def of(cls, settings: WorkSettings, samples_per_epoch: int | None) -> RunLength:
+        """From settings whose counts may be text: "50k"."""
 
-        def count(name: str) -> int | None:
-            value = settings.get(name)
+        def count(value: int | str | None, name: str) -> int | None:
             return None if value is None else parse_count(str(value), f"a number of {name}")
 
-        return cls(count("samples"), settings.get("epochs"), count("tokens"), samples_per_epoch)
+        return cls(
+            count(settings.get("samples"), "samples"),
+            settings.get("epochs"),
+            count(settings.get("tokens"), "tokens"),
+            samples_per_epoch,
+        )
 
     @property
     def named(self) -> bool:

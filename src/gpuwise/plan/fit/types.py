@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.memory.peak import MemoryPeak
@@ -59,7 +58,7 @@ class FitRow:
         lost = self.step_time_ratio - 1
         return (after, -self.freed_bytes) if lost <= LEAST_TIME else (after + 1, -self.freed_bytes / lost)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "technique": self.technique,
             "kind": self.kind,
@@ -87,7 +86,7 @@ class Combination:
     def words(self) -> str:
         return ", ".join(self.techniques) + (" (changes what is trained)" if self.changes_training else "")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "techniques": list(self.techniques),
             "strategy": self.strategy.to_dict(),
@@ -133,7 +132,7 @@ class FitResult(Printed):
     def largest_micro_batch(self) -> int | None:
         return self.rows[0].largest_micro_batch
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise fit --json`."""
         combination = self.nearest_combination
         return {
