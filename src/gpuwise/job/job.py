@@ -43,7 +43,7 @@ class Job:
         data: a function that makes the data set, whose samples, collated, look like `batch`: a map-style or iterable one
             (Hugging Face's too), a DataLoader around one, or a dict of tensors with one row a sample. None (the default):
             forecasts, and training on random numbers.
-        samples: samples an epoch. None (the default): those of `data`, where it has a length.
+        samples: samples an epoch. None (the default): as many as `data` has, once it is opened.
         name: what reports call the job. Default "", which becomes the name in the file.
         learning_rate: of an optimizer given by name. Default 1e-3.
         schedule: of the learning rate, a name of `gpuwise.job.SCHEDULES` ("constant" | "cosine" | "linear" | "wsd"), or a

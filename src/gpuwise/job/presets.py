@@ -42,7 +42,7 @@ def preset_job(name: str, *, seq_len: int | None = None, image_size: int | None 
     info = PRESETS[name]
     sizes = {key: value for key, value in (("seq_len", seq_len), ("image_size", image_size)) if value is not None}
     info.check_sizes(sizes)
-    job = _BUILDERS[info.family](info, seq_len or info.seq_len or image_size or info.image_size or 0)
+    job = _BUILDERS[info.architecture](info, seq_len or info.seq_len or image_size or info.image_size or 0)
     return replace(
         job,
         name=name,

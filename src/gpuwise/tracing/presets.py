@@ -52,7 +52,7 @@ def variants(info: PresetInfo) -> list[Strategy]:
 def axes_of(info: PresetInfo) -> tuple[Axis, ...]:
     if info.seq_len:
         return (MICRO_BATCH, SEQUENCE)
-    return (MICRO_BATCH, IMAGES[info.family]) if info.family in IMAGES else (MICRO_BATCH,)
+    return (MICRO_BATCH, IMAGES[info.architecture]) if info.architecture in IMAGES else (MICRO_BATCH,)
 
 
 def default_sizes(info: PresetInfo) -> dict[str, int]:

@@ -17,15 +17,25 @@ from gpuwise.notes import job as notes
 class PresetInfo:
     """One preset.
 
-    seq_len: tokens a sample when the user names none; None for models without a sequence.
-    max_seq_len: what the position table can hold (None: the model has no table, any length runs).
-    image_size: pixels an edge when the user names none; a multiple of image_multiple, at least min_image_size.
-    samples: samples an epoch of the data set the model is known for; None where there is no single one.
-    sample_unit: what throughput counts, "sample" | "token" | "image".
+    Attributes:
+        name: the JOB argument.
+        architecture: which builder of gpuwise.job.presets makes it.
+        description: one line for listings.
+        parameters: the published count.
+        sample_unit: what throughput counts, "sample" (the default) | "token" | "image".
+        seq_len: tokens a sample where the user names none; None (the default) for models without a sequence.
+        max_seq_len: positions in the position table; None (the default): there is no table, any length runs.
+        image_size: pixels an edge where the user names none; None (the default) for models without images.
+        image_multiple: image sizes are multiples of this. Default 1.
+        min_image_size: the smallest image, in pixels an edge. Default 1.
+        samples: samples an epoch of the data set the model is known for; None (the default) where there is no single one.
+        data_set: its name. Default "".
+        optimizer: a name of gpuwise.strategy.OPTIMIZERS. Default "adamw".
+        learning_rate: of that optimizer. Default 1e-3.
     """
 
     name: str
-    family: str
+    architecture: str
     description: str
     parameters: int
     sample_unit: str = "sample"
@@ -40,7 +50,7 @@ class PresetInfo:
     learning_rate: float = 1e-3
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raises InputError where seq_len or image_size, as far as given, is none that the model can take."""
+        """Raises InputError for a seq_len or image_size that the model cannot take."""
         limits = {
             "seq_len": (self.seq_len, 1, self.max_seq_len or LONGEST_SEQUENCE, 1),
             "image_size": (self.image_size, self.min_image_size, LARGEST_IMAGE, self.image_multiple),
@@ -67,14 +77,14 @@ class PresetInfo:
         if self.samples is not None:
             guesses.append(notes.assumed_samples_per_epoch(samples=self.samples, data_set=self.data_set))
         guesses.append(notes.assumed_optimizer(optimizer=self.optimizer))
-        return (*guesses, *_OF_FAMILY.get(self.family, ()))
+        return (*guesses, *_OF_ARCHITECTURE.get(self.architecture, ()))
 
 
 LONGEST_SEQUENCE = 1_048_576  # beyond any published model: a slip of the keyboard is answered at once
 LARGEST_IMAGE = 16_384
 
-# What a forecast of a family takes for granted beside its sizes.
-_OF_FAMILY: dict[str, tuple[Note, ...]] = {
+# Assumptions of an architecture beside its sizes.
+_OF_ARCHITECTURE: dict[str, tuple[Note, ...]] = {
     "mixtral": (notes.assumed_balanced_routing(),),
     "bert": (notes.assumed_full_sequences(),),
     "t5": (notes.assumed_decoder_length(), notes.tokens_of_encoder()),
@@ -84,11 +94,11 @@ _OF_FAMILY: dict[str, tuple[Note, ...]] = {
 
 
 def _language(
-    name: str, family: str, description: str, parameters: int, seq_len: int, max_seq_len: int | None, learning_rate: float
+    name: str, architecture: str, description: str, parameters: int, seq_len: int, max_seq_len: int | None, learning_rate: float
 ) -> PresetInfo:
     return PresetInfo(
         name,
-        family,
+        architecture,
         description,
         parameters,
         sample_unit="token",
@@ -100,7 +110,7 @@ def _language(
 
 def _imagenet(
     name: str,
-    family: str,
+    architecture: str,
     description: str,
     parameters: int,
     *,
@@ -112,7 +122,7 @@ def _imagenet(
     # ILSVRC 2012 training set: 1,281,167 images (https://www.image-net.org/challenges/LSVRC/2012/).
     return PresetInfo(
         name,
-        family,
+        architecture,
         description,
         parameters,
         sample_unit="image",

@@ -25,7 +25,17 @@ _MASK_ALIGNMENT = 8  # preprocess_mask in attention.cpp: elements
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of one call that decide its kernel."""
+    """Arguments of one call that decide its kernel.
+
+    Attributes:
+        query: of shape (batch, heads, queries, head size).
+        key: of shape (batch, heads, keys, head size).
+        value: of shape (batch, heads, keys, size).
+        mask: attn_mask; None where there is none.
+        dropout: dropout_p.
+        causal: is_causal.
+        grouped: enable_gqa.
+    """
 
     query: Tensor
     key: Tensor
@@ -33,7 +43,7 @@ class Call:
     mask: Tensor | None
     dropout: float
     causal: bool
-    grouped: bool  # enable_gqa
+    grouped: bool
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
