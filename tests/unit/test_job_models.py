@@ -149,7 +149,7 @@ def test_forward_and_backward_run_on_meta(family):
 
 @pytest.mark.parametrize("name", ["bert-base", "gpt2", "t5-base"])
 def test_initial_loss_is_near_that_of_a_uniform_guess(name):
-    family = PRESETS[name].family
+    family = PRESETS[name].architecture
     torch.manual_seed(0)
     make, batch, loss = SMALL[family]
     value = loss(make(), batch(32)).item()
