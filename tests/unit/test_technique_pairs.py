@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ import gpuwise
 from gpuwise.api.traced import JobSource
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.job import Job
+from gpuwise.runtime.build.failure import job_line
 from gpuwise.step_settings import RunSettings, StepSettings, settings_of, strategy_of
-from gpuwise.strategy import EXCLUSIONS, Strategy
+from gpuwise.strategy import EXCLUSIONS, Strategy, check_techniques
 from gpuwise.trace import recorded_as
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of peft, torchao and what they import
@@ -136,6 +138,18 @@ def test_what_the_job_excludes_is_refused_by_every_verb_in_the_same_words(
         with pytest.raises((InputError, UnsupportedError), match=reason) as caught:
             call()
         assert caught.value.ways_out
+
+
+def test_a_refusal_points_at_no_line_as_if_it_were_the_users() -> None:
+    def refused() -> None:
+        check_techniques(Strategy(adapter="qlora", precision="fp8"))
+
+    with pytest.raises(InputError) as caught:
+        refused()
+    frames = caught.value.__traceback__
+    while frames is not None and "gpuwise" not in Path(frames.tb_frame.f_code.co_filename).parts:
+        frames = frames.tb_next
+    assert job_line(caught.value.with_traceback(frames), part=None) is None
 
 
 def test_every_row_of_the_table_says_a_way_out() -> None:

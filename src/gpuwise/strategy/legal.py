@@ -25,6 +25,7 @@ class StepFacts:
         closure: whether it is such an optimizer, which needs a closure. Default False.
         clips: whether gradients are clipped by their common norm (Job.clip_norm). Default False.
         averages: whether an average of the parameters is kept (Job.ema_decay). Default False.
+        skips: whether a step whose loss is not finite is to be skipped (--on-nonfinite skip). Default False.
     """
 
     job: str = "the job"
@@ -33,6 +34,7 @@ class StepFacts:
     closure: bool = False
     clips: bool = False
     averages: bool = False
+    skips: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,11 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         ("leave out --optimizer-in-backward", "a Job without clip_norm"),
     ),
     Exclusion(
+        lambda s, step: s.optimizer_in_backward and step.skips,
+        "an optimizer in backward has updated parameters before the loss is known: no step can be skipped.",
+        ("leave out --optimizer-in-backward", "--on-nonfinite stop"),
+    ),
+    Exclusion(
         lambda s, step: s.offload == "parameters" and step.averages,
         "the average of the parameters stays on the device, which offloaded parameters are to leave.",
         ("--offload optimizer", "a Job without ema_decay"),
@@ -131,6 +138,12 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         lambda s, step: step.own_step and s.offload != "none",
         "{own}: its updates are not moved to the host.",
         ("--offload none",),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: step.own_step and step.skips,
+        "{job} updates inside its own step, before the loss is known: none can be skipped.",
+        ("--on-nonfinite stop", "skip the update in the job's own step"),
         UnsupportedError,
     ),
     Exclusion(

@@ -14,7 +14,7 @@ from gpuwise.runtime.checkpoint.program_state import seed_everything
 from gpuwise.runtime.run.save_checks import rehearse_optimizer
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.step_settings import job_word
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import StepFacts, Strategy, check_techniques
 
 
 def check_strategy(strategy: Strategy, settings: TrainSettings) -> None:
@@ -23,11 +23,6 @@ def check_strategy(strategy: Strategy, settings: TrainSettings) -> None:
         raise InputError(f"train needs a Strategy or a Plan, got a {type(strategy).__name__}.")
     if strategy.mode != "train":
         raise InputError("a strategy of mode infer cannot be trained.", ["--mode train"])
-    if strategy.optimizer_in_backward and settings.on_nonfinite == "skip":
-        raise InputError(
-            "an optimizer in backward has updated parameters before the loss is known: no step can be skipped.",
-            ["leave out --optimizer-in-backward", "--on-nonfinite stop"],
-        )
     if strategy.mesh.devices != 1:
         accumulation = strategy.accumulation * strategy.mesh.data_parallel
         raise UnsupportedError(
@@ -37,15 +32,14 @@ def check_strategy(strategy: Strategy, settings: TrainSettings) -> None:
                 f"plan for this machine: gpuwise plan {job_word(settings.job_argument)} --on here",
             ],
         )
+    check_techniques(strategy, StepFacts(skips=settings.on_nonfinite == "skip"))
 
 
 def check_skips(program: Program, settings: TrainSettings) -> None:
     """Raises UnsupportedError for steps that are to be skipped where a job updates before its loss is known."""
-    if program.own_step is not None and settings.on_nonfinite == "skip":
-        raise UnsupportedError(
-            f"{program.job.name or 'the job'} updates inside its own step, before the loss is known: none can be skipped.",
-            ["--on-nonfinite stop", "skip the update in the job's own step"],
-        )
+    if program.own_step is not None:
+        job = program.job.name or "the job"
+        check_techniques(program.strategy, StepFacts(job, own_step=True, skips=settings.on_nonfinite == "skip"))
 
 
 def prepare_process(job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device) -> list[Note]:
