@@ -152,7 +152,7 @@ def chosen(name: str, seq_len: int, samples: int, *, given: tuple[str, ...], sta
         name,
         machine.chip,
         start or Strategy(micro_batch=samples),
-        given=given,
+        fixed=given,
         steps=LONG_RUN,
         capacity_bytes=machine.host_memory_bytes,
         seq_len=seq_len or None,

@@ -119,10 +119,10 @@ def test_convolutions_of_fp32_take_the_faster_layout():
 def test_what_the_user_said_stays():
     of, asked = prices(half_as_long, images=True)
     start = Strategy(precision="fp32", channels_last=False)
-    choice = choose(of, start, CPU, given=["precision", "channels_last"])
+    choice = choose(of, start, CPU, fixed=["precision", "channels_last"])
     assert (choice.strategy, choice.reasons) == (start, ())
     assert asked == [start]
-    assert choose(of, start, CPU, given=["channels_last"]).strategy == start.but(precision="amp-bf16")
+    assert choose(of, start, CPU, fixed=["channels_last"]).strategy == start.but(precision="amp-bf16")
 
 
 def test_a_short_step_is_left_as_it_is():
@@ -147,7 +147,7 @@ def test_what_cannot_be_traced_or_does_not_fit_is_passed_over():
     assert choose(of, Strategy(), CPU).strategy.precision == "amp-bf16"
     of, _ = prices(refused)
     with pytest.raises(UnsupportedError, match="not in bf16"):
-        choose(of, Strategy("amp-bf16"), CPU, given=["precision"])
+        choose(of, Strategy("amp-bf16"), CPU, fixed=["precision"])
 
 
 # --- compiling ---
@@ -180,7 +180,7 @@ def test_nothing_is_compiled_unasked_where_the_run_has_no_known_end():
 
 def test_what_the_user_compiles_says_what_that_takes():
     of, _ = prices(a_quarter_off)
-    choice = choose(of, Strategy(compile=True), OLD_CPU, given=["compile"], steps=5)
+    choice = choose(of, Strategy(compile=True), OLD_CPU, fixed=["compile"], steps=5)
     assert choice.strategy.compile
     assert choice.compile_s == pytest.approx(LOADING_S + GENERATED * KERNEL_S)
 

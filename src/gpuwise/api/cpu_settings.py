@@ -28,7 +28,7 @@ def cpu_settings(
     chip: Chip,
     start: Strategy,
     *,
-    given: Collection[str] = (),
+    fixed: Collection[str] = (),
     steps: float | None = None,
     capacity_bytes: int | None = None,
     seq_len: int | None = None,
@@ -38,15 +38,17 @@ def cpu_settings(
     """The fastest precision, layout and compilation of a job on the CPU of this machine, with reasons and the forecast.
 
     Arguments:
-        chip: of this machine. start: everything that is not chosen here. given: of "precision", "channels_last" and
-            "compile", what the user has said. steps: of the run, None where unknown.
-        history: a step that `validate` has measured on this machine counts as measured.
+        chip: of this machine.
+        start: everything that is not chosen here.
+        fixed: of "precision", "channels_last" and "compile", those the user has set; they stay as `start` has them.
+        steps: of the run; None (default) where unknown.
+        history: a step that `validate` has measured on this machine counts as measured, True by default.
 
     Raises what tracing and pricing `start` raises.
     """
     source = job if isinstance(job, StepSource) else source_of(job, seq_len=seq_len, image_size=image_size)
     own = own_price(source, chip, capacity_bytes, history=history)
-    return choose(own, start, chip, given=given, steps=steps, compiler=has_compiler())
+    return choose(own, start, chip, fixed=fixed, steps=steps, compiler=has_compiler())
 
 
 def own_price(source: StepSource, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:

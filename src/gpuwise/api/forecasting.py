@@ -170,7 +170,7 @@ def _in_precision(
                 device.chip,
                 strategy,
                 capacity_bytes=device.cluster.capacity_bytes,
-                given=requested.keys() & {"channels_last"},
+                fixed=requested.keys() & {"channels_last"},
             )
             strategy, reasons = choice.strategy, choice.reasons
         layout = ", channels-last" if strategy.channels_last and not requested.get("channels_last") else ""

@@ -148,7 +148,7 @@ def chosen_strategy(
                 source,
                 here.chip,
                 named,
-                given=set(given) & set(_CHOSEN),
+                fixed=set(given) & set(_CHOSEN),
                 steps=_steps(settings, job, named),
                 capacity_bytes=here.capacity_bytes,
             )

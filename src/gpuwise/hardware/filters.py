@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from gpuwise.errors import InputError, nearest, unknown_name
 from gpuwise.hardware.names import words
@@ -49,9 +49,13 @@ def _plain(text: str) -> float:
     raise InputError(f"cannot read {text!r} as a number.", ["write it like 2023 or 300W"])
 
 
+Item = TypeVar("Item")
+Value: TypeAlias = float | str | None
+
+
 @dataclass(frozen=True)
-class _Field:
-    get: Callable[[Any], Any]
+class _Field(Generic[Item]):
+    get: Callable[[Item], Value]
     parse: Callable[[str], float] | None  # None: text
 
 
@@ -60,11 +64,11 @@ def _price(offer: Offer | OfferRow) -> float | None:
     return offer.usd_per_hour if isinstance(offer, Offer) else min(offer.prices.values(), default=None)
 
 
-def _peak(precision: str) -> _Field:
+def _peak(precision: str) -> _Field[Chip]:
     return _Field(lambda chip: chip.peak_flops_per_s.get(precision), _rate)
 
 
-_CHIP_FIELDS = {
+_CHIP_FIELDS: dict[str, _Field[Chip]] = {
     "id": _Field(lambda c: c.id, None),
     "vendor": _Field(lambda c: c.vendor, None),
     "kind": _Field(lambda c: c.kind, None),
@@ -75,7 +79,7 @@ _CHIP_FIELDS = {
     "tdp": _Field(lambda c: c.tdp_w, _plain),
     **{precision: _peak(precision) for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")},
 }
-_OFFER_FIELDS = {
+_OFFER_FIELDS: dict[str, _Field[Offer | OfferRow]] = {
     "provider": _Field(lambda o: o.provider, None),
     "instance": _Field(lambda o: o.instance, None),
     "chip": _Field(lambda o: o.chip_id, None),
@@ -106,17 +110,16 @@ class Filter:
 
     @staticmethod
     def _term(name: str, sign: str, target: Target, chip: Chip | None, offer: Offer | OfferRow | None) -> bool:
-        of_offer = name in _OFFER_FIELDS
-        field, item = (_OFFER_FIELDS[name], offer) if of_offer else (_CHIP_FIELDS[name], chip)
-        value = None if item is None else field.get(item)
-        if name == "memory" and offer is not None:
-            value = _offer_memory(value, offer)
-        if value is None:
-            return False
-        if isinstance(target, tuple):
+        if name in _OFFER_FIELDS:
+            value = None if offer is None else _OFFER_FIELDS[name].get(offer)
+        elif name == "memory" and offer is not None:
+            value = _offer_memory(None if chip is None else chip.memory_bytes, offer)
+        else:
+            value = None if chip is None else _CHIP_FIELDS[name].get(chip)
+        if isinstance(value, str) and isinstance(target, tuple):
             matches = any(_has_words(value, one) for one in target)
             return matches if sign == "=" else not matches
-        return _COMPARE[sign](value, target)
+        return not isinstance(value, str | None) and not isinstance(target, tuple) and _COMPARE[sign](value, target)
 
 
 def check_values(chosen: Filter, chips: Iterable[Chip], offers: Iterable[Offer | OfferRow] = (), *, listing: str) -> None:
@@ -126,10 +129,13 @@ def check_values(chosen: Filter, chips: Iterable[Chip], offers: Iterable[Offer |
         listing: the command that lists what there is.
     """
     for name, _, targets in chosen.terms:
-        field, items = (_OFFER_FIELDS[name], offers) if name in _OFFER_FIELDS else (_CHIP_FIELDS[name], chips)
         if not isinstance(targets, tuple):
             continue
-        texts = {text for item in items if (text := field.get(item))}
+        if name in _OFFER_FIELDS:
+            names = [_OFFER_FIELDS[name].get(offer) for offer in offers]
+        else:
+            names = [_CHIP_FIELDS[name].get(chip) for chip in chips]
+        texts = {text for text in names if text and isinstance(text, str)}
         values = sorted({term for text in texts for term in text.split()} if name == "terms" else texts)
         for target in targets:
             if not any(_has_words(value, target) for value in values):
@@ -156,7 +162,7 @@ def parse_filter(text: str, *, offers: bool = False) -> Filter:
 
     Raises InputError for unknown fields, unreadable values and orderings of texts.
     """
-    fields = {**_CHIP_FIELDS, **(_OFFER_FIELDS if offers else {})}
+    fields: dict[str, _Field[Chip] | _Field[Offer | OfferRow]] = {**_CHIP_FIELDS, **(_OFFER_FIELDS if offers else {})}
     terms, bare = [], []
     rest = re.sub(r" ?(!=|>=|<=|=|>|<) ?", r"\1", " ".join(text.split()))
     for part in rest.split():
@@ -177,7 +183,7 @@ def parse_filter(text: str, *, offers: bool = False) -> Filter:
     return Filter(tuple(terms), tuple(bare))
 
 
-def _value(field: _Field, name: str, sign: str, value: str) -> Target:
+def _value(field: _Field[Chip] | _Field[Offer | OfferRow], name: str, sign: str, value: str) -> Target:
     if re.search(r"[<>=!]", value):
         raise InputError(f"cannot read {value!r} in the filter on {name}.", ["one comparison a term: memory>=24GB"])
     if field.parse is not None:

@@ -4,13 +4,14 @@ device as well, so that each row of its trace has the seconds it took, among its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from gpuwise.job import Job, checked_batch
@@ -57,7 +58,9 @@ class _TimedRecorder(Recorder):
         self.seconds.clear()
         self._events.clear()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)

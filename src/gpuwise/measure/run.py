@@ -54,124 +54,124 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
     path = calibration_path(machine_key(detected))
     check_writable(path)
     _check_idle(detected)
-    seen: Survey = next(answers(WORKER, {}, purpose="look at this machine"))
-    _check_device(machine.chip, seen["device"])
+    survey: Survey = next(answers(WORKER, {}, purpose="look at this machine"))
+    _check_device(machine.chip, survey["device"])
     todo = list(
         stages(
             quick=quick,
-            networks=seen["networks"],
-            quick_networks=seen["quick"],
-            half=seen["half"],
-            device=seen["device"],
+            networks=survey["networks"],
+            quick_networks=survey["quick"],
+            half=survey["half"],
+            device=survey["device"],
         )
     )
-    answers_ = _Answers(notes=list(seen["left_out"]))
+    collected = _Answers(notes=list(survey["left_out"]))
     fitted: FitAnswer | None = None
     if not machine.chip.source.verified:
-        answers_.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
+        collected.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
     try:
-        _run(todo, seen["device"], answers_, show)
+        _run(todo, survey["device"], collected, show)
     except KeyboardInterrupt:
-        answers_.complete, answers_.interrupted = False, True
-    _compare(answers_)
-    figures = chip_figures(machine.chip, answers_.rows, answers_.peaks, answers_.levels)
-    if len(answers_.samples) >= FEWEST_NETWORKS:
+        collected.complete, collected.interrupted = False, True
+    _compare(collected)
+    figures = chip_figures(machine.chip, collected.rows, collected.peaks, collected.levels)
+    if len(collected.samples) >= FEWEST_NETWORKS:
         show(Progress(len(todo), len(todo), "fitting the calibration"))
         try:
-            fitted = next(answers(WORKER, {"samples": answers_.samples, "figures": figures}, purpose="fit"))
+            fitted = next(answers(WORKER, {"samples": collected.samples, "figures": figures}, purpose="fit"))
         except ChildDiedError as died:  # what was measured is kept
-            answers_.notes.append(died.what)
+            collected.notes.append(died.what)
         except KeyboardInterrupt:
-            answers_.complete, answers_.interrupted = False, True
+            collected.complete, collected.interrupted = False, True
     after = load()
-    answers_.notes += disturbances(before, after)
+    collected.notes += disturbances(before, after)
     taken, written = datetime.now(UTC).isoformat(timespec="seconds"), ""
-    if all_busy(before, after, device=seen["device"]):
-        answers_.notes.append("nothing was written: other programs used practically all of the device meanwhile")
+    if all_busy(before, after, device=survey["device"]):
+        collected.notes.append("nothing was written: other programs used practically all of the device meanwhile")
     elif fitted is not None:
         about = {
             "taken": taken,
             "method": METHOD,
-            "torch": seen["torch"],
-            "threads": seen["threads"],
+            "torch": survey["torch"],
+            "threads": survey["threads"],
             "machine": machine.name,
             "quick": quick,
-            "complete": answers_.complete,
-            "notes": answers_.notes,
+            "complete": collected.complete,
+            "notes": collected.notes,
         }
         write(path, machine.chip.id, fitted, {**figures, "as_of": taken[:10]} if figures else {}, about)
         written = str(path)
-    elif len(answers_.samples) < FEWEST_NETWORKS:
-        answers_.notes.append("nothing was written: too few training steps were observed to fit a calibration")
+    elif len(collected.samples) < FEWEST_NETWORKS:
+        collected.notes.append("nothing was written: too few training steps were observed to fit a calibration")
     else:
-        answers_.notes.append("nothing was written: the calibration was not fitted")
+        collected.notes.append("nothing was written: the calibration was not fitted")
     return MachineMeasurement(
         machine=machine.name,
         chip=machine.chip.id,
-        device=seen["device"],
+        device=survey["device"],
         taken=taken,
         seconds=time.monotonic() - began,
         quick=quick,
-        complete=answers_.complete,
-        interrupted=answers_.interrupted,
-        rows=tuple(answers_.rows),
-        peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in answers_.peaks),
-        memory=tuple(_with_sheet(answers_.levels, machine.chip)),
-        notes=tuple(dict.fromkeys(answers_.notes)),
+        complete=collected.complete,
+        interrupted=collected.interrupted,
+        rows=tuple(collected.rows),
+        peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in collected.peaks),
+        memory=tuple(_with_sheet(collected.levels, machine.chip)),
+        notes=tuple(dict.fromkeys(collected.notes)),
         calibration=written,
         error=_median_error(fitted),
         detected=detected.to_dict(),
-        torch_version=seen["torch"],
+        torch_version=survey["torch"],
     )
 
 
-def _run(todo: list[Stage], device: str, answers_: _Answers, show: OnProgress) -> None:
+def _run(todo: list[Stage], device: str, collected: _Answers, show: OnProgress) -> None:
     """All stages, in one worker as long as it lives; where it dies, the next begins after what killed it."""
-    place, deaths = 0, 0
-    while place < len(todo):
-        begun = place
-        request = {"device": device, "stages": [asdict(stage) for stage in todo[place:]]}
+    first, deaths = 0, 0
+    while first < len(todo):
+        begun = first
+        request = {"device": device, "stages": [asdict(stage) for stage in todo[first:]]}
         try:
             for answer in answers(WORKER, request):
                 if "begun" in answer:
-                    begun = place + answer["begun"]
+                    begun = first + answer["begun"]
                     show(Progress(begun, len(todo), todo[begun].what))
-                _take(answer, answers_)
+                _take(answer, collected)
                 if "row" in answer:
-                    show(Progress(begun, len(todo), todo[begun].what, answers_.rows[-1]))
+                    show(Progress(begun, len(todo), todo[begun].what, collected.rows[-1]))
             return
         except ChildDiedError as died:
-            answers_.notes.append(f"{todo[begun].what}: {died.what}")
-            deaths, place = deaths + 1, begun + 1
+            collected.notes.append(f"{todo[begun].what}: {died.what}")
+            deaths, first = deaths + 1, begun + 1
             if deaths == MOST_DEATHS:
-                answers_.notes.append(f"{len(todo) - place} microbenchmarks were left out after that")
-                answers_.complete = False
+                collected.notes.append(f"{len(todo) - first} microbenchmarks were left out after that")
+                collected.complete = False
                 return
 
 
-def _take(answer: StageAnswer, answers_: _Answers) -> None:
+def _take(answer: StageAnswer, collected: _Answers) -> None:
     if "row" in answer:
-        answers_.rows.append(MeasuredRow.from_dict(answer["row"]))
-    answers_.rows += [MeasuredRow.from_dict(row) for row in answer.get("kernels", [])]
+        collected.rows.append(MeasuredRow.from_dict(answer["row"]))
+    collected.rows += [MeasuredRow.from_dict(row) for row in answer.get("kernels", [])]
     if "samples" in answer:
-        answers_.samples.append(answer["samples"])
+        collected.samples.append(answer["samples"])
     if "note" in answer:
-        answers_.notes.append(answer["note"])
-    answers_.peaks += [AchievedPeak(**peak) for peak in answer.get("peaks", [])]
-    answers_.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
-    answers_.again += [MemoryLevel(**level) for level in answer.get("again", [])]
+        collected.notes.append(answer["note"])
+    collected.peaks += [AchievedPeak(**peak) for peak in answer.get("peaks", [])]
+    collected.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
+    collected.again += [MemoryLevel(**level) for level in answer.get("again", [])]
 
 
-def _compare(answers_: _Answers) -> None:
+def _compare(collected: _Answers) -> None:
     """Says so where the memory was another at the end than at the beginning, and takes the middle: programs of others on the
     same host use it, too, and this system does not see them."""
-    if not answers_.levels or not answers_.again or {answers_.levels[-1].name, answers_.again[-1].name} != {"memory"}:
+    if not collected.levels or not collected.again or {collected.levels[-1].name, collected.again[-1].name} != {"memory"}:
         return
-    first, last = answers_.levels[-1].measured, answers_.again[-1].measured
+    first, last = collected.levels[-1].measured, collected.again[-1].measured
     middle, apart = (first + last) / 2, abs(first - last) / (first + last)
-    answers_.levels[-1] = replace(answers_.levels[-1], measured=middle, spread=max(answers_.levels[-1].spread, apart))
+    collected.levels[-1] = replace(collected.levels[-1], measured=middle, spread=max(collected.levels[-1].spread, apart))
     if apart > CHANGED / 2:
-        answers_.notes.append(
+        collected.notes.append(
             f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
             "this host use it, or its clock changed; forecasts are for the middle"
         )

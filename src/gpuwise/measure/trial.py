@@ -12,7 +12,7 @@ import torch
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.batches import map_tensors
 from gpuwise.measure.timing import device_seconds, summary, wall_seconds
-from gpuwise.measure.trial_memory import PeakBytes, memory_on_cpu, memory_on_cuda
+from gpuwise.measure.trial_memory import memory_on_cpu, memory_on_cuda
 from gpuwise.results.measurement import Timing
 from gpuwise.results.validation import MeasuredStep
 from gpuwise.runtime.build.host_memory import keep_freed_memory
@@ -80,11 +80,14 @@ def run_trial(
     runs = _steps_of(program)
     timing = _timed(runs, device, steps)
     say("one step under the profiler")
-    return MeasuredStep(timing, *_told(peak), shares=_shares(runs[0], timing, device))
-
-
-def _told(peak: PeakBytes) -> tuple[int, dict[str, int], int | None, int | None]:
-    return peak.allocated_bytes, peak.by_category, peak.reserved_bytes, peak.device_bytes
+    return MeasuredStep(
+        timing,
+        peak.allocated_bytes,
+        peak.by_category,
+        peak.reserved_bytes,
+        peak.device_bytes,
+        shares=_shares(runs[0], timing, device),
+    )
 
 
 def _steps_of(program: Program) -> list[Callable[[], object]]:
@@ -141,8 +144,8 @@ def _shares(run: Callable[[], object], timing: Timing, device: torch.device) -> 
 
 def kind_of_operator(name: str) -> str | None:
     """Of a profiler's event: "arithmetic", "moving bytes", or None for what only calls others."""
-    space, found, rest = name.partition("::")
-    if not found or space in ("autograd", "torch") or "::" in rest:
+    space, separator, rest = name.partition("::")
+    if not separator or space in ("autograd", "torch") or "::" in rest:
         return None
     plain = rest.strip("_")
     if plain in _VIEWS:

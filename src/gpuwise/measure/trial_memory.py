@@ -50,11 +50,11 @@ class _ProfilerEvent(Protocol):
 class _Looks:
     """Addresses of tensors at moments of the step, by what they are for; the profiler knows each moment by its number."""
 
-    found: list[dict[str, set[int]]] = field(default_factory=list)
+    moments: list[dict[str, set[int]]] = field(default_factory=list)
 
     def at(self, **tensors: Iterable[object]) -> None:
-        with torch.profiler.record_function(f"{_LOOK} {len(self.found)}"):
-            self.found.append({name: set(_addresses(group)) for name, group in tensors.items()})
+        with torch.profiler.record_function(f"{_LOOK} {len(self.moments)}"):
+            self.moments.append({name: set(_addresses(group)) for name, group in tensors.items()})
 
 
 def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
@@ -169,7 +169,7 @@ def _peak(events: list[_ProfilerEvent], looks: _Looks) -> PeakBytes:
         peak = begin - 1
 
     categories: dict[int, str] = {}
-    for number, look in enumerate(looks.found):
+    for number, look in enumerate(looks.moments):
         moment = bisect_right(times, named[f"{_LOOK} {number}"]) - 1
         for name, addresses in look.items():
             for address in addresses:

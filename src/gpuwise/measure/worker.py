@@ -50,9 +50,9 @@ def survey() -> Survey:
     half = "amp-bf16" if chip.peak_flops_per_s.get("bf16") else None
     device = "cuda" if torch.cuda.is_available() and chip.kind != "cpu" else "cpu"
     left_out = [
-        f"{found.gpu.name} ({found.device}) is not measured: gpuwise measures NVIDIA's GPUs and CPUs"
-        for found in accelerators(catalog)
-        if found.gpu.vendor != "NVIDIA"
+        f"{accelerator.gpu.name} ({accelerator.device}) is not measured: gpuwise measures NVIDIA's GPUs and CPUs"
+        for accelerator in accelerators(catalog)
+        if accelerator.gpu.vendor != "NVIDIA"
     ]
     return {
         "device": device,

@@ -74,7 +74,7 @@ def _block_device(root: Path, numbers: str, source: str) -> Path | None:
     """The whole disk's folder in /sys: of a partition its disk, of a mapped volume (LVM, LUKS) the first disk beneath."""
     named = [root / "sys/dev/block" / numbers]
     named += [root / "sys/class/block" / Path(source).name] if source.startswith("/dev/") else []
-    block = next((found for path in named if (found := Path(os.path.realpath(path))).is_dir()), None)
+    block = next((folder for path in named if (folder := Path(os.path.realpath(path))).is_dir()), None)
     for _ in range(8):  # volumes upon volumes
         if block is None:
             return None

@@ -74,13 +74,13 @@ def levels(rows: Sequence[MeasuredRow], caches: Mapping[str, int]) -> list[Memor
     Of a cache the best of copy, triad and read, as one array and as three: an operation takes longer to issue than the nearest
     caches take to copy. Of the memory the median of copy and triad. A level that no working set lies in is left out.
     """
-    memory_levels, inner = [], 0
+    plateaus, inner = [], 0
     for name, size in caches.items():
         # Beyond twice the cache before, hardly anything is left in it; three quarters leave room for stacks and code.
         inside = _between(rows, ("copy", "triad", "read"), 2 * inner, 0.75 * size)
         if inside:
             best = max(inside, key=lambda row: row.bytes_per_s)
-            memory_levels.append(MemoryLevel(name, best.bytes_per_s, size, spread=best.timing.spread))
+            plateaus.append(MemoryLevel(name, best.bytes_per_s, size, spread=best.timing.spread))
         inner = size
     # What a large cache keeps from one pass to the next still shows at four times its size.
     plateau = _between(rows, ("copy", "triad"), 2 * BEYOND_CACHE * inner) or _between(
@@ -88,8 +88,8 @@ def levels(rows: Sequence[MeasuredRow], caches: Mapping[str, int]) -> list[Memor
     )
     if plateau:
         rate = median(row.bytes_per_s for row in plateau)
-        memory_levels.append(MemoryLevel("memory", rate, spread=median(row.timing.spread for row in plateau)))
-    return memory_levels
+        plateaus.append(MemoryLevel("memory", rate, spread=median(row.timing.spread for row in plateau)))
+    return plateaus
 
 
 def _between(

@@ -46,20 +46,20 @@ class CpuChoice:
 
 
 def choose(
-    price: Price, start: Strategy, chip: Chip, *, given: Collection[str] = (), steps: float | None = None, compiler: bool = True
+    price: Price, start: Strategy, chip: Chip, *, fixed: Collection[str] = (), steps: float | None = None, compiler: bool = True
 ) -> CpuChoice:
     """The fastest of full and mixed precision, plain and channels-last layout, eager and compiled steps.
 
     Arguments:
         price: see Price. start: everything that is not chosen here.
-        given: of "precision", "channels_last" and "compile", what the user has said: it stays as `start` has it.
+        fixed: of "precision", "channels_last" and "compile", what the user has said: it stays as `start` has it.
         steps: how many the run has; None where unknown, which never compiles.
         compiler: whether there is what torch.compile needs, a C++ compiler above all.
 
     Raises what pricing `start` raises; another strategy that cannot be had, or does not fit, is passed over.
     """
     price = cache(price)
-    plain = start if "precision" in given else start.but(precision="fp32")
+    plain = start if "precision" in fixed else start.but(precision="fp32")
     first = _try(price, plain)
     if isinstance(first, Exception):
         raise first
@@ -75,8 +75,8 @@ def choose(
         won = found[0].step_time_s.value * by < than.step_time_s.value or than.memory.fits is False
         return found[0] if won else None
 
-    layout_open = images and "channels_last" not in given and not start.channels_last
-    if "precision" not in given and "amp-bf16" in precisions_of(chip):
+    layout_open = images and "channels_last" not in fixed and not start.channels_last
+    if "precision" not in fixed and "amp-bf16" in precisions_of(chip):
         # Convolutions of bf16 are made for channels that lie together: oneDNN reorders others on the way in and out.
         found = faster(best, FASTER_PRECISION, precision="amp-bf16", channels_last=start.channels_last or layout_open)
         if found is not None:
@@ -87,7 +87,7 @@ def choose(
         if found is not None:
             reasons.append(_because("channels-last", best, found, "convolutions read the channels of a position together"))
             best = found
-    if "compile" in given or steps is None or start.compile:
+    if "compile" in fixed or steps is None or start.compile:
         return CpuChoice(best, tuple(reasons), compile_s(price(best.strategy)[1]) if start.compile else 0.0)
     return _compiled(price, best, reasons, steps, compiler=compiler)
 

@@ -45,7 +45,7 @@ def choose_here(
 
     None where the job cannot be traced here, or fits at no micro-batch.
     """
-    given = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
+    fixed = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
     batch = found.strategy.global_batch
     for micro_batch in reversed(legal.micro_batches(batch, request.micro_batch, request.accumulation)):
         if micro_batch > found.strategy.micro_batch:
@@ -54,7 +54,7 @@ def choose_here(
             precision=request.precision or "fp32", micro_batch=micro_batch, accumulation=batch // micro_batch
         )
         try:
-            choice = choose(own, start, item.chip, given=given, steps=-(-samples // batch), compiler=compiler)
+            choice = choose(own, start, item.chip, fixed=fixed, steps=-(-samples // batch), compiler=compiler)
         except (UnsupportedError, MissingDependencyError):
             return None
         if choice.forecast.memory.fits is not False:
