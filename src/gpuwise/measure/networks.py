@@ -80,13 +80,13 @@ class LstmLanguageModel(nn.Module):
         return logits
 
 
-class Stage(Protocol):
+class MakesStage(Protocol):
     """The layers of one level of a convolution_net: from `inside` channels to `outside`."""
 
     def __call__(self, draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]: ...
 
 
-def convolution_net(seed: int, *, width: int, kernels: Sequence[int], stage: Stage) -> nn.Module:
+def convolution_net(seed: int, *, width: int, kernels: Sequence[int], stage: MakesStage) -> nn.Module:
     """Four levels; each halves the image and about doubles the channels. `seed` draws its sizes."""
     draw = random.Random(seed)
     stem = draw.choice((3, 7, 11))
@@ -165,7 +165,7 @@ def _language(model: Callable[[], nn.Module], vocabulary: int, seq_len: int) -> 
     return Job(model, batch, token_loss, sample_unit="token", tokens_per_sample=seq_len)
 
 
-def _cnn(seed: int, size: int, *, width: int, kernels: Sequence[int], stage: Stage) -> Job:
+def _cnn(seed: int, size: int, *, width: int, kernels: Sequence[int], stage: MakesStage) -> Job:
     model = partial(convolution_net, seed, width=width, kernels=kernels, stage=stage)
     return Job(model, partial(image_batch, image_size=size, classes=CLASSES), class_loss)
 

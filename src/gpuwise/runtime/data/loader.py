@@ -15,7 +15,7 @@ from gpuwise.notes import Note
 from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
 from gpuwise.runtime.data.opening import DataOpener, Source
-from gpuwise.runtime.data.order import Chunk, Mark, shuffled
+from gpuwise.runtime.data.order import Chunk, StreamMark, shuffled
 from gpuwise.runtime.data.prefetch import CudaCopies, ahead
 from gpuwise.runtime.data.samples import Samples
 from gpuwise.runtime.data.streams import SavedStream, Stream
@@ -27,7 +27,7 @@ _HOST = HostSettings()
 
 
 # A micro-batch, its epoch and first sample, and the mark that it came with.
-Taken: TypeAlias = tuple[Batch, int, int, Mark | None]
+Taken: TypeAlias = tuple[Batch, int, int, StreamMark | None]
 
 
 class LoaderState(TypedDict):
@@ -47,7 +47,7 @@ class LoaderState(TypedDict):
     samples: int | None
     micro_batch: int
     accumulation: int
-    mark: NotRequired[Mark | None]
+    mark: NotRequired[StreamMark | None]
     first_sample: NotRequired[int | None]
 
 
@@ -81,7 +81,7 @@ class MicroBatchLoader:
         self.reading, self.reads = False, 0
         self._positions: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
         self._position = (0, 0)  # epoch and offset of the sample that comes next
-        self._mark: Mark | None = None
+        self._mark: StreamMark | None = None
         self._loaded: LoaderState | None = None  # the position that was loaded, until a step is taken
         opener = DataOpener(job, strategy, host, seed=seed, device=device, notes=self.notes)
         self._source, self._ahead = opener.source(), opener.ahead

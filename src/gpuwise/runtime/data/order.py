@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 import torch
 
 
-class Mark(TypedDict):
+class StreamMark(TypedDict):
     """A place of an iterable to read on from, instead of reading all that comes before it again.
 
     offset: samples that come before it.
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     start: int
     micro_batches: int = 1
     skip: int = 0
-    mark: Mark | None = None
+    mark: StreamMark | None = None
 
 
 def shuffled(count: int, *, seed: int, epoch: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from gpuwise.job.batches import map_tensors
 from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
 from gpuwise.runtime.data.draws import draws_of, seed_of
-from gpuwise.runtime.data.order import Chunk, Mark
+from gpuwise.runtime.data.order import Chunk, StreamMark
 from gpuwise.runtime.data.samples import Collate, collated, leaves
 from gpuwise.runtime.data.workers import Workers, settings
 
@@ -35,7 +35,7 @@ class SavedStream(NamedTuple):
     micro_batch: which size the batches before had; None: the same.
     """
 
-    mark: Mark | None = None
+    mark: StreamMark | None = None
     first_sample: int | None = None
     micro_batch: int | None = None
 
@@ -121,7 +121,7 @@ class Stream:
         """Whether this is how far the stream was read, so that `mark` is a place to continue from there."""
         return (self.epoch, self._offset) == (epoch, offset)
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> StreamMark | None:
         """The place reached; None where only reading again leads there."""
         state = self._source and self._source.state()
         # Copied: some iterables hand out the very state they go on changing.
@@ -137,7 +137,7 @@ class Stream:
             self._source.close()
             self._source = None
 
-    def _open(self, epoch: int, *, seed: int, micro_batch: int, mark: Mark | None) -> _InProcess | _InWorkerProcesses:
+    def _open(self, epoch: int, *, seed: int, micro_batch: int, mark: StreamMark | None) -> _InProcess | _InWorkerProcesses:
         self.close()
         state = None if mark is None else mark["state"]
         with draws_of(seed, epoch, _OPENING):
