@@ -52,7 +52,7 @@ def test_a_copy_takes_the_host_link_as_far_as_links_are_used() -> None:
     assert found.copy_bytes == BATCH_BYTES
     assert found.copy_s == pytest.approx(BATCH_BYTES / link / parameters().link_efficiency)
     assert found.loader_s == 0
-    assert any("pinned" in note and "PCIe 3.0 x16" in note for note in found.notes)
+    assert any("pinned" in note.text and "PCIe 3.0 x16" in note.text for note in found.notes)
 
 
 def test_pageable_memory_is_slower_and_the_step_waits_for_it() -> None:
@@ -67,7 +67,7 @@ def test_pageable_memory_is_slower_and_the_step_waits_for_it() -> None:
 def test_where_host_and_device_share_one_memory_nothing_is_copied(chip: gpuwise.Chip) -> None:
     found = input_s(fed_trace(), chip)
     assert (found.copy_s, found.copy_bytes) == (0, 0)
-    assert not any("copied" in note for note in found.notes)
+    assert not any("copied" in note.text for note in found.notes)
 
 
 def test_the_slowest_of_step_copy_and_loader_sets_the_pace() -> None:

@@ -6,13 +6,10 @@ Note. The function is the one place where that sentence is written. What reads n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, wraps
-from importlib import import_module
-from inspect import signature
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import ParamSpec
 
 Figure = str | int | float | bool
@@ -80,12 +77,14 @@ class KindOfNote:
         name: the kind.
         meaning: what such a note says, one line.
         flag: the command-line flag that changes it; None where none does.
+        figures: their names.
         make: makes one from its figures.
     """
 
     name: str
     meaning: str
     flag: str | None
+    figures: tuple[str, ...]
     make: Callable[..., Note]
 
 
@@ -108,7 +107,8 @@ def kind_of_note(*, flag: str | None = None) -> Callable[[Callable[P, str]], Cal
             return Note(name, sentence(*args, **figures), known, flag)
 
         assert name not in KINDS
-        KINDS[name] = KindOfNote(name, (sentence.__doc__ or "").partition("\n")[0], flag, make)
+        names = tuple(name for name in sentence.__annotations__ if name != "return")
+        KINDS[name] = KindOfNote(name, (sentence.__doc__ or "").partition("\n")[0], flag, names, make)
         return make
 
     return declare
@@ -116,7 +116,10 @@ def kind_of_note(*, flag: str | None = None) -> Callable[[Callable[P, str]], Cal
 
 def all_kinds() -> Mapping[str, KindOfNote]:
     """KINDS once every module of this package is loaded."""
-    for module in iter_modules([str(Path(__file__).parent)]):
+    from importlib import import_module
+    from pkgutil import iter_modules
+
+    for module in iter_modules([os.path.dirname(__file__)]):
         import_module(f"gpuwise.notes.{module.name}")
     return KINDS
 
@@ -129,7 +132,7 @@ def _of_older_file(text: str) -> Note:
 @cache
 def _without_figures() -> tuple[Note, ...]:
     kinds = all_kinds().values()
-    return tuple(kind.make() for kind in kinds if not signature(kind.make).parameters)
+    return tuple(kind.make() for kind in kinds if not kind.figures)
 
 
 def of_sentence(text: str, kind: str) -> Note:
