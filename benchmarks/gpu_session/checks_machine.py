@@ -76,7 +76,7 @@ def loads(device: torch.device) -> dict[str, Any]:
     for _ in range(200):
         x = x @ x / 512
     after = load()
-    return {"said": disturbances(before, after), "gpus": [repr(gpu) for gpu in after.gpus]}
+    return {"said": sentences(disturbances(before, after)), "gpus": [repr(gpu) for gpu in after.gpus]}
 
 
 def attention_kernels(device: torch.device) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuwise.notes import Note
+from gpuwise.notes.measuring import processors_used_by_others
 from gpuwise.results.measurement import AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Timing
 
 MIB = 2**20
@@ -111,7 +113,10 @@ CPU = MachineMeasurement(
         AchievedPeak("fp32", 205e9, 237e9, "4096 x 4096 x 4096", 0.012),
     ),
     memory=CPU_MEMORY,
-    notes=("other processes used 31 % of the processors meanwhile", "int8 was left out: 20 times slower than fp32"),
+    typed_notes=(
+        processors_used_by_others(share=0.31),
+        Note("some", "int8 was left out: 20 times slower than fp32"),
+    ),
     calibration="/home/me/.config/gpuwise/here/epyc-2c.toml",
     error=0.062,
     detected=DETECTED,
@@ -170,12 +175,14 @@ EMPTY = replace(
     rows=(),
     peaks=(),
     memory=(),
-    notes=(),
+    typed_notes=(),
     calibration="",
     error=None,
     complete=False,
     interrupted=True,
     seconds=0.4,
 )
-INCOMPLETE = replace(CPU, rows=CPU.rows[:9], peaks=(), complete=False, interrupted=True, calibration="", error=None, notes=())
+INCOMPLETE = replace(
+    CPU, rows=CPU.rows[:9], peaks=(), complete=False, interrupted=True, calibration="", error=None, typed_notes=()
+)
 SAMPLES = {"cpu": CPU, "gpu": GPU, "unknown sheet": UNKNOWN_SHEET, "empty": EMPTY, "incomplete": INCOMPLETE}

@@ -13,6 +13,7 @@ from gpuwise.hardware import load as module
 from gpuwise.hardware.detect import GpuLoad
 from gpuwise.hardware.disturbances import Shares, all_busy, disturbances, shares
 from gpuwise.hardware.load import LoadSnapshot, load
+from gpuwise.notes import Note, sentences
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BEFORE = LoadSnapshot(
@@ -74,7 +75,7 @@ SAID = [
 
 @pytest.mark.parametrize(("changed", "sentence"), SAID)
 def test_what_disturbed_is_said(changed: dict[str, float], sentence: str):
-    assert disturbances(BEFORE, replace(QUIET, **changed)) == [sentence]
+    assert sentences(disturbances(BEFORE, replace(QUIET, **changed))) == (sentence,)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_what_is_small_or_unknown_is_not(changed: dict[str, float | None]):
 
 
 def on_gpus(before: GpuLoad, after: GpuLoad, count: int = 1) -> list[str]:
-    return disturbances(replace(BEFORE, gpus=(before,) * count), replace(QUIET, gpus=(after,) * count))
+    return list(sentences(disturbances(replace(BEFORE, gpus=(before,) * count), replace(QUIET, gpus=(after,) * count))))
 
 
 def test_what_disturbed_a_gpu():
@@ -194,4 +195,4 @@ def test_this_machine():
         assert found.own > 0
         assert found.others >= 0
         assert found.others + found.stolen + found.own <= 1.0 + 1e-9
-    assert all(isinstance(sentence, str) for sentence in disturbances(before, after))
+    assert all(isinstance(note, Note) for note in disturbances(before, after))

@@ -23,7 +23,7 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 def test_two_processes_agree():
     said: list[str] = []
-    found = list(collectives.rows(0.1, CPU, said.append))
+    found = list(collectives.rows(0.1, CPU, lambda note: said.append(note.text)))
     assert said == []
     sizes = collectives_worker.SIZES_BYTES[::2]  # every other, as time is short
     assert [(r.bytes, r.name) for r in found] == [(size, name) for size in sizes for name in NAMES]
@@ -41,7 +41,7 @@ def test_a_process_that_is_killed_ends_it_with_a_message(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
     said: list[str] = []
-    rows = collectives.rows(30.0, CPU, said.append)
+    rows = collectives.rows(30.0, CPU, lambda note: said.append(note.text))
     next(rows)
     os.kill(started[1].pid, signal.SIGKILL)
     list(rows)
@@ -60,7 +60,7 @@ def test_no_process_can_be_started(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", refused)
     said: list[str] = []
-    assert list(collectives.rows(1.0, CPU, said.append)) == []
+    assert list(collectives.rows(1.0, CPU, lambda note: said.append(note.text))) == []
     assert said == ["collectives were left out: no processes can be started (Resource temporarily unavailable)."]
 
 

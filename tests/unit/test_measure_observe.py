@@ -198,7 +198,7 @@ def test_a_stage_that_fails_leaves_the_others(error, monkeypatch):
     assert ran == names
     assert [answer.get("begun") for answer in said if "begun" in answer] == [0, 1, 2]
     assert [answer["row"] for answer in said if "row" in answer] == ["first", "third"]
-    (note,) = [answer["note"] for answer in said if "note" in answer]
+    (note,) = [answer["note"]["text"] for answer in said if "note" in answer]
     assert note.startswith(f"second left out: {type(error).__name__}")
     assert "\n" not in note
 

@@ -30,7 +30,7 @@ def said() -> list[str]:
 class TestMemory:
     def test_every_kind_over_every_size(self, said, monkeypatch):
         monkeypatch.setattr(memory, "LARGEST_BYTES", {"cpu": 2**20})
-        found = list(memory.rows(BUDGET_S, CPU, said.append))
+        found = list(memory.rows(BUDGET_S, CPU, lambda note: said.append(note.text)))
         sizes = [2**power for power in range(14, 19)]  # a quarter of the largest, as time is short
         assert [(r.name, r.sizes["working_set_bytes"]) for r in found] == [(k, s) for k in memory.KINDS for s in sizes]
         assert all(r.verified and r.group in GROUPS and r.timing.least_s > 0 for r in found)
@@ -83,7 +83,7 @@ class TestMemory:
 
     def test_no_memory_is_said(self, said, monkeypatch):
         monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
-        assert list(memory.rows(BUDGET_S, CPU, said.append)) == []
+        assert list(memory.rows(BUDGET_S, CPU, lambda note: said.append(note.text))) == []
         assert "too little memory is free" in said[0]
 
     def test_free_memory_is_below_what_is_there(self):
@@ -147,7 +147,7 @@ class TestPeaks:
         monkeypatch.setattr(peaks, "TRIAL", {"cpu": (16, 16, 16)})
 
     def test_rows_and_peaks_of_each_dtype(self, said):
-        found = list(peaks.rows(0.5, CPU, said.append))
+        found = list(peaks.rows(0.5, CPU, lambda note: said.append(note.text)))
         left_out = {text.split(":")[0].removeprefix("no peak in ") for text in said if text.startswith("no peak")}
         assert {r.dtype for r in found} == set(peaks.DTYPES) - {"tf32"} - left_out >= {"fp32", "fp64", "bf16"}
         assert all(r.verified for r in found if r.dtype in {"fp32", "fp64", "bf16"})
@@ -174,7 +174,7 @@ class TestPeaks:
 
         monkeypatch.setattr(peaks, "DTYPES", dict.fromkeys(rates, torch.float32))
         monkeypatch.setattr(peaks, "_row", told)
-        found = list(peaks.rows(1e9, CPU, said.append))
+        found = list(peaks.rows(1e9, CPU, lambda note: said.append(note.text)))
         assert [(r.dtype, r.sizes["n"]) for r in found] == [
             ("fp32", 32),
             ("fp32", 48),
@@ -188,7 +188,7 @@ class TestPeaks:
     def test_what_takes_too_long_is_not_swept(self, said, monkeypatch):
         monkeypatch.setattr(peaks, "DTYPES", {"fp32": torch.float32})
         monkeypatch.setattr(peaks, "SHAPES", {"cpu": ((2**15, 2**15, 2**15),)})
-        assert [r.sizes["n"] for r in peaks.rows(BUDGET_S, CPU, said.append)] == [16]
+        assert [r.sizes["n"] for r in peaks.rows(BUDGET_S, CPU, lambda note: said.append(note.text))] == [16]
 
     def test_a_product_that_does_not_exist_is_said(self, said, monkeypatch):
         def none(*args, **kwargs):
@@ -196,13 +196,13 @@ class TestPeaks:
 
         monkeypatch.setattr(torch, "_int_mm", none)
         monkeypatch.setattr(peaks, "DTYPES", {"int8": torch.int8})
-        assert list(peaks.rows(BUDGET_S, CPU, said.append)) == []
+        assert list(peaks.rows(BUDGET_S, CPU, lambda note: said.append(note.text))) == []
         assert said == ["no peak in int8: no _int_mm for this device"]
 
     def test_a_wrong_product_is_no_peak(self, said, monkeypatch):
         monkeypatch.setattr(peaks, "_correct", lambda *args: False)
         monkeypatch.setattr(peaks, "DTYPES", {"fp32": torch.float32})
-        found = list(peaks.rows(BUDGET_S, CPU, said.append))
+        found = list(peaks.rows(BUDGET_S, CPU, lambda note: said.append(note.text)))
         assert found
         assert not any(r.verified for r in found)
         assert peaks.peaks(found) == []
@@ -210,7 +210,7 @@ class TestPeaks:
 
 
 def test_a_cpu_has_no_copies(said):
-    assert list(copies.rows(BUDGET_S, CPU, said.append)) == []
+    assert list(copies.rows(BUDGET_S, CPU, lambda note: said.append(note.text))) == []
     assert not said
 
 

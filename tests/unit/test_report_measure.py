@@ -139,6 +139,7 @@ def test_json_is_the_whole_of_it(name: str):
         "peaks",
         "memory",
         "notes",
+        "typed_notes",
         "calibration",
         "error",
         "detected",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gpuwise.notes.measuring import processors_used_by_others
 from gpuwise.results.measurement import Timing
 from gpuwise.results.validation import FAILED, MEASURED, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
 from gpuwise.strategy import Strategy
@@ -65,7 +66,7 @@ SLOW = replace(
     GOOD,
     job="slow",
     measured=MeasuredStep(Timing(0.022, 0.02, 0.03, 0.02, 7), 1_000_000, MEMORY),
-    disturbed=("other processes used 31 % of the processors meanwhile",),
+    disturbance_notes=(processors_used_by_others(share=0.31),),
 )
 LARGE = replace(
     GOOD,

@@ -24,6 +24,8 @@ from gpuwise.hardware.disturbances import disturbances
 from gpuwise.hardware.load import load
 from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.suite import members
+from gpuwise.notes import Note
+from gpuwise.notes.measuring import history_not_kept
 from gpuwise.results.validation import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
 from gpuwise.step_settings import DeviceSettings, flag_of, named_settings, named_sizes, strategy_of
 from gpuwise.trace.presets.table import PRESETS
@@ -99,7 +101,7 @@ def _run(requests: Sequence[TrialRequest], *, suite: bool, on_progress: Callable
     machine, key, began = detect_machine(load_catalog()), machine_key(), time.monotonic()
     taken = _now()
     trials: list[Trial] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     interrupted = False
     for number, request in enumerate(requests, 1):
 
@@ -110,7 +112,7 @@ def _run(requests: Sequence[TrialRequest], *, suite: bool, on_progress: Callable
             trial = _trial(request, tell)
             trials.append(trial)
             if trial.outcome == MEASURED and (why := history.append(_entry(trial, key))):
-                notes.append(why)
+                notes.append(history_not_kept(problem=why))
             tell(trial.outcome, trial)
         except KeyboardInterrupt:
             interrupted = True
@@ -144,7 +146,7 @@ def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
         # What it had measured before it died stays measured.
         if trial.outcome != MEASURED:
             trial = _died(trial, death, kills)
-    return replace(trial, seconds=time.monotonic() - began, disturbed=tuple(disturbances(before, load())))
+    return replace(trial, seconds=time.monotonic() - began, disturbance_notes=tuple(disturbances(before, load())))
 
 
 def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
@@ -208,7 +210,7 @@ def _entry(trial: Trial, machine: str) -> history.HistoryEntry:
         gpuwise=__version__,
         sizes=dict(trial.sizes),
         memory_bytes=trial.measured.memory_bytes,
-        disturbed=bool(trial.disturbed),
+        disturbed=bool(trial.disturbance_notes),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.hardware.load import LoadSnapshot
-from gpuwise.units import format_bytes
+from gpuwise.notes import Note
+from gpuwise.notes import measuring as measuring_notes
 
 # From where on a figure of a benchmark is no longer what the machine can do. An idle system's own work stays below them.
 OTHERS_SHARE = 0.05  # of the processors, by other programs
@@ -40,8 +41,8 @@ def shares(before: LoadSnapshot, after: LoadSnapshot) -> Shares | None:
     return Shares((busy - own) / total, stolen / total, own / total)
 
 
-def disturbances(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
-    """What between the two made figures worse than the machine is, a sentence each; thresholds are this module's constants."""
+def disturbances(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
+    """What between the two made figures worse than the machine is; thresholds are this module's constants."""
     return [*_other_programs(before, after), *_limits(before, after), *_clock_changes(before, after), *_gpu_load(before, after)]
 
 
@@ -57,73 +58,73 @@ def all_busy(before: LoadSnapshot, after: LoadSnapshot, *, device: str = "cpu") 
     return taken >= ALL * (1 - used.own) and taken >= 0.4
 
 
-def _other_programs(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
-    sentences, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+def _other_programs(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
+    notes: list[Note] = []
+    passed_s = max(after.taken_s - before.taken_s, 1e-9)
     if used := shares(before, after):
         if used.others >= OTHERS_SHARE:
-            sentences.append(f"other processes used {used.others:.0%} of the processors meanwhile")
+            notes.append(measuring_notes.processors_used_by_others(share=used.others))
         if used.stolen >= STOLEN_SHARE:
-            sentences.append(f"the hypervisor took {used.stolen:.0%} of the processors (steal)")
+            notes.append(measuring_notes.processors_stolen(share=used.stolen))
     waiting_s = _grown(before, after, "waiting_s")
     if waiting_s is not None and waiting_s / passed_s >= WAITING_SHARE:
-        sentences.append(f"programs waited for a free processor {min(1.0, waiting_s / passed_s):.0%} of the time")
-    return [sentence.replace("%", " %") for sentence in sentences]
+        notes.append(measuring_notes.programs_waited(share=min(1.0, waiting_s / passed_s)))
+    return notes
 
 
-def _limits(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
-    sentences, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+def _limits(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
+    notes: list[Note] = []
+    passed_s = max(after.taken_s - before.taken_s, 1e-9)
     stopped_s = _grown(before, after, "throttled_s")
     if stopped_s is not None and stopped_s / passed_s >= THROTTLED_SHARE:
-        limit = "" if after.cpu_limit is None else f" of {after.cpu_limit:g} processors"
-        sentences.append(f"the container's limit{limit} stopped the program for {stopped_s:.1f} s")
-    first, last = (before.clock_hz or 0.0) / 1e9, (after.clock_hz or 0.0) / 1e9
+        notes.append(measuring_notes.stopped_by_container(stopped_s=stopped_s, processors=after.cpu_limit))
+    first, last = before.clock_hz or 0.0, after.clock_hz or 0.0
     if 0 < last < (1 - CLOCK_FALL) * first:
-        sentences.append(f"the clock fell from {first:.1f} to {last:.1f} GHz: thermal or power limit")
+        notes.append(measuring_notes.clock_fell(before_hz=first, after_hz=last))
     if throttles := _grown(before, after, "heat_throttles"):
-        sentences.append(f"heat lowered the processors' clock {throttles:.0f} times")
-    return sentences
+        notes.append(measuring_notes.heat_lowered_clock(times=throttles))
+    return notes
 
 
-def _clock_changes(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
+def _clock_changes(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
     passed_s = after.taken_s - before.taken_s
     slept_s = 0.0
     if before.awake_s is not None and after.awake_s is not None:
         slept_s = after.awake_s - before.awake_s - passed_s
     jumped_s = after.wall_s - before.wall_s - passed_s - slept_s
-    sentences = []
+    notes: list[Note] = []
     if slept_s > JUMP_S:
-        sentences.append(f"the machine was suspended for {slept_s:.0f} s")
+        notes.append(measuring_notes.machine_suspended(slept_s=slept_s))
     if abs(jumped_s) > JUMP_S:
-        sentences.append(f"the system clock jumped by {jumped_s:.0f} s; times are from the monotonic clock")
-    return sentences
+        notes.append(measuring_notes.system_clock_jumped(jumped_s=jumped_s))
+    return notes
 
 
-def _gpu_load(before: LoadSnapshot, after: LoadSnapshot) -> list[str]:
+def _gpu_load(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
     """Utilisation and memory count as another's only before: afterwards they are our own."""
-    sentences, passed_s = [], max(after.taken_s - before.taken_s, 1e-9)
+    notes: list[Note] = []
+    passed_s = max(after.taken_s - before.taken_s, 1e-9)
     for index, gpu in enumerate(before.gpus):
         which = f"GPU {index}" if len(before.gpus) > 1 else "the GPU"
         if (gpu.busy or 0.0) >= GPU_BUSY:
-            sentences.append(f"{which} was busy {100 * (gpu.busy or 0.0):.0f} % of the time before the measurement began")
+            notes.append(measuring_notes.gpu_was_busy(gpu=which, share=gpu.busy or 0.0))
         used, size = gpu.memory_used_bytes or 0, gpu.memory_bytes
         if used > GPU_MEMORY_BYTES and size and used > GPU_MEMORY_SHARE * size:
-            sentences.append(f"other programs held {format_bytes(used)} of {which}'s memory when the measurement began")
+            notes.append(measuring_notes.gpu_memory_used_by_others(gpu=which, used_bytes=used))
     for index, gpu in enumerate(after.gpus):
         which = f"GPU {index}" if len(after.gpus) > 1 else "the GPU"
         limit, default = gpu.power_limit_w, gpu.default_power_limit_w
         if limit and default and limit < POWER_CAP * default:
-            sentences.append(
-                f"the power limit is {limit:.0f} W, the card's default is {default:.0f} W"
-                + (f" (GPU {index})" if len(after.gpus) > 1 else "")
-            )
+            several = f"GPU {index}" if len(after.gpus) > 1 else ""
+            notes.append(measuring_notes.power_limit_lowered(limit_w=limit, default_w=default, gpu=several))
         earlier = before.gpus[index].held_back_s if index < len(before.gpus) else {}
         for cause, seconds in gpu.held_back_s.items():
             share = (seconds - earlier.get(cause, seconds)) / passed_s
             if share >= GPU_HELD_BACK_SHARE:
-                sentences.append(f"{cause} held back the clock of {which} {100 * min(1.0, share):.0f} % of the time")
+                notes.append(measuring_notes.gpu_clock_held_back(gpu=which, cause=cause, share=min(1.0, share)))
         if not gpu.held_back_s and gpu.held_back:
-            sentences.append(f"the clock of {which} is held back: {', '.join(gpu.held_back)}")
-    return sentences
+            notes.append(measuring_notes.gpu_clock_is_held_back(gpu=which, causes=", ".join(gpu.held_back)))
+    return notes
 
 
 def _grown(before: LoadSnapshot, after: LoadSnapshot, name: str) -> float | None:

@@ -16,7 +16,7 @@ class Survey(TypedDict):
 
     Attributes:
         device: PyTorch's name of what is measured, cpu or cuda.
-        left_out: what is not measured, a sentence each.
+        left_out: what is not measured, notes.
         torch: its version.
         networks, quick: how many networks there are, and how many of them the quick sweep observes.
         half: the precision that networks are repeated in; None where the device has none.
@@ -24,7 +24,7 @@ class Survey(TypedDict):
     """
 
     device: str
-    left_out: list[str]
+    left_out: list[dict[str, object]]
     torch: str
     networks: int
     quick: int
@@ -39,7 +39,7 @@ class StageAnswer(TypedDict, total=False):
         begun: index of the stage that begins.
         row: a MeasuredRow; kernels: more of them.
         samples: StepSamples of an observed network.
-        note: a sentence for people.
+        note: a Note.
         peaks: of AchievedPeak.
         levels, again: of MemoryLevel, at the beginning and at the end of the sweep.
     """
@@ -48,7 +48,7 @@ class StageAnswer(TypedDict, total=False):
     row: JsonObject
     kernels: list[JsonObject]
     samples: dict[str, object]
-    note: str
+    note: dict[str, object]
     peaks: FieldTables
     levels: FieldTables
     again: FieldTables

@@ -21,6 +21,8 @@ from gpuwise.measure.child import ChildDiedError, answers
 from gpuwise.measure.chip_figures import chip_figures
 from gpuwise.measure.messages import FitAnswer, StageAnswer, Survey
 from gpuwise.measure.stages import Stage, stages
+from gpuwise.notes import Note, sentences
+from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import METHOD, AchievedPeak, MachineMeasurement, MeasuredRow, MemoryLevel, Progress
 
 WORKER = "gpuwise.measure.worker"
@@ -42,7 +44,7 @@ class _Answers:
     peaks: list[AchievedPeak] = field(default_factory=list)
     levels: list[MemoryLevel] = field(default_factory=list)
     again: list[MemoryLevel] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     complete: bool = True
     interrupted: bool = False
 
@@ -65,10 +67,10 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
             device=survey["device"],
         )
     )
-    collected = _Answers(notes=list(survey["left_out"]))
+    collected = _Answers(notes=list(map(Note.from_dict, survey["left_out"])))
     fitted: FitAnswer | None = None
     if not machine.chip.source.verified:
-        collected.notes.append(f"the datasheet figures are not of this very processor: {machine.chip.source.text}")
+        collected.notes.append(measuring_notes.datasheet_of_another_processor(source=machine.chip.source.text))
     try:
         _run(todo, survey["device"], collected, show)
     except KeyboardInterrupt:
@@ -80,14 +82,14 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
         try:
             fitted = next(answers(WORKER, {"samples": collected.samples, "figures": figures}, purpose="fit"))
         except ChildDiedError as died:  # what was measured is kept
-            collected.notes.append(died.what)
+            collected.notes.append(measuring_notes.fit_failed(problem=died.what))
         except KeyboardInterrupt:
             collected.complete, collected.interrupted = False, True
     after = load()
     collected.notes += disturbances(before, after)
     taken, written = datetime.now(UTC).isoformat(timespec="seconds"), ""
     if all_busy(before, after, device=survey["device"]):
-        collected.notes.append("nothing was written: other programs used practically all of the device meanwhile")
+        collected.notes.append(measuring_notes.not_kept_busy())
     elif fitted is not None:
         about = {
             "taken": taken,
@@ -97,14 +99,14 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
             "machine": machine.name,
             "quick": quick,
             "complete": collected.complete,
-            "notes": collected.notes,
+            "notes": list(sentences(collected.notes)),
         }
         write(path, machine.chip.id, fitted, {**figures, "as_of": taken[:10]} if figures else {}, about)
         written = str(path)
     elif len(collected.samples) < FEWEST_NETWORKS:
-        collected.notes.append("nothing was written: too few training steps were observed to fit a calibration")
+        collected.notes.append(measuring_notes.not_kept_too_few())
     else:
-        collected.notes.append("nothing was written: the calibration was not fitted")
+        collected.notes.append(measuring_notes.not_kept_not_fitted())
     return MachineMeasurement(
         machine=machine.name,
         chip=machine.chip.id,
@@ -117,7 +119,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
         rows=tuple(collected.rows),
         peaks=tuple(replace(peak, datasheet=machine.chip.peak_flops_per_s.get(peak.dtype)) for peak in collected.peaks),
         memory=tuple(_with_sheet(collected.levels, machine.chip)),
-        notes=tuple(dict.fromkeys(collected.notes)),
+        typed_notes=tuple(dict.fromkeys(collected.notes)),
         calibration=written,
         error=_median_error(fitted),
         detected=detected.to_dict(),
@@ -141,10 +143,10 @@ def _run(todo: list[Stage], device: str, collected: _Answers, show: OnProgress) 
                     show(Progress(begun, len(todo), todo[begun].what, collected.rows[-1]))
             return
         except ChildDiedError as died:
-            collected.notes.append(f"{todo[begun].what}: {died.what}")
+            collected.notes.append(measuring_notes.stage_died(stage=todo[begun].what, problem=died.what))
             deaths, first = deaths + 1, begun + 1
             if deaths == MOST_DEATHS:
-                collected.notes.append(f"{len(todo) - first} microbenchmarks were left out after that")
+                collected.notes.append(measuring_notes.rest_left_out(microbenchmarks=len(todo) - first))
                 collected.complete = False
                 return
 
@@ -156,7 +158,7 @@ def _take(answer: StageAnswer, collected: _Answers) -> None:
     if "samples" in answer:
         collected.samples.append(answer["samples"])
     if "note" in answer:
-        collected.notes.append(answer["note"])
+        collected.notes.append(Note.from_dict(answer["note"]))
     collected.peaks += [AchievedPeak(**peak) for peak in answer.get("peaks", [])]
     collected.levels += [MemoryLevel(**level) for level in answer.get("levels", [])]
     collected.again += [MemoryLevel(**level) for level in answer.get("again", [])]
@@ -171,10 +173,7 @@ def _compare(collected: _Answers) -> None:
     middle, apart = (first + last) / 2, abs(first - last) / (first + last)
     collected.levels[-1] = replace(collected.levels[-1], measured=middle, spread=max(collected.levels[-1].spread, apart))
     if apart > CHANGED / 2:
-        collected.notes.append(
-            f"memory bandwidth was {first / 1e9:.3g} GB/s at first and {last / 1e9:.3g} at the end: others on "
-            "this host use it, or its clock changed; forecasts are for the middle"
-        )
+        collected.notes.append(measuring_notes.memory_changed(before_bytes_per_s=first, after_bytes_per_s=last))
 
 
 def _with_sheet(levels: list[MemoryLevel], chip: Chip) -> Iterator[MemoryLevel]:

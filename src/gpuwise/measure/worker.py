@@ -29,11 +29,13 @@ from gpuwise.measure.probes import collectives, copies, memory, peaks
 from gpuwise.measure.samples import StepSamples, samples_of, slowest_class
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
+from gpuwise.notes import Note
+from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.strategy import Strategy
 
-Say = Callable[[str], None]
+Say = Callable[[Note], None]
 PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[MeasuredRow]]] = {
     "memory": memory.rows,
     "peaks": peaks.rows,
@@ -50,7 +52,7 @@ def survey() -> Survey:
     half = "amp-bf16" if chip.peak_flops_per_s.get("bf16") else None
     device = "cuda" if torch.cuda.is_available() and chip.kind != "cpu" else "cpu"
     left_out = [
-        f"{accelerator.gpu.name} ({accelerator.device}) is not measured: gpuwise measures NVIDIA's GPUs and CPUs"
+        measuring_notes.not_measured(gpu=accelerator.gpu.name, device=accelerator.device).to_dict()
         for accelerator in accelerators(catalog)
         if accelerator.gpu.vendor != "NVIDIA"
     ]
@@ -83,7 +85,7 @@ def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> No
     if stage.name in ("memory", "again"):
         probe = partial(memory.rows, beyond_bytes=max(caches.values(), default=0))
     rows = []
-    for row in probe(stage.budget_s, device, lambda text: child.send(note=text)):
+    for row in probe(stage.budget_s, device, lambda note: child.send(note=note.to_dict())):
         rows.append(row)
         if stage.name != "again":
             child.send(row=row.to_dict())
@@ -133,9 +135,8 @@ def main() -> None:
         try:
             run_stage(Stage(**data), device, child)
         except (GpuwiseError, RuntimeError, MemoryError, OSError) as error:  # one that fails leaves the others
-            child.send(
-                note=f"{data['what']} left out: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            )
+            problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            child.send(note=measuring_notes.stage_left_out(stage=str(data["what"]), problem=problem).to_dict())
 
 
 if __name__ == "__main__":

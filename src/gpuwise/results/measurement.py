@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpuwise.notes import Note, sentences
 from gpuwise.printed import Printed
 
 # Counted up when a microbenchmark measures something else, so that figures of two methods are never compared.
@@ -126,7 +127,7 @@ class MachineMeasurement(Printed):
         rows: every microbenchmark.
         peaks: by dtype, highest first.
         memory: from the nearest cache outwards; the last is the memory.
-        notes: what disturbed it, or was left out.
+        typed_notes: what disturbed it, or was left out.
         calibration: path of the file that forecasts on `here` use now; "" where none was written.
         error: median of |forecast / measured - 1| of training steps that the fit did not see; None where not known.
         detected: gpuwise.hardware.detect.DetectedMachine as plain types.
@@ -145,12 +146,17 @@ class MachineMeasurement(Printed):
     rows: tuple[MeasuredRow, ...]
     peaks: tuple[AchievedPeak, ...]
     memory: tuple[MemoryLevel, ...]
-    notes: tuple[str, ...] = ()
+    typed_notes: tuple[Note, ...] = ()
     calibration: str = ""
     error: float | None = None
     detected: Mapping[str, object] = field(default_factory=dict)
     method: int = METHOD
     torch_version: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes as sentences."""
+        return sentences(self.typed_notes)
 
     @property
     def ridges(self) -> dict[str, float]:
@@ -159,8 +165,13 @@ class MachineMeasurement(Printed):
 
     def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise measure --json`."""
+        data: dict[str, object] = {}
+        for name, value in asdict(self).items():
+            if name == "typed_notes":
+                data["notes"] = list(self.notes)
+            data[name] = value
         return {
-            **asdict(self),
+            **data,
             "rows": [row.to_dict() for row in self.rows],
             "ridges": self.ridges,
             "detected": dict(self.detected),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuwise.cost.forecast import Interval
+from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.results.measurement import Timing
 
@@ -42,9 +43,20 @@ class MeasuredStep:
 class Trial:
     """One job, forecast and then run, in a process of its own.
 
-    job: as it was named. outcome: MEASURED, OUT_OF_MEMORY or FAILED; message: why, where not measured. forecast:
-    Forecast.to_dict(), None where there was none. sizes: seq_len and image_size as given. digest: of the trace
-    (gpuwise.trace.digest). seconds: all of it took. disturbed: what made the machine slower meanwhile, a sentence each.
+    Attributes:
+        job: as it was named.
+        outcome: MEASURED, OUT_OF_MEMORY or FAILED.
+        said: why, where not measured; else "".
+        ways_out: what the user can do about that.
+        forecast: Forecast.to_dict(); None where there was none.
+        measured: the step as it ran; None where it did not.
+        sizes: seq_len and image_size as the user gave them.
+        digest: of the trace (gpuwise.trace.digest).
+        device: PyTorch's name of it.
+        threads: of PyTorch's operations; None where not known.
+        torch_version: of the child; "" where not known.
+        seconds: all of it took.
+        disturbance_notes: what made the machine slower meanwhile.
     """
 
     job: str
@@ -59,7 +71,12 @@ class Trial:
     threads: int | None = None
     torch_version: str = ""
     seconds: float = 0.0
-    disturbed: tuple[str, ...] = ()
+    disturbance_notes: tuple[Note, ...] = ()
+
+    @property
+    def disturbed(self) -> tuple[str, ...]:
+        """What made the machine slower meanwhile, in sentences."""
+        return sentences(self.disturbance_notes)
 
     @property
     def expected(self) -> Interval | None:
@@ -113,6 +130,7 @@ class Trial:
             **{name: getattr(self, name) for name in names},
             "ways_out": list(self.ways_out),
             "disturbed": list(self.disturbed),
+            "disturbance_notes": to_dicts(self.disturbance_notes),
             "sizes": dict(self.sizes),
             "forecast": self.forecast,
             "measured": measured,
@@ -125,8 +143,19 @@ class Trial:
 
 @dataclass(frozen=True, repr=False)
 class Validation(Printed):
-    """All trials of one call. machine: in words; taken: date and time, UTC; interrupted: Ctrl-C left jobs out; suite: whether
-    they are of the suite; history: the file they were kept in, "" where they were not; notes: what the user should know."""
+    """All trials of one call.
+
+    Attributes:
+        machine: in words.
+        chip: its catalog id.
+        taken: date and time, UTC.
+        seconds: all of it took.
+        suite: whether they are of the suite. Default False.
+        interrupted: Ctrl-C left jobs out. Default False.
+        history: the file they were kept in; "" (default) where they were not.
+        typed_notes: what the user should know; none by default.
+        method: of measuring, METHOD.
+    """
 
     trials: tuple[Trial, ...]
     machine: str
@@ -136,8 +165,13 @@ class Validation(Printed):
     suite: bool = False
     interrupted: bool = False
     history: str = ""
-    notes: tuple[str, ...] = ()
+    typed_notes: tuple[Note, ...] = ()
     method: int = METHOD
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes as sentences."""
+        return sentences(self.typed_notes)
 
     @property
     def failed(self) -> bool:
@@ -170,4 +204,5 @@ class Validation(Printed):
             "summary": self.summary,
             **{name: getattr(self, name) for name in names},
             "notes": list(self.notes),
+            "typed_notes": to_dicts(self.typed_notes),
         }

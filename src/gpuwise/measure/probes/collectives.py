@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING
 import torch
 
 from gpuwise.hardware.detect import detect_cpu
+from gpuwise.notes import Note
+from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow, Timing
 
 if TYPE_CHECKING:  # a process of its own runs that module
@@ -30,7 +32,7 @@ SILENCE_S = 60.0  # the longest time between two figures: the largest collective
 
 
 def rows(
-    budget_s: float, device: torch.device, say: Callable[[str], None], *, processes: int | None = None
+    budget_s: float, device: torch.device, say: Callable[[Note], None], *, processes: int | None = None
 ) -> Iterator[MeasuredRow]:
     """Rows of group "collective". bytes: of the whole tensor (what each process holds before or after), so that
     bytes_per_s is the algorithm bandwidth; sizes: "bytes" again, and "processes".
@@ -44,20 +46,21 @@ def rows(
     if world < 2:
         return  # a single GPU has nobody to exchange with
     if not torch.distributed.is_available():
-        say("collectives were left out: this PyTorch is built without torch.distributed.")
+        say(measuring_notes.collectives_left_out(problem="this PyTorch is built without torch.distributed"))
         return
     try:
         with tempfile.TemporaryDirectory(prefix="gpuwise-collectives-") as folder:
             yield from _rows_of(_Workers(Path(folder), world, device.type, budget_s), say)
     except OSError as error:
-        say(f"collectives were left out: no processes can be started ({error.strerror or error}).")
+        problem = f"no processes can be started ({error.strerror or error})"
+        say(measuring_notes.collectives_left_out(problem=problem))
 
 
-def _rows_of(workers: _Workers, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
+def _rows_of(workers: _Workers, say: Callable[[Note], None]) -> Iterator[MeasuredRow]:
     try:
         for answer in workers.answers():
             if "said" in answer:
-                say(answer["said"])
+                say(measuring_notes.collective_problem(problem=answer["said"]))
             else:
                 yield MeasuredRow(
                     "collective",
@@ -69,7 +72,7 @@ def _rows_of(workers: _Workers, say: Callable[[str], None]) -> Iterator[Measured
                     verified=answer["verified"],
                 )
     except _WorkerError as error:
-        say(f"collectives ended early: {error}")
+        say(measuring_notes.collectives_ended_early(problem=str(error)))
     finally:
         workers.end()
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 import torch
 
 from gpuwise.measure.timing import timed
+from gpuwise.notes import Note
+from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow
 
 SIZES_BYTES = (2**16, 2**20, 2**24, 2**28)
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
+def rows(budget_s: float, device: torch.device, say: Callable[[Note], None]) -> Iterator[MeasuredRow]:
     """Rows of group "copy"; none on a CPU, which is its own host. sizes["bytes"]: of the copy."""
     if device.type != "cuda":
         return
@@ -25,7 +27,8 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
                 back = torch.empty(size // 4, pin_memory=pinned)
                 there = torch.empty(size // 4, device=device)
             except RuntimeError as error:  # no memory, or none that may be locked
-                say(f"copies of {size >> 10} KiB, {how}, were left out: {' '.join(str(error).split())[:160]}")
+                problem = " ".join(str(error).split())[:160]
+                say(measuring_notes.copies_left_out(size_bytes=size, memory=how, problem=problem))
                 break
             yield _copied(f"host to device, {how}", host, there, share_s, device)
             yield _copied(f"device to host, {how}", there, back, share_s, device)

@@ -17,6 +17,8 @@ import torch
 
 from gpuwise.hardware.detect import Cpu, detect_memory
 from gpuwise.measure.timing import timed
+from gpuwise.notes import Note
+from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow, MemoryLevel
 
 KINDS = ("copy", "triad", "read", "write")
@@ -42,7 +44,7 @@ class _Kernel:
     flops: int = 0
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, beyond_bytes: int = 0) -> Iterator[MeasuredRow]:
+def rows(budget_s: float, device: torch.device, say: Callable[[Note], None], *, beyond_bytes: int = 0) -> Iterator[MeasuredRow]:
     """Rows of group "memory": sizes["working_set_bytes"] is what all threads touch together.
 
     Arguments:
@@ -50,7 +52,7 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None], *, b
     """
     sizes = working_sets(budget_s, device, beyond_bytes, free_bytes(device))
     if not sizes:
-        say("memory bandwidth was left out: too little memory is free.")
+        say(measuring_notes.memory_left_out())
         return
     began = time.perf_counter()
     pool = _pool(sizes[-1], device)

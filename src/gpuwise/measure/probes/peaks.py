@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 
 from gpuwise.measure.timing import timed
+from gpuwise.notes import Note
+from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import AchievedPeak, MeasuredRow, Timing
 
 DTYPES = {
@@ -63,7 +65,7 @@ class _UnableError(Exception):
     """This device or this PyTorch has no such product."""
 
 
-def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> Iterator[MeasuredRow]:
+def rows(budget_s: float, device: torch.device, say: Callable[[Note], None]) -> Iterator[MeasuredRow]:
     """Rows of group "gemm" named "product", by dtype from the smallest product to the largest that the time allows."""
     began = time.perf_counter()
     able = [name for name in DTYPES if name != "tf32" or has_tf32(device)]
@@ -73,11 +75,11 @@ def rows(budget_s: float, device: torch.device, say: Callable[[str], None]) -> I
         try:
             trial = _row(name, TRIAL[device.type], share_s / 10, device)
         except _UnableError as error:
-            say(f"no peak in {name}: {error}")
+            say(measuring_notes.no_peak(dtype=name, problem=str(error)))
             continue
         fp32_rate = trial.flops_per_s if name == "fp32" else fp32_rate
         if fp32_rate and trial.flops_per_s * HOPELESS < fp32_rate:
-            say(f"{name} runs {fp32_rate / trial.flops_per_s:.0f} times slower than fp32 here: measured on one small product.")
+            say(measuring_notes.hopelessly_slow(dtype=name, times=fp32_rate / trial.flops_per_s))
             yield trial
             continue
         yield from _sweep(name, trial, 0.9 * share_s, device, say)
@@ -102,7 +104,7 @@ def _shape(row: MeasuredRow) -> str:
 
 
 def _sweep(
-    name: str, trial: MeasuredRow, budget_s: float, device: torch.device, say: Callable[[str], None]
+    name: str, trial: MeasuredRow, budget_s: float, device: torch.device, say: Callable[[Note], None]
 ) -> Iterator[MeasuredRow]:
     """Products that fit into the time at the rate seen so far; the small one that was tried where none does."""
     began, rate, measured = time.perf_counter(), trial.flops_per_s, False
@@ -114,10 +116,10 @@ def _sweep(
         try:
             row = _row(name, (m, k, n), left_s / (len(shapes) - index), device)
         except _UnableError as error:
-            say(f"{name}: no product of {m} × {k} × {n}: {error}")
+            say(measuring_notes.no_product(dtype=name, shape=f"{m} × {k} × {n}", problem=str(error)))
             continue
         if not row.verified:
-            say(f"{name}: the product of {m} × {k} × {n} was wrong; it does not count as a peak.")
+            say(measuring_notes.wrong_product(dtype=name, shape=f"{m} × {k} × {n}"))
         rate, measured = max(rate, row.flops_per_s), True
         yield row
     if not measured:
