@@ -109,7 +109,7 @@ def test_every_cpu_of_the_catalog_prices_eager_and_compiled_steps(chip):
         times = kernel_times(step(*operations, compiled=compiled), chip, parameters())
         assert (times.device_s > 0).all()
         assert (times.device_s < 1).all()
-        assert "generic" not in {found.level for found in times.found}
+        assert "generic" not in {found.level for found in times.figures}
 
 
 def test_a_chip_that_was_measured_has_figures_of_its_own():

@@ -31,29 +31,29 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
     if strategy.mesh.devices != 1 or not forecast.step_time_s.value or not os.path.exists(history.path()):
         return forecast
     name = digest(trace, strategy)
-    found = [entry for entry in history.entries(name) if entry.digest == name]
-    if not found:
+    entries = [entry for entry in history.entries(name) if entry.digest == name]
+    if not entries:
         return forecast
     machine, version = machine_key(), torch_version()
-    found = [
+    entries = [
         entry
-        for entry in found
+        for entry in entries
         if (entry.machine, entry.chip, entry.torch, entry.method) == (machine, chip.id, version, METHOD)
         and _same_threads(entry)
     ][-LATEST:]
-    quiet = [entry for entry in found if not entry.disturbed]
-    return preferring(forecast, quiet or found) if found else forecast
+    quiet = [entry for entry in entries if not entry.disturbed]
+    return preferring(forecast, quiet or entries) if entries else forecast
 
 
-def preferring(forecast: Forecast, found: list[history.HistoryEntry]) -> Forecast:
+def preferring(forecast: Forecast, entries: list[history.HistoryEntry]) -> Forecast:
     """The forecast with the time of the last of these entries. Its interval spans what all of them found."""
-    latest, model_s = found[-1], forecast.step_time_s.value
+    latest, model_s = entries[-1], forecast.step_time_s.value
     value = latest.median_s
-    low = min(value * (1 - LEAST_SPREAD), *(entry.low_s for entry in found))
-    high = max(value * (1 + LEAST_SPREAD), *(entry.high_s for entry in found))
+    low = min(value * (1 - LEAST_SPREAD), *(entry.low_s for entry in entries))
+    high = max(value * (1 + LEAST_SPREAD), *(entry.high_s for entry in entries))
     if latest.disturbed:  # how long it takes on a free machine is not known: what the model says stays possible
         low, high = min(low, forecast.step_time_s.low), max(high, forecast.step_time_s.high)
-    factor, said = value / model_s, PROVENANCE["machine"]
+    factor, words = value / model_s, PROVENANCE["machine"]
     note = measured_here(
         date=latest.date[:10], measured_s=value, steps=latest.steps, model_s=model_s, disturbed=bool(latest.disturbed)
     )
@@ -63,8 +63,8 @@ def preferring(forecast: Forecast, found: list[history.HistoryEntry]) -> Forecas
         throughput=forecast.throughput / factor,
         mfu=None if forecast.mfu is None else forecast.mfu / factor,
         energy_j=None if forecast.energy_j is None else forecast.energy_j * factor,
-        provenance={**forecast.provenance, "step_time_s": said},
-        rests_on={said: 1.0},
+        provenance={**forecast.provenance, "step_time_s": words},
+        rests_on={words: 1.0},
         measured={"date": latest.date, "steps": latest.steps, "model_s": model_s},
         assumption_notes=(*forecast.assumption_notes, note),
     )

@@ -54,14 +54,14 @@ def why(bound: Mapping[str, float], strategy: Strategy, chip: Chip, top_modules:
     if not ranked:
         return ""
     first = ranked[0]
-    said = f"{_WORDS[first]} bounds {100 * bound[first]:.0f} % of the step"
+    sentence = f"{_WORDS[first]} bounds {100 * bound[first]:.0f} % of the step"
     if len(ranked) > 1 and bound[ranked[1]] >= _SECOND:
-        said += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %"
+        sentence += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %"
     if top_modules and first in ("compute", "memory"):
         name, share = top_modules[0]
         named = "what runs outside of modules" if name == "(root)" else f"`{name}` alone"
-        said += f" ({named} is {100 * share:.0f} % of the device's time)"
-    return f"{said}: {_help(first, strategy, chip)}"
+        sentence += f" ({named} is {100 * share:.0f} % of the device's time)"
+    return f"{sentence}: {_help(first, strategy, chip)}"
 
 
 def _help(bound: str, strategy: Strategy, chip: Chip) -> str:

@@ -24,10 +24,10 @@ _NAMED = 5
 
 def level_shares(trace: Trace, times: KernelTimes) -> dict[str, float]:
     """Share of the device's time by the level of calibration that its kernels' figures are from, largest first."""
-    per_class = np.bincount(times.kernel_class, weights=trace.counts() * times.device_s, minlength=len(times.found))
+    per_class = np.bincount(times.kernel_class, weights=trace.counts() * times.device_s, minlength=len(times.figures))
     seconds: dict[str, float] = {}
-    for found, value in zip(times.found, per_class.tolist(), strict=True):
-        seconds[found.level] = seconds.get(found.level, 0.0) + value
+    for applied, value in zip(times.figures, per_class.tolist(), strict=True):
+        seconds[applied.level] = seconds.get(applied.level, 0.0) + value
     total = sum(seconds.values())
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
     return {level: value / total for level, value in ranked if value > 0}
@@ -37,16 +37,16 @@ def rests_on(levels: Mapping[str, float]) -> dict[str, float]:
     """Those shares in the words of PROVENANCE."""
     shares: dict[str, float] = {}
     for level, share in levels.items():
-        said = PROVENANCE.get(level, PROVENANCE["family"])
-        shares[said] = shares.get(said, 0.0) + share
+        words = PROVENANCE.get(level, PROVENANCE["family"])
+        shares[words] = shares.get(words, 0.0) + share
     return shares
 
 
 def provenance(levels: Mapping[str, float]) -> dict[str, str]:
     """Of the step time, by what most of it rests on; of memory, which is counted in the trace."""
     shares = rests_on(levels)
-    said = max(shares, key=lambda name: shares[name], default=PROVENANCE["family"])
-    return {"step_time_s": said, "memory": "trace"}
+    words = max(shares, key=lambda name: shares[name], default=PROVENANCE["family"])
+    return {"step_time_s": words, "memory": "trace"}
 
 
 def step_interval(
@@ -74,7 +74,7 @@ def step_interval(
 
 def unmodelled(trace: Trace, times: KernelTimes) -> list[Note]:
     """One note that names the kernels without a model of their own, where they are over UNMODELLED of the device's time."""
-    generic = np.array([found.level == "generic" for found in times.found], dtype=bool)[times.kernel_class]
+    generic = np.array([applied.level == "generic" for applied in times.figures], dtype=bool)[times.kernel_class]
     counts = trace.counts()
     seconds = counts * times.device_s
     share = float(seconds[generic].sum()) / max(float(seconds.sum()), 1e-30)

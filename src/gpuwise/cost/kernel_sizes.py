@@ -125,16 +125,16 @@ def checked_sizes(kind: str, sizes: Mapping[str, int]) -> dict[str, int]:
         what = f"no size {wrong[0]!r}" if wrong else f"a size {missing[0]!r} that is not given"
         raise InputError(f"a kernel {kind!r} has {what}.", [f"needed: {', '.join(needed)}", f"optional: {', '.join(defaults)}"])
     least = {"padding": 0, "causal": 0, "bytes_read": 0, "bytes_written": 0}
-    found = {}
+    checked = {}
     for name, value in sizes.items():
         if not isinstance(value, int | np.integer) or not least.get(name, 1) <= value <= _MOST:
             raise InputError(f"{name} of a kernel must be a whole number from {least.get(name, 1)} on, got {value!r}.")
-        found[name] = int(value)
+        checked[name] = int(value)
     for name, default in defaults.items():
-        if name not in found:
-            same = found[default] if isinstance(default, str) else default
-            found[name] = found["kernel_size"] // 2 if same is None else same
-    return found
+        if name not in checked:
+            same = checked[default] if isinstance(default, str) else default
+            checked[name] = checked["kernel_size"] // 2 if same is None else same
+    return checked
 
 
 def dtype_of(text: str) -> tuple[str, str]:

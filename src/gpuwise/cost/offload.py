@@ -88,10 +88,10 @@ def copy_bytes_per_s(link: Link, parameters: Parameters) -> float:
 def _in_blocks(trace: Trace) -> np.ndarray:
     """Which modules are inside a repeated block. Shape (modules,)."""
     blocks = set(trace.header.blocks)
-    found = []
+    inside = []
     for module in trace.modules:
         path = module
         while path and path not in blocks:
             path = path.rpartition(".")[0]
-        found.append(bool(path))
-    return np.array(found, dtype=bool)
+        inside.append(bool(path))
+    return np.array(inside, dtype=bool)

@@ -151,10 +151,10 @@ def _assumptions(times: KernelTimes, communication: CommunicationTime, batches: 
 def _unverified(chip: Chip, times: KernelTimes, communication: CommunicationTime) -> list[Note]:
     """One note that names the figures of chip and link that the forecast rests on and that have no verified source."""
     used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
-    found = [name for name in used if name in chip.unverified]
-    found += [communication.unverified] if communication.unverified else []
+    figures = [name for name in used if name in chip.unverified]
+    figures += [communication.unverified] if communication.unverified else []
     where = f"unverified ({chip.source.text})" if chip.id == "here-cpu" else "unverified in the catalog"
-    return [unverified_figures(where=where, figures=", ".join(found))] if found else []
+    return [unverified_figures(where=where, figures=", ".join(figures))] if figures else []
 
 
 def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple[str, float], ...]:

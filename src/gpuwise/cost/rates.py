@@ -105,8 +105,8 @@ def check_can_run(chip: Chip, *, mode: str, precision: str | None = None) -> Non
             ["choose a newer GPU: `gpuwise chips`"],
         )
     if reason == NO_SPEED:
-        known = precisions_of(chip)
-        missing = "memory bandwidth" if known else "floating-point peak rate (fp32, tf32, fp16, bf16)"
+        precisions = precisions_of(chip)
+        missing = "memory bandwidth" if precisions else "floating-point peak rate (fp32, tf32, fp16, bf16)"
         raise UnsupportedError(
             f"{chip.id} has no known {missing}: it cannot be priced.",
             ["choose a GPU, TPU or CPU: `gpuwise chips`", "add the figure to ~/.config/gpuwise/chips.toml"],

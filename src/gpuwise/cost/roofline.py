@@ -199,15 +199,15 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
     flops = total(operations.column("flops")[operation])
     moved = total((operations.column("bytes_read") + operations.column("bytes_written"))[operation])
     whole = max(float(seconds.sum()), 1e-30)
-    found = []
+    points = []
     for index in np.argsort(-seconds, kind="stable").tolist():
         if seconds[index] <= 0:
             continue
         mine = operation[label == index]
         taken = np.bincount(times.kernel_class[mine], weights=times.device_s[mine], minlength=len(times.names))
         arithmetic = {times.names[c].partition(".")[2] for c in np.flatnonzero(taken)} - {""}
-        level = times.found[int(taken.argmax())].level
-        found.append(
+        level = times.figures[int(taken.argmax())].level
+        points.append(
             Point(
                 names[index] or "(root)",
                 float(seconds[index]),
@@ -219,7 +219,7 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
                 PROVENANCE.get(level, PROVENANCE["family"]),
             )
         )
-    return tuple(found)
+    return tuple(points)
 
 
 def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration, *, convolutions: bool) -> Ceiling:

@@ -74,8 +74,8 @@ def kernel_forecast(
     short, full = dtype_of(dtype)
     if why_not(chip, mode="infer") in (NO_SPEED, TOO_OLD):
         check_can_run(chip, mode="infer")
-    given = checked_sizes(kind, sizes)
-    numbers, images = columns_of(kind, given, full), given["batch"] if base == "conv" else 1
+    checked = checked_sizes(kind, sizes)
+    numbers, images = columns_of(kind, checked, full), checked["batch"] if base == "conv" else 1
     if base in ("gemm", "conv") and numbers["batch"] > 1 and not {"batched", "grouped", "depthwise"} & set(kind.split("_")):
         kind = class_of(base, kind, batched=True, depthwise=numbers["n"] == 1, channels_last="channels_last" in kind)
     if kind == "attention" and is_decode(np.array(numbers["m"]), np.array(numbers["n"])):
@@ -92,7 +92,7 @@ def kernel_forecast(
         for_minutes=False,
     )
     time_s, floor_s = float(times.device_s[0]), float(times.floor_s[0])
-    low, high = times.found.entry.spread
+    low, high = times.figures.entry.spread
     launch = floor_s / time_s if time_s else 0.0
     roof = "compute" if times.compute_s[0] >= times.memory_s[0] else "memory"
     flops, moved = int(numbers.get("flops", 0)), int(numbers["bytes_read"] + numbers["bytes_written"])
@@ -105,7 +105,7 @@ def kernel_forecast(
         bound={"compute": 0.0, "memory": 0.0, "launch": launch, roof: 1 - launch},
         flops=flops,
         bytes=moved,
-        provenance=PROVENANCE.get(times.found.level, PROVENANCE["family"]),
+        provenance=PROVENANCE.get(times.figures.level, PROVENANCE["family"]),
         peak_flops_per_s=times.units.peak_flops_per_s if times.units else None,
         highest_flops_per_s=most,
         beyond=_beyond(chip, times.units, kind, flops / time_s if time_s else 0.0, moved / time_s if time_s else 0.0),

@@ -139,11 +139,11 @@ def _build(kind: Any, value: object, where: str) -> Any:
 def _build_dataclass(kind: Any, value: object, where: str) -> object:
     if not isinstance(value, dict):
         raise _Wrong(f"{where or 'it'} must be a table.")
-    hints, known = get_type_hints(kind), {_ON_DISK.get(f.name, f.name): f for f in fields(kind)}
-    if unknown := sorted(set(value) - set(known)):
+    hints, known_fields = get_type_hints(kind), {_ON_DISK.get(f.name, f.name): f for f in fields(kind)}
+    if unknown := sorted(set(value) - set(known_fields)):
         raise _Wrong(f"unknown key {where}{'.' if where else ''}{unknown[0]}.")
     arguments = {}
-    for name, f in known.items():
+    for name, f in known_fields.items():
         path = f"{where}.{name}" if where else name
         if name in value:
             arguments[f.name] = _build(hints[f.name], value[name], path)

@@ -27,9 +27,9 @@ _CPU_IS_ENOUGH_S = 3600.0
 def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[Note]:
     """What the strategy does and why it fits."""
     strategy, memory = forecast.strategy, forecast.memory
-    found: list[Note] = []
+    reasons: list[Note] = []
     if memory.capacity_bytes:
-        found.append(
+        reasons.append(
             notes.memory_used(
                 device_bytes=memory.device_bytes,
                 capacity_bytes=memory.capacity_bytes,
@@ -38,20 +38,20 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[Note]:
             )
         )
     if strategy.mesh.dp_shard > 1:
-        found.append(notes.sharded(devices=strategy.mesh.dp_shard))
+        reasons.append(notes.sharded(devices=strategy.mesh.dp_shard))
     if strategy.recompute == "full":
-        found.append(notes.recomputed())
+        reasons.append(notes.recomputed())
     if strategy.accumulation > 1:
-        found.append(notes.accumulated(micro_batches=strategy.accumulation, micro_batch=strategy.micro_batch))
+        reasons.append(notes.accumulated(micro_batches=strategy.accumulation, micro_batch=strategy.micro_batch))
     limit, share = max(forecast.bound.items(), key=lambda item: item[1])
-    found.append(notes.bound_by(share=share, limit=limit, words=_BOUND[limit]))
+    reasons.append(notes.bound_by(share=share, limit=limit, words=_BOUND[limit]))
     if strategy.precision == "bf16":
-        found.append(notes.pure_bf16())
+        reasons.append(notes.pure_bf16())
     if obstacle := train_obstacle(candidate.chip, candidate.offer.devices):
-        found.append(notes.not_for_train(obstacle=obstacle))
+        reasons.append(notes.not_for_train(obstacle=obstacle))
     if candidate.offer.count == 1 and candidate.chip.kind != "cpu" and strategy.mesh.devices == 1:
-        found.append(notes.one_device_is_enough())
-    return found
+        reasons.append(notes.one_device_is_enough())
+    return reasons
 
 
 _BOUND = {
@@ -66,13 +66,13 @@ _BOUND = {
 def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, work_s: float) -> list[Note]:
     """What the terms mean for time and money."""
     offer, bill = candidate.offer, outcome.bill
-    found: list[Note] = []
+    reasons: list[Note] = []
     if offer.stale:
-        found.append(notes.stale_price(as_of=offer.as_of))
-    found += [notes.price_caveat(caveat=caveat) for caveat in offer.caveats.values()]
+        reasons.append(notes.stale_price(as_of=offer.as_of))
+    reasons += [notes.price_caveat(caveat=caveat) for caveat in offer.caveats.values()]
     if offer.terms == "spot" and bill.checkpoint_interval_s:
         twice = bill_of(work_s, doubled_interruptions(candidate.terms))
-        found.append(
+        reasons.append(
             notes.spot_interruptions(
                 interruptions=bill.interruptions,
                 checkpoint_interval_s=bill.checkpoint_interval_s,
@@ -82,20 +82,20 @@ def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, w
         )
     several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None
     if offer.terms == "spot" or several_sessions:
-        found.append(notes.must_save() if train_obstacle(candidate.chip, offer.devices) else notes.train_saves())
+        reasons.append(notes.must_save() if train_obstacle(candidate.chip, offer.devices) else notes.train_saves())
     if offer.terms.startswith("reserved"):
-        found.append(notes.reserved_term(usd_per_hour=offer.usd_per_hour))
+        reasons.append(notes.reserved_term(usd_per_hour=offer.usd_per_hour))
     if several_sessions:
-        found.append(
+        reasons.append(
             notes.free_sessions(work_s=bill.machine_s, session_hours=offer.max_session_hours or 12, calendar_s=bill.calendar_s)
         )
     if offer.terms == "owned":
-        found.append(notes.machine_at_hand())
+        reasons.append(notes.machine_at_hand())
     if candidate.terms.setup_s > work_s:
-        found.append(notes.setup_longer_than_training(work_s=work_s))
+        reasons.append(notes.setup_longer_than_training(work_s=work_s))
     if request.deadline_s is not None and outcome.finish_probability < 0.9:
-        found.append(notes.finish_probability(probability=outcome.finish_probability))
-    return found
+        reasons.append(notes.finish_probability(probability=outcome.finish_probability))
+    return reasons
 
 
 def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Sequence[Plan], request: Request) -> list[Plan]:

@@ -2,17 +2,17 @@
 
 from gpuwise.cost.calibration.entry import CalibrationEntry, EfficiencyCurve, Term, to_table
 from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, CalibrationFile, parse, shipped
-from gpuwise.cost.calibration.levels import Calibration, Found, calibration, names_of
+from gpuwise.cost.calibration.levels import AppliedEntry, Calibration, calibration, names_of
 from gpuwise.cost.calibration.steps import StepSpread, joined_spread, parse_steps, shipped_steps, step_spread
 
 __all__ = [
     "LEVELS",
     "PROVENANCE",
+    "AppliedEntry",
     "Calibration",
     "CalibrationEntry",
     "CalibrationFile",
     "EfficiencyCurve",
-    "Found",
     "StepSpread",
     "Term",
     "calibration",

@@ -27,7 +27,7 @@ _GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
 
 
 @dataclass(frozen=True)
-class Found:
+class AppliedEntry:
     """An entry as it applies to a chip: level says how far it was carried; scale multiplies its time beyond the floor."""
 
     entry: CalibrationEntry
@@ -49,9 +49,9 @@ class Calibration:
 
     files: tuple[CalibrationFile, ...]
     spreads: tuple[StepSpread, ...] = ()
-    _known: dict[tuple[str, str], Found | None] = field(default_factory=dict, compare=False, repr=False)
+    _applied: dict[tuple[str, str], AppliedEntry | None] = field(default_factory=dict, compare=False, repr=False)
 
-    def find(self, kind: str, numerics: str = "") -> Found | None:
+    def find(self, kind: str, numerics: str = "") -> AppliedEntry | None:
         """The entry for a class of kernels that computes in `numerics` ("" where only bytes matter), or None.
 
         Level first, likeness second: a chip's own fp16 figures before its family's bf16 ones. A class without an entry at any
@@ -59,20 +59,20 @@ class Calibration:
         batched or grouped that of a single one.
         """
         key = (kind, numerics)
-        if key not in self._known:
-            tried = (self._search(name, numerics, asked=kind) for name in likely(kind))
-            self._known[key] = next((found for found in tried if found), None)
-        return self._known[key]
+        if key not in self._applied:
+            tried = (self._search(name, numerics, used_for=kind) for name in likely(kind))
+            self._applied[key] = next((found for found in tried if found), None)
+        return self._applied[key]
 
-    def _search(self, kind: str, numerics: str, *, asked: str) -> Found | None:
-        """The entry of one class. asked: what it is to be used for, whose own factors count first."""
+    def _search(self, kind: str, numerics: str, *, used_for: str) -> AppliedEntry | None:
+        """The entry of one class. used_for: what it is to be used for, whose own factors count first."""
         names = [f"{kind}.{n}" for n in (numerics, *ALIASES.get(numerics, ()))] if numerics else [kind]
-        own = (f"{asked}.{numerics}" if numerics else asked, names[0], kind)
+        own = (f"{used_for}.{numerics}" if numerics else used_for, names[0], kind)
         scale, level = 1.0, ""
         for file in self.files:
             for name in names:
                 if name in file.entries:
-                    return Found(file.entries[name], level or file.level, scale)
+                    return AppliedEntry(file.entries[name], level or file.level, scale)
             factor = next((file.scale[name] for name in own if name in file.scale), None)
             if factor is not None:
                 scale, level = scale * factor, level or file.level
@@ -104,14 +104,14 @@ def names_of(chip: Chip) -> dict[str, str]:
 
 @lru_cache(maxsize=512)
 def calibration_of(chip_id: str, architecture: str, generation: str, family_name: str) -> Calibration:
-    found = map(shipped_file, LEVELS, (chip_id, architecture, generation, family_name))
-    return Calibration(tuple(file for file in found if file is not None))
+    candidates = map(shipped_file, LEVELS, (chip_id, architecture, generation, family_name))
+    return Calibration(tuple(file for file in candidates if file is not None))
 
 
 def calibration(chip: Chip) -> Calibration:
     """The shipped figures for a chip; those measured on this machine before them, where it is the chip here."""
-    found = calibration_of(*(names_of(chip)[level] for level in LEVELS))
+    shipped_figures = calibration_of(*(names_of(chip)[level] for level in LEVELS))
     measured = machine_file(chip.calibration) if chip.calibration else None
     if measured is None or measured.file.of != chip.id:
-        return found
-    return Calibration((measured.file, *found.files), measured.spreads)
+        return shipped_figures
+    return Calibration((measured.file, *shipped_figures.files), measured.spreads)

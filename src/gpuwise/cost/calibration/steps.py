@@ -39,21 +39,21 @@ def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
     rows = data.get("spread")
     if not isinstance(rows, list):
         raise FileFormatError(f"{name}: has no table [[spread]].", WAYS_OUT)
-    found = [spread_from(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1)]
+    spreads = [spread_from(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1)]
     missing = {(f, m) for f in FAMILIES for m in MODES} - {
-        (s.family, s.mode) for s in found if s.level == "family" and not s.compiled
+        (s.family, s.mode) for s in spreads if s.level == "family" and not s.compiled
     }
     if missing:
         raise FileFormatError(f"{name}: has no spread of level family for {sorted(missing)[0]}.", WAYS_OUT)
-    return tuple(found)
+    return tuple(spreads)
 
 
 def spread_from(row: object, where: str) -> StepSpread:
     """A row of the table. Raises FileFormatError that says `where`."""
-    known = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": (False, True)}
-    if not isinstance(row, dict) or set(row) - {*known, "low", "high", "rows"}:
+    allowed = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": (False, True)}
+    if not isinstance(row, dict) or set(row) - {*allowed, "low", "high", "rows"}:
         raise FileFormatError(f"{where} has unknown keys.", WAYS_OUT)
-    for key, values in known.items():
+    for key, values in allowed.items():
         if row.get(key, False) not in values:
             raise FileFormatError(f"{where} needs `{key}`, one of {', '.join(map(str, values))}.", WAYS_OUT)
     low, high = row.get("low", 0), row.get("high", 0)
@@ -85,8 +85,8 @@ def step_spread(
     wider = levels[levels.index(level) :] if level in levels else levels[-1:]
     for kind in (True, False) if compiled else (False,):
         for name in wider:
-            if found := table.get((family, name, mode, kind)):
-                return found
+            if spread := table.get((family, name, mode, kind)):
+                return spread
     raise AssertionError("parse_steps sees to a spread at the widest level")
 
 
@@ -94,8 +94,8 @@ def joined_spread(
     shares: Mapping[str, float], *, family: str, mode: str, compiled: bool = False, spreads: Sequence[StepSpread] | None = None
 ) -> tuple[float, float]:
     """low and high of a step of which `shares` (by level, summing to 1) rest on several levels: their geometric mean."""
-    found = {level: step_spread(level, family=family, mode=mode, compiled=compiled, spreads=spreads) for level in shares}
+    spread_of = {level: step_spread(level, family=family, mode=mode, compiled=compiled, spreads=spreads) for level in shares}
     return (
-        exp(sum(share * log(found[level].low) for level, share in shares.items())),
-        exp(sum(share * log(found[level].high) for level, share in shares.items())),
+        exp(sum(share * log(spread_of[level].low) for level, share in shares.items())),
+        exp(sum(share * log(spread_of[level].high) for level, share in shares.items())),
     )

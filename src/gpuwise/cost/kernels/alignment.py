@@ -26,8 +26,8 @@ def unaligned(trace: Trace) -> np.ndarray:
     single = (operations.kind == KINDS.index("gemm")) & (operations.column("batch") <= 1) & half
     forward = trace.counts("forward") > 0
     by_sample = forward | np.isin(m, m[single & forward])
-    found: np.ndarray = single & (_odd(n) | _odd(np.where(by_sample, k, m)))
-    return found
+    result: np.ndarray = single & (_odd(n) | _odd(np.where(by_sample, k, m)))
+    return result
 
 
 def _odd(sizes: np.ndarray) -> np.ndarray:

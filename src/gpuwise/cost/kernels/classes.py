@@ -75,7 +75,7 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     code = (code * 2 + decode) * 2 + odd
     _, first, member, sizes = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
     rows_of = np.split(np.argsort(member, kind="stable"), np.cumsum(sizes)[:-1])
-    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    grouped: dict[tuple[str, str], list[np.ndarray]] = {}
     for row, members in zip(first.tolist(), rows_of, strict=True):
         kind = KINDS[operations.kind[row]]
         key = class_of(
@@ -88,8 +88,8 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
             decode=bool(decode[row]),
             odd=bool(odd[row]) and trace.header.target != "cpu",
         )
-        found.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
-    return {key: np.sort(np.concatenate(parts)) for key, parts in found.items()}
+        grouped.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
+    return {key: np.sort(np.concatenate(parts)) for key, parts in grouped.items()}
 
 
 def class_of(

@@ -107,9 +107,9 @@ def streaming(shapes: Shapes, hardware: Hardware) -> KernelTerms:
 def drawing(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """Random numbers. serial: a clock of one core for each, as one generator makes them one after the other (Intel's
     processors apart: ATen/native/cpu/DistributionKernels.cpp); memory and features: see streaming."""
-    found = streaming(shapes, hardware)
+    streamed = streaming(shapes, hardware)
     numbers = shapes.bytes_written / shapes.element_bytes
-    return replace(found, seconds={**found.seconds, "serial": numbers / hardware.clock_hz})
+    return replace(streamed, seconds={**streamed.seconds, "serial": numbers / hardware.clock_hz})
 
 
 def waking(hardware: Hardware) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.cost.calibration import Calibration, CalibrationEntry, Found, Term
+from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
 from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
@@ -21,7 +21,7 @@ from gpuwise.trace.trace import Trace
 # How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
 ARITHMETIC = ("compute", "direct", "winograd")
 # A class that no file has figures for: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
-GENERIC = Found(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
+GENERIC = AppliedEntry(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ClassTimes:
 
     device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids; least_s: what the hardware
     needs at the least (see limits). name: of the class, with its numerics. units: that compute it, None where only bytes
-    matter. found: the figures behind it.
+    matter. figures: the figures behind it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ClassTimes:
     floor_s: np.ndarray
     least_s: np.ndarray
     units: Units | None
-    found: Found
+    figures: AppliedEntry
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class KernelTimes:
     """Seconds of one run of each distinct operation, shape (operations,).
 
     device_s, compute_s, memory_s, floor_s: see ClassTimes; ideal_s: a contraction's model operations (as MFU counts them)
-    at the datasheet peak, 0 for other kinds. kernel_class: of each, an index into names. found: the figures behind each
+    at the datasheet peak, 0 for other kinds. kernel_class: of each, an index into names. figures: the figures behind each
     class; their level is "generic" where no file has any.
     notes: assumptions made about the chip's units; peaks: the catalog's rates that priced contractions.
     """
@@ -60,7 +60,7 @@ class KernelTimes:
     ideal_s: np.ndarray
     kernel_class: np.ndarray
     names: tuple[str, ...]
-    found: tuple[Found, ...]
+    figures: tuple[AppliedEntry, ...]
     notes: tuple[Note, ...]
     peaks: tuple[str, ...]
 
@@ -97,7 +97,7 @@ def kernel_times(trace: Trace, chip: Chip, parameters: Parameters, calibration: 
         ideal,
         kernel_class,
         names=tuple(times.name for times in priced),
-        found=tuple(times.found for times in priced),
+        figures=tuple(times.figures for times in priced),
         notes=tuple(dict.fromkeys(unit.note for unit in units if unit.note)),
         peaks=tuple(dict.fromkeys(unit.figure for unit in units)),
     )
@@ -126,27 +126,27 @@ def class_times(
         name = f"{kernel_class}.{units.figure}"
     hardware = hardware_of(chip, parameters, peak_flops_per_s=peak)
     terms = terms_of(kernel_class, shapes, hardware, family(chip))
-    found = calibration.find(kernel_class, units.figure if units else "") or GENERIC
+    applied = calibration.find(kernel_class, units.figure if units else "") or GENERIC
     if kernel_class == "other":  # of no known kind: whatever a file says of it is no model
-        found = replace(found, level=GENERIC.level)
-    parts = found.entry.parts_s(terms.seconds, terms.features)
-    fixed = shapes.kernels * found.entry.floor_s * terms.floor
+        applied = replace(applied, level=GENERIC.level)
+    parts = applied.entry.parts_s(terms.seconds, terms.features)
+    fixed = shapes.kernels * applied.entry.floor_s * terms.floor
     arithmetic = [part for term, part in parts.items() if term.startswith(ARITHMETIC)]
     traffic = [part for term, part in parts.items() if not term.startswith(ARITHMETIC)]
     none = np.zeros(len(shapes.kernels))
     least_compute = shapes.flops / most_flops_per_s(chip, units, kernel_class) if units else none
     least_memory = _least_memory_s(shapes, hardware, chip) if family(chip) != "systolic" else none  # fused: few bytes move
     least = np.maximum(least_compute, least_memory)
-    busy = np.maximum(found.scale * found.entry.join_s(parts), least) if parts else none
+    busy = np.maximum(applied.scale * applied.entry.join_s(parts), least) if parts else none
     return ClassTimes(
         name,
         device_s=fixed + busy,
-        compute_s=np.maximum.reduce([least_compute, *(found.scale * part for part in arithmetic)]),
-        memory_s=np.maximum.reduce([least_memory, *(found.scale * part for part in traffic)]),
+        compute_s=np.maximum.reduce([least_compute, *(applied.scale * part for part in arithmetic)]),
+        memory_s=np.maximum.reduce([least_memory, *(applied.scale * part for part in traffic)]),
         floor_s=fixed,
         least_s=least,
         units=units,
-        found=found,
+        figures=applied,
     )
 
 

@@ -63,13 +63,13 @@ def replay(
     kind: type[Segments] | type[Expandable] = Expandable if expandable else Segments
     small, large = kind(small=True), kind(small=False)
     room = (1 << 62) if limit_bytes is None else limit_bytes // GRANULE_BYTES
-    start, held = [0] * len(size_bytes), [0] * len(size_bytes)
+    start, block_units = [0] * len(size_bytes), [0] * len(size_bytes)
     allocated = peak_allocated = peak_event = reserved_at_peak = peak_reserved = releases = 0
     failure = None
     for event, which in enumerate(order):
         if which < 0:
             which = ~which
-            size = held[which]
+            size = block_units[which]
             (small if size_bytes[which] <= SMALL_SIZE * GRANULE_BYTES else large).free(start[which], size)
             allocated -= size
             continue
@@ -91,7 +91,7 @@ def replay(
             block = pool.allocate(units)
             assert block is not None
         start[which], size = block
-        held[which] = size
+        block_units[which] = size
         allocated += size
         if allocated > peak_allocated:
             peak_allocated, peak_event, reserved_at_peak = allocated, event, small.reserved + large.reserved
@@ -102,6 +102,6 @@ def replay(
         reserved_at_peak_bytes=reserved_at_peak * GRANULE_BYTES,
         cache_releases=releases,
         segments=small.segments + large.segments,
-        block_bytes=tuple([size * GRANULE_BYTES for size in held]),
+        block_bytes=tuple([size * GRANULE_BYTES for size in block_units]),
         out_of_memory=failure,
     )

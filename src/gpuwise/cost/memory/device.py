@@ -62,22 +62,22 @@ def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> in
 def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | None, expandable: bool) -> MemoryForecast:
     replays = trace.once(("replays", workspace), lambda: _Replays(trace, workspace))
     events, sizes, order, free = replays.events, replays.sizes, replays.order, replays.free
-    held, fits = free, None
+    run, fits = free, None
     if capacity is not None:
         fits = free.peak_reserved_bytes + outside <= capacity
         if not fits and free.peak_allocated_bytes + outside <= capacity:
             limited = replayed(sizes, order, limit_bytes=capacity - outside)
             fits = limited.out_of_memory is None
-            held = limited if fits else free
+            run = limited if fits else free
     return MemoryForecast(
-        peak_allocated_bytes=held.peak_allocated_bytes,
-        peak_reserved_bytes=held.peak_reserved_bytes,
-        device_bytes=held.peak_reserved_bytes + outside,
+        peak_allocated_bytes=run.peak_allocated_bytes,
+        peak_reserved_bytes=run.peak_reserved_bytes,
+        device_bytes=run.peak_reserved_bytes + outside,
         capacity_bytes=capacity,
-        by_category=events.by_category(np.array(held.block_bytes), held.peak_event),
+        by_category=events.by_category(np.array(run.block_bytes), run.peak_event),
         fits=fits,
         peak_reserved_expandable_bytes=replays.expandable.peak_reserved_bytes if expandable else None,
-        cache_releases=held.cache_releases,
+        cache_releases=run.cache_releases,
     )
 
 

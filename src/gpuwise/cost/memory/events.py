@@ -62,7 +62,7 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     second = sequence.micro_step == 1
     slots = _slots(second, max(1, seconds))
     duration = int(slots[0][length]) + 1
-    made = _Allocations()
+    allocations = _Allocations()
 
     before = np.flatnonzero(storages.born == BEFORE)
     stays = storages.died[before] >= length
@@ -71,9 +71,9 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     late = (storages.category[before] == _STATE) & (storages.died[before] >= update) & (update >= 0)
     birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
-    made.add(storages.size_bytes[before], storages.category[before], BEFORE, birth, np.where(stays, _NEVER, death))
+    allocations.add(storages.size_bytes[before], storages.category[before], BEFORE, birth, np.where(stays, _NEVER, death))
     gone = before[~stays]  # replaced in the step; there again before the next
-    made.add(
+    allocations.add(
         storages.size_bytes[gone],
         storages.category[gone],
         BEFORE,
@@ -88,22 +88,22 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
             runs = (~second if repeat == 0 else np.zeros(length, dtype=bool)) | (second & (repeat < seconds))
             born = np.flatnonzero((storages.born >= 0) & np.append(runs, False)[storages.born])
             birth, death = now[storages.born[born]] + _BIRTH, now[storages.died[born]] + _DEATH
-            made.add(storages.size_bytes[born], storages.category[born], storages.born[born], birth, death)
+            allocations.add(storages.size_bytes[born], storages.category[born], storages.born[born], birth, death)
             used = np.flatnonzero(runs & (scratch > 0))
-            made.add(scratch[used], _TEMPORARY, used, now[used] + _SCRATCH, now[used] + _SCRATCH_END)
+            allocations.add(scratch[used], _TEMPORARY, used, now[used] + _SCRATCH, now[used] + _SCRATCH_END)
     if blas_workspace_bytes:
         gemm = trace.operations.kind[sequence.operation] == _GEMM
         backward = np.isin(sequence.phase, [PHASES.index("backward"), PHASES.index("recompute")])
         for thread in (gemm & ~backward, gemm & backward):
             first = np.flatnonzero(thread)[:1]
-            made.add(
+            allocations.add(
                 np.full(len(first), blas_workspace_bytes),
                 len(CATEGORIES),
                 first,
                 slots[0][first] * _MOMENTS + _HANDLE,
                 np.full(len(first), _NEVER),
             )
-    return made.in_order(duration)
+    return allocations.in_order(duration)
 
 
 def _slots(second: np.ndarray, repeats: int) -> list[np.ndarray]:

@@ -104,8 +104,8 @@ def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = No
         groups(trace, rows)[:TOP],
         _singles(trace, rows),
     )
-    said = _loss_words(trace, loss) if in_loss else _words(peak)
-    return MemoryPeak(**{**vars(peak), "sentence": said, "advice": _advice(peak, trace.header.strategy.mode)})
+    sentence = _loss_words(trace, loss) if in_loss else _words(peak)
+    return MemoryPeak(**{**vars(peak), "sentence": sentence, "advice": _advice(peak, trace.header.strategy.mode)})
 
 
 def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
@@ -207,13 +207,13 @@ def _words(peak: MemoryPeak) -> str:
         "optimizer": "the peak is the optimizer step",
         "recompute": f"the peak is where backward runs `{peak.module}` again",
     }
-    said = where.get(peak.where, f"the peak is in {peak.where}, {running}")
+    sentence = where.get(peak.where, f"the peak is in {peak.where}, {running}")
     if peak.state_share >= MOSTLY_STATE:
-        said += f": parameters, gradients and optimizer state are {format_bytes(state)} of it"
+        sentence += f": parameters, gradients and optimizer state are {format_bytes(state)} of it"
     elif peak.tensors:
         first = peak.tensors[0]
-        said += f": the largest part is {first.words}, {format_bytes(first.total_bytes)} of it"
-    return said
+        sentence += f": the largest part is {first.words}, {format_bytes(first.total_bytes)} of it"
+    return sentence
 
 
 def _advice(peak: MemoryPeak, mode: str) -> str:

@@ -143,22 +143,24 @@ def _replayed(trace: Trace, chip: Chip, memory: MemoryForecast, parameters: Para
     if memory.cache_releases and memory.capacity_bytes is not None:
         limit = memory.capacity_bytes - (memory.device_bytes - memory.peak_reserved_bytes)
     run = replay(events.size_bytes.tolist(), events.order.tolist(), limit_bytes=limit)
-    made = events.order >= 0
-    which = np.where(made, events.order, ~events.order)
+    is_allocation = events.order >= 0
+    which = np.where(is_allocation, events.order, ~events.order)
     delta = np.zeros((len(CATEGORY_NAMES), len(which) + 1), dtype=np.int64)
-    delta[events.category[which], np.arange(1, len(which) + 1)] = np.where(made, 1, -1) * np.array(run.block_bytes)[which]
-    held = np.cumsum(delta, axis=1)  # after each event; the first column is before any
-    total = held.sum(axis=0)
+    delta[events.category[which], np.arange(1, len(which) + 1)] = (
+        np.where(is_allocation, 1, -1) * np.array(run.block_bytes)[which]
+    )
+    alive = np.cumsum(delta, axis=1)  # after each event; the first column is before any
+    total = alive.sum(axis=0)
     peak, length = run.peak_event + 1, len(trace.sequence)
     steady = int(np.searchsorted(events.moment, events.duration))
     again = steady + 1 + int(total[steady + 1 :].argmax()) if steady + 1 < len(total) else peak
-    if (held[:, again] == held[:, peak]).all():
+    if (alive[:, again] == alive[:, peak]).all():
         peak = again  # the second step is the usual one
     base = events.duration if peak > steady else 0
     first = np.searchsorted(events.moment, base + np.arange(length), side="left")
     last = np.searchsorted(events.moment, base + np.arange(length), side="right")
     chosen = [a + int(total[a : b + 1].argmax()) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
-    return held[:, chosen], int(np.clip(events.moment[peak - 1] - base, 0, length - 1))
+    return alive[:, chosen], int(np.clip(events.moment[peak - 1] - base, 0, length - 1))
 
 
 def _counted(trace: Trace, chip: Chip, memory: MemoryForecast) -> tuple[np.ndarray, int]:

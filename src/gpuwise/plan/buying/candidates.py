@@ -49,26 +49,26 @@ def candidates(
     request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
 ) -> list[Candidate | tuple[Offer, Note]]:
     """Every offer and machine in question: a Candidate, or (offer, reason) where it is out before any pricing."""
-    wanted, here = _wanted(request, catalog)
-    found: list[Candidate | tuple[Offer, Note]] = []
+    named, here = _wanted(request, catalog)
+    considered: list[Candidate | tuple[Offer, Note]] = []
     for offer in offers:
         chip = catalog.chips.get(offer.chip_id)
-        if request.on is not None and not wanted & {(offer.chip_id, None), (offer.chip_id, offer.devices)}:
+        if request.on is not None and not named & {(offer.chip_id, None), (offer.chip_id, offer.devices)}:
             continue
         reason = rejections.chip_not_in_catalog() if chip is None else _reject(request, offer, chip)
         if reason is not None:
-            found.append((offer, reason))
+            considered.append((offer, reason))
         elif chip is not None:
-            found.append(_rented(request, offer, chip, catalog, parameters=parameters))
+            considered.append(_rented(request, offer, chip, catalog, parameters=parameters))
     for name, count in request.own:
         spec = parse_device(f"{name}:{count}", catalog=catalog)
         chip = spec.chip
         for devices in sorted({1, count}):
             machine = Machine(chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}")
-            found.append(_owned(request, machine, provider="own", assumed=spec.assumed))
+            considered.append(_owned(request, machine, provider="own", assumed=spec.assumed))
     if here is not None:
-        found.append(_owned(request, here, provider="here"))
-    return [_check_owned(item) for item in found]
+        considered.append(_owned(request, here, provider="here"))
+    return [_check_owned(item) for item in considered]
 
 
 def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
@@ -76,19 +76,19 @@ def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | No
 
     `cpu` is any CPU offer, and this machine where that has no GPU.
     """
-    wanted: set[tuple[str, int | None]] = set()
+    named: set[tuple[str, int | None]] = set()
     here = request.here if request.on is None else None
     for text in request.on or ():
         name, count, _ = split_device(text)
         if name.lower() == "here":
             here = request.here
         elif name.lower() == "cpu":
-            wanted |= {(chip.id, count) for chip in catalog.chips.values() if chip.kind == "cpu"}
+            named |= {(chip.id, count) for chip in catalog.chips.values() if chip.kind == "cpu"}
             if request.here is not None and request.here.chip.kind == "cpu":
                 here = request.here
         else:
-            wanted.add((parse_device(text, catalog=catalog).chip.id, count))
-    return wanted, here
+            named.add((parse_device(text, catalog=catalog).chip.id, count))
+    return named, here
 
 
 def _check_owned(item: Candidate | tuple[Offer, Note]) -> Candidate | tuple[Offer, Note]:

@@ -46,7 +46,13 @@ class CpuChoice:
 
 
 def choose(
-    price: Price, start: Strategy, chip: Chip, *, fixed: Collection[str] = (), steps: float | None = None, compiler: bool = True
+    price: Price,
+    start: Strategy,
+    chip: Chip,
+    *,
+    fixed: Collection[str] = (),
+    steps: float | None = None,
+    compiler: bool = True,
 ) -> CpuChoice:
     """The fastest of full and mixed precision, plain and channels-last layout, eager and compiled steps.
 
@@ -69,24 +75,24 @@ def choose(
         return CpuChoice(best, (notes.bound_by_overhead(),))
 
     def faster(than: Forecast, by: float, **changes: Unpack[StrategyChanges]) -> Forecast | None:
-        found = _try(price, than.strategy.but(**changes))
-        if isinstance(found, Exception) or found[0].memory.fits is False:
+        priced = _try(price, than.strategy.but(**changes))
+        if isinstance(priced, Exception) or priced[0].memory.fits is False:
             return None
-        won = found[0].step_time_s.value * by < than.step_time_s.value or than.memory.fits is False
-        return found[0] if won else None
+        won = priced[0].step_time_s.value * by < than.step_time_s.value or than.memory.fits is False
+        return priced[0] if won else None
 
     layout_open = images and "channels_last" not in fixed and not start.channels_last
     if "precision" not in fixed and "amp-bf16" in precisions_of(chip):
         # Convolutions of bf16 are made for channels that lie together: oneDNN reorders others on the way in and out.
-        found = faster(best, FASTER_PRECISION, precision="amp-bf16", channels_last=start.channels_last or layout_open)
-        if found is not None:
-            reasons.append(_because("amp-bf16", best, found, "this CPU multiplies bfloat16 numbers faster"))
-            best, layout_open = found, False
+        forecast = faster(best, FASTER_PRECISION, precision="amp-bf16", channels_last=start.channels_last or layout_open)
+        if forecast is not None:
+            reasons.append(_because("amp-bf16", best, forecast, "this CPU multiplies bfloat16 numbers faster"))
+            best, layout_open = forecast, False
     if layout_open:
-        found = faster(best, FASTER_LAYOUT, channels_last=True)
-        if found is not None:
-            reasons.append(_because("channels-last", best, found, "convolutions read the channels of a position together"))
-            best = found
+        forecast = faster(best, FASTER_LAYOUT, channels_last=True)
+        if forecast is not None:
+            reasons.append(_because("channels-last", best, forecast, "convolutions read the channels of a position together"))
+            best = forecast
     if "compile" in fixed or steps is None or start.compile:
         return CpuChoice(best, tuple(reasons), compile_s(price(best.strategy)[1]) if start.compile else 0.0)
     return _compiled(price, best, reasons, steps, compiler=compiler)
@@ -99,10 +105,10 @@ def _compiled(price: Price, eager: Forecast, reasons: list[Note], steps: float, 
         return CpuChoice(eager, (*reasons, notes.too_few_steps_to_compile(steps=steps)))
     if not compiler:
         return CpuChoice(eager, (*reasons, notes.no_compiler()))
-    found = _try(price, eager.strategy.but(compile=True))
-    if isinstance(found, Exception):
-        return CpuChoice(eager, (*reasons, notes.cannot_be_compiled(problem=str(found))))
-    compiled, takes_s, compiled_s = found[0], compile_s(found[1]), _step_s(found[0])
+    priced = _try(price, eager.strategy.but(compile=True))
+    if isinstance(priced, Exception):
+        return CpuChoice(eager, (*reasons, notes.cannot_be_compiled(problem=str(priced))))
+    compiled, takes_s, compiled_s = priced[0], compile_s(priced[1]), _step_s(priced[0])
     if compiled.memory.fits is False:
         return CpuChoice(eager, (*reasons, notes.compiled_does_not_fit()))
     if compiled_s * FASTER_COMPILED > _step_s(eager):

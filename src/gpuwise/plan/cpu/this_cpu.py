@@ -23,34 +23,34 @@ def choices_here(
     compiler: bool,
 ) -> dict[Key, CpuChoice]:
     """What is chosen for each candidate that is this machine's CPU; `best`: what recordings say of all."""
-    found = {}
+    choices = {}
     for key, item in by_key.items():
         by_recordings = best[key]
         if item.offer.provider != "here" or item.chip.kind != "cpu" or isinstance(by_recordings, NoStrategy):
             continue
         choice = choose_here(item, by_recordings, own, request, samples=samples, compiler=compiler)
         if choice is not None:
-            found[key] = choice
-    return found
+            choices[key] = choice
+    return choices
 
 
 def choose_here(
-    item: Candidate, found: Forecast, own: Price, request: Request, *, samples: int, compiler: bool
+    item: Candidate, recorded: Forecast, own: Price, request: Request, *, samples: int, compiler: bool
 ) -> CpuChoice | None:
-    """Precision, layout and compilation for this CPU, at the largest micro-batch up to that of `found` that fits.
+    """Precision, layout and compilation for this CPU, at the largest micro-batch up to that of `recorded` that fits.
 
     Arguments:
-        found: the best strategy by recordings, which have a GPU's kernels. own: prices of the job's steps here.
+        recorded: the best strategy by recordings, which have a GPU's kernels. own: prices of the job's steps here.
         samples: of the run.
 
     None where the job cannot be traced here, or fits at no micro-batch.
     """
     fixed = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
-    batch = found.strategy.global_batch
+    batch = recorded.strategy.global_batch
     for micro_batch in reversed(legal.micro_batches(batch, request.micro_batch, request.accumulation)):
-        if micro_batch > found.strategy.micro_batch:
+        if micro_batch > recorded.strategy.micro_batch:
             continue
-        start = found.strategy.but(
+        start = recorded.strategy.but(
             precision=request.precision or "fp32", micro_batch=micro_batch, accumulation=batch // micro_batch
         )
         try:

@@ -81,7 +81,9 @@ class _ChangeSearch:
         optimizer = requested.optimizer or traces.family(requested).header.strategy.optimizer
         self.header = traces.latest_trace(requested.but(micro_batch=1))[0].header
         self.longest = longest or self.header.sizes.get("seq_len")
-        self.known = {each.name: each for each in techniques(requested.but(optimizer=optimizer), problem.cluster.chip)}
+        self.techniques_by_name = {
+            each.name: each for each in techniques(requested.but(optimizer=optimizer), problem.cluster.chip)
+        }
         self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
 
     def first(self) -> FittingChange | None:
@@ -97,7 +99,7 @@ class _ChangeSearch:
 
     def _techniques(self, names: tuple[str, ...]) -> tuple[Technique, ...]:
         """Those that are not requested already."""
-        return tuple(self.known[name] for name in names if name in self.known)
+        return tuple(self.techniques_by_name[name] for name in names if name in self.techniques_by_name)
 
     def _fitting(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
         """The largest part of the batch that fits with these techniques."""

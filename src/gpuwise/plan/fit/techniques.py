@@ -48,20 +48,20 @@ class Technique:
         return strategy.but(**self.changes)
 
 
-def techniques(asked: Strategy, chip: Chip) -> list[Technique]:
+def techniques(requested: Strategy, chip: Chip) -> list[Technique]:
     """Those that differ from what is asked, and that exist on the chip.
 
     Arguments:
-        asked: at the micro-batch at which techniques are compared, its optimizer named where it is known.
+        requested: at the micro-batch at which techniques are compared, its optimizer named where it is known.
     """
-    found = [*_precisions(asked, chip)]
-    if asked.mode == "train":
-        found += [*_recomputes(asked), *_accumulations(asked), *_updates(asked, chip), *_optimizers(asked)]
-        found += [*_placements(asked, chip), *_adapters(asked), *_shards(asked), *_combinations(asked)]
-    if not asked.compile:
-        found.append(Technique("compile", "compile", {"compile": True}, "chains of small operations become one kernel"))
+    available = [*_precisions(requested, chip)]
+    if requested.mode == "train":
+        available += [*_recomputes(requested), *_accumulations(requested), *_updates(requested, chip), *_optimizers(requested)]
+        available += [*_placements(requested, chip), *_adapters(requested), *_shards(requested), *_combinations(requested)]
+    if not requested.compile:
+        available.append(Technique("compile", "compile", {"compile": True}, "chains of small operations become one kernel"))
     if family(chip) == "gpu" and chip.vendor == "NVIDIA":
-        found.append(
+        available.append(
             Technique(
                 "expandable segments",
                 "allocator",
@@ -69,36 +69,36 @@ def techniques(asked: Strategy, chip: Chip) -> list[Technique]:
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: what is reserved fits closer",
             )
         )
-    return found
+    return available
 
 
-def _precisions(asked: Strategy, chip: Chip) -> Iterator[Technique]:
+def _precisions(requested: Strategy, chip: Chip) -> Iterator[Technique]:
     names = legal.precisions_for(chip)
     if chip.kind != "cpu":
         names += [name for name in CHANGES if name in precisions_of(chip)]
     for name in names:
-        if name != asked.precision:
+        if name != requested.precision:
             changed = name in CHANGES
             yield Technique(f"precision {name}", "precision", {"precision": name}, CHANGES.get(name, ""), changed)
 
 
-def _recomputes(asked: Strategy) -> Iterator[Technique]:
-    if asked.recompute == "none":
+def _recomputes(requested: Strategy) -> Iterator[Technique]:
+    if requested.recompute == "none":
         kept = "activations are computed again in backward, except attention and every second matrix product"
         yield Technique("selective recompute", "recompute", {"recompute": "selective"}, kept)
-    if asked.recompute != "full":
+    if requested.recompute != "full":
         yield Technique("full recompute", "recompute", {"recompute": "full"}, "activations are computed again in backward")
 
 
-def _accumulations(asked: Strategy) -> Iterator[Technique]:
+def _accumulations(requested: Strategy) -> Iterator[Technique]:
     """The same samples an optimizer step, in a few more micro-batches and in many."""
-    if asked.optimizer_in_backward:
+    if requested.optimizer_in_backward:
         return
-    samples = asked.micro_batch
+    samples = requested.micro_batch
     parts = [n for n in range(2, samples + 1) if samples % n == 0]
     many = [n for n in parts if n <= _MANY]
     for count in dict.fromkeys([*parts[:1], *many[-1:]]):
-        changes: StrategyChanges = {"micro_batch": samples // count, "accumulation": asked.accumulation * count}
+        changes: StrategyChanges = {"micro_batch": samples // count, "accumulation": requested.accumulation * count}
         yield Technique(
             f"accumulation of {count:,} x {samples // count:,}",
             "accumulation",
@@ -107,23 +107,23 @@ def _accumulations(asked: Strategy) -> Iterator[Technique]:
         )
 
 
-def _updates(asked: Strategy, chip: Chip) -> Iterator[Technique]:
-    optimizer = asked.optimizer or "adamw"
+def _updates(requested: Strategy, chip: Chip) -> Iterator[Technique]:
+    optimizer = requested.optimizer or "adamw"
     able = (
         kernels_for(
             optimizer,
-            on_cpu=chip.kind == "cpu" or asked.offload != "none",
-            in_16_bits=asked.precision == "bf16",
-            scaled=asked.precision == "amp-fp16",
+            on_cpu=chip.kind == "cpu" or requested.offload != "none",
+            in_16_bits=requested.precision == "bf16",
+            scaled=requested.precision == "amp-fp16",
         )
         if optimizer in OPTIMIZERS
         else ()
     )
     for name in able:
-        if name != (asked.optimizer_kernels or able[0]):
+        if name != (requested.optimizer_kernels or able[0]):
             yield Technique(f"{name} optimizer kernels", "update", {"optimizer_kernels": name}, _KERNELS[name])
-    alone = not asked.optimizer_in_backward and asked.accumulation == 1
-    if alone and asked.precision != "amp-fp16" and asked.offload == "none":
+    alone = not requested.optimizer_in_backward and requested.accumulation == 1
+    if alone and requested.precision != "amp-fp16" and requested.offload == "none":
         yield Technique(
             "optimizer in backward",
             "update",
@@ -132,18 +132,18 @@ def _updates(asked: Strategy, chip: Chip) -> Iterator[Technique]:
         )
 
 
-def _optimizers(asked: Strategy) -> Iterator[Technique]:
+def _optimizers(requested: Strategy) -> Iterator[Technique]:
     for name, (words, note) in _OPTIMIZERS.items():
-        if name != asked.optimizer:
+        if name != requested.optimizer:
             yield Technique(words, "optimizer", {"optimizer": name, "optimizer_kernels": None}, note, True)
 
 
-def _placements(asked: Strategy, chip: Chip) -> Iterator[Technique]:
-    if chip.kind == "cpu" or asked.optimizer_in_backward:
+def _placements(requested: Strategy, chip: Chip) -> Iterator[Technique]:
+    if chip.kind == "cpu" or requested.optimizer_in_backward:
         return
-    if asked.offload == "none":
+    if requested.offload == "none":
         yield Technique("offload of the optimizer", "offload", {"offload": "optimizer"}, "state and update in host memory")
-    if asked.offload != "parameters":
+    if requested.offload != "parameters":
         yield Technique(
             "offload of parameters",
             "offload",
@@ -152,16 +152,16 @@ def _placements(asked: Strategy, chip: Chip) -> Iterator[Technique]:
         )
 
 
-def _adapters(asked: Strategy) -> Iterator[Technique]:
-    if asked.adapter == "none":
+def _adapters(requested: Strategy) -> Iterator[Technique]:
+    if requested.adapter == "none":
         yield Technique("LoRA", "adapter", {"adapter": "lora"}, "trains low-rank additions to frozen weights", True)
-    if asked.adapter != "qlora":
+    if requested.adapter != "qlora":
         yield Technique("QLoRA", "adapter", {"adapter": "qlora"}, "LoRA on weights held in 4 bits", True)
 
 
-def _shards(asked: Strategy) -> Iterator[Technique]:
+def _shards(requested: Strategy) -> Iterator[Technique]:
     for devices in SHARDS:
-        if devices > asked.mesh.devices:
+        if devices > requested.mesh.devices:
             yield Technique(
                 f"sharded over {devices} devices",
                 "sharding",
@@ -170,14 +170,14 @@ def _shards(asked: Strategy) -> Iterator[Technique]:
             )
 
 
-def _combinations(asked: Strategy) -> Iterator[Technique]:
-    if asked.recompute == "full":
+def _combinations(requested: Strategy) -> Iterator[Technique]:
+    if requested.recompute == "full":
         return
     full: StrategyChanges = {"recompute": "full"}
-    if (asked.optimizer or "adamw").startswith("adam") and asked.optimizer != "adamw-8bit":
+    if (requested.optimizer or "adamw").startswith("adam") and requested.optimizer != "adamw-8bit":
         small: StrategyChanges = {"optimizer": "adamw-8bit", "optimizer_kernels": None}
         yield Technique("full recompute and 8-bit Adam", "combination", {**full, **small}, "both techniques together", True)
-    if max(SHARDS) > asked.mesh.devices:
+    if max(SHARDS) > requested.mesh.devices:
         yield Technique(
             f"sharded over {max(SHARDS)} devices and full recompute",
             "sharding",

@@ -37,10 +37,10 @@ def largest_of(
         end = bisect_right(ladder, cluster.capacity_bytes, key=pricer.peak_bytes)
     tight = None
     for strategy in reversed(ladder[:end]):
-        taken = memory(strategy, cluster)
-        if has_headroom(taken):
+        needed = memory(strategy, cluster)
+        if has_headroom(needed):
             return strategy
-        if taken.fits:
+        if needed.fits:
             tight = strategy
     return tight
 

@@ -118,14 +118,14 @@ class StepTraces:
         )
 
 
-def _once(known: dict[Strategy, Recording | GpuwiseError], key: Strategy, make: Callable[[Strategy], Recording]) -> Recording:
+def _once(results: dict[Strategy, Recording | GpuwiseError], key: Strategy, make: Callable[[Strategy], Recording]) -> Recording:
     """What `make` gives for a key, made once. Where it refused, the same error again."""
-    if key not in known:
+    if key not in results:
         try:
-            known[key] = make(key)
+            results[key] = make(key)
         except (UnsupportedError, MissingDependencyError) as error:
-            known[key] = error
-    result = known[key]
+            results[key] = error
+    result = results[key]
     if isinstance(result, GpuwiseError):
         raise result
     return result

@@ -42,17 +42,17 @@ class TrainedOn:
 
 def usual_global_batch(on: TrainedOn) -> tuple[int, str]:
     """A global batch in samples, a power of two, and why it is that."""
-    wanted, least = SCRATCH_SAMPLES, LEAST_SAMPLES
+    usual, least = SCRATCH_SAMPLES, LEAST_SAMPLES
     why = f"the usual {SCRATCH_SAMPLES}, or what leaves {FEWEST_STEPS} steps of a pass over the data"
     if on.fine_tunes:
-        wanted = least = FINE_TUNING_SAMPLES
+        usual = least = FINE_TUNING_SAMPLES
         few = "weights are frozen" if on.trainable < on.parameters else "fewer tokens than the model has parameters"
         why = f"as in fine-tuning: {few}"
     elif on.tokens:
-        wanted, least = SCRATCH_TOKENS // on.units_per_sample, FINE_TUNING_SAMPLES
+        usual, least = SCRATCH_TOKENS // on.units_per_sample, FINE_TUNING_SAMPLES
         why = f"half a million tokens, as GPT-3's smaller models, or what leaves {FEWEST_STEPS} steps"
     data = min(on.total_samples, on.data_samples or on.total_samples)
-    batch = power_of_two_below(max(1, min(wanted, data // FEWEST_STEPS)))
+    batch = power_of_two_below(max(1, min(usual, data // FEWEST_STEPS)))
     return max(batch, min(least, power_of_two_below(max(1, data)))), why
 
 
