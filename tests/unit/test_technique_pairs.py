@@ -161,3 +161,12 @@ def test_every_row_of_the_table_says_a_way_out() -> None:
 def test_a_plain_strategy_is_refused_by_no_row() -> None:
     for mode in ("train", "infer"):
         assert strategy_of({"mode": mode}) == Strategy(mode=mode)
+
+
+def test_compare_shows_the_reason_of_the_device_that_excludes_a_technique() -> None:
+    cpu, gpu = gpuwise.compare("gpt2", on="xeon-8380,t4", offload="optimizer").rows
+    assert cpu.forecast is None
+    assert "a CPU is the host" in cpu.reason
+    assert gpu.forecast is not None
+    with pytest.raises(InputError, match="a CPU is the host"):
+        gpuwise.compare("gpt2", on="xeon-8380", offload="optimizer")

@@ -105,7 +105,7 @@ def compare(
                 fallback=fallback,
                 assumptions=assumptions,
             )
-        except (UnsupportedError, MissingDependencyError) as error:
+        except (UnsupportedError, MissingDependencyError, InputError) as error:
             results[i] = error
     return _side_by_side(devices, [results[i] for i in range(len(devices))], assumptions)
 
