@@ -1,7 +1,6 @@
 """The networks whose steps `measure` observes: small relatives of what people train.
 
-Their sizes are random with a fixed seed, so that every class of kernels runs at many sizes among its usual neighbours. None of
-them is a job of the suite that forecasts are validated on.
+Their sizes are random with a fixed seed: every class of kernels runs at many sizes. None of them is a job of the suite.
 """
 
 from __future__ import annotations
@@ -245,7 +244,7 @@ QUICK = 17
 
 
 def scaled(samples: int, device: torch.device) -> int:
-    """Samples a step of a network on this device: as many more as keep a larger one as busy as a few cores."""
+    """Samples a step on this device, which keep a larger one as busy as a few cores."""
     if device.type != "cuda":
         return samples * max(1, torch.get_num_threads() // 4)
     return samples * max(4, torch.cuda.get_device_properties(device).multi_processor_count // 4)
