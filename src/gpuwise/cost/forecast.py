@@ -24,15 +24,19 @@ class Interval:
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """Bytes on one device. by_category sums exactly to peak_allocated_bytes.
+    """Bytes on one device.
 
-    peak_allocated_bytes, peak_reserved_bytes: what torch.cuda.max_memory_allocated and max_memory_reserved show;
-    device_bytes: with the device context, as nvidia-smi shows; capacity_bytes: what the device offers, None where unknown
-    (a CPU without a machine). by_category: at the allocated peak, by trace.CATEGORIES and "workspace" (cuBLAS).
-    fits: whether every request is served, if need be after cached blocks were given back to the driver, which then happens
-    cache_releases times; None where capacity is unknown. peak_reserved_expandable_bytes: reserved under
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. counted_only: live bytes were counted and reserved was estimated; the
-    allocator did not run.
+    Attributes:
+        peak_allocated_bytes: what torch.cuda.max_memory_allocated shows.
+        peak_reserved_bytes: what torch.cuda.max_memory_reserved shows.
+        device_bytes: with the device context, as nvidia-smi shows.
+        capacity_bytes: what the device offers; None where unknown (a CPU without a machine).
+        by_category: at the allocated peak, by trace.CATEGORIES and "workspace" (cuBLAS); sums exactly to peak_allocated_bytes.
+        fits: whether every request is served; None where the capacity is unknown.
+        peak_reserved_expandable_bytes: reserved under PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True;
+            None where the allocator did not run with it.
+        cache_releases: how often cached blocks are given back to the driver to serve a request.
+        counted_only: live bytes were counted and reserved was estimated; the allocator did not run.
     """
 
     peak_allocated_bytes: int

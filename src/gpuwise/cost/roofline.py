@@ -34,11 +34,15 @@ _SIDE, _MOVED_BYTES = 16384, 4 * 2**30  # of the kernels that show what the cali
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A roof, of arithmetic (operations a second in `name`: bf16, tf32, ...) or of memory (bytes a second).
+    """A roof, of arithmetic (operations a second) or of memory (bytes a second).
 
-    datasheet: the catalog's figure, that of the matrix units where those compute it; calibrated: what large kernels reach of
-    it, and provenance of that. highest: what no kernel is priced beyond, None where that is not known; beyond: why a kernel
-    can be faster than the datasheet, "" where it cannot.
+    Attributes:
+        name: of the numerics (bf16, tf32, ...), or "memory".
+        datasheet: the catalog's figure, that of the matrix units where those compute it.
+        calibrated: what large kernels reach of it.
+        provenance: of that.
+        highest: what no kernel is priced beyond; None where that is not known.
+        beyond: why a kernel can be faster than the datasheet; "" where it cannot.
     """
 
     name: str
@@ -53,9 +57,13 @@ class Ceiling:
 class Point:
     """Kernels of one class, or of one group of modules, over a step of one device.
 
-    share: of the device's time; calls: how often they run. intensity: operations a byte, None for kernels that only move
-    bytes. flops_per_s, bytes_per_s: achieved. ceiling: name of the roof of arithmetic above it, "" where there is none or
-    more than one. provenance: where its figures come from, the largest part.
+    Attributes:
+        name: of the class or group.
+        share: of the device's time.
+        calls: how often they run.
+        seconds, flops, bytes: of all of them.
+        ceiling: name of the roof of arithmetic above it; "" where there is none or more than one.
+        provenance: where most of its figures come from.
     """
 
     name: str
@@ -87,8 +95,13 @@ class Point:
 class Roofline(Printed):
     """Points of a step, those that take most time first, under the ceilings of a chip.
 
-    compute: roofs of arithmetic in the numerics that the step computes in, highest first; memory: the roof of bandwidth.
-    by: what a point is, one of BY. forecast: of the step, where it was asked for.
+    Attributes:
+        job, device, strategy: what it is of.
+        points: the kernels.
+        compute: roofs of arithmetic in the numerics that the step computes in, highest first.
+        memory: the roof of bandwidth.
+        by: what a point is, one of BY.
+        forecast: of the step; None where it was not requested.
     """
 
     job: str

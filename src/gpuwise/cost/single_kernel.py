@@ -27,10 +27,18 @@ from gpuwise.trace.tables import COLUMNS, KINDS, Operations
 
 @dataclass(frozen=True, repr=False)
 class KernelForecast(Printed):
-    """One run of a kernel. time_s: with its 90 % interval. bound: shares by what limits it (compute, memory, launch), summing
-    to 1. flops and bytes: what it does at the least. provenance: where its figures come from. peak_flops_per_s: of the units
-    that compute it, by the datasheet; highest_flops_per_s: what no such kernel is priced beyond; None where only bytes matter.
-    beyond: why it is faster than the datasheet, "" where it is not."""
+    """One run of a kernel.
+
+    Attributes:
+        kernel, device, dtype: what it is of.
+        time_s: with its 90 % interval.
+        bound: shares by what limits it (compute, memory, launch), summing to 1.
+        flops, bytes: what it does at the least.
+        provenance: where its figures come from.
+        peak_flops_per_s: of the units that compute it, by the datasheet; None where only bytes matter.
+        highest_flops_per_s: what no such kernel is priced beyond; None where only bytes matter.
+        beyond: why it is faster than the datasheet; "" where it is not.
+    """
 
     kernel: str
     device: str

@@ -29,9 +29,12 @@ _NO_MEMORY = rejections.out_of_memory()
 
 
 class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
-    """Something could train the job, but nothing inside budget and deadline: the two nearest are attached.
+    """Something could train the job, but nothing inside budget and deadline.
 
-    cheapest, fastest: of all plans outside. at_hand: the user's own machines.
+    Attributes:
+        cheapest, fastest: of all plans outside.
+        rejected: by reason.
+        at_hand: the user's own machines.
     """
 
     def __init__(

@@ -20,12 +20,28 @@ from gpuwise.units import format_duration, format_usd
 class Plan(Printed):
     """One way to train the job: what to rent or use, how to run it, and what that is expected to take.
 
-    count: devices (a fraction for a slice of one). hours: calendar; machine_hours: billed or drawn. usd: expected,
-    with its 90 % interval. finish_probability: before the deadline (1 without one). checkpoint_interval_s: None where
-    no interruption is expected. price_as_of: the date of the price. steps: optimizer steps; samples: in all.
-    hours_interval: 90 %, of the calendar hours. train_obstacle: why `gpuwise train` cannot run it; empty where it can.
-    price_of_median: the price over the median of its chip on demand; None where nothing is rented or no median is known.
-    host: of the machine that runs it; what is None is left to the runtime.
+    Attributes:
+        rank: in the table, from 1.
+        job, job_fingerprint, job_argument: which job it is for; the argument is what the user typed.
+        strategy: how a step runs.
+        offer, device, count: what is rented or used; count is a fraction for a slice of one device.
+        forecast: of one step.
+        hours: calendar time.
+        machine_hours: billed or drawn.
+        usd: expected, with its 90 % interval.
+        finish_probability: before the deadline; 1 without one.
+        steps: optimizer steps.
+        samples: in all.
+        price_as_of: the date of the price.
+        gpuwise_version: that made it.
+        sizes: of the samples.
+        checkpoint_interval_s: None where no interruption is expected.
+        reason_notes: why it stands where it stands.
+        assumption_notes: guesses, with the flags that change them.
+        hours_interval: 90 %, of the calendar hours.
+        train_obstacle: why `gpuwise train` cannot run it; "" where it can.
+        price_of_median: the price over the median of its chip on demand; None where nothing is rented or no median is known.
+        host: settings of the machine that runs it; what is None is left to the runtime.
     """
 
     rank: int
@@ -135,13 +151,16 @@ class Rejection:
 class OwnedMachine:
     """A machine that the user has: one named with --own, or this one.
 
-    count: devices.
-    rank: of its plan in the table; None where it is not there, with the reason.
-    hours, usd: what the job takes on it; None where it cannot train the job.
-    purchase_usd: what buying it costs about; None for this machine, or where no price is known.
-    break_even_months: of such work without a pause, after which it has cost less than the rental, resale not counted;
-        None where that is never, or not known.
-    rental: what one would rent instead, in words; empty where nothing is compared.
+    Attributes:
+        offer, device: what it is.
+        count: devices.
+        rank: of its plan in the table; None where it is not there.
+        reason_note: why it is not; None where it is.
+        hours, usd: what the job takes on it; None where it cannot train the job.
+        purchase_usd: what buying it costs about; None for this machine, or where no price is known.
+        break_even_months: of such work without a pause, after which it has cost less than the rental, resale not counted;
+            None where that is never, or not known.
+        rental: what one would rent instead, in words; "" where nothing is compared.
     """
 
     offer: Offer
@@ -184,9 +203,18 @@ class OwnedMachine:
 
 @dataclass(frozen=True, repr=False)
 class PlanResult(Printed):
-    """Plans best first. rejected: by reason; considered: offers looked at; priced: strategies forecast in time.
-    at_hand: the user's own machines, in the ranking or not. best_at_usual_price: where the price of the first plan is an
-    outlier, the best whose price is not; None where there is none inside budget and deadline."""
+    """Plans, best first.
+
+    Attributes:
+        plans: of the table.
+        rejected: offers that are out, by reason.
+        assumption_notes: of all plans.
+        considered: offers looked at.
+        priced: forecasts made.
+        at_hand: the user's own machines, in the ranking or not.
+        best_at_usual_price: where the price of the first plan is an outlier, the best plan whose price is not; None where
+            there is none inside budget and deadline.
+    """
 
     plans: tuple[Plan, ...]
     rejected: Mapping[str, Rejection]

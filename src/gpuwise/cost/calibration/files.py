@@ -27,9 +27,14 @@ PROVENANCE = {
 
 @dataclass(frozen=True)
 class CalibrationFile:
-    """One file. of: the chip id, architecture, generation or family it is about. entries: by key (`gemm.bf16`, `norm`).
+    """One file of figures.
 
-    scale: factors on the time of classes of kernels, by key, on top of the entry that the level above gives.
+    Attributes:
+        name: of the file, for errors.
+        level: how wide it is, a key of PROVENANCE.
+        of: the chip id, architecture, generation or family it is about.
+        entries: by key (`gemm.bf16`, `norm`).
+        scale: factors on the time of classes of kernels, by key, on top of the entry that the level above gives.
     """
 
     name: str

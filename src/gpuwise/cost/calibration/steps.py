@@ -19,9 +19,13 @@ MODES = ("train", "infer")
 
 @dataclass(frozen=True)
 class StepSpread:
-    """low, high: 90 % of measured / forecast lie between them, of steps whose kernels rest on `level` (a key of PROVENANCE).
+    """The 90 % spread of measured over forecast step times.
 
-    rows: how many measured steps, kept out of every fit, say so; 0 where it is assumed.
+    Attributes:
+        family, mode, compiled: which steps it is of.
+        level: what most of their kernels rest on, a key of PROVENANCE.
+        low, high: 90 % of measured / forecast lie between them.
+        rows: measured steps, kept out of every fit, that it comes from; 0 where it is assumed.
     """
 
     family: str

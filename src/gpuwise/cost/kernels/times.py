@@ -28,9 +28,14 @@ GENERIC = AppliedEntry(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Ter
 class ClassTimes:
     """Seconds of one run of each operation of one class, shape (operations,).
 
-    device_s: all of it; compute_s and memory_s: the two roofs; floor_s: the part no size avoids; least_s: what the hardware
-    needs at the least (see limits). name: of the class, with its numerics. units: that compute it, None where only bytes
-    matter. figures: the figures behind it.
+    Attributes:
+        name: of the class, with its numerics.
+        device_s: all of it.
+        compute_s, memory_s: the two roofs.
+        floor_s: the part that no size avoids.
+        least_s: what the hardware needs at the least (see limits).
+        units: that compute it; None where only bytes matter.
+        figures: the calibration entry behind it.
     """
 
     name: str
@@ -47,10 +52,14 @@ class ClassTimes:
 class KernelTimes:
     """Seconds of one run of each distinct operation, shape (operations,).
 
-    device_s, compute_s, memory_s, floor_s: see ClassTimes; ideal_s: a contraction's model operations (as MFU counts them)
-    at the datasheet peak, 0 for other kinds. kernel_class: of each, an index into names. figures: the figures behind each
-    class; their level is "generic" where no file has any.
-    notes: assumptions made about the chip's units; peaks: the catalog's rates that priced contractions.
+    Attributes:
+        device_s, compute_s, memory_s, floor_s: see ClassTimes.
+        ideal_s: a contraction's model operations (as MFU counts them) at the datasheet peak; 0 for other kinds.
+        names: of the classes.
+        kernel_class: of each operation, an index into names.
+        figures: the calibration entry behind each class; its level is "generic" where no file has any.
+        notes: assumptions made about the chip's units.
+        peaks: the catalog's rates that priced contractions.
     """
 
     device_s: np.ndarray

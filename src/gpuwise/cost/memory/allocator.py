@@ -26,11 +26,16 @@ class OutOfMemory:
 class Replay:
     """What the allocator held while the events ran; up to the failure where there was one.
 
-    peak_allocated_bytes and peak_reserved_bytes: as torch.cuda.max_memory_allocated and max_memory_reserved show; peak_event:
-    index of the first event that reached the allocated peak, and reserved_at_peak_bytes what was reserved then.
-    cache_releases: how often cached blocks were given back to the driver to serve a request (num_alloc_retries).
-    segments: held at the end (with expandable segments: pools that hold memory). block_bytes: of each allocation, what its
-    block takes: the request rounded up, and the rest of a block that was not split; 0 where it was never made.
+    Attributes:
+        peak_allocated_bytes: as torch.cuda.max_memory_allocated shows.
+        peak_reserved_bytes: as torch.cuda.max_memory_reserved shows.
+        peak_event: index of the first event that reached the allocated peak.
+        reserved_at_peak_bytes: what was reserved then.
+        out_of_memory: index of the allocation that could not be served; None where all were.
+        cache_releases: how often cached blocks were given back to the driver to serve a request (num_alloc_retries).
+        segments: held at the end (with expandable segments: pools that hold memory).
+        block_bytes: what the block of each allocation takes: the request rounded up, and the rest of a block that was not
+            split; 0 where it was never made.
     """
 
     peak_allocated_bytes: int

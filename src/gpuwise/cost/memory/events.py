@@ -24,9 +24,12 @@ _NEVER = 2**62
 class Events:
     """Allocations, and the order in which they are made and freed.
 
-    size_bytes, category (index into CATEGORY_NAMES) and position (of the trace, BEFORE for what is there before a step):
-    shape (allocations,). order: one number an event: `k` makes allocation k, `~k` frees it. moment: when each event is, the
-    position of the trace plus `duration` in the second step (with at most two micro-batches), shape (events,).
+    Attributes:
+        size_bytes, category, position: shape (allocations,); category is an index into CATEGORY_NAMES, position is of the
+            trace, BEFORE for what is there before a step.
+        order: one number an event: `k` makes allocation k, `~k` frees it.
+        moment: when each event is, shape (events,): the position of the trace, plus `duration` in the second step.
+        duration: of a step, in positions (with at most two micro-batches).
     """
 
     size_bytes: np.ndarray

@@ -24,9 +24,15 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors alive at the peak that belong together: of one module (the layers of a stack as one), category, operation.
+    """Tensors alive at the peak that belong together.
 
-    operation: what made them, "" for what lives before the step. size_bytes: of the largest; total_bytes: of all.
+    Attributes:
+        module: that they are of; the layers of a stack count as one.
+        category: one of trace.CATEGORIES.
+        operation: what made them; "" for what lives before the step.
+        count: how many.
+        size_bytes: of the largest.
+        total_bytes: of all.
     """
 
     module: str
@@ -48,9 +54,16 @@ class Tensors:
 class MemoryPeak:
     """The position where most bytes are alive.
 
-    where: forward | backward | recompute | optimizer, or loss, where tensors of the loss make it. module: that runs
-    there, "" for the model itself; operation: what runs. by_category: bytes of tensors, which sum to peak_bytes.
-    tensors: the ten groups that hold most; largest: the ten largest tensors. sentence, advice: for a person.
+    Attributes:
+        where: forward | backward | recompute | optimizer; loss where tensors of the loss make it.
+        module: that runs there; "" for the model itself.
+        operation: what runs there.
+        peak_bytes: of tensors.
+        by_category: the same by category.
+        tensors: the ten groups that hold most.
+        largest: the ten largest tensors.
+        position: in the sequence of operations.
+        sentence, advice: for a person.
     """
 
     position: int

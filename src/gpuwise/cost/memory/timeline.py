@@ -29,10 +29,16 @@ from gpuwise.trace.trace import Trace
 class Timeline(Printed):
     """Bytes alive over one optimizer step of one device, up to two micro-batches of it.
 
-    categories: in the order they are stacked, size_bytes: shape (categories, positions), a position being an operation
-    that runs. phase: index into PHASES, shape (positions,). start_s: when each position begins, shape (positions + 1,);
-    the last is the end. peak_index: the position of the peak, where the column of size_bytes is memory.by_category.
-    forecast: of the step, where it was asked for.
+    Attributes:
+        job, device, strategy: what it is of.
+        categories: in the order they are stacked.
+        size_bytes: shape (categories, positions); a position is an operation that runs.
+        phase: index into PHASES, shape (positions,).
+        start_s: when each position begins, shape (positions + 1,); the last is the end.
+        peak_index: the position of the peak, where the column of size_bytes is memory.by_category.
+        peak: what makes it.
+        memory: the forecast of memory.
+        forecast: of the whole step; None (default) where it was not requested.
     """
 
     job: str

@@ -28,9 +28,15 @@ class Traffic(Protocol):
 
 @dataclass(frozen=True)
 class CommunicationTime:
-    """total_s: as if nothing ran beside it; exposed_s: what lengthens the step; bandwidth_bytes_per_s: bus bandwidth,
-    of one device and one direction, that priced it; note: where that figure comes from; unverified: its name where the
-    catalog has no verified source for it."""
+    """What communication takes in one step.
+
+    Attributes:
+        total_s: as if nothing ran beside it.
+        exposed_s: by how much it lengthens the step.
+        bandwidth_bytes_per_s: bus bandwidth of one device, one way, that priced it; None where nothing is communicated.
+        note: where that figure comes from; None (default) where nothing is communicated.
+        unverified: the name of the figure where the catalog has no verified source for it; "" (default) else.
+    """
 
     total_s: float
     exposed_s: float

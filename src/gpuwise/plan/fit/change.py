@@ -40,9 +40,16 @@ class FitProblem:
 class FittingChange:
     """A strategy that fits.
 
-    techniques: what was changed, in words. notes: what that does. changes_training: what is trained, or how it converges,
-    differs. sizes: of the samples, where they had to shrink or the user gave them. host_bytes: memory that offloading takes
-    of the host. flags: of the techniques and the sizes. command: shows the forecast; run_command: runs it on such a device.
+    Attributes:
+        techniques: what was changed, in words.
+        notes: what that does.
+        changes_training: what is trained, or how it converges, differs.
+        sizes: of the samples, where they had to shrink or the user gave them.
+        forecast: of the step.
+        host_bytes: memory that offloading takes of the host.
+        flags: of the techniques and the sizes.
+        command: shows the forecast.
+        run_command: runs it on such a device; "" where `gpuwise train` cannot.
     """
 
     techniques: tuple[str, ...]

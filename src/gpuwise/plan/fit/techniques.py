@@ -31,10 +31,15 @@ _KERNELS = {
 
 @dataclass(frozen=True)
 class Technique:
-    """One change. changes: fields of Strategy by name. changes_training: what is trained, or how it converges, differs.
+    """One change of a strategy.
 
-    kind: precision | recompute | accumulation | update | optimizer | offload | adapter | compile | sharding | allocator |
-    combination. Techniques of one kind exclude each other.
+    Attributes:
+        name: in words.
+        kind: precision | recompute | accumulation | update | optimizer | offload | adapter | compile | sharding | allocator |
+            combination. Techniques of one kind exclude each other.
+        changes: fields of Strategy by name.
+        note: what it does; "" by default.
+        changes_training: what is trained, or how it converges, differs; False by default.
     """
 
     name: str

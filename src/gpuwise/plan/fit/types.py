@@ -19,12 +19,18 @@ LEAST_FREED, LEAST_TIME = 0.005, 0.005
 class FitRow:
     """One memory technique on the device.
 
-    kind: see gpuwise.plan.fit.techniques. strategy: at the batch all rows share; devices: how many it takes.
-    largest_micro_batch: None where not even one sample fits. memory: at the shared batch; of the first row as the
-    allocator holds it, of others counted (memory.counted_only): theirs, and largest_micro_batch, are near, not exact.
-    freed_bytes: of tensors and what stands outside the allocator, against the first row, on each device; exact.
-    step_time_ratio: time of a sample and device against the first row (above 1: slower). changes_training: what is
-    trained, or how it converges, differs. unavailable: why there are no numbers.
+    Attributes:
+        technique: in words.
+        devices: how many it takes.
+        strategy: at the batch that all rows share.
+        largest_micro_batch: None where not even one sample fits. Exact in the first row, near in others.
+        memory: at the shared batch; as the allocator holds it in the first row, counted in others (memory.counted_only).
+        freed_bytes: of tensors and what stands outside the allocator, against the first row, on each device; exact.
+        step_time_ratio: time of a sample and device against the first row; above 1 is slower.
+        note: what it does, or why it frees nothing.
+        unavailable: why there are no numbers; None where there are.
+        kind: see gpuwise.plan.fit.techniques.
+        changes_training: what is trained, or how it converges, differs.
     """
 
     technique: str
@@ -96,12 +102,21 @@ class Combination:
 
 @dataclass(frozen=True, repr=False)
 class FitResult(Printed):
-    """rows[0] is what was asked, the others follow in order of best trade. micro_batch: the one all are compared at.
+    """What fits a device, and what each technique changes.
 
-    peak: of what was asked, at that micro-batch. forecast: at the largest micro-batch, None where it does not fit.
-    Where it does not: nearest_chips, the smallest that hold what was asked; nearest_techniques, those that alone make it
-    fit on the device; nearest_combination of techniques; nearest_devices, the fewest that hold it sharded; answer: the
-    smallest change that fits.
+    Attributes:
+        job, device, count: what it is of.
+        capacity_bytes: of one device; None where unknown.
+        micro_batch: that all rows are compared at.
+        rows: the first is what was requested, the others follow in order of best trade.
+        forecast: at the largest micro-batch; None where not one sample fits.
+        peak: of what was requested, at micro_batch.
+        nearest_chips: where it does not fit, the smallest that hold what was requested.
+        nearest_techniques: those that alone make it fit.
+        nearest_combination: of techniques that makes it fit; None where there is none.
+        nearest_devices: the fewest that hold it sharded; None where none do.
+        answer: the smallest change that fits.
+        assumption_notes: guesses, with the flags that change them.
     """
 
     job: str

@@ -20,10 +20,15 @@ LEAST_SAMPLES = 32  # of short samples: what keeps a device busy
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """What the choice of a batch looks at.
+    """What the choice of a batch depends on.
 
-    tokens: samples are sequences of units_per_sample tokens. parameters: of the model, trainable of them.
-    total_samples: of the run. data_samples: of the data set, None where unknown.
+    Attributes:
+        tokens: whether samples are sequences of tokens.
+        units_per_sample: tokens a sample, else 1.
+        parameters: of the model.
+        trainable: those of them that are trained.
+        total_samples: of the run.
+        data_samples: of the data set; None (default) where unknown.
     """
 
     tokens: bool
