@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 LONGEST_WORD = 200  # characters of a message without a blank; what is longer is cut in its middle
-LONGEST_NAME = 100  # that is compared with known names
+LONGEST_NAME = 100  # characters of a name that are compared with valid names
 
 
 class GpuwiseError(Exception):
@@ -58,7 +58,12 @@ class InputError(GpuwiseError):
 
 
 class RunEndedError(InputError):
-    """A run that is to be continued and has taken all of its steps. folder, step: where it is, and how many."""
+    """A run that is to be continued and has taken all of its steps.
+
+    Attributes:
+        folder: of the run.
+        step: the number of its steps.
+    """
 
     def __init__(self, what: str, ways_out: Sequence[str] = (), *, folder: str = "", step: int = 0):
         super().__init__(what, ways_out)
@@ -166,23 +171,23 @@ OTHER_NAMES = {
 }
 
 
-def nearest(name: str, known: Sequence[str], *, most: int = 3) -> list[str]:
+def nearest(name: str, names: Sequence[str], *, most: int = 3) -> list[str]:
     """Names that a misspelled one may mean, the likeliest first."""
     other = OTHER_NAMES.get(name.lower(), "")
-    if other in known:
+    if other in names:
         return [other]
-    return get_close_matches(name.lower()[:LONGEST_NAME], known, n=most, cutoff=0.6)
+    return get_close_matches(name.lower()[:LONGEST_NAME], names, n=most, cutoff=0.6)
 
 
-def unknown_name(kind: str, name: str, known: Sequence[str], *, listing: str) -> UnknownNameError:
+def unknown_name(kind: str, name: str, names: Sequence[str], *, listing: str) -> UnknownNameError:
     """An UnknownNameError that offers the nearest names.
 
     Arguments:
         kind: what the name should have been, e.g. "chip".
-        known: all valid names.
+        names: all valid ones.
         listing: the command that lists them, e.g. "gpuwise chips".
     """
-    spelled = {one.lower(): one for one in known}
+    spelled = {one.lower(): one for one in names}
     near = [spelled[one] for one in get_close_matches(name.lower()[:LONGEST_NAME], list(spelled), n=3, cutoff=0.4)]
     near += [one for lower, one in spelled.items() if name.lower() in lower and one not in near][: 5 - len(near)]
     ways = [f"nearest: {', '.join(near)}"] if near else []

@@ -1,21 +1,21 @@
-"""Results that print: `str` is the report the command line shows, `repr` is one line. gpuwise.report has the words."""
+"""Results that print: `str` is the report that the command line shows, `repr` is one line. gpuwise.report makes both."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-WORDS = "gpuwise.report.printed"  # loaded when something is printed, so that no room below reports imports them
+REPORT = "gpuwise.report.printed"  # loaded when something is printed, so that no room above reports imports it
 
 
 class Printed:
-    """What a result inherits."""
+    """A result inherits this."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        text: str = import_module(WORDS).as_text(self)
+        text: str = import_module(REPORT).as_text(self)
         return text
 
     def __repr__(self) -> str:
-        line: str = import_module(WORDS).as_line(self)
+        line: str = import_module(REPORT).as_line(self)
         return line

@@ -77,10 +77,10 @@ def unpriced_report(rows: Sequence[UnpricedOffer]) -> Group:
 
 
 def _chip_row(chip: Chip) -> list[str]:
-    def cell(figure: str, shown: str | None) -> str:
-        if shown is None:
+    def cell(figure: str, text: str | None) -> str:
+        if text is None:
             return UNKNOWN
-        return shown if chip.source_of(figure).verified else f"{shown}?"
+        return text if chip.source_of(figure).verified else f"{text}?"
 
     def number(figure: str, value: float | None, scale: float = 1) -> str:
         if value is None:

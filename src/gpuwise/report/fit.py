@@ -44,7 +44,7 @@ def fit_report(result: FitResult) -> Group:
     parts += notes("where it peaks", [text for text in (result.peak.sentence, result.peak.advice) if text])
     frees = [row for row in result.rows[1:] if row.frees]
     first = result.rows[0]
-    rows = [_row(row, first, known=result.capacity_bytes is not None) for row in (first, *frees)]
+    rows = [_row(row, first, capacity_known=result.capacity_bytes is not None) for row in (first, *frees)]
     parts += [
         heading("techniques, best trade first: what they free on each device, and the time they cost"),
         columns(_COLUMNS, rows, right=_RIGHT, wide="remark", narrow=_NARROW),
@@ -77,18 +77,18 @@ def _headline(result: FitResult) -> str:
     return f"{result.job} DOES NOT FIT {device} ({of}): not even one sample"
 
 
-def _row(row: FitRow, first: FitRow, *, known: bool) -> list[str]:
+def _row(row: FitRow, first: FitRow, *, capacity_known: bool) -> list[str]:
     about = _COUNTED if row is not first and row.memory is not None and row.memory.counted_only else ""
-    held = row.memory
+    memory = row.memory
     if about and first.memory is not None:
-        held = replace(first.memory, device_bytes=first.memory.device_bytes - (row.freed_bytes or 0))
+        memory = replace(first.memory, device_bytes=first.memory.device_bytes - (row.freed_bytes or 0))
     return [
         row.technique + (_CHANGES if row.changes_training else ""),
         str(row.devices),
         "" if not row.freed_bytes else format_bytes(row.freed_bytes),
         UNKNOWN if row.step_time_ratio is None else f"{row.step_time_ratio:.2f}x",
-        UNKNOWN if held is None else about + format_bytes(held.device_bytes),
-        UNKNOWN if not known else "none" if row.largest_micro_batch is None else f"{about}{row.largest_micro_batch:,}",
+        UNKNOWN if memory is None else about + format_bytes(memory.device_bytes),
+        UNKNOWN if not capacity_known else "none" if row.largest_micro_batch is None else f"{about}{row.largest_micro_batch:,}",
         row.note,
     ]
 

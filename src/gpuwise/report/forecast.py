@@ -62,20 +62,24 @@ def title(forecast: Forecast) -> Text:
 
 def figures(forecast: Forecast) -> list[tuple[str, str, str]]:
     """Label, value and provenance."""
-    said = forecast.provenance
-    known = said.get("step_time_s", "") if forecast.measured is None else f"this very step, {said['step_time_s']}"
+    provenance = forecast.provenance
+    basis = provenance.get("step_time_s", "") if forecast.measured is None else f"this very step, {provenance['step_time_s']}"
     energy = UNKNOWN if forecast.energy_j is None else f"{number(forecast.energy_j)} J a step"
     return [
-        ("step time", f"{format_duration(forecast.step_time_s.value)}  {span(forecast.step_time_s, format_duration)}", known),
+        (
+            "step time",
+            f"{format_duration(forecast.step_time_s.value)}  {span(forecast.step_time_s, format_duration)}",
+            basis,
+        ),
         ("throughput", rate(forecast.throughput, forecast.throughput_unit), ""),
         (
             "memory",
             f"{memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes)}  {fits_words(forecast)}",
-            said.get("memory", ""),
+            provenance.get("memory", ""),
         ),
         ("arithmetic", format_flops(forecast.flops_per_step) + " a step", ""),
         ("mfu", UNKNOWN if forecast.mfu is None else percent(forecast.mfu), ""),
-        ("energy", energy, said.get("energy_j", "")),
+        ("energy", energy, provenance.get("energy_j", "")),
         ("price", price_words(forecast), ""),
         *([] if forecast.run is None else [("whole run", run_words(forecast.run), "")]),
     ]

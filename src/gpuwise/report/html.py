@@ -27,9 +27,11 @@ def page(title: str, body: Sequence[str], *, style: str = "") -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
     """Plain text in cells. right: headers of columns of numbers."""
-    places = [' class="right"' if header in right else "" for header in headers]
-    lines = ["".join(f"<th{place}>{escape(header)}</th>" for header, place in zip(headers, places, strict=True))]
-    lines += ["".join(f"<td{place}>{escape(cell)}</td>" for cell, place in zip(cells, places, strict=True)) for cells in rows]
+    classes = [' class="right"' if header in right else "" for header in headers]
+    lines = ["".join(f"<th{css_class}>{escape(header)}</th>" for header, css_class in zip(headers, classes, strict=True))]
+    lines += [
+        "".join(f"<td{css_class}>{escape(cell)}</td>" for cell, css_class in zip(cells, classes, strict=True)) for cells in rows
+    ]
     return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
 
 

@@ -45,8 +45,8 @@ def measure_report(result: MachineMeasurement) -> Group:
         parts += [heading("memory"), _memory(result)]
     if result.ridges:
         ridges = "; ".join(f"{dtype}: {number(ridge)} operations a byte" for dtype, ridge in result.ridges.items())
-        said = f"{ridges}. From there on arithmetic bounds a kernel, below it the memory."
-        parts += [heading("ridge points"), indented(said)]
+        sentence = f"{ridges}. From there on arithmetic bounds a kernel, below it the memory."
+        parts += [heading("ridge points"), indented(sentence)]
     if others := _others(result):
         parts += [heading("beside kernels"), grid(others)]
     if result.rows:
@@ -85,7 +85,7 @@ def in_order(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
     groups: dict[str, list[MeasuredRow]] = {name: [] for name in GROUP_WORDS}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
-    return {name: found for name, found in groups.items() if found}
+    return {name: of_group for name, of_group in groups.items() if of_group}
 
 
 def row_words(row: MeasuredRow) -> str:
@@ -99,8 +99,8 @@ def row_words(row: MeasuredRow) -> str:
 def _title(result: MachineMeasurement) -> Text:
     how = "quick sweep" if result.quick else "full sweep"
     early = "" if result.complete else ", ended early"
-    said = f": {how}{early}, {len(result.rows):,} microbenchmarks in {format_duration(result.seconds)}"
-    return Text.assemble((result.machine, "bold"), said)
+    summary = f": {how}{early}, {len(result.rows):,} microbenchmarks in {format_duration(result.seconds)}"
+    return Text.assemble((result.machine, "bold"), summary)
 
 
 def _machine(result: MachineMeasurement) -> list[tuple[str, str]]:
@@ -164,22 +164,22 @@ def _plus_minus(spread: float) -> str:
 
 def _others(result: MachineMeasurement) -> list[tuple[str, str]]:
     """The best that each benchmark of copies and collectives reached over its sizes."""
-    found = []
+    lines = []
     groups = in_order(result.rows)
     for group in _BEST_OF:
         best: dict[str, MeasuredRow] = {}
         for row in groups.get(group, ()):
             best[row.name] = max(row, best.get(row.name, row), key=rate_of)
         if best:
-            found.append((GROUP_WORDS[group], "; ".join(f"{name}: {achieved(row)}" for name, row in best.items())))
-    return found
+            lines.append((GROUP_WORDS[group], "; ".join(f"{name}: {achieved(row)}" for name, row in best.items())))
+    return lines
 
 
 def _rows(rows: Sequence[MeasuredRow]) -> RenderableType:
     cells = []
-    for group, found in in_order(rows).items():
+    for group, of_group in in_order(rows).items():
         cells.append((GROUP_WORDS.get(group, group), "", "", ""))
-        cells += [(f"  {row_words(row)}", row.dtype or UNKNOWN, _time(row), achieved(row)) for row in found]
+        cells += [(f"  {row_words(row)}", row.dtype or UNKNOWN, _time(row), achieved(row)) for row in of_group]
     heads = ("benchmark", "dtype", "median (10 to 90 %)", "achieved")
     return columns(heads, cells, right=heads[2:], wide=heads[0])
 
@@ -209,7 +209,7 @@ def _below(rows: Sequence[MeasuredRow]) -> str:
 def _forecasts(result: MachineMeasurement) -> str:
     if not result.calibration:
         return "No calibration file was written: forecasts on `here` are as they were before."
-    said = f"`gpuwise forecast JOB --on here` uses {result.calibration} from now on."
+    sentence = f"`gpuwise forecast JOB --on here` uses {result.calibration} from now on."
     if result.error is not None:
-        said += f" Held against benchmarks that its fit did not see, it is off by {percent(result.error)} in the median."
-    return said
+        sentence += f" Held against benchmarks that its fit did not see, it is off by {percent(result.error)} in the median."
+    return sentence

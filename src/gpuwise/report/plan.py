@@ -56,12 +56,12 @@ def plan_report(result: PlanResult) -> Group:
 
 def mind(plans: Sequence[Plan]) -> list[str]:
     """What to know before one of these is chosen, with the ranks that it holds for."""
-    found: dict[str, list[str]] = {}
+    ranks_of: dict[str, list[str]] = {}
     for plan in plans:
         for note in plan.reason_notes:
             if note.kind in _WARNINGS:
-                found.setdefault(note.text, []).append(str(plan.rank))
-    return [f"{', '.join(ranks)}: {reason}" for reason, ranks in found.items()]
+                ranks_of.setdefault(note.text, []).append(str(plan.rank))
+    return [f"{', '.join(ranks)}: {reason}" for reason, ranks in ranks_of.items()]
 
 
 def not_for_train(plans: Sequence[Plan]) -> list[str]:
@@ -75,11 +75,11 @@ def not_for_train(plans: Sequence[Plan]) -> list[str]:
 
 def outliers(result: PlanResult) -> list[str]:
     """The plans whose price is far below their chip's median, and the best without such prices."""
-    found = [f"{plan.rank}: {price_words(plan)}" for plan in result.plans if plan.price_outlier]
+    lines = [f"{plan.rank}: {price_words(plan)}" for plan in result.plans if plan.price_outlier]
     usual = result.best_at_usual_price
     if usual is not None:
-        found.append(f"({CHOSEN}) is the best without such prices: {describe(usual)}")
-    return found
+        lines.append(f"({CHOSEN}) is the best without such prices: {describe(usual)}")
+    return lines
 
 
 def bought(machine: OwnedMachine) -> str:

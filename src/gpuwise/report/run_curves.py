@@ -37,7 +37,7 @@ def _charts(records: Sequence[Record], steps: Sequence[Record]) -> list[Chart]:
     if memory is None and str(header.get("device", "")).startswith("cuda"):  # a CPU's process holds much beside the step
         memory = number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes")
     peak = max((point[1] for point in _points(steps, "memory_bytes")), default=1.0)
-    found = [
+    charts = [
         Chart(
             "loss",
             _points(steps, "loss"),
@@ -70,8 +70,8 @@ def _charts(records: Sequence[Record], steps: Sequence[Record]) -> list[Chart]:
     ]
     evaluations = [{**record, **part(record, "metrics")} for record in lasting(records, "evaluation")]
     names = dict.fromkeys(name for record in evaluations for name in part(record, "metrics"))
-    found += [Chart(name, _points(evaluations, name), _short, smoothed=False, note="by the job's evaluate") for name in names]
-    return [chart for chart in found if chart.points]
+    charts += [Chart(name, _points(evaluations, name), _short, smoothed=False, note="by the job's evaluate") for name in names]
+    return [chart for chart in charts if chart.points]
 
 
 def _points(records: Sequence[Record], name: str) -> list[Point]:
@@ -81,7 +81,7 @@ def _points(records: Sequence[Record], name: str) -> list[Point]:
 
 def marks(records: Sequence[Record]) -> list[Mark]:
     """What happened at which step: checkpoints, resumes and interruptions, and trouble (spikes, skipped steps, stalls)."""
-    found = []
+    marked = []
     for record in records:
         kind, step = record.get("record"), number(record, "step")
         if step is None or kind not in ("checkpoint", "resumed", "interrupted", "event"):
@@ -89,8 +89,8 @@ def marks(records: Sequence[Record]) -> list[Mark]:
         if kind == "event" and record.get("kind") not in _TROUBLE:
             continue
         shape = {"checkpoint": "saved", "resumed": "resumed", "interrupted": "resumed"}.get(str(kind), "trouble")
-        found.append(Mark(step, "trouble" if failed(record) else shape, f"step {step:,.0f}: {record_words(record)}"))
-    return found
+        marked.append(Mark(step, "trouble" if failed(record) else shape, f"step {step:,.0f}: {record_words(record)}"))
+    return marked
 
 
 def record_words(record: Record) -> str:

@@ -67,7 +67,7 @@ def _setting(header: Record) -> str:
     """Job, device, strategy, seed and versions, as far as they are known."""
     parameters, threads, seed = (number(header, name) for name in ("parameters", "threads", "seed"))
     versions = " ".join(f"{name} {version}" for name, version in part(header, "versions").items())
-    found = [
+    facts = [
         f"{format_count(parameters)} parameters" if parameters else "",
         str(header.get("device") or ""),
         f"{threads:.0f} threads" if threads else "",
@@ -76,7 +76,7 @@ def _setting(header: Record) -> str:
         versions,
         f"started {_time(header)} UTC" if _time(header) else "",
     ]
-    return " · ".join(word for word in found if word)
+    return " · ".join(word for word in facts if word)
 
 
 def _strategy(header: Record) -> str:
@@ -115,7 +115,7 @@ def _tiles(records: Sequence[Record], steps: Sequence[Record]) -> str:
         share = waited_s / trained_s
     saved = [record for record in lasting(records, "checkpoint") if not failed(record)]
     metrics = part(summary, "metrics") or part(latest(records, "evaluation"), "metrics")
-    found = [
+    figures = [
         ("loss", f"{losses[-1]:.4g}" if losses else ""),
         ("training", format_duration(trained_s) if trained_s else ""),
         ("samples/s", digits(pace) if pace else ""),
@@ -124,7 +124,7 @@ def _tiles(records: Sequence[Record], steps: Sequence[Record]) -> str:
         ("checkpoints", f"{len(saved):,}" if saved else ""),
         *((name, f"{value:.4g}") for name in metrics if (value := number(metrics, name)) is not None),
     ]
-    tiles = "".join(f"<div>{escape(name)}<b>{escape(value)}</b></div>" for name, value in found if value)
+    tiles = "".join(f"<div>{escape(name)}<b>{escape(value)}</b></div>" for name, value in figures if value)
     return f'<div class="tiles">{tiles}</div>'
 
 
@@ -134,9 +134,11 @@ def _checked(records: Sequence[Record], steps: Sequence[Record]) -> list[list[st
     forecast, memory = part(header, "forecast"), part(summary, "memory_check")
     expected, rows = interval(part(forecast, "step_time_s")), []
 
-    def row(name: str, foretold: float | None, measured: float | None, show: Callable[[float], str], span: str = "") -> None:
-        if foretold is not None and measured is not None and measured > 0:
-            rows.append([name, show(foretold) + span, show(measured), f"{100 * (foretold / measured - 1):+.1f} %"])
+    def row(
+        name: str, forecast_value: float | None, measured: float | None, show: Callable[[float], str], span: str = ""
+    ) -> None:
+        if forecast_value is not None and measured is not None and measured > 0:
+            rows.append([name, show(forecast_value) + span, show(measured), f"{100 * (forecast_value / measured - 1):+.1f} %"])
 
     if expected is not None and steps:
         times = [value for record in steps if (value := number(record, "step_time_s")) is not None]

@@ -77,10 +77,10 @@ def _measured(result: TrainResult) -> Iterator[tuple[str, str]]:
             ),
         )
     if result.peak_memory_bytes is not None:
-        foretold = ""
+        forecast = ""
         if memory is not None:
-            foretold = f"; forecast {format_bytes(memory.forecast_bytes)}: {memory.error:+.0%}"
-        yield "memory", f"{format_bytes(result.peak_memory_bytes)} at most, above what the process had before{foretold}"
+            forecast = f"; forecast {format_bytes(memory.forecast_bytes)}: {memory.error:+.0%}"
+        yield "memory", f"{format_bytes(result.peak_memory_bytes)} at most, above what the process had before{forecast}"
     if result.data_share >= 0.005:
         yield "data", f"{percent(result.data_share)} of the time went into waiting for it"
     if result.usd is not None:

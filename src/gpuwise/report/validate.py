@@ -62,7 +62,7 @@ def row(trial: Trial) -> list[str]:
     batch = UNKNOWN if trial.forecast is None else f"{_strategy(trial).global_batch:,}"
     expected, measured = trial.expected, trial.measured
     predicted = UNKNOWN if trial.forecast is None else format_bytes(trial.forecast["memory"]["peak_allocated_bytes"])
-    said = UNKNOWN if trial.forecast is None else str(trial.forecast["provenance"]["step_time_s"])
+    source = UNKNOWN if trial.forecast is None else str(trial.forecast["provenance"]["step_time_s"])
     return [
         trial.job,
         batch,
@@ -75,44 +75,47 @@ def row(trial: Trial) -> list[str]:
         UNKNOWN if measured is None or measured.memory_bytes is None else format_bytes(measured.memory_bytes),
         predicted,
         signed(trial.memory_error, digits=2),
-        said,
+        source,
     ]
 
 
 def overall(result: Validation) -> list[tuple[str, str]]:
     """Errors over all jobs that were measured."""
-    told = result.summary
+    summary = result.summary
     rows = [
-        ("step time", f"{_share(told['median_error'])} median error, {_share(told['worst_error'])} at worst"),
-        ("intervals", f"{told['inside']} of {told['measured']} measured steps lie inside"),
-        ("memory", f"{_share(told['median_memory_error'], 2)} median error, {_share(told['worst_memory_error'], 2)} at worst"),
+        ("step time", f"{_share(summary['median_error'])} median error, {_share(summary['worst_error'])} at worst"),
+        ("intervals", f"{summary['inside']} of {summary['measured']} measured steps lie inside"),
+        (
+            "memory",
+            f"{_share(summary['median_memory_error'], 2)} median error, {_share(summary['worst_memory_error'], 2)} at worst",
+        ),
     ]
-    if told["out_of_memory"]:
+    if summary["out_of_memory"]:
         foreseen = sum(trial.foreseen is True for trial in result.trials)
-        rows.append(("out of memory", f"{told['out_of_memory']}, {foreseen} of them forecast not to fit"))
-    if told["failed"]:
-        rows.append(("failed", str(told["failed"])))
+        rows.append(("out of memory", f"{summary['out_of_memory']}, {foreseen} of them forecast not to fit"))
+    if summary["failed"]:
+        rows.append(("failed", str(summary["failed"])))
     return rows
 
 
 def remarks(result: Validation) -> list[str]:
     """What the user should know beside the figures."""
-    said = [*result.notes, *(f"{trial.job}: {words}" for trial in result.trials for words in trial.disturbed)]
+    lines = [*result.notes, *(f"{trial.job}: {words}" for trial in result.trials for words in trial.disturbed)]
     if result.interrupted:
-        said.append("interrupted: what was not done is left out")
+        lines.append("interrupted: what was not done is left out")
     if result.history:
         job = job_word(result.trials[0].job if len(result.trials) == 1 else "")
         forecasts = "" if result.suite else f": `gpuwise forecast {job} --on here` gives what was measured from now on"
-        said.append(f"kept in {result.history}{forecasts}")
-    return said
+        lines.append(f"kept in {result.history}{forecasts}")
+    return lines
 
 
 def ending(trial: Trial) -> str:
     """Why nothing was measured, whether that was foreseen, and what can be done."""
     foreseen = {True: "as was forecast; ", False: "though it was forecast to fit; ", None: ""}[trial.foreseen]
     ways = f" Try: {'; '.join(trial.ways_out)}." if trial.ways_out else ""
-    said = f"{trial.message.rstrip('.')}." if trial.message else ""
-    return f"{trial.outcome}, {foreseen}{said}{ways}" if said else trial.outcome
+    message = f"{trial.message.rstrip('.')}." if trial.message else ""
+    return f"{trial.outcome}, {foreseen}{message}{ways}" if message else trial.outcome
 
 
 def _details(trial: Trial, result: Validation) -> Group:
@@ -142,23 +145,23 @@ def compared(trial: Trial) -> list[list[str]]:
     assert forecast is not None
     unit, memory = forecast["throughput"]["unit"], forecast["memory"]
     step = UNKNOWN if measured is None else format_duration(measured.step.median_s)
-    told = [["step time", step, format_duration(expected.value), signed(trial.error)]]
+    rows = [["step time", step, format_duration(expected.value), signed(trial.error)]]
     if measured is not None:
         inside = "inside" if trial.inside else "OUTSIDE"
         spread = f"{format_duration(measured.step.low_s)} to {format_duration(measured.step.high_s)}"
-        told.append(
+        rows.append(
             [f"  spread of {measured.step.rounds:,} steps, 90 % interval", spread, span(expected, format_duration), inside]
         )
     done = UNKNOWN if trial.throughput is None else number(trial.throughput)
-    told.append(["throughput", done, rate(forecast["throughput"]["value"], unit), ""])
+    rows.append(["throughput", done, rate(forecast["throughput"]["value"], unit), ""])
     peak = UNKNOWN if measured is None or measured.memory_bytes is None else format_bytes(measured.memory_bytes)
-    told.append(["peak memory", peak, format_bytes(memory["peak_allocated_bytes"]), signed(trial.memory_error, digits=2)])
+    rows.append(["peak memory", peak, format_bytes(memory["peak_allocated_bytes"]), signed(trial.memory_error, digits=2)])
     for name, words in (("reserved_bytes", "  reserved"), ("device_bytes", "  of the device")):
         value = getattr(measured, name, None)
         if value is not None:
             predicted = memory["peak_reserved_bytes" if name == "reserved_bytes" else name]
-            told.append([words, format_bytes(value), format_bytes(predicted), signed(predicted / value - 1)])
-    told.append(
+            rows.append([words, format_bytes(value), format_bytes(predicted), signed(predicted / value - 1)])
+    rows.append(
         [
             "fits",
             {True: "no", False: ""}[trial.outcome == "out of memory"] or yes_no(measured is not None),
@@ -166,7 +169,7 @@ def compared(trial: Trial) -> list[list[str]]:
             "",
         ]
     )
-    return [*told, ["time rests on", "", forecast["provenance"]["step_time_s"], ""]]
+    return [*rows, ["time rests on", "", forecast["provenance"]["step_time_s"], ""]]
 
 
 def memory_rows(trial: Trial) -> list[list[str]]:

@@ -92,21 +92,21 @@ def _opening(result: Validation) -> list[str]:
 
 def _facts(trial: Trial) -> list[str]:
     """What the table of all jobs has no room for."""
-    told = [] if trial.measured is not None else [ending(trial)]
+    facts = [] if trial.measured is not None else [ending(trial)]
     if trial.forecast is None:
-        return told
+        return facts
     strategy = Strategy.from_dict(trial.forecast["strategy"])
     sizes = "".join(f", {name.replace('_', ' ')} {value:,}" for name, value in trial.sizes.items())
-    told.append(f"{strategy.precision}, micro-batch {strategy.micro_batch:,}, accumulation {strategy.accumulation:,}{sizes}")
+    facts.append(f"{strategy.precision}, micro-batch {strategy.micro_batch:,}, accumulation {strategy.accumulation:,}{sizes}")
     if trial.measured is not None and trial.throughput is not None:
-        foretold = trial.forecast["throughput"]
-        told.append(
-            f"throughput {rate(trial.throughput, foretold['unit'])} measured over {trial.measured.step.rounds:,} "
-            f"steps, {number(foretold['value'])} forecast"
+        throughput = trial.forecast["throughput"]
+        facts.append(
+            f"throughput {rate(trial.throughput, throughput['unit'])} measured over {trial.measured.step.rounds:,} "
+            f"steps, {number(throughput['value'])} forecast"
         )
-        told.append(f"the measured step spends its time on {_shares(trial.measured.shares)}")
-    told.append(f"the forecast is bound by {_shares(trial.forecast['bound'])}")
-    return [*told, *trial.forecast["assumptions"], *trial.forecast["warnings"]]
+        facts.append(f"the measured step spends its time on {_shares(trial.measured.shares)}")
+    facts.append(f"the forecast is bound by {_shares(trial.forecast['bound'])}")
+    return [*facts, *trial.forecast["assumptions"], *trial.forecast["warnings"]]
 
 
 def _shares(parts: Mapping[str, float]) -> str:

@@ -46,7 +46,7 @@ class Trial:
     Attributes:
         job: as it was named.
         outcome: MEASURED, OUT_OF_MEMORY or FAILED.
-        said: why, where not measured; else "".
+        message: why, where not measured; else "" (default).
         ways_out: what the user can do about that.
         forecast: Forecast.to_dict(); None where there was none.
         measured: the step as it ran; None where it did not.
