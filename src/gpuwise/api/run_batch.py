@@ -32,40 +32,44 @@ def samples_of(settings: TrainSettings, job: Job) -> float | None:
     return next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
 
 
-def first_micro_batch(job: Job, given: RunSettings, settings: TrainSettings) -> int:
+def first_micro_batch(job: Job, requested: RunSettings, settings: TrainSettings) -> int:
     """The whole of a device's batch, before its memory is looked at: the global batch that `plan` assumes, or the usual
     micro-batch where it is not known how much is trained, or nothing can be accumulated."""
-    planned = planned_global_batch(job, given, settings)
-    return usual_micro_batch(job.tokens_per_sample) if planned is None else max(1, planned[0] // (given.get("accumulate") or 1))
+    planned = planned_global_batch(job, requested, settings)
+    return (
+        usual_micro_batch(job.tokens_per_sample)
+        if planned is None
+        else max(1, planned[0] // (requested.get("accumulate") or 1))
+    )
 
 
-def planned_global_batch(job: Job, given: RunSettings, settings: TrainSettings) -> tuple[int, str] | None:
+def planned_global_batch(job: Job, requested: RunSettings, settings: TrainSettings) -> tuple[int, str] | None:
     """What `plan` assumes for this run, and why; None where its length is not known before the data is opened, or the user
     says the batch."""
     from gpuwise.job.job import meta_model
 
     samples = samples_of(settings, job)
-    if samples is None or "micro_batch" in given or given.get("optimizer_in_backward"):
+    if samples is None or "micro_batch" in requested or requested.get("optimizer_in_backward"):
         return None
     parameters = list(meta_model(job).parameters())
     count = sum(p.numel() for p in parameters)
-    adapted = given.get("adapter", "none") != "none"
+    adapted = requested.get("adapter", "none") != "none"
     trainable = 0 if adapted else sum(p.numel() for p in parameters if p.requires_grad)
     return usual_global_batch(
         TrainedOn(job.sample_unit == "token", job.tokens_per_sample or 1, count, trainable, math.ceil(samples), job.samples)
     )
 
 
-def batch_reason(job: Job, given: RunSettings, settings: TrainSettings, strategy: Strategy) -> tuple[Note, ...]:
+def batch_reason(job: Job, requested: RunSettings, settings: TrainSettings, strategy: Strategy) -> tuple[Note, ...]:
     """Why a run has the global batch that it was not told; empty where it is the user's, or that of a continued run."""
-    planned = planned_global_batch(job, given, settings)
+    planned = planned_global_batch(job, requested, settings)
     if planned is None or planned[0] != strategy.global_batch:
         return ()
     return (assumed_batch_of_run(samples=planned[0], why=planned[1]),)
 
 
 def batch_in_memory(
-    named: Strategy, given: RunSettings, source: StepSource, chip: Chip, capacity_bytes: int | None, job: Job
+    named: Strategy, requested: RunSettings, source: StepSource, chip: Chip, capacity_bytes: int | None, job: Job
 ) -> Strategy:
     """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
 
@@ -73,7 +77,7 @@ def batch_in_memory(
     of its own accumulates nothing: its batch is the micro-batch.
     """
     batch, usual = named.micro_batch, usual_micro_batch(job.tokens_per_sample)
-    if {"micro_batch", "accumulate"} & set(given) or batch <= usual or named.optimizer_in_backward:
+    if {"micro_batch", "accumulate"} & set(requested) or batch <= usual or named.optimizer_in_backward:
         return named
     ladder = [named.but(micro_batch=n, accumulation=batch // n if job.step is None else 1) for n in legal.micro_batches(batch)]
     pricer = StepPricer(source.traces(target_of(chip)))

@@ -116,39 +116,39 @@ def check_device(plan: Plan, here: Chip) -> None:
     )
 
 
-def named_strategy(job: Job, given: RunSettings, here: Here, settings: TrainSettings) -> Strategy:
+def named_strategy(job: Job, requested: RunSettings, here: Here, settings: TrainSettings) -> Strategy:
     """What the user named, with the usual for the rest: the global batch that `plan` assumes, where how much is trained is
     known, in one micro-batch until its memory is looked at."""
     on_cpu = here.torch_device == "cpu"
-    micro_batch = first_micro_batch(job, given, settings)
-    strategy = strategy_of(given, micro_batch=micro_batch, precision="fp32" if on_cpu else "amp-bf16")
+    micro_batch = first_micro_batch(job, requested, settings)
+    strategy = strategy_of(requested, micro_batch=micro_batch, precision="fp32" if on_cpu else "amp-bf16")
     check_techniques(strategy, job.step_facts(on_cpu=on_cpu))
     return strategy
 
 
 def chosen_strategy(
-    named: Strategy, given: RunSettings, source: StepSource, here: Here, settings: TrainSettings, job: Job
+    named: Strategy, requested: RunSettings, source: StepSource, here: Here, settings: TrainSettings, job: Job
 ) -> tuple[Strategy, tuple[Note, ...], Forecast | None]:
     """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
     it had."""
     from gpuwise.api.cpu_settings import cpu_settings
     from gpuwise.runtime.run.folder import RunFolder
 
-    found = None if settings.folder is None else RunFolder(settings.folder).identity()
-    if found is not None:
-        before = Strategy.from_dict(found["strategy"])
-        kept = {name: getattr(before, name) for name in _CHOSEN if name not in given}
-        if not {"micro_batch", "accumulate"} & set(given):
+    earlier = None if settings.folder is None else RunFolder(settings.folder).identity()
+    if earlier is not None:
+        before = Strategy.from_dict(earlier["strategy"])
+        kept = {name: getattr(before, name) for name in _CHOSEN if name not in requested}
+        if not {"micro_batch", "accumulate"} & set(requested):
             kept |= {"micro_batch": before.micro_batch, "accumulation": before.accumulation}
         named = named.but(**kept)
     elif here.torch_device == "cpu":
-        named = batch_in_memory(named, given, source, here.chip, here.capacity_bytes, job)
+        named = batch_in_memory(named, requested, source, here.chip, here.capacity_bytes, job)
         try:
             choice = cpu_settings(
                 source,
                 here.chip,
                 named,
-                fixed=set(given) & set(_CHOSEN),
+                fixed=set(requested) & set(_CHOSEN),
                 steps=_steps(settings, job, named),
                 capacity_bytes=here.capacity_bytes,
             )
@@ -157,8 +157,8 @@ def chosen_strategy(
             _tell_no_forecast(error)
             return named, (), None
     else:
-        named = batch_in_memory(named, given, source, here.chip, here.capacity_bytes, job)
-    if found is None and here.torch_device != "cpu" and "precision" not in given:
+        named = batch_in_memory(named, requested, source, here.chip, here.capacity_bytes, job)
+    if earlier is None and here.torch_device != "cpu" and "precision" not in requested:
         try:
             return named, (), _forecast(source, named, here, settings.host)
         except PrecisionError as refused:

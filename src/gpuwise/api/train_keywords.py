@@ -50,16 +50,16 @@ _OF_THE_RUN = TrainKeywords.__optional_keys__ - RunSettings.__optional_keys__
 def step_keywords(keywords: TrainKeywords, plan: object) -> RunSettings:
     """Those that say how a step is run, None left out. Raises InputError for a keyword that there is not, or that a plan
     excludes."""
-    given = {name: value for name, value in keywords.items() if value is not None and name not in _OF_THE_RUN}
-    if unknown := set(given) - set(settings_of(RunSettings)):
+    requested = {name: value for name, value in keywords.items() if value is not None and name not in _OF_THE_RUN}
+    if unknown := set(requested) - set(settings_of(RunSettings)):
         raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
-    excluded = [name for name in given if name not in JobSizes.__optional_keys__]
+    excluded = [name for name in requested if name not in JobSizes.__optional_keys__]
     if plan is not None and excluded:
         flags = ", ".join(map(flag_of, excluded))
         raise InputError(
             f"{flags} and --plan exclude each other: a plan is run as it is.", ["leave out --plan", f"leave out {flags}"]
         )
-    return cast(RunSettings, given)
+    return cast(RunSettings, requested)
 
 
 def train_settings(keywords: TrainKeywords, plan: Plan | None, *, host: HostSettings, job_argument: str) -> TrainSettings:

@@ -42,7 +42,7 @@ def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **k
 
 
 class Trainer:
-    """A job's run on this machine, under a plan or the settings given.
+    """A job's run on this machine, under a plan or its own settings.
 
         trainer = gpuwise.Trainer(job, plan, epochs=3, run="runs/digits")
         result = trainer.run()                      # or step by step:
@@ -84,8 +84,8 @@ class Trainer:
         from gpuwise.job.dependencies import require
         from gpuwise.plan.file import load_plan
 
-        given = step_keywords(keywords, plan)
-        sizes = named_sizes(given)
+        requested = step_keywords(keywords, plan)
+        sizes = named_sizes(requested)
         if plan is not None and not isinstance(plan, Plan):
             plan = load_plan(plan)
         self.plan = plan
@@ -95,7 +95,7 @@ class Trainer:
         require("torch", purpose="train")
         from gpuwise.runtime import Training
 
-        host = HostSettings.from_dict(given) if plan is None else plan.host
+        host = HostSettings.from_dict(requested) if plan is None else plan.host
         self.settings = train_settings(keywords, plan, host=host, job_argument=job if isinstance(job, str) else "")
         run = keywords.get("run")
         here = this_device()
@@ -108,12 +108,12 @@ class Trainer:
             self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, host)
         else:
             self.job, source = job_to_run(job, sizes)
-            named = named_strategy(self.job, given, here, self.settings)
+            named = named_strategy(self.job, requested, here, self.settings)
             self.settings = in_folder(self.settings, run, self.job, named)
             self.strategy, self.reason_notes, self.forecast = chosen_strategy(
-                named, given, source, here, self.settings, self.job
+                named, requested, source, here, self.settings, self.job
             )
-            self.reason_notes = (*batch_reason(self.job, given, self.settings, self.strategy), *self.reason_notes)
+            self.reason_notes = (*batch_reason(self.job, requested, self.settings, self.strategy), *self.reason_notes)
         self._training: Training = Training(
             self.job,
             self.strategy,

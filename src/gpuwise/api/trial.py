@@ -49,18 +49,18 @@ def main() -> None:
         import torch
 
         device = _device(priced.device.chip)
-        told = replace(priced.forecast, assumption_notes=of_a_step(priced.forecast.assumption_notes))
+        forecast = replace(priced.forecast, assumption_notes=of_a_step(priced.forecast.assumption_notes))
         child.send(
-            forecast=told.to_dict(),
-            digest=digest(priced.trace, told.strategy),
+            forecast=forecast.to_dict(),
+            digest=digest(priced.trace, forecast.strategy),
             device=device,
             threads=torch.get_num_threads(),
             torch_version=torch_version(),
         )
         from gpuwise.measure.trial import run_trial
 
-        found = run_trial(job, told.strategy, torch.device(device), steps=child.request["steps"], say=say)
-        child.send(measured=asdict(found))
+        measured = run_trial(job, forecast.strategy, torch.device(device), steps=child.request["steps"], say=say)
+        child.send(measured=asdict(measured))
     except Exception as error:  # the job's own code may raise anything
         if _is_out_of_memory(error):
             child.send(out_of_memory=f"{' '.join(str(error).split())[:300] or type(error).__name__}")

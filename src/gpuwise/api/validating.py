@@ -137,8 +137,8 @@ def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
     trial = Trial(request["job"], FAILED, "the process ended without a word", sizes=request["sizes"])
     try:
         child = answers(CHILD, request, silence_s=SILENCE_S, purpose="trial")
-        with closing(child) as told:
-            for answer in told:
+        with closing(child):
+            for answer in child:
                 if "doing" in answer:
                     tell(answer["doing"])
                 trial = _updated(trial, answer)
@@ -165,10 +165,10 @@ def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
 def _oom_kills() -> int | None:
     """Processes that Linux ended for want of memory since it started, in any container; None where it does not say."""
     try:
-        told = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+        kills = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(told[1]) if told else None
+    return int(kills[1]) if kills else None
 
 
 def _updated(trial: Trial, answer: Mapping[str, Any]) -> Trial:

@@ -180,15 +180,15 @@ def _emulated(chip: Chip, precision: str, parameters: Parameters) -> Units:
     """float32 on a chip that compiles its graphs: the fastest of its own rates and of several 16-bit passes."""
     peaks, passes = chip.peak_flops_per_s, parameters.fp32_passes_on_bf16
     own = ("fp32", "tf32") if precision == "tf32" else ("fp32",)
-    found = {name: peaks[name] for name in own if peaks.get(name)}
+    rates = {name: peaks[name] for name in own if peaks.get(name)}
     half = "bf16" if peaks.get("bf16") else "fp16"
     if peaks.get(half):
-        found[half] = peaks[half] / passes
-    if not found:
+        rates[half] = peaks[half] / passes
+    if not rates:
         raise _missing(chip, "fp32")
-    figure = max(found, key=lambda name: found[name])
+    figure = max(rates, key=lambda name: rates[name])
     note = emulated_fp32(chip=chip.id, passes=passes, precision=half) if figure == half else None
-    return Units("systolic", found[figure], figure, note)
+    return Units("systolic", rates[figure], figure, note)
 
 
 def _double(chip: Chip) -> Units:

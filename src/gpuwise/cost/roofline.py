@@ -237,16 +237,16 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
 
 def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration, *, convolutions: bool) -> Ceiling:
     """What a large matrix product reaches in `name`."""
-    found = kernel_forecast(
+    product = kernel_forecast(
         "gemm", chip, dtype=name, sizes=dict.fromkeys("mnk", _SIDE), parameters=parameters, calibration=calibration
     )
-    assert found.peak_flops_per_s is not None
+    assert product.peak_flops_per_s is not None
     return Ceiling(
         name,
-        found.peak_flops_per_s,
-        found.flops / found.time_s.value,
-        found.provenance,
-        highest=found.highest_flops_per_s,
+        product.peak_flops_per_s,
+        product.flops / product.time_s.value,
+        product.provenance,
+        highest=product.highest_flops_per_s,
         beyond=why_beyond_peak(chip, convolutions=convolutions),
     )
 
@@ -258,8 +258,8 @@ def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> 
     sizes = {"bytes_read": _MOVED_BYTES // 2, "bytes_written": _MOVED_BYTES // 2}
     reached = []
     for kind in ("copy", "elementwise", "optimizer"):
-        found = kernel_forecast(kind, chip, dtype="fp32", sizes=sizes, parameters=parameters, calibration=calibration)
-        if found.bytes / found.time_s.value <= chip.memory_bandwidth_bytes_per_s:
-            reached.append((found.bytes / found.time_s.value, found.provenance))
-    best, said = max(reached, default=(chip.memory_bandwidth_bytes_per_s, PROVENANCE["family"]))
-    return Ceiling("memory", chip.memory_bandwidth_bytes_per_s, best, said, cache_bytes_per_s(chip), why_beyond_memory(chip))
+        kernel = kernel_forecast(kind, chip, dtype="fp32", sizes=sizes, parameters=parameters, calibration=calibration)
+        if kernel.bytes / kernel.time_s.value <= chip.memory_bandwidth_bytes_per_s:
+            reached.append((kernel.bytes / kernel.time_s.value, kernel.provenance))
+    best, provenance = max(reached, default=(chip.memory_bandwidth_bytes_per_s, PROVENANCE["family"]))
+    return Ceiling("memory", chip.memory_bandwidth_bytes_per_s, best, provenance, cache_bytes_per_s(chip), why_beyond_memory(chip))

@@ -61,7 +61,7 @@ class Calibration:
         key = (kind, numerics)
         if key not in self._applied:
             tried = (self._search(name, numerics, used_for=kind) for name in likely(kind))
-            self._applied[key] = next((found for found in tried if found), None)
+            self._applied[key] = next((entry for entry in tried if entry), None)
         return self._applied[key]
 
     def _search(self, kind: str, numerics: str, *, used_for: str) -> AppliedEntry | None:
