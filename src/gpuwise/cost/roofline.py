@@ -262,4 +262,6 @@ def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> 
         if kernel.bytes / kernel.time_s.value <= chip.memory_bandwidth_bytes_per_s:
             reached.append((kernel.bytes / kernel.time_s.value, kernel.provenance))
     best, provenance = max(reached, default=(chip.memory_bandwidth_bytes_per_s, PROVENANCE["family"]))
-    return Ceiling("memory", chip.memory_bandwidth_bytes_per_s, best, provenance, cache_bytes_per_s(chip), why_beyond_memory(chip))
+    return Ceiling(
+        "memory", chip.memory_bandwidth_bytes_per_s, best, provenance, cache_bytes_per_s(chip), why_beyond_memory(chip)
+    )
