@@ -157,6 +157,12 @@ def test_a_change_of_any_file_the_job_read_makes_it_stale(changed: str, project:
     assert not known()
 
 
+def test_the_parts_of_gpuwise_that_make_a_recording_exist():
+    home = Path(gpuwise.tracing.__file__).parents[1]
+    assert all(list((home / name).rglob("*.py")) for name in cache.RECORDING)
+    assert "notes" in cache.RECORDING  # a trace keeps the notes of its recording
+
+
 def test_a_job_is_found_by_all_that_was_asked(project: Path, monkeypatch: pytest.MonkeyPatch):
     source_of("train.py:job").trace(Strategy())
     assert not known("train.py:other")

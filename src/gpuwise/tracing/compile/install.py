@@ -40,7 +40,7 @@ Inputs: TypeAlias = tuple[dict[str, Tensor], tuple[object, ...], dict[str, objec
 def install(model: nn.Module, recorder: Recorder) -> None:
     """Makes the parts that `apply_compile` compiles run as their compiled graphs.
 
-    A part that cannot be traced as one graph runs as it is, which the recorder's assumptions say.
+    A part that cannot be traced as one graph runs as it is, with a note.
     """
     parts, paths = compiled_parts(model), {module: path for path, module in model.named_modules()}
     traced: dict[Hashable, _Traced | None] = {}

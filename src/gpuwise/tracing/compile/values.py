@@ -95,9 +95,9 @@ def is_view(node: fx.Node) -> bool:
 def may_overwrite(source: Value, result: Value) -> bool:
     """Whether a result may take its input's memory: equal in size, and read where it is written. Inputs of the graph belong to
     its caller, except those that the forward saved (donated buffers)."""
-    callers = source.node.op == "placeholder" and str(source.node.target).startswith(("primals", "tangents"))
+    of_caller = source.node.op == "placeholder" and str(source.node.target).startswith(("primals", "tangents"))
     a, b = source.node.meta["val"], result.node.meta["val"]
-    return not callers and a.numel() == b.numel() and a.dtype == b.dtype and operator_name(result.node) not in MOVES
+    return not of_caller and a.numel() == b.numel() and a.dtype == b.dtype and operator_name(result.node) not in MOVES
 
 
 def operator_name(node: fx.Node) -> str:
@@ -113,5 +113,5 @@ def is_pointwise(node: fx.Node) -> bool:
 
 
 def node_bytes(node: fx.Node) -> int:
-    value = node.meta["val"]
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+    value = node.meta.get("val")
+    return value.nbytes if isinstance(value, torch.Tensor) else 0
