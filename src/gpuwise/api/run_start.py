@@ -56,8 +56,8 @@ def this_device() -> Here:
 def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, StepSource]:
     """The job, and the source of its traces. A file of the user's is read once, not again to be traced."""
     if not isinstance(job, str) or job.endswith(TRACE_SUFFIX):
-        made = job_of(job, **sizes)  # raises for a saved trace
-        return made, JobSource(made, "", {})
+        resolved = job_of(job, **sizes)  # raises for a saved trace
+        return resolved, JobSource(resolved, "", {})
     source = source_of(job, **sizes).with_own_kernels()
     return source.live.job if isinstance(source, NamedSource) else job_of(job, **sizes), source
 

@@ -148,9 +148,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         gradient = gradients[0]
-        wanted, _, wants_bias, _ = ctx.needs_input_grad
+        needs_input, _, wants_bias, _ = ctx.needs_input_grad
         bias = gradient.sum(0) if wants_bias else None
-        if not wanted:
+        if not needs_input:
             return None, None, bias, None
         weight = unpacked(ctx.weight, scales_of(ctx.state, in_place=True), ctx.state, ctx.state.dtype)
         return torch.matmul(gradient, weight.to(gradient.dtype)), None, bias, None
@@ -170,8 +170,8 @@ def scales_of(state: QuantState, *, in_place: bool) -> Tensor:
 
 
 def unpacked(weight: Tensor, scales: Tensor, state: QuantState, dtype: torch.dtype) -> Tensor:
-    found: Tensor = torch.ops.bitsandbytes.dequantize_4bit(weight, scales, BLOCK, "nf4", list(state.shape), dtype)
-    return found
+    values: Tensor = torch.ops.bitsandbytes.dequantize_4bit(weight, scales, BLOCK, "nf4", list(state.shape), dtype)
+    return values
 
 
 def pack(weight: Any, device: torch.device) -> nn.Parameter:

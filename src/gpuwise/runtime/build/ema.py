@@ -48,9 +48,9 @@ class ExponentialMovingAverage:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, parameter in self._parameters.items():
-            held = parameter.detach().clone()
+            own = parameter.detach().clone()
             parameter.copy_(self.tensors[name])
-            self.tensors[name].copy_(held)
+            self.tensors[name].copy_(own)
 
     def state(self) -> AverageState:
         return {"updates": self.updates, "tensors": self.tensors}

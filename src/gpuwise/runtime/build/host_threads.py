@@ -30,11 +30,11 @@ def apply_threads(host: HostSettings) -> list[Note]:
 
     Returns what could not be done, in sentences.
     """
-    wanted = host.threads
-    if wanted is None and not os.environ.get("OMP_NUM_THREADS"):
-        wanted = min(torch.get_num_threads(), detect_cpu().cores)
-    if wanted is not None and wanted != torch.get_num_threads():
-        torch.set_num_threads(wanted)
+    threads = host.threads
+    if threads is None and not os.environ.get("OMP_NUM_THREADS"):
+        threads = min(torch.get_num_threads(), detect_cpu().cores)
+    if threads is not None and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
     if not host.pin_threads:
         return []
     problem = bind_threads(torch.get_num_threads(), core_processors())
@@ -78,31 +78,31 @@ def _openmp() -> ctypes.CDLL:
         if Path(path).name.startswith(_OPENMP):
             library = ctypes.CDLL(path)
             if hasattr(library, "GOMP_parallel"):
-                return library
+                return notes
     raise OSError("this build of PyTorch runs its loops without OpenMP")
 
 
 def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _UNSET) -> list[Note]:
     """What of a strategy and of host settings this device ignores or only emulates, in sentences for the user."""
     on_cpu = device.type == "cpu"
-    found: list[Note] = []
+    notes: list[Note] = []
     bf16 = strategy.precision in ("amp-bf16", "bf16")
     old = "" if on_cpu else _older_than_ampere(device)
     if strategy.precision == "tf32" and (on_cpu or old):
-        found.append(training_notes.tf32_ignored(device=old or "a CPU"))
+        notes.append(training_notes.tf32_ignored(device=old or "a CPU"))
     if bf16 and on_cpu and not computes_bf16(cpu := detect_cpu()):
-        found.append(training_notes.bf16_emulated(precision=strategy.precision, device=cpu.name, faster="fp32"))
+        notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=cpu.name, faster="fp32"))
     if bf16 and old:
-        found.append(training_notes.bf16_emulated(precision=strategy.precision, device=old, faster="amp-fp16"))
+        notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=old, faster="amp-fp16"))
     if strategy.precision == "amp-fp16" and on_cpu:
-        found.append(training_notes.fp16_slow_on_cpu())
+        notes.append(training_notes.fp16_slow_on_cpu())
     if strategy.precision == "fp8" and on_cpu:
-        found.append(training_notes.fp8_emulated())
+        notes.append(training_notes.fp8_emulated())
     if host.pinned_memory and device.type != "cuda":
-        found.append(training_notes.pinned_memory_ignored())
+        notes.append(training_notes.pinned_memory_ignored())
     if host.threads is not None and host.threads > (processors := detect_cpu().threads):
-        found.append(training_notes.more_threads_than_processors(threads=host.threads, processors=processors))
-    return found
+        notes.append(training_notes.more_threads_than_processors(threads=host.threads, processors=processors))
+    return notes
 
 
 def computes_bf16(cpu: Cpu) -> bool:

@@ -13,7 +13,7 @@ def inner_linears(model: nn.Module) -> list[str]:
     Subclasses of `nn.Linear` are left out: attention that reads such a layer's weight itself would not see it replaced.
     """
     inside = {id(module) for block in repeated_blocks(model) for module in block.modules()}
-    found = [(path, module) for path, module in model.named_modules() if type(module) is nn.Linear]
-    if found and id(found[-1][1]) not in inside:
-        found.pop()
-    return [path for path, _ in found]
+    linears = [(path, module) for path, module in model.named_modules() if type(module) is nn.Linear]
+    if linears and id(linears[-1][1]) not in inside:
+        linears.pop()
+    return [path for path, _ in linears]

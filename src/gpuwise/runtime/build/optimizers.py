@@ -44,9 +44,9 @@ def make_optimizer(
                 "the job makes its own optimizer, so its kernels cannot be chosen here.",
                 ["choose them in the job's own function", "name the optimizer: --optimizer adamw"],
             )
-        made = choice(parameters)
-        check_fused_sgd(made, scaled=scaled)
-        return made
+        own = choice(parameters)
+        check_fused_sgd(own, scaled=scaled)
+        return own
     parameters = list(parameters)
     kernels = kernels_of(choice, kernels, on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters), scaled=scaled)
     if choice == "adafactor":
@@ -95,13 +95,13 @@ def hidden_matrices(model: nn.Module) -> list[Parameter]:
     Source: Keller Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
     Raises UnsupportedError for a model without any.
     """
-    found = {p: None for block in repeated_blocks(model) for p in block.parameters() if p.dim() == 2 and p.requires_grad}
-    if not found:
+    matrices = {p: None for block in repeated_blocks(model) for p in block.parameters() if p.dim() == 2 and p.requires_grad}
+    if not matrices:
         raise UnsupportedError(
             f"{type(model).__name__} has no matrices in repeated blocks for muon to update.",
             ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"],
         )
-    return list(found)
+    return list(matrices)
 
 
 def _muon(parameters: Sequence[Parameter], hidden: set[int], learning_rate: float) -> Optimizer:

@@ -76,9 +76,9 @@ class StepContext:
         optimizer = self.optimizers[name]
         if closure is not None or needs_closure(optimizer):
             return self._update_by_closure(name, optimizer, closure)
-        held = [p for group in optimizer.param_groups for p in group["params"]]
+        updated = [p for group in optimizer.param_groups for p in group["params"]]
         if self.updated is not None:
-            self.updated |= {id(p) for p in held if p.grad is not None}
+            self.updated |= {id(p) for p in updated if p.grad is not None}
         with self._outside_autocast():
             if self._scaler.is_enabled() and name in self._stepped:
                 raise JobError(
@@ -88,7 +88,7 @@ class StepContext:
             self._stepped.add(name)
             if self._clip is not None:
                 self._scaler.unscale_(optimizer)
-                self.norms.append(self._clip(held))
+                self.norms.append(self._clip(updated))
             if self._scaler.is_enabled():
                 self._scaler.step(optimizer)
             else:

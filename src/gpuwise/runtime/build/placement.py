@@ -51,12 +51,12 @@ def to_channels_last(model: nn.Module, device: torch.device) -> None:
 
 
 def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
-    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    if tensor.device.type == device.type and tensor.dtype == wanted:
+    target = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    if tensor.device.type == device.type and tensor.dtype == target:
         return tensor
     if tensor.device.type == "meta" or active_fake_mode() is not None:
-        return torch.empty_like(tensor, device=device, dtype=wanted)
-    return tensor.to(device, wanted)
+        return torch.empty_like(tensor, device=device, dtype=target)
+    return tensor.to(device, target)
 
 
 def _replace_tensors(
@@ -72,10 +72,10 @@ def _replace_tensors(
         if id(tensor) not in done and awaits_packing(tensor):
             done[id(tensor)] = packed(tensor, device)
         if id(tensor) not in done:
-            held = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
-            moved = move(held)
+            values = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
+            moved = move(values)
             if isinstance(tensor, nn.Parameter):
-                moved = tensor if moved is held else nn.Parameter(moved, requires_grad=tensor.requires_grad)
+                moved = tensor if moved is values else nn.Parameter(moved, requires_grad=tensor.requires_grad)
             done[id(tensor)] = moved
         return done[id(tensor)]
 

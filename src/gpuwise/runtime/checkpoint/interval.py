@@ -44,8 +44,8 @@ def choose_interval(
     an hour.
     Raises InputError for negative times or rates.
     """
-    given = {"save_s": save_s, "held_up_s": held_up_s, "cpu_s": cpu_s, "interruptions_per_day": interruptions_per_day}
-    for name, value in given.items():
+    arguments = {"save_s": save_s, "held_up_s": held_up_s, "cpu_s": cpu_s, "interruptions_per_day": interruptions_per_day}
+    for name, value in arguments.items():
         if not 0 <= value < math.inf:
             raise InputError(f"{name} must be zero or more, got {value!r}.")
     cost_s = held_up_s + cpu_s

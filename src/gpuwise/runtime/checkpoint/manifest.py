@@ -79,15 +79,15 @@ def dump_json(value: object) -> bytes:
 def state_json(structure: Mapping[str, object]) -> bytes:
     """The plain values of a state. Raises InputError where they are too many, or a number is too long for JSON."""
     try:
-        found = dump_json(structure)
+        encoded = dump_json(structure)
     except ValueError as error:
         raise InputError(f"the plain values of the state cannot be saved: {error}.") from error
-    if len(found) > MAX_STATE_BYTES:
+    if len(encoded) > MAX_STATE_BYTES:
         raise InputError(
-            f"the plain values of the state take {len(found):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
+            f"the plain values of the state take {len(encoded):,} bytes; {MAX_STATE_BYTES:,} are allowed.",
             ["keep large lists as tensors or arrays"],
         )
-    return found
+    return encoded
 
 
 def check_meta(meta: Mapping[str, object]) -> None:

@@ -38,10 +38,10 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     live = {plain_name(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()}
     _same("parameter", set(live), set(weights))
     for name, tensor in live.items():
-        found, expected = _kind(weights[name]), _kind(tensor)
-        if found != expected:
+        saved, expected = _kind(weights[name]), _kind(tensor)
+        if saved != expected:
             raise InputError(
-                f"the checkpoint is of another model: {name} is {found}, here {expected}.",
+                f"the checkpoint is of another model: {name} is {saved}, here {expected}.",
                 ["train the job that was saved", "another run folder"],
             )
     for name, tensor in live.items():

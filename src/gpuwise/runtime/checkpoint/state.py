@@ -129,14 +129,14 @@ class _Packer:
                 ]
             }
         flat, how = pack_tensor(tensor, self._place(path))
-        place = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride(), repr(how))
-        if place in self._kept:
-            return self._kept[place]
+        key = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride(), repr(how))
+        if key in self._kept:
+            return self._kept[key]
         name = self._name(path)
         self.tensors[self._part][name] = flat
         reference = {"$tensor": [self._part, name, *([how] if how else [])]}
         if flat.numel():  # empty tensors all lie at address 0
-            self._kept[place] = reference
+            self._kept[key] = reference
         return reference
 
     def _array(self, array: NDArray[np.generic], path: tuple[str, ...]) -> object:
@@ -184,10 +184,10 @@ class _Unpacker:
         return {key: self.value(item, depth + 1) for key, item in value.items()}
 
     def tensor(self, part: str, name: str, how: Layout | None = None) -> Tensor:
-        place = (part, name)
-        if place not in self._made:
-            self._made[place] = from_file(self._tensors[part][name], how or {}, _DTYPES)
-        return self._made[place]
+        key = (part, name)
+        if key not in self._made:
+            self._made[key] = from_file(self._tensors[part][name], how or {}, _DTYPES)
+        return self._made[key]
 
     def _tensor(self, value: object, depth: int) -> Tensor:
         tensor = self.value(value, depth)

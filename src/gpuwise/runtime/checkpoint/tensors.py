@@ -52,14 +52,14 @@ class Layout(TypedDict, total=False):
     shape: list[int]
 
 
-def pack_tensor(tensor: Tensor, place: str) -> tuple[Tensor, Layout]:
+def pack_tensor(tensor: Tensor, name: str) -> tuple[Tensor, Layout]:
     """The tensor to write, with the same memory wherever that is possible, and what `from_file` must know to make it again.
 
-    Raises UnsupportedError for a tensor without plain memory; `place` is its name for people.
+    Raises UnsupportedError for a tensor without plain memory; `name` is its name for people.
     """
     if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
         kind = "has no values (meta)" if tensor.device.type == "meta" else "is sparse, nested or quantized"
-        raise UnsupportedError(f"{place} {kind}, which a checkpoint cannot hold.", ["keep a dense tensor in the state"])
+        raise UnsupportedError(f"{name} {kind}, which a checkpoint cannot hold.", ["keep a dense tensor in the state"])
     tensor = tensor.detach().as_subclass(Tensor).resolve_conj().resolve_neg()
     order = dense_order(tensor)
     how: Layout = {} if order is None else {"order": order}
@@ -99,7 +99,7 @@ def _flat_bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def unwrapped(tensor: Tensor, place: str) -> tuple[str, dict[str, Tensor], object]:
+def unwrapped(tensor: Tensor, name: str) -> tuple[str, dict[str, Tensor], object]:
     """A tensor made of several: its kind, its tensors by name, what else it is made with.
 
     Raises UnsupportedError for a kind that is not known.
@@ -107,7 +107,7 @@ def unwrapped(tensor: Tensor, place: str) -> tuple[str, dict[str, Tensor], objec
     kind, source = type(tensor).__name__, type(tensor).__module__
     if _WRAPPED.get(kind) != source:
         raise UnsupportedError(
-            f"{place} is a {source}.{kind}, a kind of tensor that a checkpoint cannot hold.",
+            f"{name} is a {source}.{kind}, a kind of tensor that a checkpoint cannot hold.",
             ["--optimizer adamw", "leave it out of the state"],
         )
     names, attributes = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
@@ -118,5 +118,5 @@ def wrapped(kind: str, tensors: dict[str, Tensor], attributes: object) -> Tensor
     """Puts together what `unwrapped` took apart. Raises MissingDependencyError without torchao."""
     source = _WRAPPED[kind]
     require("torchao", purpose="load the state of 8- and 4-bit optimizers")
-    made: Tensor = getattr(import_module(source), kind).__tensor_unflatten__(tensors, attributes)
-    return made
+    tensor: Tensor = getattr(import_module(source), kind).__tensor_unflatten__(tensors, attributes)
+    return tensor

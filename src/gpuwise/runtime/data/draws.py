@@ -20,15 +20,15 @@ _random: ModuleType = np.random  # numpy's type hints leave out the exchange of 
 _MT19937_BYTES = 624 * 4 + 4  # numpy's mt19937_state: the key and the place in it
 
 
-def seed_of(*place: int) -> int:
+def seed_of(*position: int) -> int:
     """63 bits that follow from whole numbers alone, on every machine and in every version of Python."""
-    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest(), "little") >> 1
+    return int.from_bytes(hashlib.blake2b(repr(position).encode(), digest_size=8).digest(), "little") >> 1
 
 
 @contextmanager
-def draws_of(*place: int) -> Iterator[None]:
-    """Within it torch (on the CPU), random and numpy draw what follows from `place`; after it they go on as before."""
-    seed = seed_of(*place)
+def draws_of(*position: int) -> Iterator[None]:
+    """Within it torch (on the CPU), random and numpy draw what follows from `position`; after it they go on as before."""
+    seed = seed_of(*position)
     torch_state, python_state = torch.default_generator.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
@@ -54,17 +54,17 @@ class _Numpy:
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        found = _random.get_bit_generator()
-        memory, before = _memory(found), None
+        current = _random.get_bit_generator()
+        memory, before = _memory(current), None
         if not memory or memory != self._seen:
             before = _random.get_state(legacy=False)
             self._seen = b"" if before["has_gauss"] else memory
-        _random.set_bit_generator(self._own if found is not self._own else np.random.MT19937(0))
+        _random.set_bit_generator(self._own if current is not self._own else np.random.MT19937(0))
         np.random.seed(seed)
         try:
             yield
         finally:
-            _random.set_bit_generator(found)
+            _random.set_bit_generator(current)
             if before is not None and before["has_gauss"]:
                 np.random.set_state(before)
 

@@ -68,7 +68,7 @@ def chunks(count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: in
         first, base = divmod(offset, micro_batch)  # base is 0 but after a resume with another micro-batch
         total = (count - base) // micro_batch
         for chunk in range(first - first % per_chunk, total, per_chunk):
-            start, held = base + chunk * micro_batch, min(per_chunk, total - chunk)
-            rows = order[start : start + held * micro_batch]
-            yield Rows(rows, epoch, start, held, max(0, first - chunk))
+            start, count_in_chunk = base + chunk * micro_batch, min(per_chunk, total - chunk)
+            rows = order[start : start + count_in_chunk * micro_batch]
+            yield Rows(rows, epoch, start, count_in_chunk, max(0, first - chunk))
         offset = 0

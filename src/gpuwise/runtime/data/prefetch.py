@@ -62,20 +62,20 @@ def ahead(chunks: Iterator[Chunk], copies: Copies[Started], *, micro_batches: in
     after all that was read before it.
     """
     waiting: deque[tuple[Chunk, Started]] = deque()
-    held, failure = 0, None
+    under_way, failure = 0, None
     while True:
-        while failure is None and (not waiting or held - waiting[0][0].micro_batches < micro_batches):
+        while failure is None and (not waiting or under_way - waiting[0][0].micro_batches < micro_batches):
             try:
                 chunk = next(chunks)
             except Exception as error:
                 failure = error
                 break
             waiting.append((chunk._replace(batch=None), copies.start(chunk.batch)))
-            held += chunk.micro_batches
+            under_way += chunk.micro_batches
         if not waiting:
             break
         chunk, started = waiting.popleft()
-        held -= chunk.micro_batches
+        under_way -= chunk.micro_batches
         yield chunk._replace(batch=copies.finish(started))
         del chunk, started
     if failure is not None and not isinstance(failure, StopIteration):

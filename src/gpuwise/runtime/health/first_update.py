@@ -81,8 +81,8 @@ class FirstUpdate:
             return None
         for hook in self._hooks:
             hook.remove()
-        self._samples, found, self._moved = {}, self._moved, []
-        return _notes(found)
+        self._samples, moved_rows, self._moved = {}, self._moved, []
+        return _notes(moved_rows)
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -170,8 +170,8 @@ def _spread(tensor: Tensor, stride: int) -> Tensor:
     return (dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1))[::stride]
 
 
-def _notes(found: Iterable[_Moved]) -> list[Note]:
-    rows = [_HostRow(*moved[:4], *map(int, moved.counts.tolist())) for moved in found]
+def _notes(moved_rows: Iterable[_Moved]) -> list[Note]:
+    rows = [_HostRow(*moved[:4], *map(int, moved.counts.tolist())) for moved in moved_rows]
     still = [row for row in rows if row.with_gradient and not row.moved]
     nothing = len(still) == sum(row.with_gradient > 0 for row in rows)
     notes: list[Note] = []

@@ -105,8 +105,8 @@ def _source(error: BaseException | None) -> BaseException | None:
 
 
 def _asked_bytes(error: BaseException) -> int | None:
-    found = _TRIED.search(str(error))
-    return int(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+    match = _TRIED.search(str(error))
+    return int(float(match[1]) * _UNITS[match[2].lower()]) if match else None
 
 
 def _device(view: MemoryView) -> str:
@@ -115,8 +115,10 @@ def _device(view: MemoryView) -> str:
 
 def _expected(forecast: MemoryForecast) -> str:
     largest = sorted(forecast.by_category.items(), key=lambda item: -item[1])[:_NAMED]
-    said = " and ".join(f"{name.replace('_', ' ')} {format_bytes(value)}" for name, value in largest if value)
-    return f"The forecast's peak is {format_bytes(forecast.peak_allocated_bytes)}" + (f", most of it {said}." if said else ".")
+    words = " and ".join(f"{name.replace('_', ' ')} {format_bytes(value)}" for name, value in largest if value)
+    return f"The forecast's peak is {format_bytes(forecast.peak_allocated_bytes)}" + (
+        f", most of it {words}." if words else "."
+    )
 
 
 def _grown(view: MemoryView) -> Iterator[str]:

@@ -45,25 +45,25 @@ class Reads(Protocol):
 class ReadWatch:
     """While entered, gives a read up that holds the end of the run up.
 
-    A thread looks every TICK_S. When `wanted` says that the run is to end, and the read that is going on has taken GRACE_S, the
+    A thread looks every TICK_S. When `stop_request` says that the run is to end, and the read going on has taken GRACE_S, the
     main thread is interrupted in it by a signal whose handler raises ReadGivenUp there. That ends whatever Python waits
     for: a worker process, a socket, a lock, a sleep. It does not end code in C that waits without looking at signals, nor
     a read outside the main thread, where Python runs no handlers; there is none on Windows.
 
     Arguments:
-        wanted: why the run is to end now, or None; called in the watch's own thread, while a read goes on.
+        stop_request: why the run is to end now, or None; called in the watch's own thread, while a read goes on.
         clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
     """
 
     def __init__(
         self,
         reads: Reads,
-        wanted: Callable[[], StopRequest | None],
+        stop_request: Callable[[], StopRequest | None],
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ):
-        self._reads, self._wanted, self._clock = reads, wanted, clock
+        self._reads, self._stop_request, self._clock = reads, stop_request, clock
         self._number, self._since_s = -1, 0.0
         self._request: StopRequest | None = None
         self._given_up_s = -math.inf
@@ -92,7 +92,7 @@ class ReadWatch:
             return False
         if self._reads.reads != self._number:
             self._number, self._since_s = self._reads.reads, now_s
-        self._request = self._request or self._wanted()
+        self._request = self._request or self._stop_request()
         return self._request is not None and now_s - self._since_s >= GRACE_S
 
     def _run(self) -> None:

@@ -25,30 +25,30 @@ class DeviceLosses(Generic[Row]):
     def __init__(self, numbers: int = 1) -> None:
         self.numbers = numbers
         self._room = torch.empty(AHEAD + 1, numbers, dtype=torch.float32, pin_memory=torch.cuda.is_available())
-        self._waiting: deque[tuple[Row, int, torch.cuda.Event]] = deque()  # with the place in the room, and when it is there
-        self._place = 0
+        self._waiting: deque[tuple[Row, int, torch.cuda.Event]] = deque()  # with its slot of the room, and when it is there
+        self._slot = 0
 
     def put(self, row: Row, values: Sequence[Tensor]) -> None:
         """values: as many as `numbers` says."""
-        place, self._place = self._place, (self._place + 1) % len(self._room)
+        slot, self._slot = self._slot, (self._slot + 1) % len(self._room)
         for number, value in enumerate(values):
-            self._room[place, number].copy_(value.reshape(()), non_blocking=True)
+            self._room[slot, number].copy_(value.reshape(()), non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        self._waiting.append((row, place, event))
+        self._waiting.append((row, slot, event))
 
     def known(self, *, wait: bool = False) -> list[tuple[Row, list[float]]]:
         """What has become known since this was asked last, in order.
 
         wait: for all of them. Else it waits only for one that the host is AHEAD steps ahead of: so there is room for another.
         """
-        found: list[tuple[Row, list[float]]] = []
+        losses: list[tuple[Row, list[float]]] = []
         while self._waiting:
-            row, place, event = self._waiting[0]
+            row, slot, event = self._waiting[0]
             if not event.query():
                 if not wait and len(self._waiting) < AHEAD:
                     break
                 event.synchronize()
-            found.append((row, self._room[place].tolist()))
+            losses.append((row, self._room[slot].tolist()))
             self._waiting.popleft()
-        return found
+        return losses

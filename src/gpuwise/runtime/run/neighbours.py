@@ -36,31 +36,31 @@ class Neighbours:
         if self._said or now_s - self._last.taken_s < LOOK_EVERY_S:
             return None
         before, self._last = self._last, self._now()
-        found = shares(before, self._last)
-        if found is None or self._available(found, self._last.processors) > 1 - LEAST_LOST:
+        usage = shares(before, self._last)
+        if usage is None or self._available(usage, self._last.processors) > 1 - LEAST_LOST:
             return None
         self._said = True
-        return self._note(found, self._last.processors)
+        return self._note(usage, self._last.processors)
 
     def available(self) -> float:
         """The share of the processor time that the run's threads want which others left them, from the start until now; 1
         where the system does not tell, or hardly less."""
         last = self._now()
-        found = shares(self._first, last) if last.taken_s - self._first.taken_s >= LEAST_S else None
-        share = 1.0 if found is None else self._available(found, last.processors)
+        usage = shares(self._first, last) if last.taken_s - self._first.taken_s >= LEAST_S else None
+        share = 1.0 if usage is None else self._available(usage, last.processors)
         return share if share <= 1 - LEAST_LOST else 1.0
 
-    def _available(self, found: Shares, processors: int) -> float:
-        return min(1.0, _left(found) * processors / self._threads)
+    def _available(self, usage: Shares, processors: int) -> float:
+        return min(1.0, _left(usage) * processors / self._threads)
 
-    def _note(self, found: Shares, processors: int) -> Note:
-        room = max(1, round(_left(found) * processors))
+    def _note(self, usage: Shares, processors: int) -> Note:
+        room = max(1, round(_left(usage) * processors))
         return processors_shared(
-            share=found.others + found.stolen,
+            share=usage.others + usage.stolen,
             room=room if room < self._threads else None,
             setting="" if waiting_is_set() else SETTING,
         )
 
 
-def _left(found: Shares) -> float:
-    return 1 - found.others - found.stolen
+def _left(usage: Shares) -> float:
+    return 1 - usage.others - usage.stolen

@@ -126,8 +126,8 @@ def start_run(
     if folder is not None:
         identity = identity_of(job, strategy, settings, steps=steps, plan=plan)
         manager = _manager_of(folder, settings, device)
-        checkpoint, told = checkpoint_to_continue(folder, manager, identity, resume=settings.resume, steps=steps)
-        notes += told
+        checkpoint, resume_notes = checkpoint_to_continue(folder, manager, identity, resume=settings.resume, steps=steps)
+        notes += resume_notes
         if checkpoint is not None:
             before, spent_before_s = checkpoint.step, state.load(checkpoint)
 

@@ -215,9 +215,9 @@ class Training:
     def _evaluate(self, run: RunParts) -> None:
         """The job's metrics; the best of them is kept."""
         run.health.stall.beat("evaluation")
-        found = run.evaluations.run(self.step, run.program, reporter=run.reporter, meter=run.meter)
+        values = run.evaluations.run(self.step, run.program, reporter=run.reporter, meter=run.meter)
         try:
-            best = run.evaluations.seen(self.step, found)
+            best = run.evaluations.seen(self.step, values)
         except InputError:  # a metric that is not there: known now, and no reason to lose what was trained
             if run.checkpoints.begun:
                 run.stepper.settle()

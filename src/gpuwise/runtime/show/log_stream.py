@@ -84,5 +84,5 @@ def _opened(path: Path) -> int:
 
 
 def _descriptor(path: Path) -> int | None:
-    found = _DESCRIPTOR.fullmatch(str(path))
-    return int(found[1]) if found else _STANDARD.get(str(path))
+    match = _DESCRIPTOR.fullmatch(str(path))
+    return int(match[1]) if match else _STANDARD.get(str(path))

@@ -44,8 +44,8 @@ class TensorBoard:
         # What an interrupted run wrote beyond the step it is resumed from will be written again.
         purge_step = None if resumed_from is None else resumed_from + 1
         self._events = SummaryWriter(str(self.folder), purge_step=purge_step, flush_secs=10)
-        told = escape(json.dumps(dict(header), indent=2))
-        self._events.add_text("run", f"<pre>{told}</pre>", resumed_from or 0)
+        text = escape(json.dumps(dict(header), indent=2))
+        self._events.add_text("run", f"<pre>{text}</pre>", resumed_from or 0)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         assert self._events is not None
@@ -96,9 +96,9 @@ class WeightsAndBiases:
         path = self.folder / "wandb-id"
         if path.is_file() and (kept := path.read_text().strip()[:64]).isalnum():
             return kept
-        made = os.urandom(8).hex()
-        path.write_text(made + "\n")
-        return made
+        new_id = os.urandom(8).hex()
+        path.write_text(new_id + "\n")
+        return new_id
 
 
 WRITERS: dict[str, Callable[[str | os.PathLike[str]], Writer]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
