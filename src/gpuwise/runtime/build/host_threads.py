@@ -78,7 +78,7 @@ def _openmp() -> ctypes.CDLL:
         if Path(path).name.startswith(_OPENMP):
             library = ctypes.CDLL(path)
             if hasattr(library, "GOMP_parallel"):
-                return notes
+                return library
     raise OSError("this build of PyTorch runs its loops without OpenMP")
 
 
