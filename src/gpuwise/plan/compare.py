@@ -174,7 +174,7 @@ def _forecast(
             continue
         strategy = strategy.but(precision=choice)
         chosen = micro_batch or _micro_batch(pricer, strategy, cluster, fallback)
-        guessed = [text for text, given in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if given is None]
+        guessed = [text for text, named in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if named is None]
         if isinstance(problem, PrecisionError):
             assumptions.append(legal.assumed_precision(choice, problem, device=chip.id))
         if guessed:

@@ -32,14 +32,14 @@ def fit_report(result: FitResult) -> Group:
                 f"{rate(forecast.throughput, forecast.throughput_unit)}"
             )
         )
-    asked = result.rows[0].memory
-    if asked is not None:
-        held = "" if asked.counted_only else f", {format_bytes(asked.peak_reserved_bytes)} reserved"
+    memory = result.rows[0].memory
+    if memory is not None:
+        reserved = "" if memory.counted_only else f", {format_bytes(memory.peak_reserved_bytes)} reserved"
         parts += [
             heading(
-                f"memory at micro-batch {result.micro_batch:,}: {format_bytes(asked.peak_allocated_bytes)} allocated{held}"
+                f"memory at micro-batch {result.micro_batch:,}: {format_bytes(memory.peak_allocated_bytes)} allocated{reserved}"
             ),
-            bars(asked.by_category, format_bytes),
+            bars(memory.by_category, format_bytes),
         ]
     parts += notes("where it peaks", [text for text in (result.peak.sentence, result.peak.advice) if text])
     frees = [row for row in result.rows[1:] if row.frees]

@@ -190,8 +190,8 @@ def text_picture(timeline: Timeline, *, width: int = 72, height: int = 16) -> st
         label = format_bytes(top * row / height) if row in (height, height // 2) else ""
         lines.append(f"{label:>{_MARGIN - 2}} |" + "".join(cells).rstrip())
     lines += [f"{'0':>{_MARGIN - 2}} +" + "-" * chart, " " * _MARGIN + _phase_ruler(timeline, chart).rstrip()]
-    said = f"at the peak: {format_bytes(top)} allocated, {format_bytes(timeline.memory.peak_reserved_bytes)} reserved"
-    lines += ["", *wrap(said + _of_device(timeline), width)]
+    sentence = f"at the peak: {format_bytes(top)} allocated, {format_bytes(timeline.memory.peak_reserved_bytes)} reserved"
+    lines += ["", *wrap(sentence + _of_device(timeline), width)]
     at_peak = timeline.memory.by_category
     for name in reversed(names):
         if at_peak.get(name, 0):
@@ -211,8 +211,8 @@ _MARGIN = 12  # characters of the axis and its labels
 
 def _glyph(names: list[str], stack: np.ndarray, height_bytes: float) -> str:
     """What stands at a height of one column."""
-    found = int(np.searchsorted(stack, height_bytes, side="right"))
-    return LOOK[names[found]][1] if found < len(names) else " "
+    index = int(np.searchsorted(stack, height_bytes, side="right"))
+    return LOOK[names[index]][1] if index < len(names) else " "
 
 
 def _phase_ruler(timeline: Timeline, chart: int) -> str:

@@ -216,7 +216,7 @@ def technique_words(strategy: Strategy) -> list[str]:
     """'foreach kernels', 'offload of the optimizer', 'qlora of rank 16': what is not as usual."""
     return [
         words
-        for words, said in (
+        for words, applies in (
             (f"{strategy.optimizer_kernels} kernels", strategy.optimizer_kernels),
             ("optimizer in backward", strategy.optimizer_in_backward),
             ("gradients kept", strategy.keep_gradients),
@@ -228,5 +228,5 @@ def technique_words(strategy: Strategy) -> list[str]:
             ("compiled", strategy.compile),
             ("channels last", strategy.channels_last),
         )
-        if said
+        if applies
     ]

@@ -94,9 +94,15 @@ def _draw_operations(chart: Axes, roofline: Roofline) -> None:
             (roof.highest or roof.datasheet, memory.highest or memory.datasheet, ":"),
         ):
             chart.plot(x, np.minimum(peak, x * bandwidth) / 1e12, style, color=ROOF, linewidth=1.3, zorder=1)
-        said = f"{roof.name} {number(roof.datasheet / 1e12)} TFLOP/s, {percent(roof.calibrated / roof.datasheet)} reached"
+        sentence = f"{roof.name} {number(roof.datasheet / 1e12)} TFLOP/s, {percent(roof.calibrated / roof.datasheet)} reached"
         chart.annotate(
-            said, (high, roof.datasheet / 1e12), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9, color=ROOF
+            sentence,
+            (high, roof.datasheet / 1e12),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+            color=ROOF,
         )
     for index, point in enumerate(drawn(roofline)):
         if point.intensity is not None:

@@ -129,14 +129,14 @@ class Chart:
         if self.expected is None:
             return ""
         top, bottom, right = y(self.expected.high), y(self.expected.low), self.width - _RIGHT
-        said = (
+        sentence = (
             f"forecast {self.show(self.expected.value)} ({self.show(self.expected.low)} to {self.show(self.expected.high)})"
             if self.expected.low < self.expected.high
             else f"forecast {self.show(self.expected.value)}"
         )
         line = f'y1="{y(self.expected.value):.1f}" y2="{y(self.expected.value):.1f}"'
         return (
-            f'<g><title>{escape(said)}</title><rect class="band" x="{_LEFT:.0f}" y="{top:.1f}" '
+            f'<g><title>{escape(sentence)}</title><rect class="band" x="{_LEFT:.0f}" y="{top:.1f}" '
             f'width="{right - _LEFT:.0f}" height="{bottom - top:.1f}"/>'
             f'<line class="expected" x1="{_LEFT:.0f}" x2="{right:.0f}" {line}/></g>'
         )

@@ -53,11 +53,11 @@ def markdown(result: Validation) -> str:
     lines = [f"# {_TITLE}", "", *_opening(result), "", *_table(HEADERS, [row(trial) for trial in result.trials], RIGHT), ""]
     lines += [*_table(("over all", ""), overall(result)), ""]
     for trial in result.trials:
-        lines += [f"## {_cell(trial.job)}", "", *[f"- {_cell(said)}" for said in _facts(trial)], ""]
+        lines += [f"## {_cell(trial.job)}", "", *[f"- {_cell(sentence)}" for sentence in _facts(trial)], ""]
         if rows := _memory(trial):
             lines += [*_table(_MEMORY, rows, _MEMORY[1:]), ""]
-    if said := remarks(result):
-        lines += ["## Notes", "", *[f"- {_cell(line)}" for line in said], ""]
+    if sentence := remarks(result):
+        lines += ["## Notes", "", *[f"- {_cell(line)}" for line in sentence], ""]
     return "\n".join(lines)
 
 

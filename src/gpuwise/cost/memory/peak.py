@@ -127,12 +127,12 @@ def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
     sizes = rounded(storages.size_bytes[rows])
     made = _made_by(trace, rows)
     small = sizes * _SMALL < sizes.sum()  # statistics of a norm, say, do not stand in one group with what it gives
-    found: dict[tuple[str, int, str, bool], list[int]] = {}
+    totals: dict[tuple[str, int, str, bool], list[int]] = {}
     columns = (storages.module[rows].tolist(), storages.category[rows].tolist(), made, small.tolist(), sizes.tolist())
     for module, category, operation, is_small, size in zip(*columns, strict=True):
-        entry = found.setdefault((starred[module], category, operation, is_small), [0, 0, 0])
+        entry = totals.setdefault((starred[module], category, operation, is_small), [0, 0, 0])
         entry[0], entry[1], entry[2] = entry[0] + 1, max(entry[1], size), entry[2] + size
-    ranked = sorted(found.items(), key=lambda item: -item[1][2])
+    ranked = sorted(totals.items(), key=lambda item: -item[1][2])
     return tuple(
         Tensors(module, CATEGORIES[category], operation, *numbers) for (module, category, operation, _), numbers in ranked
     )

@@ -143,12 +143,12 @@ def own_scales(model: nn.Module) -> None:
         state = getattr(module, "quant_state", None)
         if state is None:
             continue
-        held = {"absmax": state.absmax, "code": state.code}
+        tensors = {"absmax": state.absmax, "code": state.code}
         if state.nested:
             tables.append(state.state2.code)
             state.state2.code = tables[0]
-            held |= {"offset": state.offset, "absmax_absmax": state.state2.absmax, "absmax_code": tables[0]}
-        for name, tensor in held.items():
+            tensors |= {"offset": state.offset, "absmax_absmax": state.state2.absmax, "absmax_code": tables[0]}
+        for name, tensor in tensors.items():
             module.register_buffer(name, tensor, persistent=False)
 
 

@@ -21,7 +21,7 @@ except ImportError:  # Windows
 
 LOCK = "lock"
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
-_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+_locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
 class RunLock:
@@ -48,7 +48,7 @@ class RunLock:
             )
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            _held.add(self)
+            _locks.add(self)
             self._take()
             self._take_folder()
             os.ftruncate(self._fd, 0)
@@ -141,12 +141,12 @@ class RunLock:
                 with suppress(OSError):  # the job may have closed every descriptor there is
                     os.close(fd)
         self._fd = self._folder_fd = None
-        _held.discard(self)
+        _locks.discard(self)
 
 
 def _in_child() -> None:
     """A forked process (a data-loader worker) must not hold the lock: it may outlive the run."""
-    for lock in list(_held):
+    for lock in list(_locks):
         lock._marker = None
         lock._close()
 
@@ -175,7 +175,7 @@ def _is_gone(holder: dict[str, object]) -> bool:
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     if pid == os.getpid():
-        return not any(lock._marker for lock in _held)
+        return not any(lock._marker for lock in _locks)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -46,12 +46,12 @@ class CheckpointStore:
 
     def all(self) -> list[Checkpoint]:
         """Every checkpoint, newest first, not verified."""
-        found = []
+        steps = []
         for name in self._names():
             match = _CHECKPOINT.fullmatch(name)
             if match and _is_checkpoint(self.folder / name):
-                found.append(((int(match[1]), match[2] is None), Checkpoint(self.folder / name, int(match[1]))))
-        return [checkpoint for _, checkpoint in sorted(found, key=lambda item: item[0], reverse=True)]
+                steps.append(((int(match[1]), match[2] is None), Checkpoint(self.folder / name, int(match[1]))))
+        return [checkpoint for _, checkpoint in sorted(steps, key=lambda item: item[0], reverse=True)]
 
     def latest(self) -> Checkpoint | None:
         """The newest whole checkpoint, verified; None where there is none at all. Damaged ones leave a note.

@@ -124,10 +124,10 @@ def check(path: Path, expected: Digest) -> None:
         if nbytes != expected.nbytes:
             raise FileFormatError(f"{path.name} has {nbytes:,} bytes instead of {expected.nbytes:,}")
         try:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise FileFormatError(f"{path.name} cannot be read ({error.strerror})") from error
-        if found != expected.sha256:
+        if digest != expected.sha256:
             raise FileFormatError(f"the checksum of {path.name} is wrong")
 
 

@@ -53,8 +53,8 @@ def slurm_end(environment: Mapping[str, str], *, now_s: float, now_unix_s: float
     SLURM_JOB_END_TIME is the end as a UNIX timestamp: https://slurm.schedmd.com/sbatch.html, "Output environment
     variables". The limit as it was at the start: an extension by `scontrol` is not seen.
     """
-    said = environment.get("SLURM_JOB_END_TIME", "")
-    left_s = int(said) - now_unix_s if said.isascii() and said.isdigit() and len(said) < 16 else 0.0
+    end_time = environment.get("SLURM_JOB_END_TIME", "")
+    left_s = int(end_time) - now_unix_s if end_time.isascii() and end_time.isdigit() and len(end_time) < 16 else 0.0
     if left_s <= 0:
         return None
     return Deadline(now_s + left_s, "time limit", "the Slurm job's time is over")

@@ -29,13 +29,13 @@ class Cloud(ABC):
     def __init__(self, base_url: str = _SERVER, *, timeout_s: float = 2.0, clock: Callable[[], float] = time.time) -> None:
         self._server = MetadataServer(base_url, timeout_s=timeout_s)
         self._clock = clock
-        self._said: tuple[str, ...] | None = None
+        self._latest_answer: tuple[str, ...] | None = None
         self._notice: Notice | None = None
 
     def poll(self) -> Notice | None:
-        said = self._ask()
-        if said != self._said:
-            self._said, self._notice = said, self._made(said) if said else None
+        answer = self._ask()
+        if answer != self._latest_answer:
+            self._latest_answer, self._notice = answer, self._made(answer) if answer else None
         return self._notice
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Cloud(ABC):
         """The provider's own words; None: nothing is planned."""
 
     @abstractmethod
-    def _made(self, said: tuple[str, ...]) -> Notice:
+    def _made(self, answer: tuple[str, ...]) -> Notice:
         """The words as a notice."""
 
     def _get(self, path: str, headers: Mapping[str, str]) -> str | None:
@@ -80,17 +80,17 @@ class Aws(Cloud):
     _token = ""
 
     def _ask(self) -> tuple[str, ...] | None:
-        if (said := self._with_token("/latest/meta-data/spot/instance-action")) is not None:
-            facts = _facts(said)
+        if (answer := self._with_token("/latest/meta-data/spot/instance-action")) is not None:
+            facts = _facts(answer)
             if facts.get("action") not in ("terminate", "stop", "hibernate"):
-                raise NoAnswer(f"its instance-action is {said[:80]!r}")
+                raise NoAnswer(f"its instance-action is {answer[:80]!r}")
             return INTERRUPTION, str(facts["action"]), str(facts.get("time", ""))
-        if (said := self._with_token("/latest/meta-data/events/recommendations/rebalance")) is not None:
-            return ADVICE, "rebalance", str(_facts(said).get("noticeTime", ""))
+        if (answer := self._with_token("/latest/meta-data/events/recommendations/rebalance")) is not None:
+            return ADVICE, "rebalance", str(_facts(answer).get("noticeTime", ""))
         return None
 
-    def _made(self, said: tuple[str, ...]) -> Notice:
-        kind, action, when = said
+    def _made(self, answer: tuple[str, ...]) -> Notice:
+        kind, action, when = answer
         if kind == ADVICE:
             return Notice(self.name, ADVICE, None, "AWS says that this spot instance is likely to be interrupted.")
         at_unix_s = None
@@ -138,11 +138,11 @@ class Gcp(Cloud):
         event = self._word("maintenance-event", known)
         return None if event == "NONE" else (event,)
 
-    def _made(self, said: tuple[str, ...]) -> Notice:
-        if said[0] not in self._LEADS_S:
+    def _made(self, answer: tuple[str, ...]) -> Notice:
+        if answer[0] not in self._LEADS_S:
             return Notice(self.name, ADVICE, None, "Google Cloud will move this machine to another host, which is a pause.")
-        what = "preempt" if said[0] == "preempted" else "stop"
-        at_unix_s = self._clock() + self._LEADS_S[said[0]] - POLL_S  # so much may have gone by since it was not said yet
+        what = "preempt" if answer[0] == "preempted" else "stop"
+        at_unix_s = self._clock() + self._LEADS_S[answer[0]] - POLL_S  # so much may have gone by since it was not said yet
         return self._interruption(f"Google Cloud will {what} this machine", at_unix_s)
 
     def _word(self, key: str, known: tuple[str, ...]) -> str:
@@ -177,8 +177,8 @@ class Azure(Cloud):
         mine = [(str(event.get("EventType")), str(event.get("NotBefore") or "")) for event in events if self._is_mine(event)]
         return min(mine, key=lambda event: _unix_s(event[1]) or 0.0, default=None)
 
-    def _made(self, said: tuple[str, ...]) -> Notice:
-        return self._interruption(f"Azure will {self._ENDING[said[0]]} this machine", _unix_s(said[1]))
+    def _made(self, answer: tuple[str, ...]) -> Notice:
+        return self._interruption(f"Azure will {self._ENDING[answer[0]]} this machine", _unix_s(answer[1]))
 
     def _is_mine(self, event: object) -> bool:
         if not isinstance(event, dict) or event.get("EventType") not in self._ENDING:
@@ -200,8 +200,8 @@ def source_for(name: str, *, dmi: Path = DMI) -> NoticeSource | None:
     """
     if name not in ("auto", "none", *_CLOUDS):
         raise InputError(f"unknown source of interruption notices {name!r}.", [f"one of: auto, {', '.join(_CLOUDS)}, none"])
-    found = _detected(dmi) if name == "auto" else name
-    return _CLOUDS[found]() if found in _CLOUDS else None
+    cloud = _detected(dmi) if name == "auto" else name
+    return _CLOUDS[cloud]() if cloud in _CLOUDS else None
 
 
 def _detected(dmi: Path) -> str:

@@ -54,8 +54,8 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
-                found = signal.getsignal(number)
-                if found is not None and found is not signal.SIG_IGN:  # None: installed by C code, cannot be put back
+                handler = signal.getsignal(number)
+                if handler is not None and handler is not signal.SIG_IGN:  # None: installed by C code, cannot be put back
                     self._before[number] = signal.signal(number, self._on)
         return self
 

@@ -76,10 +76,10 @@ class TrainSettings:
         for name in ("folder", "log_path"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self.started_in / getattr(self, name))
-        given = [name for name in LENGTHS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise InputError(f"{' and '.join(given)} say how long to train; give one of them.")
-        for name in given:
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise InputError(f"{' and '.join(lengths)} say how long to train; give one of them.")
+        for name in lengths:
             if not 0 < getattr(self, name) < 1e15:  # also refuses NaN
                 raise InputError(f"{name} must be above zero and sensible, got {getattr(self, name)!r}.")
         for name in ("save_every_s", "evaluate_every", "patience", "time_limit_s"):
@@ -111,12 +111,12 @@ class TrainSettings:
         """The metric that is monitored, and whether more of it is better."""
         if self.monitor is None:
             return None
-        which, found, metric = self.monitor.partition(":")
-        if not found or which not in ("min", "max") or not metric:
+        which, colon, metric = self.monitor.partition(":")
+        if not colon or which not in ("min", "max") or not metric:
             raise InputError(f"cannot read the metric to monitor, {self.monitor!r}.", ["max:accuracy", "min:loss"])
         return metric, which == "max"
 
     def to_dict(self) -> dict[str, object]:
         """Plain types; what is None is left out. Host settings stand with the strategy."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in found.items() if value is not None}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items() if value is not None}
