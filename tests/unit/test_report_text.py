@@ -131,7 +131,7 @@ def test_tables_fold_where_they_are_too_wide_and_lose_nothing(width: int):
     result = PlanResult(
         plans, {"over budget": Rejection(3, ("8 x h100 " * 9,), reason=over_budget())}, (), considered=16, priced=12
     )
-    compared = Comparison("net", "t4", (CompareRow("rtx-4090", FORECAST, 3.25, "why"),))
+    compared = Comparison("net", "t4", (CompareRow("rtx-4090", FORECAST, 3.25, some("why")),))
     for report in (plan_report(result), offers_report(offers), compare_report(compared)):
         assert all(len(row) <= width for row in text(report, width).splitlines())
     listed = text(offers_report(offers), width)
@@ -247,9 +247,9 @@ def test_fit_shows_the_largest_micro_batch_and_each_technique():
 
 def test_compare_shows_speed_ups_reasons_and_what_has_no_forecast():
     rows = (
-        CompareRow("t4", replace(FORECAST, device="t4"), 1.0, "the slowest here"),
-        CompareRow("rtx-4090", FORECAST, 3.25, "5x the peak"),
-        CompareRow("groq", None, None, "cannot train"),
+        CompareRow("t4", replace(FORECAST, device="t4"), 1.0, some("the slowest here")),
+        CompareRow("rtx-4090", FORECAST, 3.25, some("5x the peak")),
+        CompareRow("groq", None, None, some("cannot train")),
     )
     shown = text(compare_report(Comparison("net", "t4", rows, (some("assumed it"),))))
     assert "net on 3 devices; speed-ups over t4" in shown

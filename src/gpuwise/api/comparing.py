@@ -62,4 +62,4 @@ def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalo
     change = fitting_change_of(source, device_of(name, catalog), row.forecast.strategy)
     if not isinstance(change, FittingChange):
         return row
-    return replace(row, reason=f"{row.reason}; it would with {change.words}: {change.command}")
+    return replace(row, reason_note=row.reason_note.with_change(f"{change.words}: {change.command}"))

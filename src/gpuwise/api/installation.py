@@ -14,6 +14,8 @@ from pathlib import Path
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Catalog, load_catalog
 from gpuwise.hardware.detect import DetectedMachine, detect, machine_key, machine_of
+from gpuwise.notes import Note
+from gpuwise.notes import installation as installation_notes
 from gpuwise.results.installation import Installation
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
@@ -50,7 +52,7 @@ def inspect_installation(catalog: Catalog) -> Installation:
         unverified=sum(len(chip.unverified) for chip in catalog.chips.values()),
         config_files=tuple(str(path) for path in catalog.user_files),
         presets=presets,
-        problems=tuple(_problems(versions, presets, detected)),
+        problem_notes=tuple(_problems(versions, presets, detected)),
         machine_key=machine_key(detected),
         detected=detected.to_dict(),
     )
@@ -87,21 +89,16 @@ def _recorded_with(name: str) -> str | None:
     return None
 
 
-def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None], detected: DetectedMachine) -> list[str]:
+def _problems(versions: Mapping[str, str | None], presets: Mapping[str, str | None], detected: DetectedMachine) -> list[Note]:
     problems = []
     if versions["torch"] is None:
-        problems.append('PyTorch is absent: presets can be planned, other jobs not. pip install "gpuwise[torch]"')
+        problems.append(installation_notes.no_pytorch())
     elif detected.gpus and (versions["torch"] or "").endswith("+cpu"):
-        problems.append(
-            "PyTorch is a build for CPUs alone and leaves the GPU unused: https://pytorch.org/get-started has others"
-        )
+        problems.append(installation_notes.pytorch_for_cpus())
     if _torchvision_misses_cuda():
-        problems.append(
-            "torchvision is a build for CUDA beside a PyTorch for CPUs: its operators do not load, and plain Python "
-            "cannot import it. gpuwise does, without them; https://pytorch.org/get-started has the build that fits"
-        )
+        problems.append(installation_notes.torchvision_for_cuda())
     if missing := [name for name, version in presets.items() if version is None]:
-        problems.append(f"no recorded trace of {', '.join(missing)}: `gpuwise record` makes them")
+        problems.append(installation_notes.presets_not_recorded(presets=", ".join(missing)))
     if sys.flags.optimize:
-        problems.append("Python runs with -O, which removes checks")
+        problems.append(installation_notes.checks_removed())
     return problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, TypedDict
 
-from gpuwise.json_types import JsonObject
+from gpuwise.json_types import Json, JsonObject
 from gpuwise.measure.chip_figures import Figures
 
 FieldTables: TypeAlias = list[dict[str, Any]]
@@ -24,7 +24,7 @@ class Survey(TypedDict):
     """
 
     device: str
-    left_out: list[dict[str, object]]
+    left_out: list[dict[str, Json]]
     torch: str
     networks: int
     quick: int
@@ -48,7 +48,7 @@ class StageAnswer(TypedDict, total=False):
     row: JsonObject
     kernels: list[JsonObject]
     samples: dict[str, object]
-    note: dict[str, object]
+    note: dict[str, Json]
     peaks: FieldTables
     levels: FieldTables
     again: FieldTables

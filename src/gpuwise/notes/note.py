@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from typing import ParamSpec
 
+from gpuwise.json_types import Json
+
 Figure = str | int | float | bool
 P = ParamSpec("P")
 
@@ -42,14 +44,25 @@ class Note:
         """The same with a detail at the end: "past the deadline: 18 days"."""
         if not detail:
             return self
-        return replace(self, text=f"{self.text}: {detail}", figures={**self.figures, "detail": detail})
+        return self._with(f"{self.text}: {detail}", detail=detail)
+
+    def that_does_not_fit(self) -> Note:
+        """The same said of a device whose memory is too small."""
+        return self._with(f"does not fit: {self.text}", fits=False)
+
+    def with_change(self, change: str) -> Note:
+        """The same with what would fit, as words and as a command."""
+        return self._with(f"{self.text}; it would with {change}", change=change)
 
     def of_devices(self, names: Iterable[str]) -> Note:
         """The same said of some of several devices: "h100-sxm: price of ..."."""
         devices = ", ".join(names)
-        return replace(self, text=f"{devices}: {self.text}", figures={**self.figures, "devices": devices})
+        return self._with(f"{devices}: {self.text}", devices=devices)
 
-    def to_dict(self) -> dict[str, object]:
+    def _with(self, text: str, **figures: Figure) -> Note:
+        return replace(self, text=text, figures={**self.figures, **figures})
+
+    def to_dict(self) -> dict[str, Json]:
         """As JSON and files have it."""
         return {"kind": self.kind, "text": self.text, "figures": dict(self.figures), "flag": self.flag}
 
@@ -147,6 +160,6 @@ def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
     return tuple(note.text for note in notes)
 
 
-def to_dicts(notes: Iterable[Note]) -> list[dict[str, object]]:
+def to_dicts(notes: Iterable[Note]) -> list[dict[str, Json]]:
     """Notes as JSON has them."""
     return [note.to_dict() for note in notes]

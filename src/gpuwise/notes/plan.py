@@ -198,6 +198,42 @@ def speed_beside(*, device: str, other: str, ratio: float, why: str = "") -> str
     return f"{device} trains this job {times(1 / ratio)} slower than {other}: {why}"
 
 
+@kind_of_note()
+def slowest_here() -> str:
+    """Of several devices that are compared, the one that speed-ups are against."""
+    return "the slowest here"
+
+
+@kind_of_note()
+def faster_than_the_slowest(*, why: str) -> str:
+    """What a speed-up comes from."""
+    return why
+
+
+@kind_of_note()
+def not_compared(*, problem: str) -> str:
+    """Why a device has no forecast."""
+    return problem
+
+
+@kind_of_note()
+def effect_of_technique(*, technique: str, effect: str) -> str:
+    """What a change does that makes a job fit."""
+    return f"{technique}: {effect}"
+
+
+@kind_of_note(flag="--seq-len")
+def shorter_samples(*, length: int, longest: int) -> str:
+    """A job fits with shorter samples."""
+    return f"sequence length {length:,}: samples are shorter than {longest:,} tokens"
+
+
+@kind_of_note(flag="--offload")
+def host_memory_needed(*, host_bytes: int) -> str:
+    """A change that makes a job fit takes memory of the host."""
+    return f"{format_bytes(host_bytes)} of host memory are needed"
+
+
 def times(ratio: float) -> str:
     """'2.9×'"""
     return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.1f}×"

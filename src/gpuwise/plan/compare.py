@@ -12,6 +12,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note, sentences, to_dicts
+from gpuwise.notes.plan import faster_than_the_slowest, not_compared, slowest_here
 from gpuwise.notes.step import assumed_for_device, compared_in_another_precision
 from gpuwise.plan.pricing.largest import largest_micro_batch
 from gpuwise.plan.pricing.step import StepPricer
@@ -27,13 +28,18 @@ _UNKNOWN_MEMORY_MICRO_BATCH = 8
 
 @dataclass(frozen=True)
 class CompareRow:
-    """One device. speedup: against the slowest that could be priced, by throughput. reason: what the speed-up comes
+    """One device. speedup: against the slowest that could be priced, by throughput. reason_note: what the speed-up comes
     from, or why there is no forecast."""
 
     device: str
     forecast: Forecast | None
     speedup: float | None
-    reason: str
+    reason_note: Note
+
+    @property
+    def reason(self) -> str:
+        """The reason as a sentence."""
+        return self.reason_note.text
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -41,6 +47,7 @@ class CompareRow:
             "forecast": None if self.forecast is None else self.forecast.to_dict(),
             "speedup": self.speedup,
             "reason": self.reason,
+            "reason_note": self.reason_note.to_dict(),
         }
 
 
@@ -121,14 +128,14 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
         cluster = device.cluster
         name = device.chip.id + (f":{cluster.devices_per_machine}" if cluster.devices > 1 else "")
         if isinstance(item, GpuwiseError):
-            rows.append(CompareRow(name, None, None, item.what))
+            rows.append(CompareRow(name, None, None, not_compared(problem=item.what)))
             continue
         if item is slowest:
-            baseline, why = name, "the slowest here"
+            baseline, why = name, slowest_here()
         else:
-            why = why_faster(item, chips[item.device], slowest, chips[slowest.device])
+            why = faster_than_the_slowest(why=why_faster(item, chips[item.device], slowest, chips[slowest.device]))
         if item.memory.fits is False:
-            why = f"does not fit: {why}"
+            why = why.that_does_not_fit()
         rows.append(CompareRow(name, item, item.throughput / slowest.throughput, why))
     return Comparison(slowest.job, baseline, tuple(rows), (*_assumed(forecasts), *dict.fromkeys(assumptions)))
 

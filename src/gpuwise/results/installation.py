@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from gpuwise.notes import Note, sentences
 from gpuwise.printed import Printed
 
 
@@ -24,7 +25,7 @@ class Installation(Printed):
         unverified: figures of chips without a verified source.
         config_files: the user's own catalog files.
         presets: the PyTorch version each was recorded with; None where the recording is missing.
-        problems: what the user should mend, a sentence each.
+        problem_notes: what the user should mend.
         machine_key: this hardware's name in files.
         detected: all that was detected of this machine (gpuwise.hardware.detect.DetectedMachine.to_dict).
     """
@@ -43,10 +44,15 @@ class Installation(Printed):
     unverified: int
     config_files: tuple[str, ...]
     presets: Mapping[str, str | None] = field(hash=False)
-    problems: tuple[str, ...] = ()
+    problem_notes: tuple[Note, ...] = ()
     machine_key: str = ""
     detected: Mapping[str, object] = field(default_factory=dict, hash=False)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The problems as sentences."""
+        return sentences(self.problem_notes)
+
     def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise doctor --json`."""
-        return asdict(self)
+        return {**asdict(self), "problems": list(self.problems)}

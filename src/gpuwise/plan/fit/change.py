@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from gpuwise.cost.forecast import Forecast
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.json_types import JsonObject
+from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Strategy
@@ -42,7 +43,7 @@ class FittingChange:
 
     Attributes:
         techniques: what was changed, in words.
-        notes: what that does.
+        typed_notes: what that does.
         changes_training: what is trained, or how it converges, differs.
         sizes: of the samples, where they had to shrink or the user gave them.
         forecast: of the step.
@@ -53,7 +54,7 @@ class FittingChange:
     """
 
     techniques: tuple[str, ...]
-    notes: tuple[str, ...]
+    typed_notes: tuple[Note, ...]
     changes_training: bool
     sizes: Mapping[str, int]
     forecast: Forecast
@@ -61,6 +62,11 @@ class FittingChange:
     flags: str
     command: str
     run_command: str
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes as sentences."""
+        return sentences(self.typed_notes)
 
     @property
     def words(self) -> str:
@@ -72,6 +78,7 @@ class FittingChange:
         return {
             "techniques": list(self.techniques),
             "notes": list(self.notes),
+            "typed_notes": to_dicts(self.typed_notes),
             "changes_training": self.changes_training,
             "sizes": dict(self.sizes),
             "strategy": self.forecast.strategy.to_dict(),

@@ -15,6 +15,7 @@ import numpy as np
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes.plan import effect_of_technique, host_memory_needed, shorter_samples
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
 from gpuwise.plan.fit.techniques import Technique, techniques
 from gpuwise.plan.pricing.largest import largest_of
@@ -188,16 +189,16 @@ class _ChangeSearch:
     def _answer(self, forecast: Forecast, chosen: tuple[Technique, ...]) -> FittingChange:
         problem, strategy = self.problem, forecast.strategy
         names = [technique.name for technique in chosen]
-        notes = [f"{technique.name}: {technique.note}" for technique in chosen if technique.note]
+        notes = [effect_of_technique(technique=each.name, effect=each.note) for each in chosen if each.note]
         if strategy.micro_batch != problem.requested.micro_batch:
             names.insert(0, f"micro-batch {strategy.micro_batch:,} x {strategy.accumulation:,}")
         length = self.header.sizes.get("seq_len")
         if length is not None and self.longest is not None and length < self.longest:
             names.append(f"sequence length {length:,}")
-            notes.append(f"sequence length {length:,}: samples are shorter than {self.longest:,} tokens")
+            notes.append(shorter_samples(length=length, longest=self.longest))
         host_bytes = self._on_host_bytes(strategy)
         if host_bytes:
-            notes.append(f"{format_bytes(host_bytes)} of host memory are needed")
+            notes.append(host_memory_needed(host_bytes=host_bytes))
         changes = any(technique.changes_training for technique in chosen) or (length or 0) < (self.longest or 0)
         flags, techniques_alone = flags_of(strategy), flags_of(strategy, without=("precision", "micro_batch", "accumulate"))
         if strategy.precision != problem.requested.precision:
