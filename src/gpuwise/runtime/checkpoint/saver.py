@@ -23,8 +23,11 @@ from gpuwise.units import format_bytes
 class Saved:
     """A checkpoint is on the disk, whole.
 
-    nbytes: its size; write_s: from the copy of the state until it was on the disk; cpu_s: processor time of that;
-    held_up_s: what the training waited, on the host and the device; notes: sentences for the user.
+    nbytes: its size.
+    write_s: from the copy of the state until it was on the disk.
+    cpu_s: processor time of that.
+    held_up_s: what the training waited, on the host and the device.
+    notes: what the user should know, one sentence each.
     """
 
     step: int

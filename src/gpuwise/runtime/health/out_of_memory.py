@@ -36,9 +36,11 @@ SMALLER = "a smaller --micro-batch with more --accumulate: same global batch, le
 class MemoryView:
     """What is known about a run's memory when it runs out. Everything may be left out.
 
-    forecast: of this strategy here. measured_peak_bytes: by tensors, up to the failure.
-    example: the job's example batch of one micro-batch; batch: the micro-batches of the step that failed. device: where it
-    ran.
+    forecast: of this strategy here.
+    measured_peak_bytes: by tensors, up to the failure.
+    example: the job's example batch of one micro-batch.
+    batch: the micro-batches of the step that failed.
+    strategy, device: how and where it ran.
     """
 
     forecast: MemoryForecast | None = None

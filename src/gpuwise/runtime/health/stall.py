@@ -24,8 +24,14 @@ MOST_FILES = 20
 
 @dataclass(frozen=True)
 class Stall:
-    """phase: what the run was at; silent_s: for how long; path: the threads' stacks, None where they could not be written
-    or it is over; over: the run goes on. text: a sentence."""
+    """A run that stands still, or that goes on again.
+
+    phase: what the run was at.
+    silent_s: for how long.
+    path: the threads' stacks; None where they could not be written, or it is over.
+    over: the run goes on.
+    text: a sentence.
+    """
 
     phase: str
     silent_s: float

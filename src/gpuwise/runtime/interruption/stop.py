@@ -24,8 +24,10 @@ LOOK_S = 10.0  # an end is looked at again after this at the latest: steps and s
 class StopRequest:
     """Why a run ends before its time.
 
-    kind: "signal", "notice" or "time limit". text: "SIGTERM", or a sentence. save: False when the last save could not
-    end in the time left, and is not to begin; `note` then says so.
+    kind: "signal", "notice" or "time limit".
+    text: "SIGTERM", or a sentence.
+    save: False when the last save could not end in the time left, and is not to begin.
+    note: then says so.
     """
 
     kind: str

@@ -19,31 +19,30 @@ LENGTHS = ("steps", "epochs", "samples", "tokens")
 class TrainSettings:
     """How long, where to, and what to watch.
 
-    steps, epochs, samples, tokens: how long, one of them at most; one epoch without any. seed: of the initial weights, the
-    order of the data and everything random in between.
-
-    folder: of the run, where checkpoints, log and report go; None keeps nothing. resume: auto continues what is in the
-    folder, must raises where there is nothing to continue, never raises where there is something. keep: checkpoints beside
-    the best.
-    save_every_s: seconds between checkpoints; None chooses them by what a save takes and interruptions_per_day.
-
-    evaluate_every: optimizer steps between evaluations by job.evaluate; None: at the end, or once an epoch where `monitor`
-    needs it. monitor: "max:accuracy" or "min:loss", a metric of job.evaluate: its best checkpoint is kept. patience:
-    evaluations without a better one before the run stops early; None: never.
-
-    time_limit_s: the run saves and stops before so many seconds have passed. preemption: whose notices of a machine about
-    to be taken away are listened to: auto | aws | gcp | azure | none. on_nonfinite: a step whose loss is no finite number
-    stops the run, or is skipped.
-
-    log_path: JSON lines go there, too; progress: what stderr shows, auto | panel | plain | silent; writers: "tensorboard",
-    "wandb"; usd_per_hour: what the machine costs.
-
-    host: threads, loader workers and the like.
-
-    job_argument: what the user calls the job, "" for a Job object.
-
-    started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
-    changes the working folder takes nothing along.
+    Attributes:
+        steps, epochs, samples, tokens: how long, one of them at most; one epoch without any.
+        seed: of the initial weights, the order of the data and everything random in between; 0.
+        folder: of the run, for checkpoints, log and report; None keeps nothing.
+        resume: auto continues what is in the folder, must raises where there is nothing to continue, never raises where there
+            is something.
+        keep: newest checkpoints kept, beside the best; 2.
+        save_every_s: seconds between checkpoints; None chooses them from what a save takes and interruptions_per_day.
+        interruptions_per_day: of the machine, to be expected; None: the usual.
+        evaluate_every: optimizer steps between evaluations by job.evaluate; None: at the end, or once an epoch where `monitor`
+            needs it.
+        monitor: "max:accuracy" or "min:loss", a metric of job.evaluate whose best checkpoint is kept.
+        patience: evaluations without a better one before the run stops early; None: never.
+        time_limit_s: the run saves and stops before so many seconds have passed; None: no limit.
+        preemption: whose notices that a machine will be taken away are listened to: auto | aws | gcp | azure | none.
+        on_nonfinite: a step whose loss is not finite stops the run ("stop"), or is skipped ("skip").
+        log_path: JSON lines go there, not to the folder; a pipe or a device gets a copy.
+        progress: what stderr shows: auto | panel | plain | silent.
+        writers: of curves: "tensorboard", "wandb".
+        usd_per_hour: what the machine costs; None where that is not known.
+        host: threads, loader workers and the like.
+        job_argument: what the user calls the job; "" for a Job object.
+        started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
+            changes the working folder takes nothing along.
 
     Raises InputError where a value makes no sense.
     """

@@ -24,9 +24,14 @@ class LastCheckpoint:
 class ProgressUpdate:
     """A run after `step` of `steps` optimizer steps; None stands for what is not known.
 
-    step_time_s: median of the latest steps, data loading not counted; forecast: of it. samples_per_s: data loading counted.
-    data_share: of the time, spent waiting for data. mfu: model operations against the device's peak. usd_spent, usd_left:
-    by the price the run was given. checkpoint_problem: why the latest save failed. metrics: of the latest evaluation.
+    step_time_s: median of the latest steps, data loading not counted.
+    samples_per_s: data loading counted.
+    mfu: model operations against the device's peak.
+    data_share: of the time, spent waiting for data.
+    usd_spent, usd_left: by the price of the machine.
+    forecast: of the step time.
+    checkpoint_problem: why the latest save failed.
+    metrics: of the latest evaluation.
     """
 
     step: int
