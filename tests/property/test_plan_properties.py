@@ -22,8 +22,9 @@ from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
+from gpuwise.plan.space.constraints import Constraints, NoStrategy
 from gpuwise.plan.space.legal import batch_for, micro_batches
-from gpuwise.plan.space.strategies import Constraints, NoStrategy, StrategySearch
+from gpuwise.plan.space.strategies import StrategySearch
 from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

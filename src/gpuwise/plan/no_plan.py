@@ -18,7 +18,7 @@ from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
-from gpuwise.plan.space.strategies import NoStrategy
+from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.types import OwnedMachine, Plan, Rejection, describe
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh

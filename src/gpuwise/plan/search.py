@@ -26,8 +26,9 @@ from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
 from gpuwise.plan.space import legal
+from gpuwise.plan.space.constraints import Constraints, NoStrategy, no_batch
 from gpuwise.plan.space.global_batch import TrainedOn, assumed_global_batch
-from gpuwise.plan.space.strategies import Constraints, NoStrategy, StrategySearch
+from gpuwise.plan.space.strategies import StrategySearch
 from gpuwise.plan.types import PlanResult
 from gpuwise.trace.header import Header
 
@@ -148,9 +149,7 @@ def _best(
         global_batch, devices=cluster.devices, micro_batch=request.micro_batch, accumulation=request.accumulation, exact=exact
     )
     if batch is None:
-        what = f"{cluster.devices} devices" + (f" × micro-batch {request.micro_batch}" if request.micro_batch else "")
-        what += f" × {request.accumulation} accumulated" if request.accumulation else ""
-        return NoStrategy(rejections.batch_does_not_divide(), f"{global_batch:,} over {what}")
+        return no_batch(cluster, global_batch, micro_batch=request.micro_batch, accumulation=request.accumulation)
     constraints = Constraints(
         batch, request.precision, request.recompute, request.micro_batch, request.accumulation, request.techniques, exact=exact
     )

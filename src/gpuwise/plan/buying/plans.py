@@ -18,7 +18,7 @@ from gpuwise.plan.economics.bill import outcome as outcome_of
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
-from gpuwise.plan.space.strategies import NoStrategy
+from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.types import Plan
 from gpuwise.trace.header import Header
 from gpuwise.version import __version__

@@ -10,7 +10,7 @@ from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
-from gpuwise.plan.space.strategies import NoStrategy
+from gpuwise.plan.space.constraints import NoStrategy
 
 
 def choices_here(

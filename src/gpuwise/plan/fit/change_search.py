@@ -13,13 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
-from gpuwise.errors import InputError, JobError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import InputError, JobError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.plan import effect_of_technique, host_memory_needed, shorter_samples
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
 from gpuwise.plan.fit.techniques import Technique, techniques
 from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom
+from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.step_settings import flags_of, job_word
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
@@ -46,7 +47,6 @@ SHORTEST_SEQUENCE = 128
 LEAST_ACTIVATIONS = 0.8
 QLORA_BYTES_A_PARAMETER = 0.5
 _STATE = tuple(CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state"))
-_NOT_HAD = (UnsupportedError, MissingDependencyError, InputError)
 
 
 def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
@@ -59,7 +59,7 @@ def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
         try:
             pricer = StepPricer(problem.with_seq_len(length), catalog=problem.pricer.catalog, data=problem.pricer.data)
             change = _ChangeSearch(replace(problem, pricer=pricer), not_tried, longest=longest).first()
-        except (JobError, *_NOT_HAD) as error:
+        except (JobError, *NOT_TRACED) as error:
             not_tried.setdefault(error.what, []).append("shorter samples")
             break
     if change is not None:
@@ -119,7 +119,7 @@ class _ChangeSearch:
             if fitting is None or not self._leaves_headroom(fitting):
                 return None
             return self._answer(self.pricer.forecast(fitting, cluster), chosen)
-        except _NOT_HAD as error:
+        except NOT_TRACED as error:
             if chosen and not isinstance(error, InputError):
                 self.not_tried.setdefault(error.what, []).append(chosen[-1].name)
         return None
@@ -166,7 +166,7 @@ class _ChangeSearch:
         plain = strategy.but(adapter="none", offload="none")
         try:
             trace = self.pricer.traces.latest_trace(plain)[0]
-        except _NOT_HAD:
+        except NOT_TRACED:
             return 0.0
         storages = trace.storages
         state = np.isin(storages.category, _STATE)

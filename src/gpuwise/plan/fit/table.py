@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwise.cost.memory.peak import MOSTLY_STATE, peak_of
-from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside
 from gpuwise.plan.fit.techniques import techniques
 from gpuwise.plan.fit.types import LEAST_FREED, FitRow
 from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH, largest_counted, largest_micro_batch, one_sample_fits
 from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
 
@@ -61,7 +61,7 @@ class TechniqueTable:
         try:
             largest = self._near_largest(row.strategy, cluster)
             forecast = self.pricer.forecast(row.strategy, cluster, replay=False)
-        except (UnsupportedError, MissingDependencyError, InputError) as error:
+        except NOT_TRACED as error:
             return replace(row, unavailable=error.what)
         ratio = (self.base.throughput / self.base.count) / (forecast.throughput / forecast.count)
         freed = self._needed_bytes - self.pricer.needed_bytes(row.strategy, cluster)

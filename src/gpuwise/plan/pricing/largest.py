@@ -6,9 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from gpuwise.cost.forecast import MemoryForecast
-from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import InputError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
+from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import MOST_COUNTED
 
@@ -55,7 +56,7 @@ def one_sample_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) ->
         if capacity is None or pricer.needed_bytes(one, cluster) <= SURE_SHARE * capacity:
             return True
         return pricer.fits(one, cluster)
-    except (UnsupportedError, MissingDependencyError, InputError):
+    except NOT_TRACED:
         return False
 
 

@@ -15,6 +15,8 @@ from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.compose import compose_update
 
+# Why a strategy cannot be had: not recorded, no package to trace it with, or techniques that exclude each other.
+NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
 
 RankTrace = tuple[Trace, Communication]
@@ -76,7 +78,7 @@ class StepTraces:
             for recompute in ("none", "full"):
                 try:
                     return self.family(techniques.but(precision=precision, recompute=recompute)).at(**self.sizes).header
-                except (UnsupportedError, MissingDependencyError, InputError) as error:
+                except NOT_TRACED as error:
                     problem = problem or error
         raise problem or UnsupportedError("the job has no trace in any precision.")
 

@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
-from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, PrecisionError, UnsupportedError
+from gpuwise.errors import GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.notes import Note, rejections
+from gpuwise.notes import rejections
 from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.space import legal
+from gpuwise.plan.space.constraints import Constraints, NoStrategy, why_not
 from gpuwise.strategy import Mesh, Strategy
 
 # Below this share of launches a step gains from a faster precision, so the slower ones need no pricing.
 LAUNCH_BOUND = 0.2
-# A strategy that cannot be had: not recorded, no package to trace it with, or techniques that exclude each other.
-_NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
-
-
-@dataclass(frozen=True)
-class Constraints:
-    """What every strategy of a search keeps.
-
-    Attributes:
-        global_batch: samples of an optimizer step.
-        precision, recompute, micro_batch, accumulation: pinned by the user; None (default) is searched.
-        techniques: the fields that are not searched.
-        exact: True (default): the batch is the user's own. False: a job whose step takes one micro-batch may take less.
-    """
-
-    global_batch: int
-    precision: str | None = None
-    recompute: str | None = None
-    micro_batch: int | None = None
-    accumulation: int | None = None
-    techniques: Strategy = field(default_factory=Strategy)
-    exact: bool = True
-
-
-@dataclass(frozen=True)
-class NoStrategy:
-    """Why no strategy runs on a cluster.
-
-    Attributes:
-        reason: one text for many clusters.
-        detail: of this one.
-        shortfall_bytes: memory missing on each device, to name the nearest.
-    """
-
-    reason: Note
-    detail: str = ""
-    shortfall_bytes: float = 0.0
 
 
 class StrategySearch:
@@ -85,17 +50,11 @@ class StrategySearch:
 
     def best(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
         """The fastest strategy that fits a cluster, or why there is none."""
-        if constraints.global_batch % cluster.devices:
-            return NoStrategy(rejections.batch_does_not_divide(), f"{constraints.global_batch} over {cluster.devices}")
-        accumulation = (
-            1 if constraints.techniques.optimizer_in_backward else constraints.accumulation
-        )  # it leaves nothing to accumulate
-        micro_batches = legal.micro_batches(constraints.global_batch // cluster.devices, constraints.micro_batch, accumulation)
-        if not micro_batches:
-            return NoStrategy(rejections.micro_batch_does_not_divide())
+        refusal = why_not(cluster, constraints)
+        if refusal is not None:
+            return refusal
+        micro_batches = constraints.micro_batches(cluster)
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
-        if not precisions:
-            return NoStrategy(rejections.precision_unsupported(), constraints.precision or "")
         forecasts: list[Forecast] = []
         problems: list[GpuwiseError] = []
         for precision in precisions:
@@ -103,7 +62,7 @@ class StrategySearch:
                 break
             try:
                 forecasts += self._best_in(precision, cluster, constraints, micro_batches)
-            except _NOT_TRACED as error:
+            except NOT_TRACED as error:
                 problems.append(error)
         if forecasts:
             best = min(forecasts, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
@@ -128,7 +87,7 @@ class StrategySearch:
                 try:
                     ladder = self.ladder(precision, recompute, mesh, constraints, micro_batches)
                     forecast = self.largest(ladder, cluster)
-                except _NOT_TRACED as error:
+                except NOT_TRACED as error:
                     problem = problem or error
                     continue
                 tried += 1
@@ -185,7 +144,7 @@ class StrategySearch:
                 for recompute in legal.recomputes_for(constraints.recompute):
                     try:
                         peak = self.pricer.peak_bytes(self.ladder(precision, recompute, mesh, constraints, [micro_batch])[0])
-                    except _NOT_TRACED:
+                    except NOT_TRACED:
                         continue
                     least = peak if least is None else min(least, peak)
             if least is not None:
