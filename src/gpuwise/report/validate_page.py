@@ -73,8 +73,8 @@ def html(result: Validation) -> str:
         body += [f"<h2>{escape(trial.job)}</h2>", bullets(_facts(trial))]
         if rows := _memory(trial):
             body.append(table(_MEMORY, rows, right=_MEMORY[1:]))
-    if said := remarks(result):
-        body += ["<h2>Notes</h2>", bullets(said)]
+    if sentences := remarks(result):
+        body += ["<h2>Notes</h2>", bullets(sentences)]
     return page(_TITLE, body)
 
 

@@ -59,8 +59,8 @@ def rows(
 def _rows_of(workers: _Workers, say: Callable[[Note], None]) -> Iterator[MeasuredRow]:
     try:
         for answer in workers.answers():
-            if "said" in answer:
-                say(measuring_notes.collective_problem(problem=answer["said"]))
+            if "missing" in answer:
+                say(measuring_notes.collective_problem(problem=answer["missing"]))
             else:
                 yield MeasuredRow(
                     "collective",

@@ -1,6 +1,6 @@
 """One of the processes between which collectives are timed: `python -m` this module with a request in JSON.
 
-The process of rank 0 writes JSON lines: a figure, or {"said": why one is missing}.
+The process of rank 0 writes JSON lines: a figure, or {"missing": why one is missing}.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class CollectivesRequest(TypedDict):
 
 
 class CollectivesAnswer(TypedDict, total=False):
-    """A figure (all keys but `said`), or `said`: why one is missing."""
+    """A figure (all keys but `missing`), or `missing`: why one is missing."""
 
-    said: str
+    missing: str
     name: str
     bytes: int
     verified: bool
@@ -155,7 +155,7 @@ def _measure(rank: int, world: int, device: torch.device, deadline_s: float, tel
                 if "support" not in text.lower() and "implement" not in text.lower():
                     raise  # a peer died, for one: the next collective would wait for it until the deadline
                 missing.add(name)
-                tell(said=f"{name} is not known to this backend: {text[:160]}")
+                tell(missing=f"{name} is not known to this backend: {text[:160]}")
                 continue
             tell(name=name, bytes=size, verified=verified, timing=asdict(timing))
 

@@ -13,7 +13,7 @@ from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.job.batches import named_tensors
 from gpuwise.notes import Note
-from gpuwise.notes import training as training_notes
+from gpuwise.notes import data as data_notes
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.samples import OWN_COLLATE, Collate, leaves
 
@@ -44,13 +44,13 @@ def is_stream(data: object) -> TypeGuard[Iterable[object]]:
 
 def loader_notes(loader: DataLoader[object]) -> list[Note]:
     """What of a DataLoader is not taken."""
-    notes = [training_notes.dataset_of_loader()]
+    notes = [data_notes.dataset_of_loader()]
     kind = type(loader.sampler)
     weighted = isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement
     if kind.__module__.split(".")[0] not in ("torch", "torchdata") or weighted or "Weighted" in kind.__name__:
-        notes.append(training_notes.sampler_left_out(sampler=kind.__name__))
+        notes.append(data_notes.sampler_left_out(sampler=kind.__name__))
     if type(loader.batch_sampler) not in (BatchSampler, NoneType):
-        notes.append(training_notes.batch_sampler_left_out(sampler=type(loader.batch_sampler).__name__))
+        notes.append(data_notes.batch_sampler_left_out(sampler=type(loader.batch_sampler).__name__))
     return notes
 
 
@@ -71,7 +71,7 @@ def differences(job: Job, batch: object) -> list[Note]:
         return []
     name = next((n for n in {**example, **data} if example.get(n) != data.get(n)), "")
     expected, actual = (_described(side.get(name)) for side in (example, data))
-    return [training_notes.data_unlike_the_example(name=name, data=actual, example=expected)]
+    return [data_notes.data_unlike_the_example(name=name, data=actual, example=expected)]
 
 
 def refuse_batches(job: Job, sample: object) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.notes import Note
-from gpuwise.notes import training as training_notes
+from gpuwise.notes import data as data_notes
 from gpuwise.runtime.data.columns import TensorColumns, columns_of
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, refuse_batches, unwrapped
@@ -46,7 +46,7 @@ class DataOpener:
     def source(self) -> Source:
         """Raises JobError when the data is shorter than one global batch, or is nothing to take samples from."""
         if self.job.data is None:
-            self.notes.append(training_notes.synthetic_data())
+            self.notes.append(data_notes.synthetic_data())
             return Synthetic(self.job)
         data, collate, loader = unwrapped(self._data(self.seed, epoch=0))
         if loader is not None:
@@ -66,18 +66,18 @@ class DataOpener:
         """Of an iterable: compares how many samples came with what is needed, and with what was promised."""
         check_length(count, self.strategy)
         if self.samples is not None and count != self.samples:
-            self.notes.append(training_notes.other_epoch_length(epoch=epoch + 1, samples=count, announced=self.samples))
+            self.notes.append(data_notes.other_epoch_length(epoch=epoch + 1, samples=count, announced=self.samples))
             self.samples = count  # said once
 
     def _checked(self, source: TensorColumns | Samples) -> TensorColumns | Samples:
         count = len(source)
         if self.job.samples is not None and self.job.samples != count:
-            self.notes.append(training_notes.other_number_of_samples(announced=self.job.samples, samples=count))
+            self.notes.append(data_notes.other_number_of_samples(announced=self.job.samples, samples=count))
         self.samples = count
         check_length(count, self.strategy)
         self.notes += differences(self.job, source.example())
         if left_over := count % self.strategy.micro_batch:
-            self.notes.append(training_notes.samples_left_over(left_over=left_over, samples=count))
+            self.notes.append(data_notes.samples_left_over(left_over=left_over, samples=count))
         return source
 
     def _stream(self, data: Iterable[object], collate: Collate, loader: DataLoader[object] | None) -> Stream:
@@ -125,11 +125,11 @@ class DataOpener:
     def _note_unused(self, workers: int) -> None:
         """Says which settings nothing comes of."""
         if self.host.loader_workers and not workers:
-            self.notes.append(training_notes.no_worker_processes())
+            self.notes.append(data_notes.no_worker_processes())
         if self.host.prefetch and not workers and not self.on_gpu:
-            self.notes.append(training_notes.nothing_read_ahead())
+            self.notes.append(data_notes.nothing_read_ahead())
         if self.host.pinned_memory and not self.on_gpu:
-            self.notes.append(training_notes.no_pinned_memory())
+            self.notes.append(data_notes.no_pinned_memory())
 
 
 def check_length(count: int, strategy: Strategy) -> None:

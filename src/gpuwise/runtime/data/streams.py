@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from gpuwise.errors import JobError
 from gpuwise.job.batches import map_tensors
 from gpuwise.notes import Note
-from gpuwise.notes import training as training_notes
+from gpuwise.notes import data as data_notes
 from gpuwise.runtime.data.draws import draws_of, seed_of
 from gpuwise.runtime.data.order import Chunk, StreamMark
 from gpuwise.runtime.data.samples import Collate, collated, leaves
@@ -146,7 +146,7 @@ class Stream:
                 data.set_epoch(epoch)
             if loader is not None and self.workers:
                 if state is not None:
-                    self.notes.append(training_notes.workers_draw_anew())
+                    self.notes.append(data_notes.workers_draw_anew())
                 self._source = _InWorkerProcesses(loader, self, state, micro_batch, seed=seed_of(seed, epoch, self._offset))
             else:
                 self._source = _InProcess(data, self.collate, cast("StreamState | None", state), seed=seed, epoch=epoch)
@@ -156,7 +156,7 @@ class Stream:
         self.look(sample)
         self.first_sample = _checksum(sample)
         if expected not in (None, self.first_sample):
-            self.notes.append(training_notes.other_samples_after_resume())
+            self.notes.append(data_notes.other_samples_after_resume())
 
     def _ended(self, samples: int, offset: int) -> JobError:
         if samples:

@@ -25,7 +25,7 @@ class Neighbours:
     def __init__(self, threads: int, now: Callable[[], LoadSnapshot] = processor_times):
         self._threads, self._now = threads, now
         self._first = self._last = now()
-        self._said = False
+        self._warned = False
 
     def look(self, now_s: float) -> Note | None:
         """A note when others first take more than LEAST_LOST of what the run could use; else None.
@@ -33,13 +33,13 @@ class Neighbours:
         Arguments:
             now_s: on the monotonic clock. Within LOOK_EVERY_S of the last look nothing is done.
         """
-        if self._said or now_s - self._last.taken_s < LOOK_EVERY_S:
+        if self._warned or now_s - self._last.taken_s < LOOK_EVERY_S:
             return None
         before, self._last = self._last, self._now()
         usage = shares(before, self._last)
         if usage is None or self._available(usage, self._last.processors) > 1 - LEAST_LOST:
             return None
-        self._said = True
+        self._warned = True
         return self._note(usage, self._last.processors)
 
     def available(self) -> float:

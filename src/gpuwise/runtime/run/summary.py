@@ -9,7 +9,8 @@ from typing import NamedTuple
 from gpuwise.atomic import written_whole
 from gpuwise.errors import GpuwiseError
 from gpuwise.notes import Note
-from gpuwise.notes.training import not_written, slow_data
+from gpuwise.notes.data import slow_data
+from gpuwise.notes.training import not_written
 from gpuwise.report.run_page import run_page
 from gpuwise.results.training import ForecastCheck, MemoryCheck, StepTime, TrainResult
 from gpuwise.runtime.interruption import StopRequest

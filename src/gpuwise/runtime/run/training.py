@@ -16,7 +16,7 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.job import Job
 from gpuwise.notes import Note
-from gpuwise.notes.training import data_did_not_come
+from gpuwise.notes.data import data_did_not_come
 from gpuwise.results.training import TrainResult
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.interruption import ReadGivenUp, StopRequest
