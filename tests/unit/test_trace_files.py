@@ -136,10 +136,17 @@ def test_truncated_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_newer_version_says_so(tmp_path: Path) -> None:
-    path = with_header(tmp_path / "a.npz", lambda h: h.update(version=2))
-    with pytest.raises(FileFormatError, match=r"version 2; this gpuwise reads 1") as caught:
+    path = with_header(tmp_path / "a.npz", lambda h: h.update(version=3))
+    with pytest.raises(FileFormatError, match=r"version 3; this gpuwise reads versions up to 2") as caught:
         load(path)
     assert "upgrade gpuwise" in caught.value.ways_out
+
+
+def test_version_1_with_assumptions_as_sentences_is_read(tmp_path: Path) -> None:
+    sentence = "assumed sequence length 1,024; --seq-len changes it"
+    path = with_header(tmp_path / "a.npz", lambda h: h.update(version=1, assumptions=[sentence]))
+    (note,) = load(path).header.assumptions
+    assert (note.text, note.flag) == (sentence, "--seq-len")
 
 
 HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {

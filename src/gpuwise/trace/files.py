@@ -21,7 +21,8 @@ from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storage
 from gpuwise.trace.trace import Trace
 
 FORMAT = "gpuwise-trace"
-VERSION = 1
+VERSION = 2  # since version 2 an assumption is a note, in version 1 it is its sentence
+READABLE = (1, 2)
 LIMIT_BYTES = 2**30  # unpacked; the largest model's trace is a thousandth of this
 _SMALL = {
     "kind": np.int8,
@@ -81,9 +82,9 @@ def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
         ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FileFormatError(f"{path} is not a gpuwise trace.")
-    if header.get("version") != VERSION:
+    if header.get("version") not in READABLE:
         raise FileFormatError(
-            f"{path} is a trace of version {header.get('version')}; this gpuwise reads {VERSION}.",
+            f"{path} is a trace of version {header.get('version')}; this gpuwise reads versions up to {VERSION}.",
             ["record it again", "upgrade gpuwise"],
         )
     try:
