@@ -145,7 +145,7 @@ def test_a_newer_version_says_so(tmp_path: Path) -> None:
 def test_version_1_with_assumptions_as_sentences_is_read(tmp_path: Path) -> None:
     sentence = "assumed sequence length 1,024; --seq-len changes it"
     path = with_header(tmp_path / "a.npz", lambda h: h.update(version=1, assumptions=[sentence]))
-    (note,) = load(path).header.notes
+    (note,) = load(path).header.assumption_notes
     assert (note.text, note.flag) == (sentence, "--seq-len")
 
 
