@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support.figures import error_line
-from benchmarks.support.published import Case, cases, step_of
+from benchmarks.support.published import cases
+from benchmarks.support.published_case import Case
+from benchmarks.support.published_recordings import step_of
 from gpuwise.cost import Forecast, price
 from gpuwise.cost.parameters import Parameters, parameters
 from gpuwise.errors import GpuwiseError

@@ -22,7 +22,9 @@ from benchmarks.fit.steps import Step, Table, entries_of, table_of
 from benchmarks.fit.store import Store, error_rows
 from benchmarks.fit.vision import _cases as vision_cases
 from benchmarks.fit.vision import _recorded as recorded
-from benchmarks.support.published import Case, cases, step_of
+from benchmarks.support.published import cases
+from benchmarks.support.published_case import Case
+from benchmarks.support.published_recordings import step_of
 from gpuwise.cost.calibration import LEVELS, Calibration, CalibrationFile, names_of
 from gpuwise.cost.calibration.levels import ALIASES, likely
 from gpuwise.cost.rates import family, precisions_of

@@ -20,7 +20,8 @@ from benchmarks.fit.split import kept_out_model
 from benchmarks.fit.steps import Step, Table, entries_of, fit_steps, table_of
 from benchmarks.fit.store import Store, error_rows, spread
 from benchmarks.fit.vision_designs import designs
-from benchmarks.support.published import Case, cached, recording_path, step_of
+from benchmarks.support.published_case import Case
+from benchmarks.support.published_recordings import cached, recording_path, step_of
 from benchmarks.support.published_timm import timm_cases
 from gpuwise.cost.calibration import CalibrationEntry, names_of
 from gpuwise.trace import Axis, build_family

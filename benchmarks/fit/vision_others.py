@@ -13,7 +13,9 @@ from benchmarks.fit.scales import Scales, fit_scales, forecast_s, parts_of, resc
 from benchmarks.fit.split import kept_out_model
 from benchmarks.fit.steps import Step, Table, entries_of, table_of
 from benchmarks.fit.store import Store, error_rows
-from benchmarks.support.published import Case, cached, cases, step_of
+from benchmarks.support.published import cases
+from benchmarks.support.published_case import Case
+from benchmarks.support.published_recordings import cached, step_of
 from gpuwise.cost.calibration import LEVELS, names_of
 from gpuwise.errors import UnsupportedError
 

@@ -1,23 +1,18 @@
 """Published end-to-end results as cases: a job, a strategy and a chip of ours, and the seconds a step was measured to take.
 
-Only rows that gpuwise can express are taken: eager PyTorch, one device or data parallel. `family_of` records a job on
-the virtual accelerator (it needs PyTorch, transformers or timm) and keeps the recording in a cache folder.
+Only rows that gpuwise can express are taken: eager PyTorch, one device or data parallel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from benchmarks.fit.split import kept_out_model
+from benchmarks.support.published_case import Case
+from benchmarks.support.published_timm import timm_cases
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace import Trace, TraceFamily, load, save
-from gpuwise.trace.tables import OperationSequence, Storages
 
 CHIPS = {
     "A100-80GB-SXM": "a100-80gb-sxm",
@@ -85,46 +80,9 @@ OLD_CONTAINERS = (
 )
 EFFICIENTNETS = {"efficientnet-b0": "timm:efficientnet_b0", "efficientnet-b4": "timm:efficientnet_b4"}
 
-# Published names of one architecture, so that it is kept out of a fit or not as a whole.
-SAME_MODEL = {"bert-large-qa": "bert_large", "bert_large-classify": "bert_large"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One published row. job: what `job_of` understands; seq_len or image_size goes to the trace.
-
-    half: the whole model ran in fp16 (apex's O2; recorded in bf16). update: whether the timed step updated parameters; where
-    not, it is a forward and a backward pass that adds to gradients. torch: its version, where the source has it.
-    """
-
-    subset: str
-    job: str
-    strategy: Strategy
-    size: tuple[tuple[str, int], ...]
-    chip_id: str
-    count: int
-    machines: int
-    seconds: float
-    half: bool = False
-    update: bool = True
-    torch: str = ""
-
-    @property
-    def model(self) -> str:
-        """What it is kept out by."""
-        name = self.job.removeprefix("timm:").removeprefix("hf-")
-        return SAME_MODEL.get(name, name)
-
-    @property
-    def kept_out(self) -> bool:
-        """Never seen by a fit of whole steps."""
-        return kept_out_model(self.model)
-
 
 def cases(folder: Path) -> Iterator[Case]:
     """All rows; vision models of timm eager and in the default layout (published_timm has the others)."""
-    from benchmarks.support.published_timm import timm_cases
-
     published = pd.read_csv(folder / "published" / "end_to_end.csv", low_memory=False)
     published["subsets"] = published.subsets.astype(str)
     yield from _lambda(published)
@@ -261,63 +219,3 @@ def _mpt(table: pd.DataFrame) -> Iterator[Case]:
 
 
 # --- recording ---
-
-
-def family_of(case: Case, cache: Path) -> TraceFamily:
-    """The case's job recorded for any micro-batch (compiled: for its own), from the cache where it is there."""
-    strategy, micro_batch, path = _recording(case, cache)
-    if not path.exists():
-        from benchmarks.support.published_jobs import job_of
-        from gpuwise.tracing.family import trace_family
-
-        job = job_of(case.job, dict(case.size), half=case.half)
-        family = trace_family(job, strategy.but(micro_batch=micro_batch, accumulation=1, mesh=Mesh()))
-        cache.mkdir(parents=True, exist_ok=True)
-        save(family, path)
-    return _load(path)
-
-
-def cached(case: Case, cache: Path) -> bool:
-    """Whether the case's job is recorded already."""
-    return recording_path(case, cache).exists()
-
-
-def recording_path(case: Case, cache: Path) -> Path:
-    """Where the recording of the case's job is kept."""
-    return _recording(case, cache)[-1]
-
-
-def _recording(case: Case, cache: Path) -> tuple[Strategy, int, Path]:
-    """What the case's recording is made under, at which micro-batch, and where it is kept."""
-    from gpuwise.trace.parallel.variant import recorded_as
-
-    strategy = recorded_as(case.strategy)
-    micro_batch = strategy.micro_batch if strategy.compile else 2
-    size = "-".join(f"{name}{value}" for name, value in case.size)
-    kind = "-half" * case.half + f"-compiled{micro_batch}" * strategy.compile + "-channels_last" * strategy.channels_last
-    name = f"{case.job}-{size}-{strategy.precision}-{strategy.recompute}-{strategy.mode}{kind}.npz"
-    return strategy, micro_batch, cache / name.replace("/", "_").replace(":", "_")
-
-
-def step_of(case: Case, cache: Path) -> Trace:
-    """What one device of the case did in the time that was measured. Its memory is only right where `update` is."""
-    strategy = case.strategy
-    trace = family_of(case, cache).at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation)
-    trace = replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
-    if case.half:
-        trace = replace(trace, operations=trace.operations.in_fp16())
-    if case.update or strategy.mode == "infer":
-        return trace
-    # The second micro-batch, as if it were the only one: it adds to gradients that are there, and no update follows it.
-    second = trace.sequence.micro_step == 1
-    columns = {field.name: getattr(trace.sequence, field.name)[second] for field in fields(OperationSequence)}
-    columns["micro_step"] = np.zeros_like(columns["micro_step"])
-    nothing = Storages(*(np.zeros(0, dtype=getattr(trace.storages, field.name).dtype) for field in fields(Storages)))
-    return replace(trace, sequence=OperationSequence(**columns), storages=nothing)
-
-
-@lru_cache(maxsize=256)
-def _load(path: Path) -> TraceFamily:
-    family = load(path)
-    assert isinstance(family, TraceFamily)
-    return family

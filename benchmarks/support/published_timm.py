@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.support.published import Case
+from benchmarks.support.published_case import Case
 from gpuwise.strategy import Strategy
 
 CHIPS = {
