@@ -273,6 +273,6 @@ def test_a_forecast_that_fails_never_stops_a_run(monkeypatch: pytest.MonkeyPatch
     def fail(*_: object, **__: object) -> None:
         raise JobError("cannot be traced.")
 
-    monkeypatch.setattr(StepSource, "trace", fail)
+    monkeypatch.setattr(StepSource, "step_traces", fail)
     with pytest.warns(UserWarning, match="no forecast to compare with: cannot be traced"):
         assert gpuwise.train("tiny.py:job", steps=1, progress="silent").forecast is None
