@@ -22,7 +22,7 @@ from gpuwise.notes import Note, sentences
 from gpuwise.notes.step import assumed_mesh, assumed_micro_batch, of_a_step
 from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
-from gpuwise.plan.space.legal import assumed_precision, precisions_for
+from gpuwise.plan.space.legal import assumed_precision, in_each_precision, precisions_for
 from gpuwise.step_settings import DeviceSettings, ForecastSettings, mesh_of, named_settings, part_of, sizes_of, strategy_of
 from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.trace import Trace
@@ -114,23 +114,20 @@ def forecast_step(
     named = requested.get("precision")
     mode = requested.get("mode") or "train"
     choices = [named] if named else _precisions(source, device, on_this_cpu=on_this_cpu, mode=mode)
-    refused: PrecisionError | None = None
-    for precision in choices:
-        try:
-            return _in_precision(
-                precision,
-                source,
-                device,
-                requested,
-                mesh,
-                refused=refused,
-                history=history,
-                loader_samples_per_s=loader_samples_per_s,
-            )
-        except PrecisionError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+
+    def priced(precision: str, refused: PrecisionError | None) -> Priced:
+        return _in_precision(
+            precision,
+            source,
+            device,
+            requested,
+            mesh,
+            refused=refused,
+            history=history,
+            loader_samples_per_s=loader_samples_per_s,
+        )
+
+    return next(in_each_precision(choices, priced, refusals=(PrecisionError,)))
 
 
 def _precisions(source: StepSource, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:

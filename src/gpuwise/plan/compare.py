@@ -171,23 +171,24 @@ def _forecast(
         choices = legal.precisions_for(chip, mode=requested.mode)
         if precision and choices:
             assumptions.append(compared_in_another_precision(device=chip.id, precision=precision, instead=choices[0]))
-    strategy = requested.but(mesh=Mesh(dp_replicate=cluster.devices))
-    problem: GpuwiseError | None = None
-    for choice in choices:
-        try:
-            pricer.traces.family(strategy.but(precision=choice))
-        except (UnsupportedError, MissingDependencyError) as error:
-            problem = problem or error
-            continue
-        strategy = strategy.but(precision=choice)
-        chosen = micro_batch or _micro_batch(pricer, strategy, cluster, fallback)
-        guessed = [text for text, named in ((choice, precision), (f"micro-batch {chosen}", micro_batch)) if named is None]
-        if isinstance(problem, PrecisionError):
-            assumptions.append(legal.assumed_precision(choice, problem, device=chip.id))
-        if guessed:
-            assumptions.append(assumed_for_device(device=chip.id, settings=", ".join(guessed)))
-        return pricer.forecast(strategy.but(micro_batch=chosen), cluster)
-    raise problem or UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
+    if not choices:
+        raise UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
+
+    def recorded(precision: str, refused: PrecisionError | None) -> tuple[Strategy, PrecisionError | None]:
+        strategy = requested.but(mesh=Mesh(dp_replicate=cluster.devices), precision=precision)
+        pricer.traces.family(strategy)
+        return strategy, refused
+
+    refusals = UnsupportedError, MissingDependencyError
+    strategy, refused = next(legal.in_each_precision(choices, recorded, refusals=refusals))
+    chosen = micro_batch or _micro_batch(pricer, strategy, cluster, fallback)
+    settings = (strategy.precision, precision), (f"micro-batch {chosen}", micro_batch)
+    guessed = [text for text, named in settings if named is None]
+    if refused is not None:
+        assumptions.append(legal.assumed_precision(strategy.precision, refused, device=chip.id))
+    if guessed:
+        assumptions.append(assumed_for_device(device=chip.id, settings=", ".join(guessed)))
+    return pricer.forecast(strategy.but(micro_batch=chosen), cluster)
 
 
 def _micro_batch(pricer: StepPricer, strategy: Strategy, cluster: Cluster, fallback: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuwise.cost.rates import check_can_run
-from gpuwise.errors import GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
+from gpuwise.errors import MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
@@ -109,14 +109,9 @@ def _precision(traces: StepTraces, requested: Strategy, chip: Chip, pinned: str 
         what = f"in {pinned}" if pinned else "in any known precision"
         way = f"one of: {', '.join(legal.precisions_for(chip))}" if pinned else "gpuwise chips lists others"
         raise UnsupportedError(f"{chip.id} does not compute {what}.", [way])
-    problem: GpuwiseError | None = None
-    for precision in choices:
-        try:
-            traces.family(requested.but(precision=precision))
-        except (UnsupportedError, MissingDependencyError) as error:
-            problem = problem or error
-        else:
-            refused = problem if isinstance(problem, PrecisionError) else None
-            return precision, [] if pinned else [legal.assumed_precision(precision, refused)]
-    assert problem is not None
-    raise problem
+
+    def recorded(precision: str, refused: PrecisionError | None) -> tuple[str, list[Note]]:
+        traces.family(requested.but(precision=precision))
+        return precision, [] if pinned else [legal.assumed_precision(precision, refused)]
+
+    return next(legal.in_each_precision(choices, recorded, refusals=(UnsupportedError, MissingDependencyError)))

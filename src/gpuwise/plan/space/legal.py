@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import TypeVar
 
 from gpuwise.cost.rates import fast_fp16, precisions_of
-from gpuwise.errors import PrecisionError
+from gpuwise.errors import GpuwiseError, PrecisionError
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import step as step_notes
@@ -17,6 +18,8 @@ from gpuwise.strategy import Mesh
 
 # Where state that every replica repeats takes more of a device than this, a sharded strategy is tried as well.
 CROWDED = 0.3
+
+Result = TypeVar("Result")
 
 
 def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train") -> list[str]:
@@ -32,6 +35,35 @@ def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train"
     single = "tf32" if "tf32" in able else "fp32"
     pure = ("bf16",) if mode == "infer" and find_spec("torch") is not None else ()
     return [precision for precision in (*pure, half, single) if precision in able]
+
+
+def in_each_precision(
+    precisions: Sequence[str],
+    attempt: Callable[[str, PrecisionError | None], Result],
+    *,
+    refusals: tuple[type[GpuwiseError], ...],
+) -> Iterator[Result]:
+    """What an attempt gives in each precision that the job runs in, fastest first: `next` takes the fastest.
+
+    Arguments:
+        precisions: at least one, as `precisions_for` lists them.
+        attempt: called with a precision, and with why the job does not run in the fastest one (None where it does).
+        refusals: errors of an attempt after which the next precision is tried.
+
+    Raises the first of them where every precision is refused.
+    """
+    problem: GpuwiseError | None = None
+    refused = 0
+    for precision in precisions:
+        try:
+            result = attempt(precision, problem if isinstance(problem, PrecisionError) else None)
+        except refusals as error:
+            problem = problem or error
+            refused += 1
+        else:
+            yield result
+    if problem is not None and refused == len(precisions):
+        raise problem
 
 
 def assumed_precision(precision: str, refused: PrecisionError | None, *, reasons: str = "", device: str = "") -> Note:

@@ -55,25 +55,23 @@ class StrategySearch:
             return refusal
         micro_batches = constraints.micro_batches(cluster)
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
+
+        def best_in(precision: str, refused: PrecisionError | None) -> list[Forecast]:
+            forecasts = self._best_in(precision, cluster, constraints, micro_batches)
+            notes = () if refused is None else (legal.assumed_precision(precision, refused),)
+            return [replace(forecast, assumption_notes=(*forecast.assumption_notes, *notes)) for forecast in forecasts]
+
         forecasts: list[Forecast] = []
-        problems: list[GpuwiseError] = []
-        for precision in precisions:
-            if forecasts and min(f.bound.get("launch", 0.0) for f in forecasts) < LAUNCH_BOUND:
-                break
-            try:
-                forecasts += self._best_in(precision, cluster, constraints, micro_batches)
-            except NOT_TRACED as error:
-                problems.append(error)
-        if forecasts:
-            best = min(forecasts, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
-            refused = next((error for error in problems if isinstance(error, PrecisionError)), None)
-            if refused is None or constraints.precision is not None:
-                return best
-            note = legal.assumed_precision(best.strategy.precision, refused)
-            return replace(best, assumption_notes=(*best.assumption_notes, note))
-        if len(problems) == len(precisions):
-            return NoStrategy(rejections.no_trace(), problems[0].what)
-        return self._shortfall(precisions, cluster, constraints, micro_batches[0])
+        try:
+            for more in legal.in_each_precision(precisions, best_in, refusals=NOT_TRACED):
+                forecasts += more
+                if forecasts and min(f.bound.get("launch", 0.0) for f in forecasts) < LAUNCH_BOUND:
+                    break
+        except NOT_TRACED as problem:
+            return NoStrategy(rejections.no_trace(), problem.what)
+        if not forecasts:
+            return self._shortfall(precisions, cluster, constraints, micro_batches[0])
+        return min(forecasts, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
         """The largest micro-batch of each mesh; recomputation and sharding only where memory limits what is had.
