@@ -1,4 +1,4 @@
-"""Forecast: what one optimizer step of a job costs on a device. Every number says where it came from."""
+"""Forecast: the time, memory, energy and money of one optimizer step on a device. Every number carries its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwise.strategy import Strategy
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the 90 % interval it is believed to lie in."""
+    """A value with its 90 % interval."""
 
     value: float
     low: float
@@ -27,16 +27,17 @@ class MemoryForecast:
     """Bytes on one device.
 
     Attributes:
-        peak_allocated_bytes: what torch.cuda.max_memory_allocated shows.
-        peak_reserved_bytes: what torch.cuda.max_memory_reserved shows.
-        device_bytes: with the device context, as nvidia-smi shows.
-        capacity_bytes: what the device offers; None where unknown (a CPU without a machine).
-        by_category: at the allocated peak, by trace.CATEGORIES and "workspace" (cuBLAS); sums exactly to peak_allocated_bytes.
-        fits: whether every request is served; None where the capacity is unknown.
-        peak_reserved_expandable_bytes: reserved under PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True;
-            None where the allocator did not run with it.
-        cache_releases: how often cached blocks are given back to the driver to serve a request.
-        counted_only: live bytes were counted and reserved was estimated; the allocator did not run.
+        peak_allocated_bytes: peak as torch.cuda.max_memory_allocated shows it.
+        peak_reserved_bytes: peak as torch.cuda.max_memory_reserved shows it.
+        device_bytes: reserved bytes and the device context, as nvidia-smi shows them.
+        capacity_bytes: memory of the device; None where unknown (a CPU without a machine).
+        by_category: bytes at the allocated peak, by trace.CATEGORIES and "workspace" (cuBLAS). They sum exactly to
+            peak_allocated_bytes.
+        fits: whether every allocation succeeds; None where the capacity is unknown.
+        peak_reserved_expandable_bytes: reserved bytes under PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True;
+            None where the allocator was not replayed with it.
+        cache_releases: how often cached blocks are returned to the driver to serve a request.
+        counted_only: True where live bytes were counted and reserved bytes estimated, without a replay of the allocator.
     """
 
     peak_allocated_bytes: int
@@ -52,7 +53,7 @@ class MemoryForecast:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """A whole run on the device: samples and optimizer steps in all, hours, and dollars, None where no price is known."""
+    """A whole run on the device: total samples, optimizer steps, hours, and dollars (None where no price is known)."""
 
     samples: int
     steps: int
@@ -65,23 +66,23 @@ class Forecast(Printed):
     """One optimizer step of all devices together.
 
     Attributes:
-        count: devices.
+        count: number of devices.
         throughput: units of `throughput_unit` a second, over all devices.
-        flops_per_step: model operations of all devices.
-        mfu: model operations against the device's dense peak in the precision used; None where that is unknown.
-        bound: the share of the step by what limits it: compute, memory, launch, communication, input. They sum to 1.
-        energy_j: of all devices; None where no TDP is known.
-        provenance: what most of a number rests on. Of `step_time_s` "measured here", "calibrated on this chip", "transferred
-            from its architecture" or "datasheet only"; of `memory` "trace": counted in the recorded step.
-        usd_per_hour: of all machines; None without an offer.
-        assumption_notes, warning_notes: each guess with the flag that changes it.
+        flops_per_step: model operations of a step, over all devices.
+        mfu: model operations a second, divided by the devices' dense peak in the precision used; None where that is unknown.
+        bound: share of the step by limit: compute, memory, launch, communication, input. The shares sum to 1.
+        energy_j: joules of all devices; None where no TDP is known.
+        provenance: the main source of a number. For `step_time_s`: "measured here", "calibrated on this chip", "transferred
+            from its architecture" or "datasheet only". For `memory`: "trace", counted in the recorded step.
+        usd_per_hour: price of all machines; None without an offer.
+        assumption_notes: guesses, each with the flag that changes it.
+        warning_notes: warnings.
         top_modules: the ten groups of modules that take most of the device's time, with their shares.
-        rests_on: as provenance of the step time, by share of the device's time.
-        why: the largest of `bound` and what would help, in a sentence.
-        measured: date, steps and model_s (what the model says), where `step_time_s` is not forecast but was measured of this
-            very step on this machine; else None.
-        run: the whole run, where the user says how much is trained; else None.
-        fits_with: where memory does not fit, the smallest change that does (gpuwise.plan.fit.change.FittingChange.to_dict).
+        rests_on: share of the device's time by source, in the words of `provenance`.
+        why: a sentence on the largest share of `bound` and what would reduce it.
+        measured: date, steps and model_s (the model's own forecast), if `step_time_s` was measured on this machine; else None.
+        run: the whole run, if its length is known; else None.
+        fits_with: the smallest change that makes the step fit, if it does not (gpuwise.plan.fit.change.FittingChange.to_dict).
     """
 
     job: str

@@ -1,4 +1,4 @@
-"""How sure a forecast is: which calibration its kernels rest on, the 90 % interval that follows, and what has no model."""
+"""The uncertainty of a forecast: the calibration of its kernels, its 90 % interval, and kernels without a model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpuwise.notes.step import kernels_without_a_model
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
-# Kernels without a model are named from this share of the device's time on.
+# Kernels without a model are named if they take at least this share of the device's time.
 UNMODELLED = 0.02
 _NAMED = 5
 
 
 def level_shares(trace: Trace, times: KernelTimes) -> dict[str, float]:
-    """Share of the device's time by the level of calibration that its kernels' figures are from, largest first."""
+    """Share of the device's time by the calibration level of its kernels, largest first."""
     per_class = np.bincount(times.kernel_class, weights=trace.counts() * times.device_s, minlength=len(times.figures))
     seconds: dict[str, float] = {}
     for applied, value in zip(times.figures, per_class.tolist(), strict=True):
@@ -34,7 +34,7 @@ def level_shares(trace: Trace, times: KernelTimes) -> dict[str, float]:
 
 
 def rests_on(levels: Mapping[str, float]) -> dict[str, float]:
-    """Those shares in the words of PROVENANCE."""
+    """The shares of level_shares in the words of PROVENANCE."""
     shares: dict[str, float] = {}
     for level, share in levels.items():
         words = PROVENANCE.get(level, PROVENANCE["family"])
@@ -43,7 +43,7 @@ def rests_on(levels: Mapping[str, float]) -> dict[str, float]:
 
 
 def provenance(levels: Mapping[str, float]) -> dict[str, str]:
-    """Of the step time, by what most of it rests on; of memory, which is counted in the trace."""
+    """The main source of the step time, and that of memory, which is counted in the trace."""
     shares = rests_on(levels)
     words = max(shares, key=lambda name: shares[name], default=PROVENANCE["family"])
     return {"step_time_s": words, "memory": "trace"}
@@ -58,11 +58,12 @@ def step_interval(
     communication: float,
     measured: Sequence[StepSpread] = (),
 ) -> Interval:
-    """90 %, from the spreads of the levels that the step rests on.
+    """The 90 % interval of the step time, from the spreads of the calibration levels.
 
     Arguments:
-        levels: see level_shares. communication: share of the step that is communication, which rests on datasheets alone.
-        measured: spreads known of this machine, beside those that are shipped.
+        levels: shares of the device's time, see level_shares.
+        communication: share of the step that is communication; its times come from datasheets alone.
+        measured: spreads measured on this machine; they extend the shipped ones.
     """
     shares = {level: share * (1 - communication) for level, share in levels.items()}
     shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
@@ -73,7 +74,7 @@ def step_interval(
 
 
 def unmodelled(trace: Trace, times: KernelTimes) -> list[Note]:
-    """One note that names the kernels without a model of their own, where they are over UNMODELLED of the device's time."""
+    """A note that names the kernels without a model of their own, if they exceed UNMODELLED of the device's time."""
     generic = np.array([applied.level == "generic" for applied in times.figures], dtype=bool)[times.kernel_class]
     counts = trace.counts()
     seconds = counts * times.device_s

@@ -1,4 +1,4 @@
-"""What the world offers, as frozen values. Units are in the names; unknown is None, never 0."""
+"""Chips, links, machines and offers as frozen values. Names carry the units; an unknown figure is None, never 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHIP_KINDS = ("gpu-consumer", "gpu-workstation", "gpu-datacenter", "tpu", "npu",
 LINK_KINDS = ("scale-up", "scale-out", "host")
 TERMS = ("on-demand", "spot", "reserved-1y", "reserved-3y", "owned", "free")
 
-# What PyTorch's total_memory shows is less than the marketed GiB. Two deductions:
+# PyTorch's total_memory is less than the marketed GiB. Two deductions:
 # inline ECC of GDDR5/6 cards takes 1/16 (Tesla T4: nvidia-smi shows 15360 of 16384 MiB; A40 and L40S 46068 of 49152);
 _ECC_SHARE = 1 / 16
 # and the driver keeps about 1.2 % (total_memory in MiB as printed by public training logs: T4 15102 of 15360 left by
@@ -27,16 +27,17 @@ _UNIFIED_SHARE = 0.75
 
 @dataclass(frozen=True)
 class AchievedRates:
-    """What `gpuwise measure` reached on the GPUs of this machine. None or missing: not measured.
+    """Rates that `gpuwise measure` reached on the GPUs of this machine. None or a missing key: not measured.
 
     Attributes:
-        peak_flops_per_s: the quickest matrix product, by precision.
-        memory_bandwidth_bytes_per_s: of copies and triads.
-        host_link_bytes_per_s: of a large copy from pinned memory, the slower direction.
-        all_reduce_devices: devices that took part in collectives.
+        peak_flops_per_s: rate of the fastest matrix product, by precision.
+        memory_bandwidth_bytes_per_s: bandwidth of copies and triads.
+        host_link_bytes_per_s: bandwidth of a large copy from pinned memory, in the slower direction.
+        all_reduce_devices: number of devices in the measured collectives.
         all_reduce_busbw_bytes_per_s: bus bandwidth of the largest all-reduce.
         all_reduce_latency_s: time of the smallest all-reduce.
-        host_link_error, all_reduce_error: half the distance of the 10th and 90th percentile, as a share of the median.
+        host_link_error: half the distance of the 10th and 90th percentile, as a share of the median.
+        all_reduce_error: the same for all-reduces.
     """
 
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -51,39 +52,42 @@ class AchievedRates:
 
 @dataclass(frozen=True, repr=False)
 class Chip(Printed, SourcedFigures):
-    """A device as PyTorch sees it, of one product: form factor and memory size included ("H100" alone is several).
+    """One device as PyTorch sees it, of one product with its form factor and memory size ("H100" alone is several products).
 
-    Figures are of one device, those of links of the whole package. Unknown ones are None. They come from the makers'
-    datasheets where `source` and `sources` name no other origin.
+    Figures are per device; figures of links are per package. An unknown figure is None. Figures come from the makers'
+    datasheets unless `source` or `sources` names another origin.
 
     Attributes:
-        id: of the catalog: lower-case letters, digits and hyphens.
-        vendor, name: of the maker, and in its words.
-        kind: of CHIP_KINDS.
-        package: what is sold where that is several devices, such as a board of two GPUs; "" where a device is sold alone.
-        devices_per_package: 1 where a device is sold alone.
+        id: the chip's id in the catalog: lower-case letters, digits and hyphens.
+        vendor: the maker.
+        name: the product's name, as the maker writes it.
+        kind: one of CHIP_KINDS.
+        package: name of a product of several devices, such as a board of two GPUs; "" for a device that is sold alone.
+        devices_per_package: number of devices in the package; 1 for a device that is sold alone.
         architecture: the maker's name for the design.
-        compute_capability: NVIDIA's, major and minor.
-        year: of its release.
+        compute_capability: NVIDIA's compute capability, major and minor.
+        year: year of release.
         memory_bytes: marketed size; None for CPUs, whose memory is the machine's.
         memory_type: HBM3, GDDR6X, "unified LPDDR5", ...
-        memory_bandwidth_bytes_per_s: of that memory.
+        memory_bandwidth_bytes_per_s: bandwidth of the memory.
         ecc: whether the memory corrects errors.
-        l2_bytes: the last cache that all units share.
-        sm_count: multiprocessors, compute units or CPU cores.
-        shared_memory_per_sm_bytes: of one of them.
-        cuda_cores, tensor_cores: of all of them together.
-        boost_clock_hz: the highest clock of the datasheet.
+        l2_bytes: size of the last cache that all units share.
+        sm_count: number of multiprocessors, compute units or CPU cores.
+        shared_memory_per_sm_bytes: shared memory of one multiprocessor.
+        cuda_cores: total number of CUDA cores.
+        tensor_cores: total number of tensor cores.
+        boost_clock_hz: highest clock in the datasheet.
         peak_flops_per_s: DENSE rates with fp32 accumulation, by precision (int8: operations); a missing key is unknown.
-        interconnect: the datasheet's words for its link.
-        link_id: of the catalog's link.
-        link_bandwidth_bytes_per_s: one direction, of the whole package.
-        pcie_generation: of its slot.
-        tdp_w: the power it is built for, watts.
-        msrp_usd, street_price_usd: the maker's price, and what shops asked.
-        trains: False where nothing trains on it, such as chips sold for inference alone.
-        calibration: path of the file that `gpuwise measure` wrote, where this is the chip of this machine; "" in a catalog.
-        achieved: what `gpuwise measure` reached on the GPUs of this machine; None in a catalog.
+        interconnect: the link in the datasheet's words.
+        link_id: id of the link in the catalog.
+        link_bandwidth_bytes_per_s: bandwidth in one direction, of the whole package.
+        pcie_generation: PCIe generation of the slot.
+        tdp_w: thermal design power in watts.
+        msrp_usd: the maker's price.
+        street_price_usd: the price in shops.
+        trains: False for chips that nothing trains on, such as chips sold for inference alone.
+        calibration: path of the file that `gpuwise measure` wrote for this machine's chip; "" in a catalog.
+        achieved: rates that `gpuwise measure` reached on this machine; None in a catalog.
     """
 
     id: str
@@ -119,7 +123,7 @@ class Chip(Printed, SourcedFigures):
 
     @property
     def usable_memory_bytes(self) -> int | None:
-        """About what PyTorch's total_memory shows on this chip; None where memory_bytes is."""
+        """Approximately PyTorch's total_memory on this chip; None where memory_bytes is None."""
         if self.memory_bytes is None:
             return None
         kind = self.memory_type or ""
@@ -135,23 +139,25 @@ class Chip(Printed, SourcedFigures):
 
 @dataclass(frozen=True)
 class Link(SourcedFigures):
-    """A connection. Bandwidths are one direction; unknown figures are None. They come from the maker's pages where `source`
-    and `sources` name no other origin.
+    """A connection between devices. Bandwidths are for one direction; an unknown figure is None.
+
+    Figures come from the maker's pages unless `source` or `sources` names another origin.
 
     Attributes:
-        id, name: of the catalog, and in words.
-        kind: of LINK_KINDS. It says what bandwidths are of: a whole package (scale-up), a slot (host), a port or, as
-            `notes` says, a node (scale-out).
-        year: of its release.
-        links_per_device: lanes or links that one device has.
-        per_link_bytes_per_s: of one of them.
-        per_direction_bytes_per_s: of all of them.
-        domain_devices: how many devices it joins at most.
-        latency_s: of one message.
-        allreduce_busbw_bytes_per_s: bus bandwidth of all-reduces, measured.
-        allreduce_condition: where and how that was measured.
-        used_by: chips and machines that have it.
-        achieved_bytes_per_s: of copies, measured on this machine; None in a catalog.
+        id: the link's id in the catalog.
+        name: the link's name in words.
+        kind: one of LINK_KINDS. It tells what bandwidths refer to: a whole package (scale-up), a slot (host), or a port
+            (scale-out; a node where `notes` says so).
+        year: year of release.
+        links_per_device: number of lanes or links of one device.
+        per_link_bytes_per_s: bandwidth of one lane or link.
+        per_direction_bytes_per_s: bandwidth of all lanes or links of a device.
+        domain_devices: largest number of devices that the link joins.
+        latency_s: latency of one message.
+        allreduce_busbw_bytes_per_s: measured bus bandwidth of all-reduces.
+        allreduce_condition: machine and method of that measurement.
+        used_by: chips and machines with this link.
+        achieved_bytes_per_s: bandwidth of copies, measured on this machine; None in a catalog.
     """
 
     id: str

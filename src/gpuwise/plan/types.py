@@ -1,4 +1,4 @@
-"""What planning gives: plans, machines at hand, and what was rejected. All frozen; units in the names."""
+"""The results of `plan`: plans, the user's own machines, and rejected offers. All are frozen; names carry the units."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ from gpuwise.units import format_duration, format_usd
 
 @dataclass(frozen=True, repr=False)
 class Plan(Printed):
-    """One way to train the job: what to rent or use, how to run it, and what that is expected to take.
+    """One way to train the job: the machine, the strategy, and the expected time and cost.
 
     Attributes:
-        rank: in the table, from 1.
-        job, job_fingerprint, job_argument: which job it is for; the argument is what the user typed.
+        rank: position in the table, from 1.
+        job: name of the job.
+        job_fingerprint: identifies the job (gpuwise.job.fingerprint).
+        job_argument: the JOB argument as the user typed it; "" for a Job object.
         strategy: how a step runs.
-        offer, device, count: what is rented or used; count is a fraction for a slice of one device.
-        forecast: of one step.
-        hours: calendar time.
-        machine_hours: billed or drawn.
-        usd: expected, with its 90 % interval.
-        finish_probability: before the deadline; 1 without one.
-        steps: optimizer steps.
-        samples: in all.
-        price_as_of: the date of the price.
-        gpuwise_version: that made it.
-        sizes: of the samples.
-        checkpoint_interval_s: None where no interruption is expected.
-        reason_notes: why it stands where it stands.
+        offer: the rented or used machine.
+        device: its chip.
+        count: number of devices; a fraction for a slice of one device.
+        forecast: forecast of one optimizer step.
+        hours: calendar time of the run.
+        machine_hours: machine time that is billed, or that draws power.
+        usd: expected cost in dollars, with its 90 % interval.
+        finish_probability: probability that the run ends before the deadline; 1 without a deadline.
+        steps: number of optimizer steps.
+        samples: total number of samples.
+        price_as_of: date of the price.
+        gpuwise_version: version that made the plan.
+        sizes: sizes of a sample, such as seq_len.
+        checkpoint_interval_s: seconds of work between checkpoints; None where no interruption is expected.
+        reason_notes: reasons for the plan's rank.
         assumption_notes: guesses, with the flags that change them.
-        hours_interval: 90 %, of the calendar hours.
-        train_obstacle: why `gpuwise train` cannot run it; "" where it can.
-        price_of_median: the price over the median of its chip on demand; None where nothing is rented or no median is known.
-        host: settings of the machine that runs it; what is None is left to the runtime.
+        hours_interval: 90 % interval of `hours`.
+        train_obstacle: why `gpuwise train` cannot run the plan; "" where it can.
+        price_of_median: price divided by the chip's median on-demand price; None for owned machines and unknown medians.
+        host: settings of the machine that runs the plan; the runtime chooses those that are None.
     """
 
     rank: int
@@ -82,11 +86,11 @@ class Plan(Printed):
 
     @property
     def price_outlier(self) -> bool:
-        """Whether the price is so far below its chip's median that the plan may not be had for it."""
+        """Whether the price is suspiciously far below the chip's median."""
         return is_outlier(self.price_of_median)
 
     def check_job(self, fingerprint: str) -> None:
-        """Raises JobError where the plan was made for another job.
+        """Raises JobError if the plan was made for another job.
 
         The fingerprint covers the job's name and the names, shapes and types of its parameters, nothing else.
         """
@@ -136,7 +140,7 @@ class Plan(Printed):
 
 @dataclass(frozen=True)
 class Rejection:
-    """How many offers were rejected for one reason, with the ones that came nearest."""
+    """The number of offers rejected for one reason, with the nearest ones as examples."""
 
     count: int
     examples: tuple[str, ...] = ()
@@ -149,18 +153,20 @@ class Rejection:
 
 @dataclass(frozen=True)
 class OwnedMachine:
-    """A machine that the user has: one named with --own, or this one.
+    """A machine of the user: one named with --own, or this one.
 
     Attributes:
-        offer, device: what it is.
-        count: devices.
-        rank: of its plan in the table; None where it is not there.
-        reason_note: why it is not; None where it is.
-        hours, usd: what the job takes on it; None where it cannot train the job.
-        purchase_usd: what buying it costs about; None for this machine, or where no price is known.
-        break_even_months: of such work without a pause, after which it has cost less than the rental, resale not counted;
-            None where that is never, or not known.
-        rental: what one would rent instead, in words; "" where nothing is compared.
+        offer: the machine as an offer.
+        device: its chip.
+        count: number of devices.
+        rank: rank of its plan in the table; None without a plan there.
+        reason_note: why it has no plan in the table; None with one.
+        hours: calendar time of the run on it; None where it cannot train the job.
+        usd: cost of the run on it; None where it cannot train the job.
+        purchase_usd: approximate purchase price; None for this machine, or where no price is known.
+        break_even_months: months of uninterrupted work after which buying has cost less than renting, resale not counted;
+            None where that never happens or is unknown.
+        rental: the rental it is compared with, in words; "" where nothing is compared.
     """
 
     offer: Offer
@@ -176,11 +182,11 @@ class OwnedMachine:
 
     @property
     def reason(self) -> str:
-        """The reason as a sentence; empty where it is in the table."""
+        """The reason as a sentence; empty for a machine in the table."""
         return "" if self.reason_note is None else self.reason_note.text
 
     def bought(self, purchase_usd: float, break_even_months: float | None, rental: Plan) -> OwnedMachine:
-        """With what buying it means."""
+        """A copy with the purchase price and the break-even time."""
         return replace(self, purchase_usd=purchase_usd, break_even_months=break_even_months, rental=describe(rental))
 
     def to_dict(self) -> dict[str, object]:
@@ -206,14 +212,14 @@ class PlanResult(Printed):
     """Plans, best first.
 
     Attributes:
-        plans: of the table.
-        rejected: offers that are out, by reason.
-        assumption_notes: of all plans.
-        considered: offers looked at.
-        priced: forecasts made.
-        at_hand: the user's own machines, in the ranking or not.
-        best_at_usual_price: where the price of the first plan is an outlier, the best plan whose price is not; None where
-            there is none inside budget and deadline.
+        plans: the plans of the table.
+        rejected: rejected offers, counted by reason.
+        assumption_notes: guesses shared by all plans, with the flags that change them.
+        considered: number of offers examined.
+        priced: number of forecasts made.
+        at_hand: the user's own machines, ranked or not.
+        best_at_usual_price: the best plan at a usual price, if the price of the first plan is an outlier; None if no such
+            plan is inside budget and deadline.
     """
 
     plans: tuple[Plan, ...]
@@ -254,7 +260,7 @@ def _ends(interval: Interval | None) -> dict[str, float] | None:
 
 
 def describe(plan: Plan) -> str:
-    """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'; with what an outlier of a price is."""
+    """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'; an outlier of a price is explained."""
     offer = plan.offer
     price = f" at {plan.price_of_median:.0%} of the chip's median price" if plan.price_outlier else ""
     return (

@@ -18,8 +18,7 @@ Z_90 = 1.6449  # half width of a 90 % interval in standard deviations
 
 @dataclass(frozen=True)
 class Outcome:
-    """A bill, 90 % intervals of its money and calendar time from the forecast's, and the probability to finish before the
-    deadline."""
+    """A bill, the 90 % intervals of its money and calendar time, and the probability to finish before the deadline."""
 
     bill: Bill
     usd: Interval
@@ -36,7 +35,7 @@ def bill(work_s: float, terms: Terms) -> Bill:
     machine_s = work_s + terms.setup_s
     if terms.kind.startswith("reserved"):
         years = 3 if terms.kind == "reserved-3y" else 1
-        committed_s = math.ceil(machine_s / (years * YEAR_S)) * years * YEAR_S  # paid whether it is used or not
+        committed_s = math.ceil(machine_s / (years * YEAR_S)) * years * YEAR_S  # a reservation is paid in full
         return Bill(machine_s, machine_s, committed_s / HOUR_S * terms.usd_per_hour)
     return Bill(machine_s, machine_s, terms.usd(machine_s))
 
@@ -45,7 +44,7 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
     """The expected bill, its interval and the probability to finish.
 
     Model: calendar time is lognormal around the expected one. Its spread joins the forecast's 90 % interval with the
-    variance of what Poisson interruptions lose (half an interval of work each, uniformly spread, and a restart).
+    variance of the time lost to Poisson interruptions (half an interval of work each, uniformly spread, and a restart).
     """
     expected = bill(work_s.value, terms)
     low, high = bill(work_s.low, terms), bill(work_s.high, terms)

@@ -8,7 +8,7 @@ from gpuwise.plan.economics.terms import HOUR_S, WEEK_S, Bill, Terms
 
 
 def free_bill(work_s: float, terms: Terms) -> Bill:
-    """The bill of so much work in sessions back to back, until the week's hours are used up.
+    """The bill of work_s seconds of work in consecutive sessions, up to the hours of each week.
 
     Each session sets up and ends with a checkpoint.
     """

@@ -1,4 +1,4 @@
-"""How much is trained: in samples, from what the user says and what the job knows of its data set."""
+"""The length of a run in samples, from the user's settings and the job's data set."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_EPOCHS = 10**9
 
 @dataclass(frozen=True)
 class RunLength:
-    """How much to train: samples, epochs or tokens, or samples an epoch and epochs.
+    """The length of a run: samples, epochs or tokens, or samples an epoch together with epochs.
 
-    samples_per_epoch: of the job's own data set, None where unknown.
+    samples_per_epoch is the size of the job's own data set; None where unknown.
     """
 
     samples: int | None = None
@@ -45,7 +45,7 @@ class RunLength:
 
     @classmethod
     def of(cls, settings: WorkSettings, samples_per_epoch: int | None) -> RunLength:
-        """From settings whose counts may be text: "50k"."""
+        """The length from settings whose counts may be text such as "50k"."""
 
         def count(value: int | str | None, name: str) -> int | None:
             return None if value is None else parse_count(str(value), f"a number of {name}")
@@ -59,11 +59,11 @@ class RunLength:
 
     @property
     def named(self) -> bool:
-        """Whether the user says how much."""
+        """Whether the user sets a length."""
         return any(value is not None for value in (self.samples, self.epochs, self.tokens))
 
     def total_samples(self, header: Header) -> tuple[int, list[Note]]:
-        """Samples to train on, and what was assumed. Raises InputError where neither the user nor the job says."""
+        """The samples to train on, with the assumptions. Raises InputError if neither the user nor the job sets a length."""
         if self.samples is not None:
             return math.ceil((self.epochs or 1) * self.samples), []
         if self.tokens is not None:
@@ -82,9 +82,9 @@ class RunLength:
 
 
 def with_whole_run(forecast: Forecast, length: RunLength, header: Header) -> Forecast:
-    """The forecast with time and money of a run of this length, on demand and without an interruption.
+    """The forecast with the time and money of a run of this length, on demand and without an interruption.
 
-    A machine that is rented is paid while it is set up. Raises InputError where the length is not known.
+    Setting up a rented machine is paid time. Raises InputError if the length is unknown.
     """
     samples, assumed = length.total_samples(header)
     steps = -(-samples // forecast.strategy.global_batch)

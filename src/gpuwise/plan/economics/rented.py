@@ -1,4 +1,4 @@
-"""The terms of a rented machine, and what is assumed where its offer does not say."""
+"""The terms of a rented machine, and the assumptions that fill the gaps of its offer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HOURLY_BILLING = ("paperspace",)  # billed by the started hour
 
 
 def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None = None) -> tuple[Terms, list[Note]]:
-    """The terms of an offer, and what was assumed to write them down.
+    """The terms of an offer, with the assumptions behind them.
 
     Arguments:
-        parameters: those that are trained, which checkpoints hold.
-        interruptions_per_day: of a spot machine; None (default) takes the provider's usual.
+        parameters: number of trained parameters; checkpoints hold these.
+        interruptions_per_day: rate of a spot machine; None (default) takes the provider's usual rate.
     """
     assumed = [notes.assumed_setup(setup_s=SETUP_S)]
     saved = spot.checkpoint_bytes(parameters)

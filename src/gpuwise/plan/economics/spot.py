@@ -1,4 +1,4 @@
-"""Spot machines: checkpoints at the interval that loses least, and the expected time under interruptions.
+"""Spot machines: the optimal checkpoint interval, and the expected time under interruptions.
 
 J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps" (2006), after Young (1974).
 """
@@ -9,14 +9,14 @@ import math
 
 from gpuwise.plan.economics.terms import HOUR_S, Bill, Terms
 
-RESTART_S = 600.0  # from an interruption to training again, on top of reading the checkpoint; a guess
-# Interruptions a day of one spot machine; no provider publishes a rate for GPUs, so these are guesses.
+RESTART_S = 600.0  # from an interruption until training goes on, without reading the checkpoint; a guess
+# Interruptions a day of one spot machine. No provider publishes a rate for GPUs, so these are guesses.
 INTERRUPTIONS_PER_DAY = {"vast": 2.0, "runpod": 2.0}
 DEFAULT_INTERRUPTIONS_PER_DAY = 1.0
 # fp32 parameters and two fp32 Adam moments; gradients are not saved.
 CHECKPOINT_BYTES_PER_PARAMETER = 12
-WRITE_BYTES_PER_S = 250e6  # to network storage, where the offer's network is not known; a guess
-MAX_WRITE_BYTES_PER_S = 1e9  # what one stream to object storage reaches at most; a guess
+WRITE_BYTES_PER_S = 250e6  # to network storage, if the offer's network is unknown; a guess
+MAX_WRITE_BYTES_PER_S = 1e9  # highest rate of one stream to object storage; a guess
 
 
 def checkpoint_bytes(parameters: int, *, bytes_per_parameter: float = CHECKPOINT_BYTES_PER_PARAMETER) -> int:
@@ -25,15 +25,20 @@ def checkpoint_bytes(parameters: int, *, bytes_per_parameter: float = CHECKPOINT
 
 
 def write_rate_bytes_per_s(network_bytes_per_s: float | None) -> float:
-    """What a checkpoint is saved at: half the machine's network, at most 1 GB/s. Spot machines lose their own disk."""
+    """The rate at which a checkpoint is saved: half the machine's network, at most 1 GB/s.
+
+    Checkpoints go to the network because a spot machine loses its own disk.
+    """
     return WRITE_BYTES_PER_S if not network_bytes_per_s else min(network_bytes_per_s / 2, MAX_WRITE_BYTES_PER_S)
 
 
 def daly_interval_s(save_s: float, between_s: float) -> float:
-    """Work between two checkpoints that loses least, for one taking save_s and interruptions between_s apart.
+    """The optimal work between two checkpoints, in seconds.
+
+    A checkpoint takes save_s seconds; interruptions are between_s seconds apart.
 
     Source: Daly (2006), the higher-order optimum: sqrt(2 δ M) (1 + x/3 + x²/9) - δ with x = sqrt(δ / 2M), M from
-    δ = 2 M on. Never below a second, or what it takes to save.
+    δ = 2 M on. The interval is never below a second or save_s.
     """
     if save_s >= 2 * between_s:
         return between_s
@@ -43,9 +48,9 @@ def daly_interval_s(save_s: float, between_s: float) -> float:
 
 
 def interrupted_s(work_s: float, *, interval_s: float, save_s: float, restart_s: float, between_s: float) -> float:
-    """Expected time of work_s seconds under interruptions with exponential gaps of mean between_s.
+    """The expected time of work_s seconds of work under interruptions with exponential gaps of mean between_s.
 
-    Source: Daly (2006), the complete model: M e^(R/M) (e^((τ+δ)/M) - 1) T / τ. Infinite where it never ends.
+    Source: Daly (2006), the complete model: M e^(R/M) (e^((τ+δ)/M) - 1) T / τ. Infinite if the run never ends.
     """
     interval_s = min(interval_s, work_s)
     try:
@@ -56,7 +61,7 @@ def interrupted_s(work_s: float, *, interval_s: float, save_s: float, restart_s:
 
 
 def spot_bill(work_s: float, terms: Terms) -> Bill:
-    """The expected bill of so much work on a machine that is interrupted."""
+    """The expected bill of work_s seconds of work on a machine that is interrupted."""
     if terms.interruptions_per_day < 1e-6:  # one in a thousand years
         machine_s = work_s + terms.setup_s
         return Bill(machine_s, machine_s, terms.usd(machine_s))

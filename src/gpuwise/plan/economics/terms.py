@@ -1,4 +1,4 @@
-"""What money buys: the terms of a machine, and the bill of a run under them."""
+"""The terms of a machine, and the bill of a run under them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ MINIMUM_BILLING_S = 60.0  # AWS, GCP and Azure bill by the second after the firs
 
 @dataclass(frozen=True)
 class Terms:
-    """What the money buys.
+    """The terms that a machine is used under.
 
     Attributes:
         kind: "on-demand" | "spot" | "reserved-1y" | "reserved-3y" | "owned" | "free".
-        usd_per_hour: of the whole machine; of an owned one its electricity.
-        setup_s: from renting to the first step.
-        minimum_s: billed at least.
-        billing_step_s: time is billed in whole steps of this, 1 s by default.
-        interruptions_per_day: of a spot machine.
-        save_s: a checkpoint takes, on spot machines and free tiers.
-        restart_s: from an interruption to training again.
-        session_s, week_s: machine time a session and a week of a free tier; None (default) where unlimited.
+        usd_per_hour: price of the whole machine; for an owned machine, its electricity.
+        setup_s: time from renting to the first step.
+        minimum_s: shortest time that is billed.
+        billing_step_s: billed time is rounded up to a multiple of this, 1 s by default.
+        interruptions_per_day: expected interruptions of a spot machine.
+        save_s: time to save a checkpoint, on spot machines and free tiers.
+        restart_s: time from an interruption until training goes on.
+        session_s: machine time of one session of a free tier; None (default) where unlimited.
+        week_s: machine time a week of a free tier; None (default) where unlimited.
     """
 
     kind: str
@@ -41,7 +42,7 @@ class Terms:
     week_s: float | None = None
 
     def usd(self, machine_s: float) -> float:
-        """What so much time of the machine costs."""
+        """The price of this much machine time, in dollars."""
         billed_s = max(machine_s, self.minimum_s)
         if self.billing_step_s > 1:
             billed_s = math.ceil(billed_s / self.billing_step_s) * self.billing_step_s
@@ -53,11 +54,11 @@ class Bill:
     """Expected time and money of one run.
 
     Attributes:
-        machine_s: billed or drawn.
-        calendar_s: what a deadline sees.
-        usd: in all.
-        checkpoint_interval_s: work between two checkpoints; None (default) where nothing interrupts.
-        interruptions: expected.
+        machine_s: machine time that is billed, or that draws power.
+        calendar_s: calendar time, which the deadline limits.
+        usd: total cost.
+        checkpoint_interval_s: work between two checkpoints; None (default) without interruptions.
+        interruptions: expected number of interruptions.
     """
 
     machine_s: float

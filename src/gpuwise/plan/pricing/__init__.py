@@ -1,4 +1,4 @@
-"""One price of a step: its traces composed and kept, its forecast on a cluster, the largest micro-batch that fits.
+"""The price of a step: its traces, its forecast on a cluster, and the largest micro-batch that fits.
 
-Every verb prices through StepPricer, so that none of them says another number than the others.
+Every verb prices through StepPricer, so all verbs give the same number.
 """

@@ -1,4 +1,4 @@
-"""The largest micro-batch that a cluster holds: counted bytes bound it, then the allocator decides."""
+"""The largest micro-batch that fits a cluster: counted bytes give a bound, then a replay of the allocator decides."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.family import MOST_COUNTED
 
 MOST_MICRO_BATCH = 2**16
-# The share of a device that tensors can take whatever their fragments do. On a T4 tensors were 0.67 of what was reserved at
-# worst (docs/accuracy-memory.md, a step with eager attention); part of the rest can be given back.
+# The share of a device that tensors can take despite fragmentation. On a T4 tensors were at worst 0.67 of the reserved
+# bytes (docs/accuracy-memory.md, a step with eager attention); part of the rest can be returned to the driver.
 SURE_SHARE = 0.65
 
 
@@ -26,11 +26,10 @@ def largest_of(
     *,
     memory: Callable[[Strategy, Cluster], MemoryForecast],
 ) -> Strategy | None:
-    """The last strategy of a ladder that leaves headroom on a cluster, else the smallest that only just fits; None where
-    none fits.
+    """The last strategy of a ladder that leaves headroom on a cluster, else the smallest that fits; None if none fits.
 
     Arguments:
-        ladder: strategies that make the same batch, ascending in micro-batch.
+        ladder: strategies with the same global batch, ascending in micro-batch.
         memory: `pricer.counted` or `pricer.replayed`.
     """
     end = len(ladder)
@@ -47,9 +46,9 @@ def largest_of(
 
 
 def one_sample_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) -> bool:
-    """Whether one sample fits. False where the strategy cannot be traced.
+    """Whether one sample fits. False if the strategy cannot be traced.
 
-    Nothing is replayed where tensors take a share of the device that no fragments have been seen to exceed.
+    The allocator is not replayed if the tensors' share of the device is below the worst fragmentation observed.
     """
     one, capacity = strategy.but(micro_batch=1), cluster.capacity_bytes
     try:
@@ -61,7 +60,9 @@ def one_sample_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) ->
 
 
 def largest_counted(pricer: StepPricer, strategy: Strategy, cluster: Cluster, *, most: int = MOST_MICRO_BATCH) -> int | None:
-    """The largest micro-batch whose tensors fit a cluster, at most `most`: no allocator can fit more. None: not even one.
+    """The largest micro-batch, at most `most`, whose tensors fit a cluster; None if not even one sample fits.
+
+    No allocator can fit more.
 
     Live bytes at each position are linear in the batch, so their peak is convex: the line through two small batches lies
     below it, and where that line meets the capacity is an upper bound.
@@ -73,21 +74,21 @@ def largest_counted(pricer: StepPricer, strategy: Strategy, cluster: Cluster, *,
     def needed(micro_batch: int) -> int:
         try:
             return pricer.needed_bytes(strategy.but(micro_batch=micro_batch), cluster)
-        except InputError:  # more than can be counted
+        except InputError:  # the count would overflow
             return MOST_COUNTED
 
     one = pricer.needed_bytes(strategy.but(micro_batch=1), cluster)
     if one > capacity:
         return None
     if most == 1 or not pricer.traces.family(strategy).covers({"micro_batch": 2}):
-        return 1  # the program changes with the batch: it was recorded for one sample alone
+        return 1  # the program depends on the batch: it was recorded for one sample alone
     slope = max(1, needed(2) - one)
     low, high = 1, min(most, 2 + (capacity - one) // slope)
     at_low, at_high = one, needed(high)
     if at_high <= capacity:
         return high
     while high - low > 1:
-        line = low + (capacity - at_low) * (high - low) // (at_high - at_low)  # most often the answer: peaks grow straight
+        line = low + (capacity - at_low) * (high - low) // (at_high - at_low)  # usually the answer, because peaks grow linearly
         for probe in (line, line + 1, (low + high) // 2):
             if low < probe < high:
                 at_probe = needed(probe)
@@ -106,7 +107,7 @@ def largest_micro_batch(
     most: int = MOST_MICRO_BATCH,
     expandable: bool = False,
 ) -> int | None:
-    """The largest micro-batch that a cluster serves, at most `most`; None where it does not serve one sample."""
+    """The largest micro-batch, at most `most`, that fits a cluster; None if not even one sample fits."""
     high = largest_counted(pricer, strategy, cluster, most=most)
     if high is None:
         return None
@@ -116,7 +117,7 @@ def largest_micro_batch(
 
     if fits(high):
         return high
-    low, step = 0, 1  # what is lost to fragments is little: look near the bound first
+    low, step = 0, 1  # little is lost to fragmentation, so start near the bound
     while not low and high > 1:
         probe = max(1, high - step)
         if fits(probe):
@@ -127,7 +128,7 @@ def largest_micro_batch(
 
 
 def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number from low to high that fits; low is known to."""
+    """The largest number from low to high that fits; low does."""
     high += 1
     while high - low > 1:
         middle = (low + high) // 2

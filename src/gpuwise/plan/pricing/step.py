@@ -1,4 +1,4 @@
-"""StepPricer: what one step of a job takes on a cluster, in time and in memory."""
+"""StepPricer: the time and memory of one step of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.trace import Trace
 
-HEADROOM = 0.95  # of a device's memory: a forecast of memory is a forecast, and a run that dies of it costs most
+HEADROOM = 0.95  # usable share of a device's memory: a forecast may be off, and a run that is out of memory is lost
 
 
 class StepPricer:
-    """Strategies of one job priced on clusters. What is asked twice is computed once.
+    """Prices strategies of one job on clusters. Results are cached.
 
     Arguments:
-        traces: of the job.
-        catalog: where the links to the host come from; the shipped one where None.
-        data: the pipeline that delivers the batches.
+        traces: the job's traces.
+        catalog: source of the links to the host; None takes the shipped catalog.
+        data: the data pipeline that delivers the batches.
     """
 
     def __init__(self, traces: StepTraces, *, catalog: Catalog | None = None, data: DataPipeline = READY):
         self.traces, self.catalog, self.data = traces, catalog or load_catalog(), data
-        self.priced = 0  # forecasts made
+        self.priced = 0  # number of forecasts made
         self._replayed: dict[tuple[Strategy, Cluster], MemoryForecast] = {}
         self._peaks: dict[Strategy, int] = {}
         self._counted: dict[tuple[Strategy, str, int], tuple[int, int]] = {}
@@ -47,19 +47,19 @@ class StepPricer:
         self._reserved: dict[tuple[Strategy, int, bool], int] = {}
 
     def trace(self, strategy: Strategy) -> Trace:
-        """What one rank does under a strategy."""
+        """The trace of one rank under a strategy."""
         return self.traces.trace(strategy)[0]
 
     def forecast(
         self, strategy: Strategy, cluster: Cluster, *, usd_per_hour: float | None = None, replay: bool = True
     ) -> Forecast:
-        """The forecast of a step: its kernels, what offloading adds, and random numbers of compiled steps on a CPU.
+        """The forecast of a step: kernels, offloading, and the random numbers of compiled steps on a CPU.
 
         Arguments:
             usd_per_hour: as for gpuwise.cost.price.price.
-            replay: run the allocator over the step; without, its memory is counted.
+            replay: replay the allocator over the step; if False, live bytes are counted.
 
-        Raises what tracing and pricing raise.
+        Raises the errors of tracing and pricing.
         """
         self.priced += 1
         trace, communication = self.traces.trace(strategy)
@@ -76,20 +76,20 @@ class StepPricer:
         return forecast
 
     def _with_drawing(self, compiled: Forecast, chip: Chip) -> Forecast:
-        """With the random numbers of compiled steps, which only the trace of eager ones counts."""
+        """The forecast with the random numbers of a compiled step, which are counted only in the eager trace."""
         try:
             eager = self.trace(compiled.strategy.but(compile=False))
-        except (UnsupportedError, MissingDependencyError) as error:  # a saved trace has no other
+        except (UnsupportedError, MissingDependencyError) as error:  # a saved trace holds one variant only
             note = random_numbers_not_priced(problem=error.what)
             return replace(compiled, assumption_notes=(*compiled.assumption_notes, note))
         return slowed(compiled, drawing_s(eager, chip))
 
     def counted(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
-        """Memory of a step by its live bytes: microseconds, for searches."""
+        """Memory of a step from its live bytes. This takes microseconds; searches use it."""
         return memory_forecast(self.trace(strategy), cluster, parameters=parameters(), replay=False)
 
     def replayed(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
-        """Memory of a step as the allocator serves it."""
+        """Memory of a step from a replay of the allocator."""
         if (strategy, cluster) not in self._replayed:
             self._replayed[strategy, cluster] = memory_forecast(
                 self.trace(strategy), cluster, parameters=parameters(), expandable=False
@@ -97,7 +97,7 @@ class StepPricer:
         return self._replayed[strategy, cluster]
 
     def peak_bytes(self, strategy: Strategy) -> int:
-        """Peak bytes of tensors on one device: what a device must have at the very least."""
+        """Peak bytes of tensors on one device: a lower bound of the memory needed."""
         if strategy not in self._peaks:
             key = strategy.but(precision=strategy.recorded_precision, accumulation=1 + (strategy.accumulation > 1))
             if key not in self._peaks:
@@ -106,15 +106,15 @@ class StepPricer:
         return self._peaks[strategy]
 
     def needed_bytes(self, strategy: Strategy, cluster: Cluster) -> int:
-        """Bytes of tensors, and of what stands outside the allocator: what this device must have at the very least."""
+        """Bytes of tensors and of everything outside the allocator: a lower bound of the memory needed on this device."""
         tensors, outside = self._tensors_and_outside(strategy, cluster)
         return tensors + outside
 
     def fits(self, strategy: Strategy, cluster: Cluster, *, expandable: bool = False) -> bool:
-        """Whether the device serves every request of a step, as its allocator decides it; a CPU by counted bytes.
+        """Whether every allocation of a step succeeds in a replay of the allocator; on a CPU, whether the counted bytes fit.
 
         Arguments:
-            expandable: the allocator's segments are (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
+            expandable: replay with expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
         """
         capacity = cluster.capacity_bytes
         if capacity is None or family(cluster.chip) != "gpu":
@@ -136,7 +136,7 @@ class StepPricer:
         return self._counted[key]
 
     def _served(self, strategy: Strategy, chip: Chip, limit_bytes: int, *, expandable: bool) -> bool:
-        """Whether the allocator serves a step from so many bytes; at once where it is known to reserve no more."""
+        """Whether a step fits in this many bytes. No replay is needed if the step is known to reserve no more."""
         trace = self.traces.latest_trace(strategy)[0]
         workspace = blas_workspace_bytes(trace, chip, parameters())
         key = (strategy, workspace, expandable)
@@ -149,12 +149,12 @@ class StepPricer:
         return run.out_of_memory is None
 
     def _remember_reserved(self, strategy: Strategy, chip: Chip, memory: MemoryForecast) -> None:
-        """Keeps what a step reserves where it never has to give cached blocks back."""
+        """Remembers the bytes that a step reserves if it never has to return cached blocks to the driver."""
         if not memory.counted_only and not memory.cache_releases:
             workspace = blas_workspace_bytes(self.trace(strategy), chip, parameters())
             self._reserved[strategy, workspace, False] = memory.peak_reserved_bytes
 
 
 def has_headroom(memory: MemoryForecast) -> bool:
-    """Whether some of the device is left. True where its memory is unknown."""
+    """Whether the step leaves headroom on the device. True if the device's memory is unknown."""
     return memory.capacity_bytes is None or memory.device_bytes <= HEADROOM * memory.capacity_bytes

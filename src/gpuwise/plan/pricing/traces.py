@@ -1,4 +1,4 @@
-"""The traces of one job under many strategies: each recording is asked for once, each trace composed once."""
+"""The traces of one job under many strategies. Each recording is made once and each trace composed once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.compose import compose_update
 
-# Why a strategy cannot be had: not recorded, no package to trace it with, or techniques that exclude each other.
+# Errors of an unavailable strategy: it is not recorded, a package is missing, or its techniques exclude each other.
 NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
 
@@ -28,15 +28,15 @@ Recording = TypeVar("Recording", Trace, TraceFamily)
 class StepTraces:
     """The traces of one job for one kind of device.
 
-    The job's own step is recorded; another optimizer and other ranks are composed from it. Recordings and compositions are
-    kept, refusals (UnsupportedError, MissingDependencyError) as well.
+    The job's own step is recorded; steps with another optimizer or of other ranks are composed from it. Recordings,
+    compositions and errors (UnsupportedError, MissingDependencyError) are cached.
 
     Arguments:
-        record: gives the family recorded under a variant (Strategy.variant).
-        record_step: gives the step recorded under a strategy on one device. Where given, `trace` takes a step from it, which
-            is one recording; a family is several. None (default) takes steps from families.
-        sizes: seq_len or image_size where they are not the job's own.
-        on_cpu: whether the device is a CPU, which has other kernels for some updates.
+        record: returns the family recorded under a variant (Strategy.variant).
+        record_step: returns the step recorded under a strategy on one device. `trace` then takes a step from it, which is one
+            recording; a family is several. None (default) takes steps from families.
+        sizes: seq_len or image_size, if they differ from the job's own.
+        on_cpu: whether the device is a CPU; some updates have other kernels there.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class StepTraces:
         self._latest: tuple[Strategy, RankTrace] | None = None
 
     def recorded(self, variant: Strategy) -> TraceFamily:
-        """The family of a variant as recorded. Raises what `record` raises."""
+        """The family of a variant as recorded. Raises the errors of `record`."""
         return _once(self._recorded_families, variant, self._record)
 
     def family(self, strategy: Strategy) -> TraceFamily:
-        """The family of one device that a strategy is composed from, with the strategy's own update.
+        """The single-device family of a strategy, with the strategy's own update.
 
-        Raises UnsupportedError or MissingDependencyError where it cannot be had, and InputError for techniques of the update
+        Raises UnsupportedError or MissingDependencyError if it is not available, and InputError for techniques of the update
         that exclude each other.
         """
         return _once(
@@ -72,7 +72,7 @@ class StepTraces:
         )
 
     def header(self, precisions: Iterable[str], techniques: Strategy) -> Header:
-        """The header of the first variant that can be had, at the requested sizes. Raises the first error where none can."""
+        """The header of the first available variant, at the requested sizes. Raises the first error if there is none."""
         problem: GpuwiseError | None = None
         for precision in precisions:
             for recompute in ("none", "full"):
@@ -83,13 +83,13 @@ class StepTraces:
         raise problem or UnsupportedError("the job has no trace in any precision.")
 
     def trace(self, strategy: Strategy) -> RankTrace:
-        """What one rank does under a strategy, and what the ranks communicate. Raises what `family` raises."""
+        """The trace of one rank under a strategy, with its communication. Raises the errors of `family`."""
         if strategy not in self._traces:
             self._traces[strategy] = self.latest_trace(strategy)
         return self._traces[strategy]
 
     def latest_trace(self, strategy: Strategy) -> RankTrace:
-        """The same, kept only until another is composed: for searches over hundreds of micro-batches."""
+        """Like `trace`, but only the last one is kept: for searches over hundreds of micro-batches."""
         if strategy in self._traces:
             return self._traces[strategy]
         if self._latest is None or self._latest[0] != strategy:
@@ -97,7 +97,7 @@ class StepTraces:
         return self._latest[1]
 
     def only(self, allowed: Callable[[Strategy], bool]) -> StepTraces:
-        """The same job, where only the allowed variants are recorded; others raise UnsupportedError."""
+        """The same job with only the allowed variants; others raise UnsupportedError."""
 
         def record(variant: Strategy) -> TraceFamily:
             if not allowed(variant):
@@ -121,7 +121,7 @@ class StepTraces:
 
 
 def _once(results: dict[Strategy, Recording | GpuwiseError], key: Strategy, make: Callable[[Strategy], Recording]) -> Recording:
-    """What `make` gives for a key, made once. Where it refused, the same error again."""
+    """The cached result of `make` for a key. A cached error is raised again."""
     if key not in results:
         try:
             results[key] = make(key)

@@ -1,1 +1,1 @@
-"""What is worth trying on a chip: precisions, batches, meshes, and the largest micro-batch that fits."""
+"""The search space on a chip: precisions, batches, meshes, and the largest micro-batch that fits."""

@@ -1,4 +1,4 @@
-"""What every strategy of a search keeps, and why nothing on a cluster can keep it."""
+"""The constraints of a search, and why no strategy on a cluster satisfies them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuwise.strategy import Strategy
 
 @dataclass(frozen=True)
 class Constraints:
-    """What every strategy of a search keeps.
+    """The constraints that every strategy of a search satisfies.
 
     Attributes:
-        global_batch: samples of an optimizer step.
-        precision, recompute, micro_batch, accumulation: pinned by the user; None (default) is searched.
-        techniques: the fields that are not searched.
+        global_batch: samples of one optimizer step.
+        precision, recompute, micro_batch, accumulation: values pinned by the user; None (default) is searched.
+        techniques: the Strategy fields that are not searched.
         exact: True (default): the batch is the user's own. False: a job whose step takes one micro-batch may take less.
     """
 
@@ -30,8 +30,8 @@ class Constraints:
     exact: bool = True
 
     def micro_batches(self, cluster: Cluster) -> list[int]:
-        """Micro-batches that make the batch of a device, ascending."""
-        # An optimizer in backward leaves nothing to accumulate.
+        """Micro-batch sizes that divide a device's batch, ascending."""
+        # An optimizer that runs in backward frees the gradients, so nothing can accumulate.
         accumulation = 1 if self.techniques.optimizer_in_backward else self.accumulation
         return legal.micro_batches(self.global_batch // cluster.devices, self.micro_batch, accumulation)
 
@@ -42,8 +42,8 @@ class NoStrategy:
 
     Attributes:
         reason: one text for many clusters.
-        detail: of this one.
-        shortfall_bytes: memory missing on each device, to name the nearest.
+        detail: text for this cluster.
+        shortfall_bytes: memory missing on each device; the smallest shortfall is named as the nearest.
     """
 
     reason: Note
@@ -52,7 +52,7 @@ class NoStrategy:
 
 
 def why_not(cluster: Cluster, constraints: Constraints) -> NoStrategy | None:
-    """Why no strategy is legal on a cluster, whatever its memory; None where some are."""
+    """Why no strategy is legal on a cluster, whatever its memory; None if some strategy is."""
     if constraints.global_batch % cluster.devices:
         return NoStrategy(rejections.batch_does_not_divide(), f"{constraints.global_batch} over {cluster.devices}")
     if not constraints.micro_batches(cluster):

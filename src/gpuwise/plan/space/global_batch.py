@@ -1,4 +1,4 @@
-"""The global batch where the user names none: the same for `plan` and `train`."""
+"""The default global batch of `plan` and `train`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SCRATCH_SAMPLES = 256
 # Fine-tuning of sequences: 16 (BERT's fine-tuning takes 16 or 32, Devlin et al. 2019, appendix A.3; QLoRA 16, Dettmers et al.
 # 2023, appendix B.2).
 FINE_TUNING_SAMPLES = 16
-FEWEST_STEPS = 100  # of a pass over the data: a larger batch would leave too few updates
-LEAST_SAMPLES = 32  # of short samples: what keeps a device busy
+FEWEST_STEPS = 100  # in a pass over the data: a larger batch would leave too few updates
+LEAST_SAMPLES = 32  # short samples that keep a device busy
 
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """What the choice of a batch depends on.
+    """The facts that the choice of a global batch depends on.
 
     Attributes:
         tokens: whether samples are sequences of tokens.
-        units_per_sample: tokens a sample, else 1.
-        parameters: of the model.
-        trainable: those of them that are trained.
-        total_samples: of the run.
-        data_samples: of the data set; None (default) where unknown.
+        units_per_sample: tokens in a sample; 1 if samples are no sequences.
+        parameters: number of parameters of the model.
+        trainable: number of trained parameters.
+        total_samples: samples of the run.
+        data_samples: samples of the data set; None (default) where unknown.
     """
 
     tokens: bool
@@ -40,13 +40,17 @@ class TrainedOn:
 
     @property
     def fine_tunes(self) -> bool:
-        """Sequences, and weights that are frozen or see fewer tokens than there are: too few to train them from scratch."""
+        """Whether the run fine-tunes a sequence model.
+
+        True if samples are sequences and the run either freezes weights or has fewer tokens than parameters, too few to train
+        from scratch.
+        """
         few = self.total_samples * self.units_per_sample < self.parameters
         return self.tokens and (few or self.trainable < self.parameters)
 
 
 def usual_global_batch(on: TrainedOn) -> tuple[int, str]:
-    """A global batch in samples, a power of two, and why it is that."""
+    """A global batch in samples, a power of two, and the reason for it."""
     usual, least = SCRATCH_SAMPLES, LEAST_SAMPLES
     why = f"the usual {SCRATCH_SAMPLES}, or what leaves {FEWEST_STEPS} steps of a pass over the data"
     if on.fine_tunes:
@@ -62,7 +66,7 @@ def usual_global_batch(on: TrainedOn) -> tuple[int, str]:
 
 
 def assumed_global_batch(on: TrainedOn) -> tuple[int, Note]:
-    """The batch, and the note on it."""
+    """The global batch and the note that explains it."""
     batch, why = usual_global_batch(on)
     tokens = batch * on.units_per_sample if on.tokens else None
     return batch, run_notes.assumed_global_batch(samples=batch, tokens=tokens, why=why)

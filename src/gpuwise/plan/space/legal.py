@@ -16,17 +16,17 @@ from gpuwise.notes import step as step_notes
 from gpuwise.plan.space.global_batch import power_of_two_below
 from gpuwise.strategy import Mesh
 
-# Where state that every replica repeats takes more of a device than this, a sharded strategy is tried as well.
+# A sharded strategy is also tried if replicated state takes more than this share of a device.
 CROWDED = 0.3
 
 Result = TypeVar("Result")
 
 
 def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train") -> list[str]:
-    """Precisions worth trying of those the chip computes in, fastest first; the pinned one alone where it is among them.
+    """Precisions to try on a chip, fastest first; only the pinned one if the chip computes in it.
 
-    Pure bf16 is never chosen for training: it changes what is trained, so the user has to pin it. A forward pass (mode "infer")
-    holds its weights in it where the chip computes in it and PyTorch can trace it; no recording of a preset does.
+    Pure bf16 is never chosen for training: it changes the training, so the user has to pin it. A forward pass (mode "infer")
+    holds its weights in bf16 if the chip computes in bf16 and PyTorch can trace it; no recording of a preset does.
     """
     able = precisions_of(chip)
     if pinned is not None:
@@ -67,24 +67,27 @@ def in_each_precision(
 
 
 def assumed_precision(precision: str, refused: PrecisionError | None, *, reasons: str = "", device: str = "") -> Note:
-    """The note on a precision that the user did not name.
+    """The note on a precision that was chosen for the user.
 
     Arguments:
-        refused: why the job does not run in a faster one.
-        reasons: why this one is the fastest, on a CPU.
-        device: which one of several it is assumed for.
+        refused: why the job does not run in a faster precision.
+        reasons: why this precision is the fastest, on a CPU.
+        device: the device that it is assumed for, if there are several.
     """
     problem = "" if refused is None else refused.what.removesuffix(".")
     return step_notes.assumed_precision(precision=precision, refused=problem, reasons=reasons, device=device)
 
 
 def recomputes_for(pinned: str | None) -> list[str]:
-    """Cheapest in time first: recomputation is only tried where memory limits the batch, and where it can be traced."""
+    """Recompute modes to try, cheapest in time first.
+
+    Recomputation is tried only if memory limits the batch and it can be traced.
+    """
     return ["none", "selective", "full"] if pinned is None else [pinned]
 
 
 def slice_of(chip: Chip, share: float) -> Chip:
-    """A fraction of a chip, as fractional offers sell it: that share of memory, bandwidth, rates, units and power."""
+    """A fraction of a chip, as fractional offers sell it: a share of its memory, bandwidth, rates, units and power."""
     if share >= 1:
         return chip
 
@@ -104,10 +107,10 @@ def slice_of(chip: Chip, share: float) -> Chip:
 def batch_for(
     global_batch: int, *, devices: int, micro_batch: int | None = None, accumulation: int | None = None, exact: bool
 ) -> int | None:
-    """The global batch on this many devices; None where it does not divide and is exact (the user's own).
+    """The global batch on this many devices; None if it is exact (the user's own) and does not divide.
 
-    A default batch is moved to a near multiple instead, one that leaves a device's batch several divisors; it follows from
-    micro_batch and accumulation where both are pinned.
+    A default batch is moved to a near multiple that leaves a device's batch several divisors. If micro_batch and
+    accumulation are both pinned, the batch follows from them.
     """
     unit = devices * (micro_batch or 1) * (accumulation or 1)
     if micro_batch and accumulation:
@@ -122,7 +125,7 @@ def batch_for(
 
 
 def micro_batches(per_device_batch: int, pinned: int | None = None, accumulation: int | None = None) -> list[int]:
-    """Micro-batches that divide a device's batch, ascending: its powers of two and its other divisors."""
+    """Micro-batch sizes that divide a device's batch, ascending: powers of two and other divisors."""
     if accumulation is not None:
         alone, rest = divmod(per_device_batch, accumulation)
         return [alone] if not rest and alone and pinned in (None, alone) else []
@@ -133,5 +136,5 @@ def micro_batches(per_device_batch: int, pinned: int | None = None, accumulation
 
 
 def meshes(devices: int) -> Sequence[Mesh]:
-    """Replicated first; sharded where that may not fit. One device has one mesh."""
+    """Meshes to try: replicated first, then sharded in case that does not fit. One device has one mesh."""
     return [Mesh()] if devices == 1 else [Mesh(dp_replicate=devices), Mesh(dp_shard=devices)]

@@ -16,15 +16,14 @@ from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, why_not
 from gpuwise.strategy import Mesh, Strategy
 
-# Below this share of launches a step gains from a faster precision, so the slower ones need no pricing.
+# Below this share of launch time a faster precision shortens the step, so slower precisions are not priced.
 LAUNCH_BOUND = 0.2
 
 
 class StrategySearch:
     """The best strategy of a job on each of many clusters.
 
-    Forecasts of the search count memory, which takes microseconds. `exact_on` names the clusters where the allocator is run
-    instead.
+    The search counts memory, which takes microseconds. On the clusters in `exact_on` it replays the allocator instead.
     """
 
     def __init__(self, pricer: StepPricer):
@@ -33,23 +32,23 @@ class StrategySearch:
         self._ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = {}
 
     def memory(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
-        """What `forecast` says of memory, without pricing time."""
+        """The memory part of `forecast`, without pricing time."""
         return (self.pricer.replayed if cluster in self.exact_on else self.pricer.counted)(strategy, cluster)
 
     def forecast(self, strategy: Strategy, cluster: Cluster) -> Forecast:
-        """A strategy priced on a cluster, with its memory as the search sees it."""
+        """The forecast of a strategy on a cluster, with memory counted or replayed as the search needs it."""
         forecast = self.pricer.forecast(strategy, cluster, replay=False)
         if cluster not in self.exact_on:
             return forecast
         return replace(forecast, memory=self.pricer.replayed(strategy, cluster))
 
     def largest(self, ladder: Sequence[Strategy], cluster: Cluster) -> Forecast | None:
-        """The forecast of the last strategy of a ladder that fits a cluster; None where none does."""
+        """The forecast of the last strategy of a ladder that fits a cluster; None if none fits."""
         strategy = largest_of(self.pricer, ladder, cluster, memory=self.memory)
         return None if strategy is None else self.forecast(strategy, cluster)
 
     def best(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
-        """The fastest strategy that fits a cluster, or why there is none."""
+        """The fastest strategy that fits a cluster, or the reason why there is none."""
         refusal = why_not(cluster, constraints)
         if refusal is not None:
             return refusal
@@ -74,9 +73,9 @@ class StrategySearch:
         return min(forecasts, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
-        """The largest micro-batch of each mesh; recomputation and sharding only where memory limits what is had.
+        """The largest micro-batch of each mesh. Recomputation and sharding are tried only if memory limits the others.
 
-        Empty where nothing fits. Raises what the source raised where it has no variant to try at all.
+        Empty if nothing fits. Raises the source's error if it has no variant to try.
         """
         forecasts: list[Forecast] = []
         tried, problem = 0, None
@@ -103,7 +102,7 @@ class StrategySearch:
     def ladder(
         self, precision: str, recompute: str, mesh: Mesh, constraints: Constraints, micro_batches: Sequence[int]
     ) -> list[Strategy]:
-        """Strategies of exactly the global batch, ascending in micro-batch, as far as the family knows them."""
+        """Strategies with exactly the global batch, ascending in micro-batch, as far as the family covers them."""
         key = precision, recompute, mesh, constraints, tuple(micro_batches)
         if key not in self._ladders:
             try:
@@ -132,12 +131,12 @@ class StrategySearch:
             return [whole.but(micro_batch=m, accumulation=each // m) for m in covered]
         ladder = [whole.but(micro_batch=m) for m in covered if m == each or not constraints.exact]
         if not ladder:
-            family.header.check_accumulation(each // covered[-1])  # says why nothing makes that batch
+            family.header.check_accumulation(each // covered[-1])  # its error explains why no micro-batch makes that batch
         return ladder
 
     def _shortfall(self, precisions: list[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
-        for mesh in reversed(legal.meshes(cluster.devices)):  # sharded needs least, where it can be had
+        for mesh in reversed(legal.meshes(cluster.devices)):  # a sharded mesh needs least memory
             for precision in precisions:
                 for recompute in legal.recomputes_for(constraints.recompute):
                     try:
