@@ -1,4 +1,4 @@
-"""TensorColumns: data that lies in memory whole, one row a sample. Many micro-batches are gathered at once."""
+"""TensorColumns: data held in memory as tensors with one row per sample. Many micro-batches are gathered at once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from torch.utils.data import Subset, TensorDataset
 from gpuwise.errors import JobError
 from gpuwise.runtime.data.order import Chunk, chunks
 
-# Gathered at once: enough micro-batches of a small model that a gather costs each of them next to nothing, and still
-# within a core's cache when they are used.
+# Bytes per gather: many micro-batches of a small model share its cost, and the data still fits a core's cache when used.
 CHUNK_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
 class TensorColumns:
-    """Tensors of equal length, and what a batch of their rows looks like.
+    """Tensors of equal length, with one row per sample.
 
-    pack: makes a batch of one tensor a column. chosen: the rows that count, of those that are there; None: all.
+    Attributes:
+        tensors: the columns.
+        pack: makes a batch from one tensor per column.
+        chosen: indices of the rows in use; None for all rows.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -34,7 +36,7 @@ class TensorColumns:
         return len(self.tensors[0] if self.chosen is None else self.chosen)
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """New memory with these rows of each column."""
+        """Copies these rows of each column into new memory."""
         rows = rows if self.chosen is None else self.chosen[rows]
         return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
 
@@ -42,15 +44,18 @@ class TensorColumns:
         return self.pack(self.gather(torch.arange(1)))
 
     def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
-        """From a position on, without end; `split` makes micro-batches of a chunk."""
+        """Yields chunks from a position on, without end; `split` divides a chunk into micro-batches."""
         row_bytes = sum(t[:1].numel() * t.element_size() for t in self.tensors)
         per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes * micro_batch))
         for rows in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk, seed=seed, epoch=epoch, offset=offset):
             yield rows.chunk(self.gather(rows.indices))
 
     def split(self, gathered: tuple[torch.Tensor, ...], *, micro_batch: int) -> list[object]:
-        """The micro-batches of a chunk. They share no memory with each other, and none knows of the others:
-        `unsafe_split` gives each a version of its own, so that changing one in place spoils no gradient of another."""
+        """The micro-batches of a chunk, which do not overlap in memory.
+
+        `unsafe_split` gives each its own version counter, so an in-place change of one cannot invalidate the gradients of
+        another.
+        """
         return [self.pack(parts) for parts in zip(*(torch.unsafe_split(t, micro_batch) for t in gathered), strict=True)]
 
     def close(self) -> None:
@@ -58,7 +63,7 @@ class TensorColumns:
 
 
 def columns_of(data: object) -> TensorColumns | None:
-    """Tensors or arrays that hold all samples; None for data that has to be read sample by sample.
+    """The data as columns; None if it must be read sample by sample.
 
     Raises JobError for columns of different lengths, or when only some entries of a dict are columns.
     """

@@ -1,7 +1,7 @@
-"""Random numbers for code that reads data: from streams of their own, so that reading never changes what training draws.
+"""Separate random streams for code that reads data, so that reading never changes the random numbers of training.
 
-Each micro-batch is read under seeds that follow from where it stands. Who reads it, and when, therefore changes nothing:
-this process or another, just in time or ahead of it, in the first run or after a resume.
+Each micro-batch is read under seeds derived from its position. Its content therefore depends neither on the process that
+reads it nor on the time of the read, and is the same after a resume.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from types import ModuleType
 import numpy as np
 import torch
 
-_random: ModuleType = np.random  # numpy's type hints leave out the exchange of generators
-_MT19937_BYTES = 624 * 4 + 4  # numpy's mt19937_state: the key and the place in it
+_random: ModuleType = np.random  # numpy's type hints omit the functions that exchange generators
+_MT19937_BYTES = 624 * 4 + 4  # numpy's mt19937_state: the key and the position in it
 
 
 def seed_of(*position: int) -> int:
-    """63 bits that follow from whole numbers alone, on every machine and in every version of Python."""
+    """A 63-bit seed derived from integers, equal on every machine and in every version of Python."""
     return int.from_bytes(hashlib.blake2b(repr(position).encode(), digest_size=8).digest(), "little") >> 1
 
 
 @contextmanager
 def draws_of(*position: int) -> Iterator[None]:
-    """Within it torch (on the CPU), random and numpy draw what follows from `position`; after it they go on as before."""
+    """A context that seeds torch (on the CPU), random and numpy by `position`, and restores their states on exit."""
     seed = seed_of(*position)
     torch_state, python_state = torch.default_generator.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)
@@ -41,16 +41,17 @@ def draws_of(*position: int) -> Iterator[None]:
 
 
 class _Numpy:
-    """numpy's global draws. Its get_state and set_state take 70 µs together, about what reading a small batch takes.
+    """numpy's global random state.
 
-    So the generator is exchanged, not its state. That forgets the half of a pair of normal numbers that numpy may keep
-    beside the generator, which only get_state tells; but while the generator is as it was when there was none, there is
-    none.
+    numpy's get_state and set_state take 70 µs together, about as long as reading a small batch. This class therefore
+    exchanges the generator instead of its state. An exchange loses the second normal number of a pair, which numpy caches
+    outside the generator and shows only in get_state. No number is cached as long as the generator's memory is unchanged
+    since get_state last showed none.
     """
 
     def __init__(self) -> None:
         self._own = np.random.MT19937(0)
-        self._seen = b""  # the memory of the training's generator when nothing was kept beside it
+        self._seen = b""  # memory of the training's generator when no normal number was cached
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -70,7 +71,7 @@ class _Numpy:
 
 
 def _memory(generator: object) -> bytes:
-    """All of a generator's state; empty for other kinds than numpy's usual one."""
+    """The complete memory of an MT19937 generator; empty for other generators."""
     if not isinstance(generator, np.random.MT19937):
         return b""
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)

@@ -1,4 +1,4 @@
-"""What the job's data is: columns, samples by index, or a stream; and what is taken from a DataLoader around it."""
+"""Kinds of job data (columns, samples by index, or a stream), and the parts of a DataLoader that are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 def unwrapped(data: object) -> tuple[object, Collate, DataLoader[object] | None]:
-    """The data set of the job's data, how its samples become a batch, and the DataLoader they came in."""
+    """The data set, its collate function, and the DataLoader around it (None without one)."""
     loader = data if isinstance(data, DataLoader) else None
     data = data if loader is None else loader.dataset
     collate = default_collate if loader is None or loader.batch_sampler is None else loader.collate_fn
@@ -31,7 +31,7 @@ def unwrapped(data: object) -> tuple[object, Collate, DataLoader[object] | None]
 
 
 def is_stream(data: object) -> TypeGuard[Iterable[object]]:
-    """True for an iterable, False for a map-style data set. Raises JobError for what is neither."""
+    """True for an iterable, False for a map-style data set. Raises JobError for any other object."""
     if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return False
     if hasattr(data, "__iter__"):
@@ -43,7 +43,7 @@ def is_stream(data: object) -> TypeGuard[Iterable[object]]:
 
 
 def loader_notes(loader: DataLoader[object]) -> list[Note]:
-    """What of a DataLoader is not taken."""
+    """Notes on settings of a DataLoader that are not used."""
     notes = [data_notes.dataset_of_loader()]
     kind = type(loader.sampler)
     weighted = isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement
@@ -55,9 +55,9 @@ def loader_notes(loader: DataLoader[object]) -> list[Note]:
 
 
 def differences(job: Job, batch: object) -> list[Note]:
-    """One note when samples of the data are not shaped like the example batch, which forecasts are made from.
+    """A note if the samples differ in shape from the example batch, on which forecasts are based.
 
-    Raises JobError when they hold no tensors.
+    Raises JobError when the samples hold no tensors.
     """
     example, data = _example(job), _shapes(batch)
     if not data:
@@ -65,7 +65,7 @@ def differences(job: Job, batch: object) -> list[Note]:
             f"the job's data gives no tensors: a batch of it is a {type(batch).__name__}.",
             ['samples such as {"x": tensor}', OWN_COLLATE],
         )
-    if job.samples_in is not None:  # sizes differ from batch to batch: what is left are the parts and their kinds
+    if job.samples_in is not None:  # sizes vary between batches, so only the parts and their dtypes are compared
         example, data = _without_sizes(example), _without_sizes(data)
     if example == data:
         return []
@@ -75,7 +75,7 @@ def differences(job: Job, batch: object) -> list[Note]:
 
 
 def refuse_batches(job: Job, sample: object) -> None:
-    """Raises JobError when what a stream gives are batches, not samples: every part has one dimension too many."""
+    """Raises JobError when a stream yields batches instead of samples: every part has one dimension too many."""
     if job.samples_in is not None:
         return
     example = {name: shape for name, (shape, _) in _example(job).items()}
@@ -94,12 +94,12 @@ def refuse_batches(job: Job, sample: object) -> None:
 
 
 def _example(job: Job) -> Shapes:
-    with draws_of(0):  # looking must not change what training draws
+    with draws_of(0):  # keeps the random state of training unchanged
         return _shapes(job.batch(1))
 
 
 def _shapes(batch: object) -> Shapes:
-    """Of each tensor what one sample has of it."""
+    """The shape and dtype of each tensor of a batch, for one sample."""
     return {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in named_tensors(batch)}
 
 
@@ -115,7 +115,7 @@ def _described(tensor: tuple[tuple[int, ...], torch.dtype] | None) -> str:
 
 
 def _in_torch_format(data: Any) -> object:
-    """A Hugging Face data set that gives tensors. As Python lists its samples would be taken apart by collating."""
+    """A Hugging Face data set that returns tensors. default_collate would split its Python lists."""
     if not hasattr(data, "with_format"):
         return data
     formatted = getattr(data, "_formatting", None) if isinstance(data, IterableDataset) else data.format["type"]

@@ -1,4 +1,4 @@
-"""MicroBatchLoader: micro-batches for the training loop, from the job's data or synthetic when it has none."""
+"""MicroBatchLoader: micro-batches for the training loop, from the job's data or from synthetic data."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ _CPU = torch.device("cpu")
 _HOST = HostSettings()
 
 
-# A micro-batch, its epoch and first sample, and the mark that it came with.
+# A micro-batch, its epoch, its first sample, and its mark.
 Taken: TypeAlias = tuple[Batch, int, int, StreamMark | None]
 
 
 class LoaderState(TypedDict):
-    """A position in the data of a job, as it is saved, and what data it is a position in.
+    """A saved position in a job's data, with a description of that data.
 
-    kind: "rows", "iterable" or "synthetic".
-    epoch, offset: of the sample that comes next.
-    samples: in all; None for an iterable.
-    mark: a place of an iterable to read on from; None where it is read again from the start of the epoch.
-    first_sample: checksum of the first sample of an iterable's epoch.
+    Attributes:
+        kind: "rows", "iterable" or "synthetic".
+        seed: seed of the order of samples.
+        epoch: epoch of the next sample.
+        offset: number of the next sample within its epoch.
+        samples: samples in the data set; None for an iterable.
+        micro_batch: samples per micro-batch.
+        accumulation: micro-batches per optimizer step.
+        mark: the state that an iterable continues from; None if it is read again from the start of the epoch.
+        first_sample: checksum of the first sample of an iterable's epoch.
     """
 
     kind: str
@@ -54,24 +59,28 @@ class LoaderState(TypedDict):
 class MicroBatchLoader:
     """The micro-batches of a job, `strategy.micro_batch` samples each, epoch after epoch without end.
 
-    The order depends on `seed` and the epoch alone. Samples left over at the end of an epoch, fewer than a micro-batch,
-    are skipped in that epoch; the next shuffle gives them another chance. An optimizer step may span two epochs.
+    The order depends on `seed` and the epoch alone. Samples left over at the end of an epoch (fewer than a micro-batch)
+    are skipped in that epoch. An optimizer step may span two epochs.
 
-    job.data() may be a map-style dataset, an iterable of samples, a DataLoader (its dataset, collate function and workers
-    are taken), or columns: a tensor or array, or a dict or tuple of them of equal length. TensorColumns and a plain
-    TensorDataset are indexed many batches at once. job.data() is called again for each further epoch of an iterable.
+    job.data() returns one of:
+        - a map-style dataset
+        - an iterable of samples; job.data() is called again for each further epoch
+        - a DataLoader, of which the dataset, the collate function and the workers are used
+        - columns: a tensor or array, or a dict or tuple of them of equal length
 
-    The batches are a function of the seed and the position: workers, reading ahead and a resume change none of them. What
-    the job's code draws from torch, random and numpy while a batch is read comes from a stream of its own.
+    TensorColumns and a plain TensorDataset are indexed many batches at once.
+
+    The batches are a function of the seed and the position. Workers, reading ahead and a resume do not change them. The
+    job's code draws from torch, random and numpy in a separate stream while it reads a batch.
 
     Attributes:
-        samples_per_epoch: None where nothing says how many an iterable has.
+        samples_per_epoch: samples in an epoch; None if the length of an iterable is unknown.
         synthetic: True when the job has no data.
-        notes: what the user should know; more may come while an iterable is read.
-        reading, reads: whether a step's data is being read, and how many such reads have begun. A read that ends by an
-            exception leaves the position where it was.
+        notes: notes for the user; reading an iterable may add more.
+        reading: whether a step's data is being read.
+        reads: reads begun so far. A read that raises leaves the position unchanged.
 
-    Raises JobError when the data is shorter than one global batch, or is nothing to take samples from.
+    Raises JobError when the data is shorter than one global batch, or holds no samples that can be read.
     """
 
     def __init__(self, job: Job, strategy: Strategy, host: HostSettings = _HOST, *, seed: int = 0, device: torch.device = _CPU):
@@ -80,9 +89,9 @@ class MicroBatchLoader:
         self.notes: list[Note] = []
         self.reading, self.reads = False, 0
         self._positions: list[tuple[int, int]] = []  # epoch and first sample of each micro-batch of the latest step
-        self._position = (0, 0)  # epoch and offset of the sample that comes next
+        self._position = (0, 0)  # epoch and offset of the next sample
         self._mark: StreamMark | None = None
-        self._loaded: LoaderState | None = None  # the position that was loaded, until a step is taken
+        self._loaded: LoaderState | None = None  # the loaded position, until the first step
         opener = DataOpener(job, strategy, host, seed=seed, device=device, notes=self.notes)
         self._source, self._ahead = opener.source(), opener.ahead
         self.synthetic = isinstance(self._source, Synthetic)
@@ -93,17 +102,17 @@ class MicroBatchLoader:
         return None if self.samples_per_epoch is None else self.samples_per_epoch // self.size
 
     def epochs(self, samples: int) -> float | None:
-        """Passes over the data after so many samples; None where nothing says how many an epoch has."""
+        """Passes over the data after this many samples; None if the length of an epoch is unknown."""
         return samples / self.samples_per_epoch if self.samples_per_epoch else None
 
     def steps(self) -> Iterator[list[Batch]]:
-        """What one optimizer step takes, again and again from the position on: `strategy.accumulation` micro-batches."""
+        """Yields the `strategy.accumulation` micro-batches of each optimizer step, from the current position on."""
         stream = self._micro_batches()
         while True:
             yield self._step(stream)
 
     def state(self) -> LoaderState:
-        """The position after the latest step handed out by `steps`, and what data it is a position in."""
+        """The position after the latest step yielded by `steps`, with a description of the data."""
         epoch, offset = self._position
         state: LoaderState = {
             "kind": _kind(self._source),
@@ -126,10 +135,10 @@ class MicroBatchLoader:
         return state
 
     def load(self, state: LoaderState) -> None:
-        """Continues where `state` says: the next step of `steps`, called after this, is the one that came next there.
+        """Continues from a saved position; call `steps` again after this.
 
-        The position is in samples, so another micro-batch goes on from the same sample. Raises JobError when the data is
-        another or the global batch differs; FileFormatError when this is no position.
+        The position counts samples, so a different micro-batch size continues from the same sample. Raises JobError when
+        the data or the global batch differs; FileFormatError when `state` is not a position.
         """
         _check_position(state)
         _check_same_data(state, self._source)
@@ -145,12 +154,12 @@ class MicroBatchLoader:
 
     @property
     def positions(self) -> list[tuple[int, int]]:
-        """Epoch and first sample of each micro-batch of the latest step; what `where` takes."""
+        """Epoch and first sample of each micro-batch of the latest step; the argument of `where`."""
         return self._positions
 
     def where(self, positions: Sequence[tuple[int, int]]) -> dict[str, object]:
-        """The data of a step: of each micro-batch its epoch, its number there, and the indices of its samples
-        (for an iterable: how many came before them)."""
+        """Describes the data of a step: each micro-batch's epoch, its number in that epoch and the indices of its samples
+        (for an iterable, the number of samples before each)."""
         micro_batches = []
         for epoch, start in positions:
             rows = list(range(start, start + self.size))
@@ -160,7 +169,7 @@ class MicroBatchLoader:
         return {"seed": self.seed, "micro_batches": micro_batches}
 
     def waits_for(self) -> str | None:
-        """The worker process whose data comes next, such as "worker process 1 (pid 4711)"; None without any."""
+        """The worker process that delivers the next data, such as "worker process 1 (pid 4711)"; None without workers."""
         processes = self._source.processes if isinstance(self._source, Samples | Stream) else None
         return None if processes is None else processes.next_of()
 
@@ -199,10 +208,10 @@ class MicroBatchLoader:
             batches: list[Batch] = self._source.split(cast("tuple[torch.Tensor, ...]", chunk.batch), micro_batch=self.size)
             for number in range(chunk.skip, chunk.micro_batches):
                 yield batches[number], chunk.epoch, chunk.start + number * self.size, None
-                batches[number] = None  # what training is done with need not outlive it
+                batches[number] = None  # frees a batch after its use
 
     def _looked_at(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """A stream's first batch shows what its samples are."""
+        """Compares a stream's first batch with the job's example batch, then yields all chunks."""
         first = next(chunks)
         self.notes += [note for note in differences(self.job, first.batch) if note not in self.notes]
         yield first

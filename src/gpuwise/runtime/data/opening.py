@@ -1,4 +1,4 @@
-"""From a job's data to the source its micro-batches are read from."""
+"""Opens a job's data as a source of micro-batches."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from gpuwise.runtime.data.synthetic import Synthetic
 from gpuwise.strategy import HostSettings, Strategy
 
 Source = Synthetic | TensorColumns | Samples | Stream
-READ_AHEAD = 2  # micro-batches, on their way to a GPU or of each worker process, where nothing else is said
-_OPENING = -2  # stands where a micro-batch's first sample does, in the seeds of what job.data() draws
+READ_AHEAD = 2  # default number of micro-batches in flight to a GPU, and per worker process
+_OPENING = -2  # replaces the offset of a micro-batch in the seed for draws made by job.data()
 
 
 class DataOpener:
-    """Opens a job's data, once or, for an iterable, again for each epoch.
+    """Opens a job's data: once, or for each epoch if it is an iterable.
 
-    ahead: micro-batches to be on their way to the device; samples: in an epoch, where something says it; notes: what the
-    user should know goes there.
+    Attributes:
+        ahead: micro-batches in flight to the device.
+        samples: samples in an epoch; None if unknown.
+        notes: list that receives notes for the user.
     """
 
     def __init__(self, job: Job, strategy: Strategy, host: HostSettings, *, seed: int, device: torch.device, notes: list[Note]):
@@ -44,7 +46,7 @@ class DataOpener:
             self.ahead = READ_AHEAD if host.prefetch is None else host.prefetch
 
     def source(self) -> Source:
-        """Raises JobError when the data is shorter than one global batch, or is nothing to take samples from."""
+        """Opens the data. Raises JobError when it is shorter than one global batch, or holds no samples that can be read."""
         if self.job.data is None:
             self.notes.append(data_notes.synthetic_data())
             return Synthetic(self.job)
@@ -63,11 +65,11 @@ class DataOpener:
         return self._checked(Samples(rows, collate, workers=workers, ahead=self._ahead_of_each(workers, loader), loader=loader))
 
     def epoch_ended(self, epoch: int, count: int) -> None:
-        """Of an iterable: compares how many samples came with what is needed, and with what was promised."""
+        """Compares the sample count of an iterable's epoch with the number needed and with the iterable's own length."""
         check_length(count, self.strategy)
         if self.samples is not None and count != self.samples:
             self.notes.append(data_notes.other_epoch_length(epoch=epoch + 1, samples=count, announced=self.samples))
-            self.samples = count  # said once
+            self.samples = count  # the note is added once
 
     def _checked(self, source: TensorColumns | Samples) -> TensorColumns | Samples:
         count = len(source)
@@ -84,7 +86,7 @@ class DataOpener:
         workers = 0 if loader is None else self._workers(loader)
         self._note_unused(workers)
         if self.samples is None and hasattr(data, "__len__"):
-            with suppress(TypeError):  # some have a length only where their parts have one
+            with suppress(TypeError):  # some iterables have a length only if their parts do
                 self.samples = len(cast(Sized, data))
         first = [(data, loader)]  # an iterator can be used once
 
@@ -111,7 +113,7 @@ class DataOpener:
             return self.job.data()
 
     def _workers(self, loader: DataLoader[object] | None) -> int:
-        """Processes to read with: what the settings say, else the job's loader; one where reading ahead needs it."""
+        """Worker processes: from the settings, else from the job's loader; at least one if reading ahead needs it."""
         if self.host.loader_workers is not None:
             return self.host.loader_workers
         workers = 0 if loader is None else loader.num_workers
@@ -123,7 +125,7 @@ class DataOpener:
         return max(1, math.ceil(self.host.prefetch / max(1, workers)))
 
     def _note_unused(self, workers: int) -> None:
-        """Says which settings nothing comes of."""
+        """Adds notes on settings without effect."""
         if self.host.loader_workers and not workers:
             self.notes.append(data_notes.no_worker_processes())
         if self.host.prefetch and not workers and not self.on_gpu:

@@ -1,4 +1,4 @@
-"""In what order rows come: shuffled anew each epoch, by the seed and the epoch alone."""
+"""The order of rows: a new shuffle each epoch, which depends on the seed and the epoch alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 
 class StreamMark(TypedDict):
-    """A place of an iterable to read on from, instead of reading all that comes before it again.
+    """A position of an iterable from which it continues without reading the earlier samples again.
 
-    offset: samples that come before it.
-    state: of the iterable, or of its loader.
+    Attributes:
+        offset: samples of the epoch before this position.
+        state: state of the iterable, or of its loader.
     """
 
     offset: int
@@ -23,11 +24,13 @@ class StreamMark(TypedDict):
 class Chunk(NamedTuple):
     """Consecutive micro-batches read at once.
 
-    batch: what was read; of TensorColumns a tuple of tensors.
-    epoch, start: of its first sample.
-    micro_batches: how many.
-    skip: how many of them come before the position that was asked for.
-    mark: a place to continue from; None where there is none.
+    Attributes:
+        batch: the data; a tuple of tensors for TensorColumns.
+        epoch: epoch of the first sample.
+        start: number of the first sample within its epoch.
+        micro_batches: number of micro-batches.
+        skip: micro-batches that lie before the requested position.
+        mark: a position to continue from; None if the source has no state.
     """
 
     batch: object
@@ -39,12 +42,12 @@ class Chunk(NamedTuple):
 
 
 def shuffled(count: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """The rows of one epoch, each once."""
+    """All row indices in the order of one epoch."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
 
 
 class Rows(NamedTuple):
-    """The rows of consecutive micro-batches; see Chunk."""
+    """The row indices of consecutive micro-batches; the other fields are those of Chunk."""
 
     indices: torch.Tensor
     epoch: int
@@ -53,19 +56,19 @@ class Rows(NamedTuple):
     skip: int
 
     def chunk(self, batch: object) -> Chunk:
-        """What was read of them."""
+        """The chunk that holds the data of these rows."""
         return Chunk(batch, self.epoch, self.start, self.micro_batches, self.skip)
 
 
 def chunks(count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: int, offset: int) -> Iterator[Rows]:
-    """Row indices from sample `offset` of an epoch on, without end; fewer than a micro-batch at its end are left out.
+    """Yields row indices from sample `offset` of an epoch on, without end; an incomplete last micro-batch is left out.
 
-    Where chunks begin follows from the position alone: a micro-batch lies at the same place of its chunk, so at the same
-    alignment in memory, whether the run came here or resumed here. Kernels may round differently by alignment.
+    The start of a chunk depends on the position alone. A micro-batch therefore has the same offset in its chunk, and the
+    same memory alignment, after a resume. Kernels may round differently by alignment.
     """
     for epoch in itertools.count(epoch):  # noqa: B020
         order = shuffled(count, seed=seed, epoch=epoch)
-        first, base = divmod(offset, micro_batch)  # base is 0 but after a resume with another micro-batch
+        first, base = divmod(offset, micro_batch)  # base is 0 except after a resume with another micro-batch size
         total = (count - base) // micro_batch
         for chunk in range(first - first % per_chunk, total, per_chunk):
             start, count_in_chunk = base + chunk * micro_batch, min(per_chunk, total - chunk)

@@ -1,4 +1,4 @@
-"""Micro-batches on their way to the device while it still works on earlier ones."""
+"""Copies micro-batches to the device while it still works on earlier ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Started = TypeVar("Started")
 
 
 class Copies(Protocol[Started]):
-    """Copies of batches that go on beside the work of the device: `start` begins one, `finish` gives its result."""
+    """Asynchronous copies of batches: `start` begins a copy, `finish` returns its result."""
 
     def start(self, batch: Batch) -> Started: ...
 
@@ -24,9 +24,10 @@ class Copies(Protocol[Started]):
 
 
 class CudaCopies:
-    """Copies batches to a CUDA device beside its work, on a stream of their own.
+    """Copies batches to a CUDA device on a separate stream, parallel to its other work.
 
-    pinned: first into memory the device reads by itself; without it the copy holds this process up.
+    Arguments:
+        pinned: whether to copy into pinned memory first; a copy from pageable memory blocks this process.
     """
 
     def __init__(self, device: torch.device, *, pinned: bool):
@@ -38,13 +39,13 @@ class CudaCopies:
             return map_tensors(batch, self._copy), self._stream.record_event()
 
     def finish(self, started: tuple[Batch, torch.cuda.Event]) -> Batch:
-        """The batch on the device. What is launched from now on waits for the copy; nothing else does."""
+        """The batch on the device. Only kernels launched after this call wait for the copy."""
         batch, copied = started
         current = torch.cuda.current_stream(self.device)
         current.wait_event(copied)
 
         def use(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(current)  # its memory is not given to a later copy before this stream is done with it
+            tensor.record_stream(current)  # no later copy reuses its memory before this stream is done with it
             return tensor
 
         return map_tensors(batch, use)
@@ -56,10 +57,9 @@ class CudaCopies:
 
 
 def ahead(chunks: Iterator[Chunk], copies: Copies[Started], *, micro_batches: int) -> Iterator[Chunk]:
-    """The same chunks on the device, with at least so many micro-batches on their way when one is handed out.
+    """Yields the same chunks on the device and keeps at least `micro_batches` micro-batches in flight.
 
-    What reading raises is raised in its turn,
-    after all that was read before it.
+    An error of the reader is raised in order, after all chunks that were read before it.
     """
     waiting: deque[tuple[Chunk, Started]] = deque()
     under_way, failure = 0, None

@@ -1,4 +1,4 @@
-"""Samples: data that is read one sample at a time, by its index, and put together to batches."""
+"""Samples: data read one sample at a time by index and collated into batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuwise.runtime.data.workers import Workers
 
 Collate = Callable[[list[object]], object]
 Index: TypeAlias = tuple[int, int, int, list[int]]  # seed, epoch, first sample, and rows of a micro-batch
-# What default_collate makes batches of; it leaves text and bytes as they are.
+# Types that default_collate turns into batches; it leaves text and bytes unchanged.
 _LEAVES = (torch.Tensor, np.ndarray, np.generic, numbers.Number, str, bytes)
 
 OWN_COLLATE = "a collate function of your own: data=lambda: DataLoader(dataset, collate_fn=...)"
@@ -34,9 +34,9 @@ class MapStyle(Protocol):
 
 
 class Reader:
-    """Reads a micro-batch of a map-style data set, in this process or, sent there whole, in another.
+    """Reads micro-batches of a map-style data set, in this process or in a worker.
 
-    As a data set its samples are micro-batches.
+    Itself a data set, its items are micro-batches.
     """
 
     def __init__(self, data: MapStyle, collate: Collate):
@@ -66,7 +66,9 @@ class Reader:
 class Samples:
     """A map-style data set, in shuffled order.
 
-    workers: processes that read it, 0 for this one; ahead: micro-batches each of them reads ahead.
+    Arguments:
+        workers: worker processes; with 0 this process reads.
+        ahead: micro-batches that each worker reads ahead.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Samples:
         return self.reader[0, 0, 0, [0]]
 
     def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
-        """From a position on, without end."""
+        """Yields micro-batches from a position on, without end."""
         self.close()
         rows_read = chunks(len(self), micro_batch=micro_batch, per_chunk=1, seed=seed, epoch=epoch, offset=offset)
         if not self.workers:
@@ -96,7 +98,7 @@ class Samples:
                 yield seed, rows.epoch, rows.start, rows.indices.tolist()
 
         self.processes = Workers.of_samples(self.reader, indices(), workers=self.workers, ahead=self.ahead, loader=self.loader)
-        for batch in self.processes:  # in the order asked for
+        for batch in self.processes:  # in the order of the indices
             yield sent.popleft().chunk(batch)
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class Samples:
 
 
 def collated(samples: list[object], collate: Collate) -> object:
-    """One batch of these samples. Raises JobError for samples that make none, saying which part of them and why."""
+    """Collates samples into a batch. Raises JobError, with the part at fault and the reason, when they do not collate."""
     try:
         return collate(samples)
     except Exception as error:
@@ -143,7 +145,7 @@ def _why_not(samples: list[object]) -> JobError | None:
 
 
 def leaves(value: object, name: str = "sample") -> Iterator[tuple[str, object]]:
-    """Everything within nested dicts, lists and tuples with its place, such as ("sample['x'][0]", 3)."""
+    """The leaves of nested dicts, lists and tuples with their paths, such as ("sample['x'][0]", 3)."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from leaves(part, f"{name}[{key!r}]")

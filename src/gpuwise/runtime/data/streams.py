@@ -1,4 +1,4 @@
-"""Streams: data that comes one sample after another, in the order of the iterable that gives it."""
+"""Streams: samples read one after another, in the order of the job's iterable."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from gpuwise.runtime.data.order import Chunk, StreamMark
 from gpuwise.runtime.data.samples import Collate, collated, leaves
 from gpuwise.runtime.data.workers import Workers, settings
 
-# Where batches are read ahead, how often the stream's state is kept; a resume reads again what came since.
+# Seconds between two marks while batches are read ahead; a resume reads again the samples after the latest mark.
 MARK_EVERY_S = 1.0
-_OPENING = -1  # stands where a micro-batch's first sample does, in the seeds of what is drawn before the first one
+_OPENING = -1  # replaces the offset of a micro-batch in the seed for draws made before the first sample
 
 
 class SavedStream(NamedTuple):
-    """What is saved with a position in a stream.
+    """Data that a checkpoint stores with a position in a stream.
 
-    mark: a place to read on from; None where the stream is read again from the start of the epoch.
-    first_sample: checksum of the first sample of the epoch.
-    micro_batch: which size the batches before had; None: the same.
+    Attributes:
+        mark: the state to continue from; None if the stream is read again from the start of the epoch.
+        first_sample: checksum of the first sample of the epoch.
+        micro_batch: samples per micro-batch when the position was saved; None if unchanged.
     """
 
     mark: StreamMark | None = None
@@ -41,18 +42,18 @@ class SavedStream(NamedTuple):
 
 
 class Stream:
-    """An iterable as micro-batches, with a position.
+    """Splits an iterable into micro-batches and tracks the position in it.
 
-    Each epoch is opened anew by `opened(seed, epoch)`, which gives the iterable and, for one that worker processes read, its
-    DataLoader. An iterable, or its iterator, with state_dict and load_state_dict (torchdata's protocol, Hugging Face's
-    datasets) continues by its state; any other is read again from the start of the epoch to the position, and the same
-    batches come if it gives the same samples again. Draws of the iterable's come from the epoch's own stream.
+    An iterable or iterator with state_dict and load_state_dict (torchdata's protocol, Hugging Face's datasets) resumes from
+    its state. Any other is read again from the start of the epoch up to the position; the batches repeat if it yields the
+    same samples again. The iterable draws its random numbers from the epoch's own stream.
 
-    A mark is {"offset": samples, "state": ...}: a place to continue from. marks: whether to keep them while reading,
-    which is needed where batches are read ahead of the position; `mark` makes one otherwise.
-
-    notes: where to put what is found while reading. look: called with the first sample of each epoch; ended: after each
-    epoch, with its number and how many samples it had.
+    Arguments:
+        opened: opens an epoch: (seed, epoch) to the iterable and, if worker processes read it, its DataLoader.
+        marks: whether to record marks while reading; needed if batches are read ahead. `mark` makes one otherwise.
+        notes: list that receives notes for the user.
+        look: called with the first sample of each epoch.
+        ended: called after each epoch with the epoch's number and its number of samples.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Stream:
         offset: int,
         before: SavedStream | None = None,
     ) -> Iterator[Chunk]:
-        """From a position on, without end.
+        """Yields micro-batches from a position on, without end.
 
         Arguments:
-            before: what was saved with the position.
+            before: the data that was saved with the position.
 
         Raises JobError when the iterable has no samples, or fewer than this position.
         """
@@ -98,7 +99,7 @@ class Stream:
             source = self._open(epoch, seed=seed, micro_batch=micro_batch, mark=mark)
             kept, kept_at_s = mark, self._clock()
             while True:
-                again = self._offset < offset  # what the run before has used already
+                again = self._offset < offset  # the earlier run has used these samples
                 size = min(saved_micro_batch or micro_batch, offset - self._offset) if again else micro_batch
                 batch, came = source.read(self._offset, size, keep=not again)
                 if self._offset == 0 and came:
@@ -118,18 +119,18 @@ class Stream:
             mark, offset, first_sample = None, 0, None
 
     def at(self, epoch: int, offset: int) -> bool:
-        """Whether this is how far the stream was read, so that `mark` is a place to continue from there."""
+        """Whether the stream was read exactly up to this position; only then does `mark` belong to it."""
         return (self.epoch, self._offset) == (epoch, offset)
 
     def mark(self) -> StreamMark | None:
-        """The place reached; None where only reading again leads there."""
+        """A mark at the current position; None if the iterable has no state and must be read again."""
         state = self._source and self._source.state()
-        # Copied: some iterables hand out the very state they go on changing.
+        # The state is copied because some iterables return an object that they keep changing.
         return None if state is None or not _is_plain(state) else {"offset": self._offset, "state": copy.deepcopy(state)}
 
     @property
     def processes(self) -> Workers | None:
-        """Those that read, where that is not this process."""
+        """The worker processes; None if this process reads."""
         return self._source.batches if isinstance(self._source, _InWorkerProcesses) else None
 
     def close(self) -> None:
@@ -173,14 +174,14 @@ class Stream:
 
 
 class StreamState(TypedDict):
-    """The state of an iterable that the training's own process reads. of: "iterator" or "data", whose state it is."""
+    """The state of an iterable read in the training process. `of` names its owner: "iterator" or "data"."""
 
     of: str
     state: object
 
 
 class Stateful(Protocol):
-    """What continues by its state (torchdata's protocol)."""
+    """An object that resumes from its state (torchdata's protocol)."""
 
     def state_dict(self) -> object: ...
 
@@ -201,7 +202,7 @@ class _InProcess:
             cast(Stateful, self._samples).load_state_dict(state["state"])
 
     def read(self, offset: int, size: int, *, keep: bool) -> tuple[object, int]:
-        """The next `size` samples as a batch, and how many came; fewer make no batch, nor does what is not kept."""
+        """The next `size` samples as a batch, and their count. The batch is None if samples are missing or not `keep`."""
         with draws_of(self.seed, self.epoch, offset):
             samples = list(itertools.islice(self._samples, size))
             if offset == 0 and samples:
@@ -216,16 +217,16 @@ class _InProcess:
 
     def close(self) -> None:
         if isinstance(self._samples, Generator):
-            self._samples.close()  # its own files, in its own `finally`
+            self._samples.close()  # lets its `finally` close its files
 
 
 class _InWorkerProcesses:
-    """An iterable that the workers of the job's DataLoader read, which deliver whole micro-batches."""
+    """An iterable read by the workers of the job's DataLoader, which deliver whole micro-batches."""
 
     def __init__(self, loader: DataLoader[object], stream: Stream, state: object, micro_batch: int, *, seed: int):
         self.micro_batch = micro_batch
         self.first: object = None
-        kind: Any = type(loader) if hasattr(loader, "load_state_dict") else DataLoader  # theirs, such as torchdata's
+        kind: Any = type(loader) if hasattr(loader, "load_state_dict") else DataLoader  # keeps e.g. torchdata's
         self._loader = kind(
             loader.dataset,
             batch_size=micro_batch,
@@ -240,7 +241,7 @@ class _InWorkerProcesses:
         self.batches = Workers(self._loader)
 
     def read(self, offset: int, size: int, *, keep: bool) -> tuple[object, int]:
-        """See `_InProcess`; here the size is fixed."""
+        """Like `_InProcess.read`, but `size` must equal `micro_batch`."""
         if size != self.micro_batch:
             raise JobError(
                 f"the run began this epoch with worker processes that read micro-batches of {size}; it cannot go on "
@@ -264,7 +265,7 @@ def _is_stateful(data: object) -> TypeGuard[Stateful]:
 
 
 def _refills(data: object) -> bool:
-    """Whether this is a Hugging Face stream with a shuffle buffer, whose state leaves out what the buffer holds."""
+    """Whether this is a Hugging Face stream with a shuffle buffer; its state omits the buffered samples."""
     parts = [getattr(data, "_ex_iterable", None)]
     while parts:
         part = parts.pop()
@@ -276,7 +277,7 @@ def _refills(data: object) -> bool:
 
 
 def _is_plain(tree: object) -> bool:
-    """Whether a checkpoint can hold this."""
+    """Whether a checkpoint can store this tree."""
     if isinstance(tree, dict):
         return all(isinstance(key, str | int) and _is_plain(value) for key, value in tree.items())
     if isinstance(tree, list | tuple):
@@ -291,6 +292,6 @@ def _checksum(sample: object) -> int:
             leaf = leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() if leaf.numel() else b""
         if isinstance(leaf, np.ndarray | np.generic):
             leaf = np.ascontiguousarray(leaf).tobytes()
-        if isinstance(leaf, str | int | float | bytes):  # of anything else the text may hold an address
+        if isinstance(leaf, str | int | float | bytes):  # the text of other types may contain a memory address
             total = zlib.crc32(name.encode() + repr(leaf).encode(), total)
     return total

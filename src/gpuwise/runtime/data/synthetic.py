@@ -1,4 +1,4 @@
-"""Batches for a job without data: its example batches, in turn."""
+"""Batches for a job without data: a cycle of its example batches."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.data.draws import draws_of
 from gpuwise.runtime.data.order import Chunk
 
-# A job without data trains on this many example batches in turn: enough to defeat caches, little to hold.
+# Example batches in the cycle: enough to defeat caches, and small in memory.
 SYNTHETIC_BATCHES = 4
 
 
 class Synthetic:
-    """Example batches of a job. One that the training changed in place is made again, as it was."""
+    """Example batches of a job. A batch that the training changed in place is generated again."""
 
     def __init__(self, job: Job):
         self.job = job
 
     def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
-        """From a position on, without end; all of it is one epoch.
+        """Yields batches from a position on, without end, as a single epoch.
 
         Raises JobError when the job's batch function gives batches of different shapes.
         """
         batches = [self._made(micro_batch, seed, number) for number in range(SYNTHETIC_BATCHES)]
-        fixed = self.job.samples_in is None  # else the first dimensions are something that may differ
+        fixed = self.job.samples_in is None  # otherwise first dimensions may differ
         shapes = [{name: tuple(tensor.shape) for name, tensor in named_tensors(batch)} for batch in batches if fixed]
         for other in shapes[1:]:
             if name := next((n for n in {**shapes[0], **other} if shapes[0].get(n) != other.get(n)), None):
@@ -53,5 +53,5 @@ class Synthetic:
 
 
 def _changes(batch: object) -> list[int]:
-    """How often each tensor was changed in place."""
+    """The number of in-place changes of each tensor."""
     return [tensor._version for _, tensor in named_tensors(batch)]

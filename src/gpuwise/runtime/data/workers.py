@@ -1,7 +1,7 @@
-"""Worker processes that read data: PyTorch's own, ignoring signals that are meant for the training.
+"""Worker processes that read data: PyTorch's DataLoader workers, made to ignore stop signals.
 
 A signal to a whole process group (Ctrl-C, a scheduler's SIGTERM) must not end the workers before the training has
-finished its step and saved. They end with `close`, when the training's process is gone, or by its end at the latest.
+finished its step and saved. The workers end on `close`, or when the training process ends.
 """
 
 from __future__ import annotations
@@ -29,28 +29,32 @@ from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.runtime.build.failure import job_line
 
 IGNORED_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
-# How long a worker may take to end once it was asked to; then it is ended.
+# Seconds that a worker has to exit after a request; it is killed after that.
 CLOSING_S = 2.0
 _NO_WORKERS = "read in the training's own process: --loader-workers 0"
 
 
 class Workers:
-    """What worker processes deliver, in order, from the first `next` to `close`.
+    """Iterates over the batches of worker processes in order. The first `next` starts them, `close` ends them.
 
-    Raises JobError when a worker dies, when the data cannot be sent to one, or with what the job's code raised there.
+    Raises JobError when a worker dies, when the data cannot be sent to a worker, or when the job's code raises in one.
     """
 
     def __init__(self, loader: DataLoader[object]):
         self.loader = loader
         self._batches = _started(loader)
         self._processes = list(self._batches._workers)
-        self._end = weakref.finalize(self, _kill, self._processes)  # also when Python ends
+        self._end = weakref.finalize(self, _kill, self._processes)  # runs at interpreter exit, too
 
     @classmethod
     def of_samples(
         cls, reader: Indexed, indices: Iterable[object], *, workers: int, ahead: int, loader: DataLoader[object] | None = None
     ) -> Workers:
-        """Processes that read `reader[index]` for each index, `ahead` of them each; the rest as the job's loader says."""
+        """Starts processes that read `reader[index]` for each index. Other settings come from the job's loader.
+
+        Arguments:
+            ahead: indices that each process reads ahead.
+        """
         return cls(
             DataLoader(
                 ErrorsAsItems(reader),
@@ -78,7 +82,7 @@ class Workers:
         return batch
 
     def next_of(self) -> str | None:
-        """Which process the next batch comes from; None where PyTorch keeps its account of that in another way."""
+        """The process that delivers the next batch; None if PyTorch's internals do not show it."""
         try:
             number = self._batches._task_info[self._batches._rcvd_idx][0]
             return f"worker process {number} (pid {self._processes[number].pid})"
@@ -86,12 +90,12 @@ class Workers:
             return None
 
     def close(self) -> None:
-        """Ends the processes: asks them first, and does not wait long for one that hangs."""
+        """Ends the processes: requests an exit first, then kills those that hang."""
         if not self._end.alive:
             return
         late = threading.Timer(CLOSING_S, _kill, [self._processes])
         late.start()
-        with suppress(RuntimeError):  # what a worker that died before has to say
+        with suppress(RuntimeError):  # raised for a worker that died earlier
             self._batches._shutdown_workers()
         late.cancel()
         self._end()
@@ -99,13 +103,13 @@ class Workers:
     def _check_alive(self) -> None:
         for number, process in enumerate(self._processes):
             code = process.exitcode
-            if code:  # 0: it had nothing left to read
+            if code:  # 0: the worker had nothing left to read
                 _kill(self._processes)
                 raise _died(number, process.pid, code)
 
 
 class WorkerSettings(TypedDict):
-    """What a DataLoader is told about its worker processes."""
+    """Arguments of a DataLoader that concern its worker processes."""
 
     num_workers: int
     multiprocessing_context: str | BaseContext | None
@@ -114,10 +118,10 @@ class WorkerSettings(TypedDict):
 
 
 def settings(loader: DataLoader[object] | None, workers: int) -> WorkerSettings:
-    """Workers that ignore signals, and for the rest as the job's loader has them.
+    """DataLoader arguments for workers that ignore signals; other settings come from the job's loader.
 
-    Processes are forked where that works well (Linux): it takes milliseconds, needs nothing pickled, and shares the data
-    set's memory. A loader of the job's that names another way keeps it.
+    Processes are forked on Linux: a fork takes milliseconds, pickles nothing and shares the data set's memory. A start
+    method set on the job's loader takes precedence.
     """
     context = getattr(loader, "multiprocessing_context", None)
     if context is None and sys.platform == "linux":
@@ -131,7 +135,7 @@ def settings(loader: DataLoader[object] | None, workers: int) -> WorkerSettings:
 
 
 class IgnoreSignals:
-    """The first thing a worker runs: ignores signals, ends with its parent, then what the job's loader asks for."""
+    """Initializes a worker: ignores signals, ends with its parent, then calls the job's own worker_init_fn."""
 
     def __init__(self, then: Callable[[int], None] | None):
         self.then = then
@@ -148,20 +152,20 @@ class IgnoreSignals:
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """What went wrong in a worker, on its way to the training's process."""
+    """An error in a worker, sent to the training process."""
 
     what: str
     ways_out: tuple[str, ...] = ()
 
 
 class Indexed(Protocol):
-    """What is read by an index."""
+    """An object that is read by index."""
 
     def __getitem__(self, index: Any, /) -> object: ...
 
 
 class ErrorsAsItems(Dataset[object]):
-    """A map-style data set whose errors arrive in the training's process as they were, and in their turn."""
+    """A map-style data set that returns errors as items, so that the training process sees them unchanged and in order."""
 
     def __init__(self, data: Indexed):
         self.data = data
@@ -171,7 +175,7 @@ class ErrorsAsItems(Dataset[object]):
             return self.data[index]
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # sys.exit would end this process without a word
+        except BaseException as error:  # sys.exit would end this process silently
             return _failed(error)
 
 
@@ -190,14 +194,14 @@ def _failed(error: BaseException) -> WorkerFailure:
 
 
 def _started(loader: DataLoader[object]) -> _MultiProcessingDataLoaderIter:
-    """The loader's iterator, its processes running. Raises JobError when the data cannot be sent to them."""
+    """Starts the loader's processes and returns its iterator. Raises JobError when the data cannot be sent to them."""
     handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
     try:
         with _signals_wait(), warnings.catch_warnings():
-            # Python's warning that a lock another thread holds stays locked in a fork: workers use none of ours.
+            # Python warns that a lock held by another thread stays locked in a fork; workers use none of our locks.
             warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
             warnings.filterwarnings("ignore", message="Got pickle error", category=UserWarning)
-            return cast(_MultiProcessingDataLoaderIter, iter(loader))  # or torchdata's, which is made like it
+            return cast(_MultiProcessingDataLoaderIter, iter(loader))  # or torchdata's, which has the same attributes
     except (PicklingError, AttributeError, TypeError) as error:
         if "pickle" not in str(error).lower():
             raise
@@ -206,15 +210,15 @@ def _started(loader: DataLoader[object]) -> _MultiProcessingDataLoaderIter:
             ["define its class and functions at the top of a module", _NO_WORKERS],
         ) from error
     finally:
-        # PyTorch's handler raises wherever the training happens to be when a worker dies: in the middle of an update,
-        # say. Here it is noticed when the next batch is asked for.
+        # When a worker dies, PyTorch's handler raises at an arbitrary point of the training, even within an update.
+        # Without it the death is noticed at the request for the next batch.
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, handler)
 
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Holds signals back while processes start, so that none meets a worker before it ignores them."""
+    """Blocks signals while processes start, so that no signal reaches a worker before it ignores them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -226,7 +230,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent is gone, even when the job's code hangs."""
+    """Ends this process when its parent ends, even if the job's code hangs."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
