@@ -1,4 +1,4 @@
-"""The verbs as functions: what the command line calls, and what `import gpuwise` offers."""
+"""The verbs as functions, for the command line and for `import gpuwise`."""
 
 from typing import TYPE_CHECKING
 

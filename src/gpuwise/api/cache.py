@@ -1,4 +1,4 @@
-"""Traces of the user's jobs, kept on disk: the second forecast of a job needs neither PyTorch nor the job's code.
+"""A cache of traces on disk: the second forecast of a job needs neither PyTorch nor the job's code.
 
 The key of an entry is the job's argument and sizes, the working folder, Python and every installed package. An entry is valid
 as long as every file that was read for the job is unchanged:
@@ -6,12 +6,11 @@ as long as every file that was read for the job is unchanged:
 - the source files of its modules that no package manager installed,
 - every file opened while the job was made and traced (a configuration, say).
 
-What leaves no such mark cannot be noticed: environment variables, the clock, a network, files that compiled code opens.
+Other changes go unnoticed: environment variables, the clock, a network, files that compiled code opens.
 GPUWISE_NO_CACHE=1 switches the cache off.
 
-Entries are data: traces in the format of gpuwise.trace.files and JSON. Nothing in them names code to import. The cache
-never fails a command: an entry that cannot be read is made again, a folder that cannot be written is passed over, each with
-a warning.
+Entries are data: traces in the format of gpuwise.trace.files and JSON. They never name code to import. The cache never
+fails a command: it warns and traces again if an entry is unreadable, and warns and goes on if a folder is not writable.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ from gpuwise.trace import TraceFamily, load, save
 from gpuwise.version import __version__
 
 FORMAT = 1  # counted up when an entry changes its form
-RECORDING = ("strategy", "notes", "trace", "job", "runtime", "tracing")  # the parts of gpuwise that make a recording
+RECORDING = ("strategy", "notes", "trace", "job", "runtime", "tracing")  # the packages of gpuwise that a recording depends on
 LARGEST_NOTE_BYTES = 10_000_000
-# What decides which kernels a CPU runs, and so what they hold inside: threads and instruction sets.
+# Threads and instruction sets decide which kernels a CPU runs, and so the memory inside them.
 _KERNELS = ("OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-# A module may have been read any time since the process began: a file changed after that is not what was traced.
+# A module may have been read any time since the process began, so a file changed after that is not the traced one.
 _STARTED_S = time.time()
-# Errors of a job as it is, which are raised the next time as well.
+# Errors of the job itself, which would be raised again.
 _REFUSED = (UnsupportedError, PrecisionError, MissingDependencyError)
 REFUSALS: dict[str, type[GpuwiseError]] = {kind.code: kind for kind in _REFUSED}
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is known of a job without tracing it.
+    """Facts of a job that need no tracing.
 
     Attributes:
         name: the job's.
-        tokens_per_sample: tokens of a sample; 1 where samples are no sequences of tokens.
-        samples_per_epoch: samples of its data set. None where unknown.
+        tokens_per_sample: tokens in a sample; 1 if samples are no sequences of tokens.
+        samples_per_epoch: samples of its data set; None where unknown.
         own_step, clips, averages: as in gpuwise.strategy.StepFacts. Default False.
     """
 
@@ -72,11 +71,11 @@ class JobFacts:
 
 
 class JobCache:
-    """The entries of one job argument at its sizes.
+    """The cache entries of one JOB argument at its sizes.
 
     Attributes:
-        key: a hash of what entries are found by.
-        facts: of the job; None where there is no entry, or a file of the job has changed.
+        key: hash that names the entries.
+        facts: facts of the job; None if there is no entry, or a file of the job has changed.
     """
 
     def __init__(self, argument: str, sizes: dict[str, int]):
@@ -88,17 +87,17 @@ class JobCache:
 
     @classmethod
     def of(cls, argument: str, sizes: dict[str, int]) -> JobCache | None:
-        """None where the cache is switched off."""
+        """The cache of a job; None if the cache is switched off."""
         return None if switched_off() else cls(argument, sizes)
 
     def reading(self) -> AbstractContextManager[object]:
-        """A context to make and trace the job in: the files it reads are noted."""
+        """A context in which the job is made and traced. It records the files that are read."""
         return self._read
 
     def load(self, variant: Strategy, target: str, micro_batch: int | None = None) -> TraceFamily | None:
-        """The entry of a variant: its family, or with micro_batch the step recorded at that batch alone.
+        """The entry of a variant: its family, or with micro_batch the step recorded at that batch.
 
-        None where there is none. Raises the refusal (UnsupportedError, MissingDependencyError) that is kept.
+        None if there is no entry. Raises the cached error (UnsupportedError, MissingDependencyError), if there is one.
         """
         if self.facts is None:
             return None
@@ -115,7 +114,7 @@ class JobCache:
         except (FileFormatError, OSError) as error:
             self._warn_ignored(path, error)
             return None
-        with suppress(OSError):  # what was used last is removed last
+        with suppress(OSError):  # the most recently used entry is removed last
             os.utime(path)
         return family
 
@@ -127,7 +126,7 @@ class JobCache:
         target: str,
         micro_batch: int | None = None,
     ) -> None:
-        """Keeps a family, or the error that refused it. Nothing is kept of a job that changed while the process ran."""
+        """Stores a family, or the error that was raised instead. Stores nothing if the job changed while the process ran."""
         read = self._read.states(unchanged_since_s=_STARTED_S)
         if None in read.values():
             return
@@ -172,7 +171,7 @@ class JobCache:
         return folder() / f"{self.key}.json"
 
     def _path(self, variant: Strategy, target: str, micro_batch: int | None) -> Path:
-        # A CPU's kernels take memory by thread and by instruction set: what is traced for one is not for another.
+        # The memory of CPU kernels depends on threads and instruction sets, so a trace is valid for one setting only.
         machine = [platform.node(), os.cpu_count(), *map(os.environ.get, _KERNELS)] if target == "cpu" else []
         return folder() / f"{_digest(self.key, self._files, variant.to_dict(), target, micro_batch, machine)}.npz"
 
@@ -191,7 +190,7 @@ class JobCache:
         raise error
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Writes aside and renames, so that a reader, or another process that writes the same, sees all or nothing."""
+        """Writes a temporary file and renames it, so that other processes see the whole file or nothing."""
         aside = path.with_name(f".{os.getpid()}.{threading.get_ident()}.{path.name}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -232,7 +231,7 @@ def _digest(*parts: object) -> str:
 
 @cache
 def _environment() -> str:
-    """Python, gpuwise, and the name and version of every package installed, in the order they are found."""
+    """Python, gpuwise, and the name and version of every installed package, in search order."""
     packages: list[str] = []
     for folder_of_packages in sys.path:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The folder of the traces that are kept on disk, and its limit."""
+"""The folder of cached traces, and its size limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder() -> Path:
 
 
 def size_bytes() -> int:
-    """Bytes that the cache takes on disk now."""
+    """Size of the cache on disk, in bytes."""
     return sum(stat.st_size for _, stat in _entries())
 
 
@@ -30,7 +30,7 @@ def _entries() -> Iterator[tuple[str, os.stat_result]]:
 
 
 def prune() -> None:
-    """Removes the entries used longest ago until the cache is inside its limit."""
+    """Removes the least recently used entries until the cache is inside its limit."""
     entries = sorted(_entries(), key=lambda entry: entry[1].st_mtime)
     excess = sum(stat.st_size for _, stat in entries) - LIMIT_BYTES
     for path, stat in entries:

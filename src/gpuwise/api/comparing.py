@@ -31,10 +31,10 @@ def compare(
     Arguments:
         job, settings: as for `forecast`.
         on: devices, in a list or separated by commas.
-        mode: "train" (the default) or "infer".
+        mode: "train" (default) or "infer".
 
-    A device that cannot run the job has a row with the reason. Raises what `forecast` raises, UnsupportedError only where no
-    device can run it.
+    A device that cannot run the job has a row with the reason. Raises the errors of `forecast`; UnsupportedError only if no
+    device can run the job.
     """
     from gpuwise.plan.compare import compare as compare_devices
 
@@ -56,7 +56,7 @@ def compare(
 
 
 def _with_answer(row: CompareRow, name: str, source: StepSource, catalog: Catalog) -> CompareRow:
-    """Where the job does not fit a device, the reason says what would."""
+    """The row with a change that makes the job fit in its reason, if the job does not fit the device."""
     if row.forecast is None or row.forecast.memory.fits is not False:
         return row
     change = fitting_change_of(source, device_of(name, catalog), row.forecast.strategy)

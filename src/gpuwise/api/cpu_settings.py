@@ -1,4 +1,4 @@
-"""What `train` runs with on this machine's CPU where the user says nothing: gpuwise.plan.cpu.choice on the job's own traces."""
+"""Default settings of `train` on this machine's CPU: gpuwise.plan.cpu.choice applied to the job's own traces."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def cpu_settings(
     """The fastest precision, layout and compilation of a job on the CPU of this machine, with reasons and the forecast.
 
     Arguments:
-        chip: of this machine.
-        start: everything that is not chosen here.
-        fixed: of "precision", "channels_last" and "compile", those the user has set; they stay as `start` has them.
-        steps: of the run; None (default) where unknown.
-        history: a step that `validate` has measured on this machine counts as measured, True by default.
+        chip: chip of this machine.
+        start: strategy with every field that is not chosen here.
+        fixed: the fields among "precision", "channels_last" and "compile" that the user has set; `start` has their values.
+        steps: optimizer steps of the run; None (default) where unknown.
+        history: whether to take step times that `validate` measured on this machine. Default True.
 
-    Raises what tracing and pricing `start` raises.
+    Raises the errors of tracing and pricing `start`.
     """
     source = job if isinstance(job, StepSource) else source_of(job, seq_len=seq_len, image_size=image_size)
     own = own_price(source, chip, capacity_bytes, history=history)
@@ -52,11 +52,11 @@ def cpu_settings(
 
 
 def own_price(source: StepSource, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:
-    """What steps of a job cost on the CPU of this machine, traced with its kernels. Arguments as for `cpu_settings`."""
+    """Prices steps of a job on this machine's CPU, traced with its kernels. Arguments as for `cpu_settings`."""
     return partial(step_price, source.with_own_kernels(), Cluster(chip, memory_bytes=capacity_bytes), history=history)
 
 
 def has_compiler() -> bool:
-    """Whether torch.compile finds what it needs on a CPU: the C++ compiler that it takes, and the headers of Python."""
+    """Whether torch.compile can work on a CPU: it needs a C++ compiler and the headers of Python."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     return shutil.which(compiler) is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()

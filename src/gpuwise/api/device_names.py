@@ -1,4 +1,4 @@
-"""Devices as users name them in `on` and `own`: texts, checked before any work."""
+"""The device names that users give in `on` and `own`, checked before any work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwise.hardware.names import split_device
 
 
 def device_names(on: str | Sequence[str]) -> list[str]:
-    """The devices of a list, or of a text that separates them by commas. Raises InputError."""
+    """The devices in a list or in a comma-separated text. Raises InputError."""
     if not isinstance(on, str) and not (isinstance(on, Sequence) and all(isinstance(name, str) for name in on)):
         raise InputError(f"devices are named in a text or a list of texts, got {on!r}.", ['on="rtx-4090,h100-sxm:8"'])
     names = [name.strip() for name in (on.split(",") if isinstance(on, str) else on)]
@@ -20,7 +20,7 @@ def device_names(on: str | Sequence[str]) -> list[str]:
 
 
 def one_machine(text: str, flag: str) -> str:
-    """The text as it is. Raises UnsupportedError for devices of several machines."""
+    """The text unchanged. Raises UnsupportedError if it names devices of several machines."""
     name, count, machines = split_device(text)
     if machines > 1:
         raise UnsupportedError(f"{text!r}: plans use one machine so far.", [f"{flag} {name}:{count}"])
@@ -28,7 +28,7 @@ def one_machine(text: str, flag: str) -> str:
 
 
 def owned_machine(text: str) -> tuple[str, int]:
-    """Chip and count of a machine at hand: "rtx-4090:2". Raises InputError, UnknownNameError or UnsupportedError."""
+    """Chip and count of the user's machine: "rtx-4090:2". Raises InputError, UnknownNameError or UnsupportedError."""
     name, count, _ = split_device(one_machine(text, "--own"))
     if name.strip().lower() == "here":
         raise InputError(
@@ -39,5 +39,5 @@ def owned_machine(text: str) -> tuple[str, int]:
 
 
 def names_this_cpu(on: str | Sequence[str] | None) -> bool:
-    """Whether plans are for this machine's CPU alone, or beside few others: its settings are then worth tracing for."""
+    """Whether plans are for this machine's CPU, alone or among few others, so that tracing for its settings pays off."""
     return on is not None and bool({name.partition(":")[0].strip().lower() for name in device_names(on)} & {"here", "cpu"})

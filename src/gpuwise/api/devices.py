@@ -1,4 +1,4 @@
-"""What `--on` names, with what a forecast needs to know of it beyond the chip: its links and its price."""
+"""The device that `--on` names, with its links and its price."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpuwise.strategy import Mesh
 
 @dataclass(frozen=True)
 class Device:
-    """What `--on` names, with the offer that its links and its price are taken from.
+    """The device that `--on` names, with the offer behind its links and its price.
 
     Attributes:
         spec: the parsed text.
-        count: devices in one machine.
-        catalog: of links and offers. Offers are read when first needed; memory alone needs none.
+        count: number of devices in one machine.
+        catalog: source of links and offers. Offers are read when first needed; memory forecasts need none.
     """
 
     spec: DeviceSpec
@@ -33,19 +33,19 @@ class Device:
 
     @cached_property
     def offer(self) -> Offer | None:
-        """The cheapest on-demand offer of exactly these devices, None without one or for this machine."""
+        """The cheapest on-demand offer of exactly these devices; None without one, and for this machine."""
         if self.spec.machine is not None:
             return None
         return cheapest_offer(self.catalog, self.chip, self.count, networked=self.machines > 1)
 
     @cached_property
     def link(self) -> Link | None:
-        """Between the devices of one machine; None for a single one."""
+        """The link between the devices of one machine; None for a single device."""
         return None if self.count == 1 else link_inside(self.offer or self.chip, self.count, catalog=self.catalog)
 
     @cached_property
     def link_between(self) -> Link | None:
-        """Between machines; None for a single one. Raises UnsupportedError where the catalog does not say."""
+        """The link between machines; None for a single machine. Raises UnsupportedError if the catalog has none."""
         return _network(self.spec, self.catalog) if self.machines > 1 else None
 
     @property
@@ -81,7 +81,7 @@ class Device:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all machines together; None where nobody offers one."""
+        """The price of all machines together; None without an offer."""
         return None if self.offer is None else self.offer.usd_per_hour * self.machines
 
     @property
@@ -94,7 +94,7 @@ class Device:
 
 
 def target_of(chip: Chip) -> str:
-    """Whose kernels are traced for a chip: GPUs before Ampere have no flash attention."""
+    """The tracing target of a chip. GPUs before Ampere have their own, because they lack flash attention."""
     if chip.kind == "cpu":
         return "cpu"
     capability = chip.compute_capability
@@ -102,9 +102,10 @@ def target_of(chip: Chip) -> str:
 
 
 def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Device:
-    """'h100-sxm', 'rtx-4090:2', 'h100-80gb-sxm:8x4', 'cpu', 'here'; a mesh says how many where the text does not.
+    """The device of a text such as 'h100-sxm', 'rtx-4090:2', 'h100-80gb-sxm:8x4', 'cpu' or 'here'.
 
-    Raises UnknownNameError, InputError where text and mesh disagree, or UnsupportedError.
+    The mesh gives the count if the text has none. Raises UnknownNameError, UnsupportedError, or InputError if text and mesh
+    disagree.
     """
     spec = parse_device(text, catalog=catalog)
     machines = spec.cluster.machines
@@ -117,12 +118,12 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
         )
     device = Device(spec, count, catalog)
     if device.machines > 1:
-        _ = device.link_between  # machines that the catalog cannot connect are refused now
+        _ = device.link_between  # fails early for machines without a known link
     return device
 
 
 def spec_with_links(text: str, catalog: Catalog) -> DeviceSpec:
-    """What a text names, with the links that a forecast takes: those of its cheapest offer."""
+    """The devices of a text, with the links of their cheapest offer, as a forecast uses them."""
     spec = parse_device(text, catalog=catalog)
     if spec.cluster.machines > 1:
         return spec
@@ -130,9 +131,9 @@ def spec_with_links(text: str, catalog: Catalog) -> DeviceSpec:
 
 
 def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:
-    """The cheapest on-demand offer of exactly `count` of a chip; a stale price only where there is no other.
+    """The cheapest on-demand offer of exactly `count` of a chip. A stale price is taken only if there is no other.
 
-    networked: among machines whose network to others of their kind is known.
+    networked: only consider machines with a known network to others of their kind.
     """
     if chip.kind == "cpu":  # an instance rents some of its cores, not the chip
         return None
@@ -143,7 +144,7 @@ def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool 
 
 
 def _network(spec: DeviceSpec, catalog: Catalog) -> Link:
-    """The network of the offer with the most of this chip in one machine."""
+    """The network of the offer with most devices of this chip in one machine."""
     machines = [
         (o.devices, link)
         for o in catalog.offers

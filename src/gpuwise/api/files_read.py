@@ -1,4 +1,4 @@
-"""Which files were read in a context: the Python sources of loaded modules, and every file opened."""
+"""The files that are read in a context: the Python sources of loaded modules, and every opened file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sysconfig
 from functools import cache
 from hashlib import sha256
 
-# A larger file (a data set) is known by its size and time; reading it would take longer than tracing the job again.
+# A larger file (a data set) is identified by its size and time; reading it would take longer than tracing the job again.
 LARGEST_HASHED_BYTES = 32_000_000
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _ELSEWHERE = {"site-packages", "dist-packages", "__pycache__"}  # the last holds compiled copies of sources
@@ -17,7 +17,7 @@ _active: set[FilesRead] = set()
 
 
 class FilesRead:
-    """A context that notes every file opened inside it. It can be entered again and goes on where it was."""
+    """A context that records every file opened inside it. It can be entered again and then continues its record."""
 
     def __init__(self) -> None:
         self._opened: set[str] = set()
@@ -35,8 +35,11 @@ class FilesRead:
             self._opened.add(os.path.abspath(os.fsdecode(path)))
 
     def states(self, *, unchanged_since_s: float) -> dict[str, str | None]:
-        """The state of each file read that no package manager installed: those opened, and the sources of all loaded
-        modules. None for one that was changed after the time given, in seconds since 1970."""
+        """The state of each file that was read and that no package manager installed.
+
+        These are the opened files and the sources of all loaded modules. The state is None for a file that changed after the
+        time in the argument (seconds since 1970).
+        """
         sources = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         paths = {os.path.abspath(path) for path in sources if isinstance(path, str)} | self._opened
         states: dict[str, str | None] = {}
@@ -48,10 +51,10 @@ class FilesRead:
 
 
 def state_of(path: str) -> str | None:
-    """A digest of a file's content (of its size and time where it is large); None where it is no readable file."""
+    """A digest of a file's content (of size and time if it is large); None if it is no readable file."""
     try:
         status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
             return None
         if status.st_size > LARGEST_HASHED_BYTES:
             return f"{status.st_size} bytes at {status.st_mtime_ns}"
@@ -62,7 +65,7 @@ def state_of(path: str) -> str | None:
 
 
 def _installed(path: str) -> bool:
-    """Whether a package manager or the system put a file there: versions stand for it."""
+    """Whether a package manager or the system installed a file; package versions identify it."""
     return path.startswith((*_SYSTEM, *_installed_folders())) or not _ELSEWHERE.isdisjoint(path.split(os.sep))
 
 
@@ -76,7 +79,7 @@ def _installed_folders() -> tuple[str, ...]:
 
 @cache
 def _listen() -> None:
-    """Listens to every open from now on. Python cannot remove the hook; outside a context it does nothing."""
+    """Installs an audit hook on every open. Python cannot remove the hook; outside a context it does nothing."""
     sys.addaudithook(_on_event)
 
 
@@ -87,7 +90,7 @@ def _on_event(event: str, args: tuple[object, ...]) -> None:
 
 
 def _reads(args: tuple[object, ...]) -> bool:
-    """Of open(path, mode, flags): os.open gives flags alone."""
+    """Whether open(path, mode, flags) reads; os.open passes flags without a mode."""
     _, mode, flags = args
     if isinstance(mode, str):
         return not set(mode) & set("wxa")

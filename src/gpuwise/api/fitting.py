@@ -1,4 +1,4 @@
-"""fit: the largest micro-batch on a device; and the smallest change that fits, where a step does not."""
+"""fit: the largest micro-batch on a device, and the smallest change that makes a step fit."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.plan.fit.types import FitResult
 
-# Operations of a step (two micro-batches) up to which a job is traced a second time unasked. Counted, not timed, so that
-# every machine gives the same answer: see benchmarks/record_speed.py for how many a second are recorded.
+# Largest step, in operations of two micro-batches, that is traced a second time by default. A count instead of a time gives
+# the same answer on every machine; benchmarks/record_speed.py shows how many operations are recorded a second.
 _TRACED_AGAIN = 4_000
 
 
 def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: Unpack[DeviceSettings]) -> FitResult:
-    """The largest micro-batch of a job on a device, where its memory peaks, and what each memory technique would free and
-    cost, in order of best trade.
+    """The largest micro-batch of a job on a device, its memory peak, and the memory techniques, best trade first.
 
     Arguments:
-        job, on, settings: as for `forecast`. micro_batch is the one at which techniques are compared, None for the largest
-            that fits.
-        every_technique: whether the job is traced anew for each technique that needs it (other precisions, recomputation,
-            adapters, compile), which takes seconds each. By default only full recomputation of a small job is. Presets need
-            no tracing.
+        job, on, settings: as for `forecast`. Techniques are compared at micro_batch; None takes the largest that fits.
+        every_technique: whether to trace the job again for each technique that needs it (other precisions, recomputation,
+            adapters, compile), which takes seconds each. By default only full recomputation of a small job is traced.
+            Presets need no tracing.
 
-    Raises what `forecast` raises.
+    Raises the errors of `forecast`.
     """
     from gpuwise.plan.fit.fit import fit as find_fit
 
@@ -68,7 +66,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
 
 
 def _recordable(source: StepSource, traces: StepTraces) -> Callable[[Strategy, Strategy], bool] | None:
-    """Which variants of a job are looked at unasked: recorded ones, and full recomputation where tracing takes a moment."""
+    """The variants of a job that are tried by default: recorded ones, and full recomputation if tracing is quick."""
     if isinstance(source, SavedSource):
         return None
 
@@ -84,7 +82,7 @@ def _recordable(source: StepSource, traces: StepTraces) -> Callable[[Strategy, S
 
 
 def fitting_change_of(source: StepSource, device: Device, requested: Strategy) -> FittingChange | NoFittingChange | None:
-    """The smallest change of a strategy that fits a device. None for several machines, and where the search fails."""
+    """The smallest change of a strategy that fits a device. None for several machines, and if the search fails."""
     if device.machines > 1:
         return None
     try:
@@ -112,7 +110,7 @@ def fit_problem_of(
 
 
 def at_other_lengths(source: StepSource, target: str) -> Callable[[int], StepTraces] | None:
-    """The job's traces at another sequence length. None for a saved trace and a Job object, which have one."""
+    """The job's traces at another sequence length. None for a saved trace and a Job object, whose length is fixed."""
     if isinstance(source, SavedSource) or not source.argument:
         return None
 
@@ -123,13 +121,13 @@ def at_other_lengths(source: StepSource, target: str) -> Callable[[int], StepTra
 
 
 def host_bytes(device: Device) -> int | None:
-    """Memory of the host: this machine's, else the most that a machine with these devices is offered with."""
+    """Host memory in bytes: this machine's, else the largest of any offer with these devices."""
     if device.spec.machine is not None:
         return device.spec.machine.host_memory_bytes
     return offered_host_bytes(device.chip.id, device.count, device.catalog)
 
 
 def offered_host_bytes(chip_id: str, count: int, catalog: Catalog) -> int | None:
-    """The most host memory of an offer with so many of a chip, None where no offer says."""
+    """The largest host memory of an offer with `count` of a chip; None if no offer gives it."""
     sizes = [o.host_memory_bytes for o in catalog.offers if o.chip_id == chip_id and o.devices == count and o.host_memory_bytes]
     return max(sizes, default=None)

@@ -1,4 +1,4 @@
-"""forecast and memory_timeline: what the user left open is chosen, the choice noted, and its trace priced."""
+"""forecast and memory_timeline: open settings are chosen, the choices noted, and the trace priced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Priced:
-    """A forecast with the trace of one rank and the device that it is of."""
+    """A forecast with its device and the trace of one rank."""
 
     forecast: Forecast
     trace: Trace
@@ -43,21 +43,21 @@ class Priced:
 
 
 def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Forecast:
-    """One optimizer step of a job on a device (of a forward pass in mode "infer"): time, memory, energy, money.
+    """Forecasts one optimizer step of a job on a device (a forward pass in mode "infer"): time, memory, energy, money.
 
     Arguments:
         job: a preset, `path/to/file.py:name`, `hf:...`, `timm:...`, a saved trace, or a Job.
         on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
-        settings: all optional, gpuwise.step_settings.ForecastSettings. Among them:
-            micro_batch: samples a forward pass of one device.
-            accumulate: micro-batches before an optimizer step.
-            mesh: "dp=8", "dp_shard=8". None replicates over all devices, or shards where that alone fits.
-            compile: the step under torch.compile. A warning says where its interval is that of eager steps.
-            channels_last: images and convolutions with their channels innermost in memory.
-            samples, epochs, tokens: how long a run is. `run` of the result then has its steps, hours and dollars.
-            loader_samples_per_s: samples a second from the data pipeline of one machine. The step waits where it is slower.
+        settings: optional keywords, see gpuwise.step_settings.ForecastSettings. Among them:
+            micro_batch: samples in one forward pass of one device.
+            accumulate: micro-batches in one optimizer step.
+            mesh: "dp=8", "dp_shard=8". None replicates over all devices, or shards if only that fits.
+            compile: whether the step runs under torch.compile. A warning tells if its interval is that of eager steps.
+            channels_last: whether images and convolutions have their channels innermost in memory.
+            samples, epochs, tokens: length of a run; `run` of the result then has its steps, hours and dollars.
+            loader_samples_per_s: samples a second from the data pipeline of one machine. The step waits for a slower one.
 
-    What is left None is chosen, and named in `assumptions` with the flag that changes it.
+    Settings left at None are chosen; `assumptions` names each choice with the flag that changes it.
 
     Raises InputError, UnknownNameError, JobError, FileFormatError, UnsupportedError or MissingDependencyError.
     """
@@ -65,9 +65,10 @@ def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -
 
 
 def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Timeline:
-    """Memory over that step by category, its peak and the tensors that make it; its `forecast` is that of `forecast`.
+    """The memory timeline of one step by category, with its peak and the tensors behind it.
 
-    Arguments: as for `forecast`. gpuwise.report.memory_picture draws it. Raises what `forecast` raises.
+    Its `forecast` is the result of `forecast`. gpuwise.report.memory_picture draws it. Arguments and errors are those of
+    `forecast`.
     """
     from gpuwise.cost.memory.timeline import timeline
 
@@ -77,7 +78,7 @@ def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSetti
 
 
 def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> tuple[Forecast, Priced]:
-    """What `forecast` returns, and the trace and device it rests on."""
+    """The result of `forecast`, with its trace and device."""
     requested = named_settings(settings, ForecastSettings)
     source = source_of(job, **sizes_of(requested))
     length = RunLength.of(requested, source.samples_per_epoch)
@@ -100,10 +101,10 @@ def forecast_step(
     history: bool = True,
     **settings: Unpack[DeviceSettings],
 ) -> Priced:
-    """The forecast behind gpuwise.api.forecast, for a source; arguments and errors as there.
+    """The forecast of gpuwise.api.forecast for a source. Arguments and errors as there.
 
     Arguments:
-        history: take the time that `validate` measured of this very step on this machine, where it has.
+        history: whether to take the step time that `validate` measured on this machine, if there is one.
     """
     requested = named_settings(settings, DeviceSettings)
     mesh = mesh_of(requested)
@@ -131,7 +132,7 @@ def forecast_step(
 
 
 def _precisions(source: StepSource, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
-    """What is tried in turn where no precision is named."""
+    """The precisions to try in turn if the user sets none."""
     able = ["fp32"] if on_this_cpu else precisions_for(device.chip, mode=mode) or ["fp32"]
     first = source.default_precision(able[0])
     return [first, *able[1:]] if first == able[0] else [first]
@@ -148,7 +149,7 @@ def _in_precision(
     history: bool,
     loader_samples_per_s: float | None,
 ) -> Priced:
-    """The forecast in one precision. refused: why it is none of the faster ones."""
+    """The forecast in one precision. refused: why the job does not run in the faster ones."""
     precision, micro_batch = requested.get("precision"), requested.get("micro_batch")
     on_this_cpu = device.spec.machine is not None and device.target == "cpu"
     assumed = list(device.assumptions)
@@ -161,7 +162,7 @@ def _in_precision(
     if precision is None:
         reasons: tuple[Note, ...] = ()
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
-            # As `train` would, but for compiling, which depends on how long the run is.
+            # The choices of `train`, except compiling, which depends on the length of the run.
             choice = cpu_settings(
                 source,
                 device.chip,

@@ -1,4 +1,4 @@
-"""A step that `validate` has measured on this machine is forecast as it was measured."""
+"""Replaces the forecast step time by the one that `validate` measured on this machine."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.trace.digest import digest
 
-# A machine differs from day to day by more than the steps of one run differ among themselves.
+# A machine varies more from day to day than the steps of one run vary.
 LEAST_SPREAD = 0.05
-LATEST = 10  # measurements of a configuration that are looked at
+LATEST = 10  # latest measurements of a configuration that are considered
 
 
 def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip: Chip) -> Forecast:
-    """The forecast with its time as last measured, where this configuration was measured on this machine; else as it is.
+    """The forecast with the last measured time, if this configuration was measured on this machine; else unchanged.
 
-    Only what the same PyTorch ran with the same number of threads counts; and what ran while the machine was busy with
-    something else only where there is nothing better.
+    Only runs of the same PyTorch with the same number of threads count. Runs on a busy machine count only if there is no
+    better one.
     """
     if strategy.mesh.devices != 1 or not forecast.step_time_s.value or not os.path.exists(history.path()):
         return forecast
@@ -46,12 +46,12 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
 
 
 def preferring(forecast: Forecast, entries: list[history.HistoryEntry]) -> Forecast:
-    """The forecast with the time of the last of these entries. Its interval spans what all of them found."""
+    """The forecast with the time of the last entry. Its interval spans the times of all entries."""
     latest, model_s = entries[-1], forecast.step_time_s.value
     value = latest.median_s
     low = min(value * (1 - LEAST_SPREAD), *(entry.low_s for entry in entries))
     high = max(value * (1 + LEAST_SPREAD), *(entry.high_s for entry in entries))
-    if latest.disturbed:  # how long it takes on a free machine is not known: what the model says stays possible
+    if latest.disturbed:  # the time on a free machine is unknown, so the interval keeps the model's forecast
         low, high = min(low, forecast.step_time_s.low), max(high, forecast.step_time_s.high)
     factor, words = value / model_s, PROVENANCE["machine"]
     note = measured_here(
@@ -71,15 +71,17 @@ def preferring(forecast: Forecast, entries: list[history.HistoryEntry]) -> Forec
 
 
 def machine_key() -> str:
-    """This machine's hardware, as a short text that stays the same after a restart."""
+    """A short text that identifies this machine's hardware, also after a restart."""
     from gpuwise.hardware import detect
 
     return detect.machine_key(detect.detect())
 
 
 def torch_version() -> str:
-    """Of the PyTorch installed, without importing it; "" without one. What the history is kept and matched by: its own
-    torch.__version__ says more in some wheels (2.11.0+cu130 of 2.11.0)."""
+    """The version of the installed PyTorch, without importing it; "" without one.
+
+    The history is stored and matched by this version; torch.__version__ is longer in some wheels (2.11.0+cu130 for 2.11.0).
+    """
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -87,7 +89,7 @@ def torch_version() -> str:
 
 
 def _same_threads(entry: history.HistoryEntry) -> bool:
-    """Whether a step would run on as many threads now. Where PyTorch is not loaded, the setting it would obey is asked."""
+    """Whether a step would run on the same number of threads now. Without PyTorch loaded, its settings decide."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return bool(torch.get_num_threads() == entry.threads)

@@ -34,23 +34,23 @@ def plan(
 
     Arguments:
         job: as for `forecast`.
-        on: only these devices, in a list or separated by commas. None takes all.
-        own: machines at hand, ["rtx-4090:2"].
-        limit: plans returned at most, None for all.
-        settings: all optional, gpuwise.step_settings.PlanSettings. Among them:
-            samples, epochs, tokens: how much to train, one of them: 50_000 or "50k"; or samples an epoch, and epochs.
+        on: the devices to consider, in a list or separated by commas. None considers all.
+        own: the user's own machines, ["rtx-4090:2"].
+        limit: largest number of plans, None for all.
+        settings: optional keywords, see gpuwise.step_settings.PlanSettings. Among them:
+            samples, epochs, tokens: length of the run, one of them (50_000 or "50k"), or samples an epoch together with epochs.
             budget: dollars or "20k".
             deadline: seconds or "3d".
-            spot: True for spot alone, False for none, None (default) for both.
-            stale: rank offers whose price is over a year older than the newest in the catalog, too.
-            xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by its price; else it
-                stands behind what it can.
-            global_batch: samples an optimizer step.
-            interruptions: of a spot machine, a day.
+            spot: True for spot only, False for no spot, None (default) for both.
+            stale: whether to also rank offers whose price is over a year older than the newest in the catalog.
+            xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by price;
+                by default they follow those that it can run.
+            global_batch: samples in one optimizer step.
+            interruptions: interruptions of a spot machine a day.
             electricity: dollars a kWh.
-            micro_batch, accumulate, precision, recompute: pinned instead of searched; other techniques hold in every plan.
+            micro_batch, accumulate, precision, recompute: pinned instead of searched; other techniques apply to every plan.
 
-    Raises NoPlanError where nothing is inside budget and deadline, DoesNotFitError, and what `forecast` raises.
+    Raises NoPlanError if nothing is inside budget and deadline, DoesNotFitError, and the errors of `forecast`.
     """
     from gpuwise.hardware.detect import detect_machine
     from gpuwise.plan.search import plan as search
@@ -87,7 +87,7 @@ def plan(
 def _request(
     requested: PlanSettings, *, on: str | Sequence[str] | None, own: str | Sequence[str], limit: int | None
 ) -> Request:
-    """What the user wants of a plan, with quantities parsed. Raises InputError, UnknownNameError or UnsupportedError."""
+    """The user's request with parsed quantities. Raises InputError, UnknownNameError or UnsupportedError."""
     from gpuwise.plan.economics.owned import USD_PER_KWH
     from gpuwise.plan.request import Request
 

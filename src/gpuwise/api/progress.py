@@ -1,4 +1,4 @@
-"""Who is shown that a job is being traced, which may take a while."""
+"""Displays of the progress of tracing, which may take a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _display: ContextVar[Display | None] = ContextVar("gpuwise_tracing_display", def
 
 @contextmanager
 def tracing_shown_by(display: Display) -> Iterator[None]:
-    """While this holds, `display` shows every tracing."""
+    """A context in which `display` shows every tracing."""
     before = _display.set(display)
     try:
         yield
@@ -25,6 +25,6 @@ def tracing_shown_by(display: Display) -> Iterator[None]:
 
 
 def tracing(job: str, strategy: Strategy) -> AbstractContextManager[object]:
-    """To be entered while a job is traced under a strategy."""
+    """A context around the tracing of a job under a strategy."""
     display = _display.get()
     return nullcontext() if display is None else display(job, strategy)

@@ -1,4 +1,4 @@
-"""The price of one step on a device, as `forecast` says it, and `train` and `validate` hold it against real steps."""
+"""The price of one step on a device, used by `forecast`, and by `train` and `validate` beside real steps."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def step_price(
     """The forecast of a step, with the trace of one rank.
 
     Arguments:
-        history: the chip is of this machine, and a step that `validate` has measured on it counts as measured.
+        history: whether the chip is this machine's and step times that `validate` measured on it are taken.
         data, usd_per_hour: as for gpuwise.cost.price.price.
 
-    Raises what tracing and pricing raise.
+    Raises the errors of tracing and pricing.
     """
     pricer = StepPricer(source.step_traces(target_of(cluster.chip)), data=data)
     forecast, trace = pricer.forecast(strategy, cluster, usd_per_hour=usd_per_hour), pricer.trace(strategy)

@@ -1,1 +1,1 @@
-"""Bytes on one device: allocations replayed through the caching allocator, their peak, and what the trace cannot see."""
+"""Memory of one device: a replay of the caching allocator, the peak, and memory that is not in the trace."""

@@ -1,4 +1,4 @@
-"""PyTorch's CUDA caching allocator, replayed: what it takes from the driver while a process allocates and frees.
+"""A replay of PyTorch's CUDA caching allocator: the memory it takes from the driver while a process allocates and frees.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings (no max_split_size, no garbage
 collection, no rounding to powers of two), for one stream. Sizes and addresses are counted in granules of 512 bytes.
@@ -14,7 +14,7 @@ from gpuwise.cost.memory.segments import GRANULE_BYTES, SMALL_SIZE, Expandable, 
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The request that failed even after cached blocks were given back. event: its index."""
+    """A request that failed even after all cached blocks were returned to the driver. `event` is its index."""
 
     event: int
     requested_bytes: int
@@ -24,18 +24,18 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class Replay:
-    """What the allocator held while the events ran; up to the failure where there was one.
+    """The allocator's memory over a run of events, up to the first failure.
 
     Attributes:
-        peak_allocated_bytes: as torch.cuda.max_memory_allocated shows.
-        peak_reserved_bytes: as torch.cuda.max_memory_reserved shows.
+        peak_allocated_bytes: peak as torch.cuda.max_memory_allocated shows it.
+        peak_reserved_bytes: peak as torch.cuda.max_memory_reserved shows it.
         peak_event: index of the first event that reached the allocated peak.
-        reserved_at_peak_bytes: what was reserved then.
-        out_of_memory: index of the allocation that could not be served; None where all were.
-        cache_releases: how often cached blocks were given back to the driver to serve a request (num_alloc_retries).
-        segments: held at the end (with expandable segments: pools that hold memory).
-        block_bytes: what the block of each allocation takes: the request rounded up, and the rest of a block that was not
-            split; 0 where it was never made.
+        reserved_at_peak_bytes: bytes reserved at peak_event.
+        out_of_memory: index of the allocation that failed; None if all succeeded.
+        cache_releases: how often cached blocks were returned to the driver to serve a request (num_alloc_retries).
+        segments: number of segments at the end (with expandable segments: pools with memory).
+        block_bytes: bytes of each allocation's block: the rounded request, plus the rest of a block that was not split;
+            0 for allocations that were never made.
     """
 
     peak_allocated_bytes: int
@@ -49,7 +49,7 @@ class Replay:
 
     @property
     def fragmentation(self) -> float:
-        """Share of the reserved bytes that is in no block at the moment of the allocated peak."""
+        """Share of the reserved bytes that no block used at the allocated peak."""
         reserved = self.reserved_at_peak_bytes
         return (reserved - self.peak_allocated_bytes) / reserved if reserved else 0.0
 
@@ -57,13 +57,13 @@ class Replay:
 def replay(
     size_bytes: Sequence[int], order: Sequence[int], *, limit_bytes: int | None = None, expandable: bool = False
 ) -> Replay:
-    """Runs allocations and frees in their order.
+    """Replays allocations and frees in order.
 
     Arguments:
-        size_bytes: bytes asked by each allocation, above 0.
-        order: one number an event: `k` makes allocation k, `~k` frees it.
-        limit_bytes: what the driver can give in all; None: no limit.
-        expandable: under PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+        size_bytes: bytes requested by each allocation, above 0.
+        order: one number per event: `k` makes allocation k, `~k` frees it.
+        limit_bytes: total bytes that the driver can give; None for no limit.
+        expandable: replay PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     """
     kind: type[Segments] | type[Expandable] = Expandable if expandable else Segments
     small, large = kind(small=True), kind(small=False)

@@ -1,4 +1,4 @@
-"""Bytes on one device: the step's allocations replayed, and by name what the trace cannot see."""
+"""Memory of one device: a replay of the step's allocations, and the named parts that are not in the trace."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def memory_forecast(
     replay: bool = True,
     expandable: bool = True,
 ) -> MemoryForecast:
-    """Peak bytes of one device, and whether they fit.
+    """The peak memory of one device, and whether it fits.
 
     Arguments:
-        replay: run the allocator over the step (GPUs; some 2 µs an allocation). Without it live bytes are only counted and
-            what the allocator holds besides is estimated: for searches that price thousands.
-        expandable: replay it with expandable segments, too; it takes as long again.
+        replay: replay the allocator over the step (GPUs; some 2 µs an allocation). If False, live bytes are counted and the
+            allocator's overhead is estimated, which searches over thousands of steps need.
+        expandable: also replay it with expandable segments, which doubles the time.
     """
     chip, capacity = cluster.chip, cluster.capacity_bytes
     outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if cluster.devices > 1 else 0)
@@ -48,7 +48,7 @@ def memory_forecast(
 
 
 def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> int:
-    """What cuBLAS holds for one thread that calls it; 0 where none does.
+    """Bytes of the cuBLAS workspace of one calling thread; 0 if no operation calls cuBLAS.
 
     getChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp of PyTorch 2.13. cuBLASLt, which takes a product with
     bias, uses the same workspace there (older versions add 1 MiB).
@@ -82,7 +82,7 @@ def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | Non
 
 
 class _Replays:
-    """The step's events, and the allocator's run over them where nothing limits it: equal for every chip."""
+    """The step's events and their replay without a memory limit, which is the same for every chip."""
 
     def __init__(self, trace: Trace, workspace: int) -> None:
         self.events = step_events(trace, blas_workspace_bytes=workspace)
@@ -99,7 +99,7 @@ def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, 
     threads = 2 if trace.header.strategy.mode == "train" else 1
     workspace = threads * blas_workspace_bytes(trace, chip, parameters)
     allocated = live.peak_bytes + workspace
-    # Blocks that come and go with the layers fragment; parameters, gradients and optimizer state lie packed.
+    # Only the short-lived blocks of layers fragment; parameters, gradients and optimizer state are packed.
     moving = live.by_category["activation"] + live.by_category["temporary"] + workspace
     reserved = int(allocated + moving * (parameters.reserved_per_moving_byte - 1))
     reserved = -(-reserved // SEGMENT_BYTES) * SEGMENT_BYTES
@@ -115,7 +115,7 @@ def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, 
 
 
 def _on_cpu(trace: Trace, capacity: int | None) -> MemoryForecast:
-    """The C library's allocator: nothing is rounded, cached or held for a context."""
+    """Memory on a CPU: the C library's allocator neither rounds nor caches, and there is no device context."""
     live = trace.once("live on a cpu", lambda: live_bytes(trace, granule_bytes=1))
     return MemoryForecast(
         peak_allocated_bytes=live.peak_bytes,
@@ -129,5 +129,8 @@ def _on_cpu(trace: Trace, capacity: int | None) -> MemoryForecast:
 
 
 def _context_bytes(chip: Chip, parameters: Parameters) -> int:
-    """By the chip's id, else by its family (the driver's context grows with the code loaded and the SM count)."""
+    """Bytes of the device context, by the chip's id, else by its family.
+
+    The driver's context grows with the loaded code and the SM count.
+    """
     return parameters.context_bytes.get(chip.id, parameters.context_bytes[family(chip)])

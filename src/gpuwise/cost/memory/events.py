@@ -1,4 +1,4 @@
-"""Trace -> the allocations and frees of a process that runs it: the model, a first step, then a steady one."""
+"""The allocations and frees of a process that runs a trace: the model, a first step, and a steady step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
-WORKSPACE = "workspace"  # what cuBLAS holds, beside the categories of storages
+WORKSPACE = "workspace"  # memory of cuBLAS, a category beside those of storages
 CATEGORY_NAMES = (*CATEGORIES, WORKSPACE)
 _GEMM = KINDS.index("gemm")
 _STATE, _TEMPORARY = CATEGORIES.index("optimizer_state"), CATEGORIES.index("temporary")
-# The order of what happens at one position: an operation allocates its outputs, its library's handle where that is new and
-# what its kernel needs besides; then values die that it was the last to use. _AGAIN: between two steps.
+# The order of events at one position: an operation allocates its outputs, a new library handle if needed, and the workspace
+# of its kernel; then values are freed that it was the last to use. _AGAIN: between two steps.
 _BIRTH, _HANDLE, _SCRATCH, _SCRATCH_END, _DEATH, _AGAIN = range(6)
 _MOMENTS = _AGAIN + 1
 _NEVER = 2**62
@@ -22,14 +22,15 @@ _NEVER = 2**62
 
 @dataclass(frozen=True)
 class Events:
-    """Allocations, and the order in which they are made and freed.
+    """Allocations, and the order of their allocation and freeing.
 
     Attributes:
-        size_bytes, category, position: shape (allocations,); category is an index into CATEGORY_NAMES, position is of the
-            trace, BEFORE for what is there before a step.
-        order: one number an event: `k` makes allocation k, `~k` frees it.
-        moment: when each event is, shape (events,): the position of the trace, plus `duration` in the second step.
-        duration: of a step, in positions (with at most two micro-batches).
+        size_bytes: bytes of each allocation, shape (allocations,).
+        category: index into CATEGORY_NAMES, shape (allocations,).
+        position: position in the trace, shape (allocations,); BEFORE for allocations made before a step.
+        order: one number per event: `k` makes allocation k, `~k` frees it.
+        moment: position of each event in the trace, plus `duration` in the second step; shape (events,).
+        duration: length of a step in positions (with at most two micro-batches).
     """
 
     size_bytes: np.ndarray
@@ -40,7 +41,7 @@ class Events:
     duration: int
 
     def by_category(self, block_bytes: np.ndarray, event: int) -> dict[str, int]:
-        """Bytes of the blocks that are there once an event has happened, by name; block_bytes: of each allocation."""
+        """Bytes of live blocks after an event, by category name. block_bytes: bytes of each allocation's block."""
         done = self.order[: event + 1]
         alive = np.zeros(len(self.size_bytes), dtype=bool)
         alive[done[done >= 0]] = True
@@ -52,13 +53,13 @@ class Events:
 def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batches: int = 2) -> Events:
     """The events of two optimizer steps in a process that has just built its model.
 
-    What the trace has before its step comes first, in the order it was made; optimizer state only when the optimizer first
-    runs. Each thread that calls cuBLAS (the main one, and autograd's in backward) makes a workspace with its first product,
-    which stays. What a step leaves behind is freed before the next.
+    Storages that exist before the step come first, in the order of their allocation; optimizer state is allocated when the
+    optimizer first runs. Each thread that calls cuBLAS (the main thread, and autograd's in backward) allocates a workspace
+    with its first product and keeps it. Storages that outlive a step are freed before the next step.
 
     Arguments:
-        blas_workspace_bytes: of one thread; 0 where there is none.
-        most_micro_batches: how many of an accumulated step to run. A third only does again what the second did.
+        blas_workspace_bytes: workspace of one thread; 0 if there is none.
+        most_micro_batches: how many micro-batches of an accumulated step to run. A third only repeats the second.
     """
     sequence, storages, length = trace.sequence, trace.storages, len(trace.sequence)
     seconds = min(trace.accumulation, most_micro_batches) - 1  # how often the second micro-batch runs
@@ -75,7 +76,7 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
     allocations.add(storages.size_bytes[before], storages.category[before], BEFORE, birth, np.where(stays, _NEVER, death))
-    gone = before[~stays]  # replaced in the step; there again before the next
+    gone = before[~stays]  # replaced in the step; allocated again before the next
     allocations.add(
         storages.size_bytes[gone],
         storages.category[gone],
@@ -110,7 +111,10 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
 
 
 def _slots(second: np.ndarray, repeats: int) -> list[np.ndarray]:
-    """When each position runs, for each time the second micro-batch does. Shape of each: (positions + 1,), the last the end."""
+    """The times at which each position runs, one array per run of the second micro-batch.
+
+    Each array has shape (positions + 1,); its last entry is the end.
+    """
     length, pause = len(second), int(second.sum())
     later = np.arange(length + 1) > (np.flatnonzero(second)[-1] if pause else length)
     inside = np.append(second, False)
@@ -118,7 +122,7 @@ def _slots(second: np.ndarray, repeats: int) -> list[np.ndarray]:
 
 
 class _Allocations:
-    """Columns of allocations as they are found, and when each is made and freed."""
+    """Collects allocations, with the moments of their allocation and freeing."""
 
     def __init__(self) -> None:
         self.columns: list[tuple[np.ndarray, ...]] = []

@@ -1,4 +1,4 @@
-"""Where the memory of a step is largest, the tensors that make it, and what would lower it, in words."""
+"""The memory peak of a step: its position, its tensors, and ways to lower it, in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwise.units import format_bytes
 
 TOP = 10
 STATE = ("parameter", "gradient", "optimizer_state", "communication_buffer")
-# Shares of the peak from which on the loss is said to make it, and the state that no batch and no layer changes.
+# Shares of the peak above which it is attributed to the loss, or to the state, which no batch and no layer changes.
 _LOSS_SHARE, MOSTLY_STATE = 0.1, 0.8
 _SMALL = 20_000  # a tensor below this part of the peak is grouped with other small ones
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
@@ -24,15 +24,15 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors alive at the peak that belong together.
+    """A group of tensors that are alive at the peak.
 
     Attributes:
-        module: that they are of; the layers of a stack count as one.
+        module: path of their module; the layers of a stack count as one.
         category: one of trace.CATEGORIES.
-        operation: what made them; "" for what lives before the step.
-        count: how many.
-        size_bytes: of the largest.
-        total_bytes: of all.
+        operation: the operation that allocated them; "" for tensors that exist before the step.
+        count: number of tensors.
+        size_bytes: bytes of the largest tensor.
+        total_bytes: bytes of all tensors.
     """
 
     module: str
@@ -52,18 +52,19 @@ class Tensors:
 
 @dataclass(frozen=True)
 class MemoryPeak:
-    """The position where most bytes are alive.
+    """The position at which most bytes are alive.
 
     Attributes:
-        where: forward | backward | recompute | optimizer; loss where tensors of the loss make it.
-        module: that runs there; "" for the model itself.
-        operation: what runs there.
-        peak_bytes: of tensors.
-        by_category: the same by category.
+        where: forward | backward | recompute | optimizer; loss if tensors of the loss dominate the peak.
+        module: path of the module that runs there; "" for the model itself.
+        operation: the operation that runs there.
+        peak_bytes: bytes of live tensors.
+        by_category: peak_bytes by category.
         tensors: the ten groups that hold most.
         largest: the ten largest tensors.
-        position: in the sequence of operations.
-        sentence, advice: for a person.
+        position: index in the sequence of operations.
+        sentence: a description of the peak.
+        advice: ways to lower it.
     """
 
     position: int
@@ -79,7 +80,7 @@ class MemoryPeak:
 
     @property
     def state_share(self) -> float:
-        """Of parameters, gradients and optimizer state: what neither recomputation nor a smaller batch lowers."""
+        """Share of parameters, gradients and optimizer state, which neither recomputation nor a smaller batch lowers."""
         return sum(self.by_category.get(name, 0) for name in STATE) / max(1, self.peak_bytes)
 
     def to_dict(self) -> dict[str, object]:
@@ -93,10 +94,11 @@ class MemoryPeak:
 
 
 def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = None) -> MemoryPeak:
-    """Where memory peaks in a step, and what makes the peak.
+    """The memory peak of a step, and the tensors behind it.
 
     Arguments:
-        live: of this trace, where it is at hand. position: of the peak, where more is known than live bytes say.
+        live: the live bytes of this trace, if already computed.
+        position: position of the peak, if a replay of the allocator has found it; by default, that of most live bytes.
     """
     live, sequence = live or live_bytes(trace), trace.sequence
     position = live.peak_position if position is None else position
@@ -122,11 +124,11 @@ def peak_of(trace: Trace, *, live: Live | None = None, position: int | None = No
 
 
 def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
-    """Rows of storages as groups, those that hold most bytes first."""
+    """Storages in groups, the largest group first."""
     starred, storages = grouped(trace.modules), trace.storages
     sizes = rounded(storages.size_bytes[rows])
     made = _made_by(trace, rows)
-    small = sizes * _SMALL < sizes.sum()  # statistics of a norm, say, do not stand in one group with what it gives
+    small = sizes * _SMALL < sizes.sum()  # keeps, say, the statistics of a norm apart from its output
     totals: dict[tuple[str, int, str, bool], list[int]] = {}
     columns = (storages.module[rows].tolist(), storages.category[rows].tolist(), made, small.tolist(), sizes.tolist())
     for module, category, operation, is_small, size in zip(*columns, strict=True):
@@ -140,7 +142,7 @@ def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
 
 @lru_cache(maxsize=32)
 def grouped(modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Module paths with numbers starred: model.layers.7.mlp.up_proj -> model.layers.*.mlp.up_proj."""
+    """Replaces the numbers in module paths by stars: model.layers.7.mlp.up_proj -> model.layers.*.mlp.up_proj."""
     return tuple(re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name) for name in modules)
 
 
@@ -151,7 +153,7 @@ def plain(operation: str) -> str:
 
 
 def _alive(trace: Trace, position: int) -> np.ndarray:
-    """Rows of the storages alive while a position runs; those of the second micro-batch only where it runs."""
+    """Rows of the storages that are alive while a position runs; those of the second micro-batch only if it runs."""
     storages, sequence = trace.storages, trace.sequence
     alive = (storages.born <= position) & (storages.died >= position)
     if trace.accumulation == 1:
@@ -176,7 +178,7 @@ def _singles(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
 
 
 def _of_the_loss(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """Of these storages, those that stand between the output of the last module and its gradient."""
+    """The storages among these that lie between the output of the last module and its gradient."""
     sequence = trace.sequence
     kind = trace.operations.kind[sequence.operation]
     in_loss = np.flatnonzero(kind == KINDS.index("loss"))
@@ -191,7 +193,7 @@ def _of_the_loss(trace: Trace, rows: np.ndarray) -> np.ndarray:
 
 
 def _output_position(trace: Trace, first: int) -> int:
-    """Where the output that the loss reads is made: the last contraction before it."""
+    """The position of the output that the loss reads: the last contraction before the loss."""
     kind = trace.operations.kind[trace.sequence.operation[:first]]
     before = np.flatnonzero(np.isin(kind, [KINDS.index("gemm"), KINDS.index("conv")]))
     return int(before[-1]) if len(before) else first
@@ -213,7 +215,7 @@ def _loss_words(trace: Trace, loss: np.ndarray) -> str:
 
 
 def _words(peak: MemoryPeak) -> str:
-    """A sentence for a peak that is not the loss."""
+    """A sentence for a peak outside the loss."""
     state = sum(peak.by_category.get(name, 0) for name in STATE)
     running = f"in `{peak.module}`" if peak.module else f"in {peak.operation}"
     where = {

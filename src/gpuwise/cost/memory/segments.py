@@ -1,7 +1,8 @@
-"""The memory a caching allocator holds, as segments of their own or as one range that expands.
+"""The memory of a caching allocator: separate segments, or one range that expands.
 
-Both offer the same: `allocate` a cached block, `grow` where there is none, `free` a block, `release` what is wholly free.
-Sizes and addresses are counted in granules of 512 bytes. Used by gpuwise.cost.memory.allocator alone.
+Both classes have the same methods: `allocate` takes a cached block, `grow` takes memory from the driver, `free` frees a
+block, and `release` returns unused memory. Sizes and addresses are counted in granules of 512 bytes. Only
+gpuwise.cost.memory.allocator uses this module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ENDLESS = 20 << (_ADDRESS_BITS - 6)  # whole pages of either size
 
 
 class _FreeBlocks:
-    """Cached blocks: in order of (size, address), and by the addresses where they begin and end."""
+    """Cached blocks, ordered by (size, address) and indexed by their first and last addresses."""
 
     def __init__(self) -> None:
         self.keys: list[int] = []
@@ -40,7 +41,7 @@ class _FreeBlocks:
         del self.size_at[start], self.size_until[start + size]
 
     def free(self, start: int, size: int) -> None:
-        """Adds a block, merged with the free blocks before and after it."""
+        """Adds a block and merges it with the free blocks before and after it."""
         before = self.size_until.get(start)
         if before is not None:
             self.remove(start - before, before)
@@ -58,11 +59,11 @@ class _FreeBlocks:
 
 
 class Segments(_FreeBlocks):
-    """Classic: each segment is a driver allocation of its own, given back only as a whole.
+    """Classic segments: each is one driver allocation, returned only as a whole.
 
-    cudaMalloc places a segment below those before it (seen, not documented: with it the reserved bytes of 20 fine-tuning
-    runs on a Tesla T4 come out to 0.0 % in the median and 0.7 % at worst: benchmarks/memory_t4.py). It matters because of
-    two free blocks of one size the lower is taken.
+    cudaMalloc places a segment below the earlier ones. This is observed, not documented: with it the reserved bytes of 20
+    fine-tuning runs on a Tesla T4 are off by 0.0 % in the median and 0.7 % at worst (benchmarks/memory_t4.py). It matters
+    because the allocator takes the lower of two free blocks of one size.
     """
 
     def __init__(self, *, small: bool) -> None:
@@ -78,7 +79,7 @@ class Segments(_FreeBlocks):
         return len(self.segment_size)
 
     def allocate(self, units: int) -> tuple[int, int] | None:
-        """(start, size) of the best cached block for a request, cut to it where the rules split; None where there is none."""
+        """(start, size) of the best cached block for a request, split if the rules say so; None without one."""
         keys = self.keys
         index = bisect_left(keys, units << _ADDRESS_BITS)
         if index == len(keys):
@@ -95,7 +96,7 @@ class Segments(_FreeBlocks):
         return start, units
 
     def grow(self, units: int, room: int) -> bool:
-        """Takes memory for a request from the driver, which has `room` left; False where that is too little."""
+        """Takes memory for a request from the driver, which has `room` left; False if that is too little."""
         if self.small:
             size = _SMALL_BUFFER
         elif units < _MIN_LARGE_ALLOC:
@@ -111,7 +112,7 @@ class Segments(_FreeBlocks):
         return True
 
     def release(self) -> None:
-        """Gives back to the driver what is wholly free."""
+        """Returns wholly free segments to the driver."""
         for start, size in self.blocks():
             if self.segment_size.get(start) == size:
                 self.remove(start, size)
@@ -120,10 +121,10 @@ class Segments(_FreeBlocks):
 
 
 class Expandable(_FreeBlocks):
-    """expandable_segments:True: one range of addresses that grows page by page; any free page can be given back.
+    """expandable_segments:True: one address range that grows page by page; any free page can be returned.
 
-    Pages given back leave a hole that is filled again before the range grows. The range is taken as endless (PyTorch takes
-    addresses for 9/8 of the device's memory, and another such range after that).
+    Returned pages leave a hole that is filled before the range grows. The model assumes an endless range (PyTorch reserves
+    addresses for 9/8 of the device's memory, and then another such range).
     """
 
     def __init__(self, *, small: bool) -> None:
@@ -142,7 +143,7 @@ class Expandable(_FreeBlocks):
         index = bisect_left(keys, units << _ADDRESS_BITS)
         if index == len(keys):
             return None
-        # get_free_block: a block that can grow counts as large as it could become, so that one that cannot goes first.
+        # get_free_block: a growable block counts as large as it could become, so that a fixed block is taken first.
         while index + 1 < len(keys) and self._could_be(keys[index + 1]) < self._could_be(keys[index]):
             index += 1
         start, size = keys[index] & _ADDRESS_MASK, keys[index] >> _ADDRESS_BITS
@@ -171,7 +172,7 @@ class Expandable(_FreeBlocks):
         return True
 
     def _lowest(self, units: int) -> int:
-        """find_expandable_block: the lowest address from where holes and free blocks go on for a request."""
+        """find_expandable_block: the lowest address from which contiguous holes and free blocks hold a request."""
         for hole in sorted(self.holes.size_at):
             start = end = hole - self.size_until.get(hole, 0)
             while end - start < units and (size := self.size_at.get(end) or self.holes.size_at.get(end)):

@@ -1,4 +1,4 @@
-"""Memory over one step by category, as the device would hold it: the picture behind a MemoryForecast."""
+"""The memory timeline of one step by category: the picture behind a MemoryForecast."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ from gpuwise.trace.trace import Trace
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Printed):
-    """Bytes alive over one optimizer step of one device, up to two micro-batches of it.
+    """Live bytes over one optimizer step of one device, with up to two micro-batches.
 
     Attributes:
-        job, device, strategy: what it is of.
-        categories: in the order they are stacked.
-        size_bytes: shape (categories, positions); a position is an operation that runs.
+        job: name of the job.
+        device: name of the device.
+        strategy: strategy of the step.
+        categories: names of categories, in stacking order.
+        size_bytes: live bytes, shape (categories, positions); each position is one executed operation.
         phase: index into PHASES, shape (positions,).
-        start_s: when each position begins, shape (positions + 1,); the last is the end.
-        peak_index: the position of the peak, where the column of size_bytes is memory.by_category.
-        peak: what makes it.
-        memory: the forecast of memory.
-        forecast: of the whole step; None (default) where it was not requested.
+        start_s: start of each position in seconds, shape (positions + 1,); the last entry is the end.
+        peak_index: the position of the peak; that column of size_bytes equals memory.by_category.
+        peak: description of the peak.
+        memory: memory forecast of the step.
+        forecast: forecast of the whole step; None (default) if it was not requested.
     """
 
     job: str
@@ -55,25 +57,25 @@ class Timeline(Printed):
 
     @property
     def total_bytes(self) -> np.ndarray:
-        """Shape (positions,)."""
+        """Live bytes of all categories, shape (positions,)."""
         total: np.ndarray = self.size_bytes.sum(axis=0)
         return total
 
     @property
     def peak_s(self) -> float:
-        """The middle of the operation at the peak."""
+        """The middle of the operation at the peak, in seconds."""
         return float(self.start_s[self.peak_index : self.peak_index + 2].mean())
 
     @property
     def spans(self) -> list[tuple[str, float, float]]:
-        """(phase, begin, end) in seconds, in order: forward, backward (with what it recomputes), optimizer."""
+        """(phase, begin, end) in seconds, in order: forward, backward (recomputation included), optimizer."""
         phase = np.where(self.phase == PHASES.index("recompute"), PHASES.index("backward"), self.phase)
         edges = [0, *(np.flatnonzero(np.diff(phase)) + 1).tolist(), len(phase)]
         return [(PHASES[phase[a]], float(self.start_s[a]), float(self.start_s[b])) for a, b in pairwise(edges) if b > a]
 
     @property
     def recomputes(self) -> list[tuple[float, float]]:
-        """(begin, end) in seconds of each stretch that backward computes again."""
+        """(begin, end) in seconds of each stretch of recomputation in backward."""
         again = np.diff(np.concatenate([[0], self.phase == PHASES.index("recompute"), [0]]).astype(int))
         return [
             (float(self.start_s[a]), float(self.start_s[b]))
@@ -81,7 +83,7 @@ class Timeline(Printed):
         ]
 
     def sampled(self, columns: int) -> np.ndarray:
-        """The step in equal stretches of time, each by its moment of most memory. Shape (categories, columns)."""
+        """The largest memory in each of `columns` equal stretches of time, shape (categories, columns)."""
         edges = np.linspace(0.0, self.start_s[-1], columns + 1)
         first = np.clip(np.searchsorted(self.start_s, edges[:-1], side="right") - 1, 0, len(self.phase) - 1)
         last = np.clip(np.searchsorted(self.start_s, edges[1:], side="left"), first + 1, len(self.phase))
@@ -90,7 +92,7 @@ class Timeline(Printed):
         return self.size_bytes[:, chosen]
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types; arrays as lists."""
+        """The timeline in plain types, arrays as lists."""
         return {
             "job": self.job,
             "device": self.device,
@@ -115,10 +117,11 @@ def timeline(
     """Memory over the step of `trace` on one device of a cluster.
 
     Arguments:
-        memory: its forecast; None makes it. parameters: the shipped figures where None.
+        memory: the memory forecast; None computes it.
+        parameters: figures of the cost model; None takes the shipped ones.
 
-    An operation lasts as long as the chip needs for it alone; gaps in which the device waits are left out.
-    Raises what `price` raises where the chip cannot run the trace.
+    Each operation lasts as long as it takes alone; idle gaps of the device are left out. Raises the errors of `price` if the
+    chip cannot run the trace.
     """
     parameters = parameters or shipped_parameters()
     chip = cluster.chip
@@ -143,7 +146,7 @@ def timeline(
 
 
 def _replayed(trace: Trace, chip: Chip, memory: MemoryForecast, parameters: Parameters) -> tuple[np.ndarray, int]:
-    """Bytes at each position as the allocator holds them, shape (categories, positions), and the peak's position."""
+    """Bytes at each position in a replay of the allocator, shape (categories, positions), and the peak's position."""
     events = step_events(trace, blas_workspace_bytes=blas_workspace_bytes(trace, chip, parameters))
     limit = None
     if memory.cache_releases and memory.capacity_bytes is not None:
@@ -170,7 +173,7 @@ def _replayed(trace: Trace, chip: Chip, memory: MemoryForecast, parameters: Para
 
 
 def _counted(trace: Trace, chip: Chip, memory: MemoryForecast) -> tuple[np.ndarray, int]:
-    """The same by counting live bytes; what is not tensors is there throughout."""
+    """The same from counted live bytes; memory other than tensors is constant."""
     granule_bytes = 1 if family(chip) == "cpu" else ALLOCATION_GRANULE_BYTES
     alive = alive_bytes(trace, granule_bytes=granule_bytes)
     workspace = np.full((1, alive.shape[1]), memory.by_category.get(WORKSPACE, 0))

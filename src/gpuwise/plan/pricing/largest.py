@@ -48,7 +48,7 @@ def largest_of(
 def one_sample_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) -> bool:
     """Whether one sample fits. False if the strategy cannot be traced.
 
-    The allocator is not replayed if the tensors' share of the device is below the worst fragmentation observed.
+    The allocator is not replayed if the needed bytes are at most SURE_SHARE of the device.
     """
     one, capacity = strategy.but(micro_batch=1), cluster.capacity_bytes
     try:
