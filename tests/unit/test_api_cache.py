@@ -20,11 +20,12 @@ from gpuwise import api
 from gpuwise.api import cache, cache_folder
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.files_read import FilesRead, state_of
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
 from gpuwise.api.traced import NamedSource
 from gpuwise.errors import JobError, UnsupportedError
 from gpuwise.strategy import Strategy
-from gpuwise.trace import TraceFamily
+from gpuwise.trace import Trace, TraceFamily
 from gpuwise.trace.presets import load_preset
 
 FACTS = JobFacts("tabular-mlp", tokens_per_sample=1, samples_per_epoch=None)
@@ -76,6 +77,10 @@ def family() -> TraceFamily:
 
 def refuse(*args: Any, **more: Any) -> Any:
     raise AssertionError("the job was made again")
+
+
+def trace_of(source: StepSource, strategy: Strategy) -> Trace:
+    return source.step_traces().trace(strategy)[0]
 
 
 def known(argument: str = "train.py:job", **sizes: int) -> bool:
@@ -134,7 +139,7 @@ def test_a_preset_is_answered_without_pytorch(ask: str):
 
 def test_what_is_kept_tells_of_the_job_what_a_source_tells(project: Path):
     first = source_of("train.py:job")
-    first.trace(Strategy(micro_batch=2))
+    trace_of(first, Strategy(micro_batch=2))
     again = source_of("train.py:job")
     assert isinstance(again, NamedSource)
     assert again.name == "train:job"
@@ -146,7 +151,7 @@ def test_what_is_kept_tells_of_the_job_what_a_source_tells(project: Path):
 
 @pytest.mark.parametrize("changed", ["train.py", "neighbour", "config.json"])
 def test_a_change_of_any_file_the_job_read_makes_it_stale(changed: str, project: Path):
-    source_of("train.py:job").trace(Strategy())
+    trace_of(source_of("train.py:job"), Strategy())
     assert known()
     (path,) = project.glob(f"{changed}*")
     write(path, path.read_text() + " ")
@@ -164,7 +169,7 @@ def test_the_parts_of_gpuwise_that_make_a_recording_exist():
 
 
 def test_a_job_is_found_by_all_that_was_asked(project: Path, monkeypatch: pytest.MonkeyPatch):
-    source_of("train.py:job").trace(Strategy())
+    trace_of(source_of("train.py:job"), Strategy())
     assert not known("train.py:other")
     assert not known(seq_len=8)
     monkeypatch.setattr(cache, "_environment", lambda: "another version of PyTorch")
@@ -204,12 +209,12 @@ def test_a_cpu_trace_answers_for_one_instruction_set(monkeypatch: pytest.MonkeyP
 
 
 def test_a_family_answers_for_one_step_and_not_the_other_way_round(project: Path, monkeypatch: pytest.MonkeyPatch):
-    one = source_of("train.py:job").trace(Strategy(micro_batch=1))
+    one = trace_of(source_of("train.py:job"), Strategy(micro_batch=1))
     assert source_of("train.py:job")(Strategy()).axes
     monkeypatch.setattr(gpuwise.job, "resolve", refuse)
     for micro_batch in (1, 5):
-        assert source_of("train.py:job").trace(Strategy(micro_batch=micro_batch, accumulation=2)).samples == 2 * micro_batch
-    assert source_of("train.py:job").trace(Strategy(micro_batch=1)).header.sizes == one.header.sizes
+        assert trace_of(source_of("train.py:job"), Strategy(micro_batch=micro_batch, accumulation=2)).samples == 2 * micro_batch
+    assert trace_of(source_of("train.py:job"), Strategy(micro_batch=1)).header.sizes == one.header.sizes
 
 
 def test_a_refusal_is_kept_too(project: Path, monkeypatch: pytest.MonkeyPatch):
@@ -234,22 +239,22 @@ def test_nothing_is_kept_of_a_job_object_nor_when_switched_off(project: Path, tr
     job = gpuwise.job.resolve("train.py:job")
     source_of(job)(Strategy())
     monkeypatch.setenv(cache.OFF, "1")
-    source_of("train.py:job").trace(Strategy())
+    trace_of(source_of("train.py:job"), Strategy())
     assert not traces.exists()
 
 
 def test_nothing_is_kept_of_a_file_changed_since_the_process_began(project: Path, traces: Path):
     os.utime(project / "config.json", (5e9, 5e9))
-    source_of("train.py:job").trace(Strategy())
+    trace_of(source_of("train.py:job"), Strategy())
     assert not traces.exists()
 
 
 def test_a_preset_is_kept_where_its_recording_does_not_answer(traces: Path, monkeypatch: pytest.MonkeyPatch):
     asked = Strategy(adapter="lora", micro_batch=2)
-    first = source_of("tabular-mlp").trace(asked)
+    first = trace_of(source_of("tabular-mlp"), asked)
     assert any(traces.iterdir())
     monkeypatch.setattr(gpuwise.job, "resolve", refuse)
-    assert source_of("tabular-mlp").trace(asked).header == first.header
+    assert trace_of(source_of("tabular-mlp"), asked).header == first.header
 
 
 def test_the_cache_stays_inside_its_limit(traces: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from gpuwise.hardware import Catalog, link_between, load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes.job import assumed_optimizer, assumed_sequence_length
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace import TraceFamily, live_bytes, save
+from gpuwise.trace import Trace, TraceFamily, live_bytes, save
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.update.optimizers import with_optimizer
 
@@ -37,6 +37,10 @@ class Counted(StepSource):
         family = synthetic_family(strategy)
         assumed = (assumed_sequence_length(length=16), assumed_optimizer(optimizer="adamw"), Note("other", "kept"))
         return replace(family, header=replace(family.header, assumption_notes=assumed))
+
+
+def trace_of(source: StepSource, strategy: Strategy) -> Trace:
+    return source.step_traces().trace(strategy)[0]
 
 
 def test_a_family_is_found_once_for_what_it_depends_on():
@@ -64,7 +68,7 @@ def test_one_step_of_a_job_is_recorded_once_and_at_its_own_batch(monkeypatch: py
     asked, record = [], tracing.record
     monkeypatch.setattr(tracing, "record", lambda job, strategy, **k: asked.append(strategy) or record(job, strategy, **k))
     source = source_of(DIGITS)
-    trace = source.trace(Strategy("tf32", micro_batch=5, accumulation=2, mesh=Mesh(dp_replicate=4)))
+    trace = trace_of(source, Strategy("tf32", micro_batch=5, accumulation=2, mesh=Mesh(dp_replicate=4)))
     assert trace.samples == 10
     assert [(strategy.micro_batch, strategy.mesh) for strategy in asked] == [(5, Mesh())]
     family = source(Strategy())
@@ -74,9 +78,9 @@ def test_one_step_of_a_job_is_recorded_once_and_at_its_own_batch(monkeypatch: py
 def test_a_saved_trace_answers_for_its_own_sizes_alone(tmp_path: Path):
     save(synthetic_trace(micro_batch=4), tmp_path / "one.npz")
     source = source_of(str(tmp_path / "one.npz"))
-    assert source.trace(Strategy(micro_batch=4, accumulation=3)).samples == 12
+    assert trace_of(source, Strategy(micro_batch=4, accumulation=3)).samples == 12
     with pytest.raises(InputError, match="is recorded for"):
-        source.trace(Strategy(micro_batch=8))
+        trace_of(source, Strategy(micro_batch=8))
     with pytest.raises(UnsupportedError, match="recorded with mode train, not infer"):
         source(Strategy(mode="infer"))
     with pytest.raises(UnsupportedError, match="recorded with offload none, not optimizer"):
@@ -130,7 +134,7 @@ def test_another_update_is_composed_from_a_presets_recording(update: dict[str, A
         names.pop("optimizer_kernels"),
         **{name.removeprefix("optimizer_"): value for name, value in names.items()},
     )
-    for trace in (source.trace(strategy), source(strategy).at(micro_batch=64)):
+    for trace in (trace_of(source, strategy), source(strategy).at(micro_batch=64)):
         assert live_bytes(trace).by_category == live_bytes(expected.at(micro_batch=64)).by_category
         assert trace.model_flops == expected.at(micro_batch=64).model_flops
 
@@ -153,7 +157,7 @@ def test_a_saved_step_answers_for_another_optimizer_too(tmp_path: Path):
     plain = load_preset("tabular-mlp", precision="fp32")
     assert plain is not None
     save(plain.at(micro_batch=8), tmp_path / "one.npz")
-    trace = source_of(str(tmp_path / "one.npz")).trace(Strategy(micro_batch=8, optimizer="sgd"))
+    trace = trace_of(source_of(str(tmp_path / "one.npz")), Strategy(micro_batch=8, optimizer="sgd"))
     assert live_bytes(trace).by_category["optimizer_state"] == 0
 
 

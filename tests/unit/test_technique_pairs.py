@@ -106,7 +106,7 @@ def test_a_pair_that_is_not_refused_is_traced(first: str) -> None:
     source = JobSource(JOB, "", {})
     for one, other in PAIRS:
         if one == first and refusal(one, other) is None:
-            trace = source.trace(recorded_as(strategy_of(settings(one, other))))
+            trace = source.step_traces().trace(recorded_as(strategy_of(settings(one, other))))[0]
             assert len(trace.sequence) > 0, (one, other)
 
 

@@ -60,10 +60,6 @@ class StepSource(ABC):
         """The family of a variant. Raises UnsupportedError or MissingDependencyError where it cannot be had."""
         return self.traces(target).family(strategy.variant)
 
-    def trace(self, strategy: Strategy, *, target: str = "accelerator") -> Trace:
-        """The Trace of this strategy, on one device, at the user's sizes."""
-        return self.step_traces(target).step(strategy)
-
     @abstractmethod
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
         """The family of a variant as recorded, not yet kept."""

@@ -106,10 +106,6 @@ class StepTraces:
 
         return StepTraces(record, sizes=self.sizes, on_cpu=self.on_cpu)
 
-    def step(self, strategy: Strategy) -> Trace:
-        """The step of a strategy on one device, with the strategy's own update."""
-        return self._step(strategy.but(mesh=Mesh()))
-
     def _step(self, strategy: Strategy) -> Trace:
         record_step = self._record_step
         if record_step is None:
