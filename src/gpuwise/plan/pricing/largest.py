@@ -1,4 +1,12 @@
-"""The largest micro-batch that fits a cluster: counted bytes give a bound, then a replay of the allocator decides."""
+"""The largest micro-batch that fits a cluster: counted bytes give a bound, then a replay of the allocator decides.
+
+There are two searches, because they answer two questions and their answers differ:
+
+- `largest_of` chooses the strategy to train with. Its few candidates make the same global batch. The chosen one leaves
+  headroom on the device, or fits at all where none does. Each candidate is tried, the largest first.
+- `largest_micro_batch` reports the limit of a device. Every whole number up to 65,536 is a candidate, and the last one whose
+  allocations all succeed counts, without headroom. Too many to try each: it searches near the bound, then by halves.
+"""
 
 from __future__ import annotations
 
