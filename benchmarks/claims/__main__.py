@@ -30,14 +30,13 @@ def main() -> None:
 
         measure(options.only)
     text = page.page(measured.load())
-    if not options.write:
-        if not options.measure:
-            print(text)
-        return
-    from benchmarks.claims import pictures  # matplotlib
+    if options.write:
+        from benchmarks.claims import pictures  # matplotlib
 
-    pictures.write()
-    page.PATH.write_text(text, encoding="utf-8")
+        pictures.write()
+        page.PATH.write_text(text, encoding="utf-8")
+    elif not options.measure:
+        print(text)
 
 
 if __name__ == "__main__":

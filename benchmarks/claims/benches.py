@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +27,10 @@ from gpuwise.strategy import Strategy
 
 BUDGET_S = 3.0  # of one benchmark; slow ones take three rounds all the same
 SETS = 4  # of inputs, taken in turn
-CHAIN_LAYERS, CHAIN_ROWS = 64, 4096
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(NamedTuple):
     """what: in words. run: measures it. forecast: what gpuwise says of it here."""
 
     what: str
@@ -44,71 +43,63 @@ def _seconds(runs: list[Callable[[], object]], **of_a_run: Any) -> Measured:
     return Measured("", "s", t.median_s, t.low_s, t.high_s, t.least_s, t.rounds, date.today().isoformat(), **of_a_run)
 
 
-def _bytes(count: int) -> Measured:
-    return Measured("", "bytes", count, count, count, count, 1, date.today().isoformat())
+def _bytes(count: int, **of_a_run: Any) -> Measured:
+    return Measured("", "bytes", count, count, count, count, 1, date.today().isoformat(), **of_a_run)
 
 
-def _product(m: int, n: int, k: int, dtype: torch.dtype) -> Measured:
-    pairs = [(torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)) for _ in range(SETS)]
-    found, wanted = pairs[0][0] @ pairs[0][1], pairs[0][0].double() @ pairs[0][1].double()
-    torch.testing.assert_close(found.double(), wanted, rtol=0.02, atol=0.02 * k**0.5)
-    return _seconds([partial(torch.matmul, a, b) for a, b in pairs], flops=2.0 * m * n * k)
+def _kernel_s(kind: str, **arguments: Any) -> float:
+    return gpuwise.kernel(kind, on="here", **arguments).time_s.value
 
 
-def _kernel_s(kind: str, **given: Any) -> float:
-    return float(gpuwise.kernel(kind, on="here", **given).time_s.value)
+def _gemm(m: int, n: int, k: int, dtype: str = "fp32") -> Bench:
+    def run() -> Measured:
+        pairs = [(torch.randn(m, k).to(DTYPES[dtype]), torch.randn(k, n).to(DTYPES[dtype])) for _ in range(SETS)]
+        a, b = pairs[0]
+        torch.testing.assert_close((a @ b).double(), a.double() @ b.double(), rtol=0.02, atol=0.02 * k**0.5)
+        return _seconds([partial(torch.matmul, a, b) for a, b in pairs], flops=2.0 * m * n * k)
 
-
-def _gemm(m: int, n: int, k: int, short: str = "fp32") -> Bench:
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[short]
-    what = f"{m}×{k} times {k}×{n}, {short}" if n > 1 else f"{m}×{k} times a vector, {short}"
-    return Bench(what, partial(_product, m, n, k, dtype), partial(_kernel_s, "gemm", dtype=short, m=m, n=n, k=k))
-
-
-def _attend(queries: int, backend: SDPBackend) -> Measured:
-    sets = [tuple(torch.randn(1, 12, queries, 64) for _ in range(3)) for _ in range(SETS)]
-
-    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(q, k, v)
-
-    with sdpa_kernel(SDPBackend.MATH):
-        torch.testing.assert_close(run(*sets[0]), F.scaled_dot_product_attention(*sets[0]), rtol=1e-3, atol=1e-4)
-    return _seconds([partial(run, *tensors) for tensors in sets], flops=4.0 * 12 * queries**2 * 64)
+    what = f"{m}×{k} times {f'{k}×{n}' if n > 1 else 'a vector'}, {dtype}"
+    return Bench(what, run, partial(_kernel_s, "gemm", dtype=dtype, m=m, n=n, k=k))
 
 
 def _attention(queries: int, name: str) -> Bench:
     backend = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}[name]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v)
+
+    def run() -> Measured:
+        sets = [tuple(torch.randn(1, 12, queries, 64) for _ in range(3)) for _ in range(SETS)]
+        with sdpa_kernel(SDPBackend.MATH):
+            torch.testing.assert_close(attend(*sets[0]), F.scaled_dot_product_attention(*sets[0]), rtol=1e-3, atol=1e-4)
+        return _seconds([partial(attend, *tensors) for tensors in sets], flops=4.0 * 12 * queries**2 * 64)
+
     forecast = partial(_kernel_s, "attention", dtype="fp32", batch=1, heads=12, queries=queries, head_size=64)
-    return Bench(
-        f"attention of 12 heads of 64, {queries} tokens, {name}",
-        partial(_attend, queries, backend),
-        forecast if name == "flash" else None,
-    )
+    what = f"attention of 12 heads of 64, {queries} tokens, {name}"
+    return Bench(what, run, forecast if name == "flash" else None)
 
 
-def _trained(make: Callable[[], Job], n: int, **strategy: Any) -> Measured:
-    job = make()
-    program, batch = build(job, Strategy(micro_batch=n, **strategy), "cpu"), checked_batch(job, n)
-    items = n * (job.tokens_per_sample or 1) if job.sample_unit == "token" else n
-    return _seconds([partial(program.step, [batch])], items=items, counted=f"{job.sample_unit}s")
+def _forecast(make: Callable[[], Job], n: int, precision: str) -> gpuwise.Forecast:
+    return gpuwise.forecast(make(), on="here", micro_batch=n, precision=precision)
 
 
 def _step(what: str, make: Callable[[], Job], n: int) -> Bench:
-    def forecast() -> float:
-        return float(gpuwise.forecast(make(), on="here", micro_batch=n, precision="fp32").step_time_s.value)
-
-    return Bench(f"{what}, {n} a step, fp32", partial(_trained, make, n), forecast)
-
-
-def _peak(what: str, make: Callable[[], Job], n: int, precision: str = "fp32") -> Bench:
-    def forecast() -> float:
-        return float(gpuwise.forecast(make(), on="here", micro_batch=n, precision=precision).memory.peak_allocated_bytes)
-
     def run() -> Measured:
-        return _bytes(measured_bytes(make(), Strategy(micro_batch=n, precision=precision)))
+        job = make()
+        program, batch = build(job, Strategy(micro_batch=n), "cpu"), checked_batch(job, n)
+        items = n * (job.tokens_per_sample or 1) if job.sample_unit == "token" else n
+        return _seconds([partial(program.step, [batch])], items=items, counted=f"{job.sample_unit}s")
 
-    return Bench(f"{what}, {n} a step, {precision}: peak", run, forecast)
+    return Bench(f"{what}, {n} a step, fp32", run, lambda: _forecast(make, n, "fp32").step_time_s.value)
+
+
+def _peak(what: str, make: Callable[[], Job], n: int, precision: str) -> Bench:
+    return Bench(
+        f"{what}, {n} a step, {precision}: peak",
+        lambda: _bytes(measured_bytes(make(), Strategy(micro_batch=n, precision=precision))),
+        lambda: _forecast(make, n, precision).memory.peak_allocated_bytes,
+    )
 
 
 def _state(optimizer: str) -> Bench:
@@ -119,7 +110,7 @@ def _state(optimizer: str) -> Bench:
         assert program.optimizer is not None
         states = [t for state in program.optimizer.state.values() for t in state.values() if torch.is_tensor(t) and t.dim()]
         parameters = sum(p.numel() for p in program.model.parameters())
-        return replace(_bytes(sum(t.numel() * t.element_size() for t in states)), items=parameters, counted="parameters")
+        return _bytes(sum(t.nbytes for t in states), items=parameters, counted="parameters")
 
     return Bench(f"state of {optimizer} after a step of a small GPT, fp32", run)
 
@@ -128,10 +119,7 @@ def benches() -> dict[str, Bench]:
     """All benchmarks by name."""
     resnet, mlp = partial(resolve, "resnet50"), partial(resolve, "tabular-mlp")
     bert = partial(resolve, "bert-base", seq_len=128)
-    root = round(CHAIN_LAYERS**0.5)
-    chains = {"none": chain(CHAIN_LAYERS, 0), "root": chain(CHAIN_LAYERS, root), "each": chain(CHAIN_LAYERS, CHAIN_LAYERS)}
-    words = {"none": "no checkpoints", "root": f"{root} segments", "each": "a checkpoint at each"}
-    return {
+    by_name = {
         "gemm_1000": _gemm(1000, 1000, 1000),
         "gemm_1024": _gemm(1024, 1024, 1024),
         "gemm_1024_bf16": _gemm(1024, 1024, 1024, "bf16"),
@@ -142,24 +130,20 @@ def benches() -> dict[str, Bench]:
         **{f"mlp_step_{n}": _step("MLP on 20 columns", mlp, n) for n in (1, 32, 512, 10_000)},
         **{f"resnet50_step_{n}": _step("ResNet-50, images of 224", resnet, n) for n in (1, 4, 8)},
         **{f"bert_step_{n}": _step("BERT base, sequences of 128", bert, n) for n in (1, 4)},
-        **{
-            f"checkpoint_{key}_s": _step(f"{CHAIN_LAYERS} layers, {words[key]}", make, CHAIN_ROWS)
-            for key, make in chains.items()
-        },
-        **{
-            f"checkpoint_{key}_bytes": _peak(f"{CHAIN_LAYERS} layers, {words[key]}", make, CHAIN_ROWS)
-            for key, make in chains.items()
-        },
-        **{
-            f"autocast_{key}_{short}_bytes": _peak(what, make, n, precision)
-            for key, what, make, n in (
-                ("gpt", "GPT of 4 layers, sequences of 256", small_gpt, 8),
-                ("resnet", "ResNet-50, images of 224", resnet, 4),
-            )
-            for short, precision in (("fp32", "fp32"), ("amp", "amp-bf16"))
-        },
         **{f"state_{optimizer}_bytes": _state(optimizer) for optimizer in ("sgd", "momentum", "adamw")},
     }
+    for key, segments, words in (
+        ("none", 0, "no checkpoints"),
+        ("root", 8, "8 segments"),
+        ("each", 64, "a checkpoint at each"),
+    ):
+        layers = chain(64, segments)
+        by_name[f"checkpoint_{key}_s"] = _step(f"64 layers, {words}", layers, 4096)
+        by_name[f"checkpoint_{key}_bytes"] = _peak(f"64 layers, {words}", layers, 4096, "fp32")
+    for short, precision in (("fp32", "fp32"), ("amp", "amp-bf16")):
+        by_name[f"autocast_gpt_{short}_bytes"] = _peak("GPT of 4 layers, sequences of 256", small_gpt, 8, precision)
+        by_name[f"autocast_resnet_{short}_bytes"] = _peak("ResNet-50, images of 224", resnet, 4, precision)
+    return by_name
 
 
 def measure(only: str = "", *, path: Path = RESULTS) -> Mapping[str, Measured]:
@@ -175,7 +159,7 @@ def measure(only: str = "", *, path: Path = RESULTS) -> Mapping[str, Measured]:
             continue
         forecast = None
         with suppress(GpuwiseError):
-            forecast = bench.forecast() if bench.forecast else None
+            forecast = float(bench.forecast()) if bench.forecast else None
         rows[name] = row = replace(bench.run(), what=bench.what, forecast=forecast)
         print(
             f"{name:28} {row.value:.6g} {row.unit} ({row.low:.6g} to {row.high:.6g}, {row.rounds} rounds); "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ class Call:
 
     @functools.cache  # noqa: B019 - a handful of frozen calls, shared by rows
     def run(self) -> Any:
-        import gpuwise
+        import gpuwise.api
 
         function = functools.reduce(getattr, self.function.split("."), gpuwise)
         return function(self.job if isinstance(self.job, str) else self.job(), **dict(self.given))
@@ -70,7 +70,7 @@ class Published:
 class Claim:
     """One claim.
 
-    name: of its section's anchor and of --only. said: as people say it. rows: computed. measured: names in
+    name: of its section's anchor. said: as people say it. rows: computed. measured: names in
     benchmarks/results/claims_measured.json. numbers: the verdict in numbers; conditions: a sentence or two; note: what else
     to know. They are templates over the keys of rows. figure: a drawing below docs/figures, and what it shows.
     """
@@ -83,21 +83,21 @@ class Claim:
     rows: tuple[Row, ...]
     published: tuple[Published, ...] = ()
     measured: tuple[str, ...] = ()
-    figure: tuple[str, str] | None = None
+    figure: Sequence[str] = ()
     note: str = ""
 
     def values(self, *, slow: bool = True) -> dict[str, float]:
         """The computed figures by key; without `slow`, those that need no tracing."""
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for row in self.rows:
-            if isinstance(row.source, str):
-                found[row.key] = row.value()
-            elif isinstance(row.source, tuple):
-                if all(key in found for key in row.source):
-                    found[row.key] = row.value(*(found[key] for key in row.source))
-            elif slow or not row.source.slow:
-                found[row.key] = row.value(row.source.run())
-        return found
+            match row.source:
+                case str():
+                    figures[row.key] = row.value()
+                case Call() as call if slow or not call.slow:
+                    figures[row.key] = row.value(call.run())
+                case tuple() as names if all(name in figures for name in names):
+                    figures[row.key] = row.value(*(figures[name] for name in names))
+        return figures
 
     def outside(self, values: Mapping[str, float]) -> list[str]:
         """Rows whose figure has left the range that the words were written for."""
@@ -114,6 +114,11 @@ class Claim:
 
 # --- how figures are written ---
 
+_SCALES = {
+    **{"GB": 1e9, "GB/s": 1e9, "billion": 1e9, "TFLOP/s": 1e12, "million dollars": 1e6, "GiB": 2**30, "MiB": 2**20},
+    **{"ms": 1e-3, "minutes": 60.0, "h": 3600.0, "days": 86_400.0},
+}
+
 
 def digits(value: float, figures: int = 3) -> str:
     """A few significant figures, thousands separated, no exponent."""
@@ -123,31 +128,29 @@ def digits(value: float, figures: int = 3) -> str:
     return f"{rounded:,.{max(0, figures - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 
-def unit(text: str, scale: float = 1.0, figures: int = 3) -> Callable[[float], str]:
-    """Writes a figure in a unit of `scale`."""
-    return lambda value: f"{digits(value / scale, figures)} {text}"
+def in_unit(unit: str, value: float) -> str:
+    """The figure in a unit of claims.toml; "GB/s 4" has four digits."""
+    match unit:
+        case "s":
+            return seconds(value)
+        case "%":
+            return f"{value:.0%}"
+        case "count":
+            return f"{value:,.0f}"
+    name = unit.removesuffix(" 4")
+    return f"{digits(value / _SCALES.get(name, 1.0), {'times': 2, 'hours': 4, 'GB/s 4': 4}.get(unit, 3))} {name}"
 
 
 def seconds(value: float) -> str:
     """In the unit that leaves one to three digits before the point."""
-    size, name = next((u for u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if value >= u[0]), (1e-6, "µs"))
-    return f"{digits(value / size)} {name}"
+    return _in_largest(value, (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
-_NAMED: dict[str, Callable[[float], str]] = {
-    "s": seconds,
-    "%": "{:.0%}".format,
-    "count": "{:,.0f}".format,
-    "times": unit("times", figures=2),
-    "hours": unit("hours", figures=4),
-    "GB/s 4": unit("GB/s", 1e9, figures=4),
-}
-_SCALES = {
-    **{"GB": 1e9, "GB/s": 1e9, "billion": 1e9, "TFLOP/s": 1e12, "million dollars": 1e6, "GiB": 2**30, "MiB": 2**20},
-    **{"ms": 1e-3, "minutes": 60.0, "h": 3600.0, "days": 86_400.0},
-}
+def size(value: float) -> str:
+    return _in_largest(value, (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 
-def unit_of(name: str) -> Callable[[float], str]:
-    """How figures of a unit are written, by its name in claims.toml."""
-    return _NAMED.get(name) or unit(name, _SCALES.get(name, 1.0))
+def _in_largest(value: float, *units: tuple[float, str]) -> str:
+    """In the first of these units that it reaches, or the last."""
+    scale, name = next((unit for unit in units if value >= unit[0]), units[-1])
+    return f"{digits(value / scale)} {name}"

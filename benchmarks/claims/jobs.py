@@ -15,9 +15,6 @@ from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.language import next_token_batch, token_loss
 
 CHAIN_WIDTH = 256
-# Brown et al. 2020, table 2.1 (GPT-3 175B): 96 layers, width 12,288, 96 heads, 2,048 tokens; the vocabulary padded to
-# 51,200 as in Narayanan et al. 2021.
-GPT3 = Gpt2Config(vocabulary=51_200, positions=2048, width=12_288, layers=96, heads=96, dropout=0.0)
 
 
 class Chain(nn.Module):
@@ -34,12 +31,10 @@ class Chain(nn.Module):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = len(self.layers)
-        if not self.segments:
-            return self.part(0, layers, x)
-        length = layers // self.segments
-        for first in range(0, layers, length):
-            x = checkpoint(partial(self.part, first, first + length), x, use_reentrant=False)
+        length = len(self.layers) // max(1, self.segments)
+        for first in range(0, len(self.layers), length):
+            part = partial(self.part, first, first + length)
+            x = checkpoint(part, x, use_reentrant=False) if self.segments else part(x)
         return x
 
 
@@ -70,26 +65,23 @@ def named(name: str) -> Callable[[], Job]:
 
 
 def gpt3() -> Job:
-    return Job(
-        partial(Gpt2, GPT3),
-        partial(next_token_batch, vocabulary=GPT3.vocabulary, seq_len=GPT3.positions),
-        token_loss,
-        name="gpt3-175b",
-        sample_unit="token",
-        tokens_per_sample=GPT3.positions,
-        seq_len=GPT3.positions,
-    )
+    """GPT-3 175B of Brown et al. 2020, table 2.1; the vocabulary is padded to 51,200 as in Narayanan et al. 2021."""
+    return _gpt("gpt3-175b", Gpt2Config(vocabulary=51_200, positions=2048, width=12_288, layers=96, heads=96, dropout=0.0))
 
 
-def small_gpt(seq_len: int = 256) -> Job:
+def small_gpt() -> Job:
     """Four layers of GPT-2's shape, for a machine without a GPU."""
-    config = Gpt2Config(vocabulary=2048, positions=seq_len, width=384, layers=4, heads=6, dropout=0.0)
+    return _gpt("gpt-small", Gpt2Config(vocabulary=2048, positions=256, width=384, layers=4, heads=6, dropout=0.0))
+
+
+def _gpt(name: str, config: Gpt2Config) -> Job:
+    """Next-token training on sequences as long as the model's positions."""
     return Job(
         partial(Gpt2, config),
-        partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len),
+        partial(next_token_batch, vocabulary=config.vocabulary, seq_len=config.positions),
         token_loss,
-        name="gpt-small",
+        name=name,
         sample_unit="token",
-        tokens_per_sample=seq_len,
-        seq_len=seq_len,
+        tokens_per_sample=config.positions,
+        seq_len=config.positions,
     )

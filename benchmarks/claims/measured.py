@@ -27,9 +27,11 @@ class Machine:
 class Measured:
     """One benchmark.
 
-    value: median of `rounds` rounds, in seconds or bytes (`unit`: "s" | "bytes"); low, high: 10th and 90th percentile; least:
-    the shortest. Bytes are counted in one round. flops, items: of a run, where that means something; counted: what items are.
-    forecast: what gpuwise said of this machine when it was measured, in `unit`; None where it has no word for it.
+    Attributes:
+        unit: "s" or "bytes"; bytes are counted in one round.
+        value: the median of the rounds; low, high: 10th and 90th percentile; least: the shortest.
+        flops, items: of a run, where that means something; counted: what the items are.
+        forecast: what gpuwise computed for this machine when it was measured, in `unit`; None where it cannot.
     """
 
     what: str
@@ -65,12 +67,12 @@ def save(machine: Machine, rows: Mapping[str, Measured], *, whole: bool, path: P
 
     Raises InputError where the others are of another machine.
     """
-    kept = load(path)
-    if not whole and kept.machine not in (None, machine):
+    before = load(path)
+    if not whole and before.machine not in (None, machine):
         raise InputError(
-            f"the figures kept are of another machine or PyTorch: {kept.machine}.", ["measure all: leave out --only"]
+            f"the figures kept are of another machine or PyTorch: {before.machine}.", ["measure all: leave out --only"]
         )
-    together = dict(rows) if whole else {**kept.rows, **rows}
+    together = dict(rows) if whole else {**before.rows, **rows}
     data = {"machine": asdict(machine), "rows": {name: asdict(row) for name, row in sorted(together.items())}}
     path.parent.mkdir(exist_ok=True)
     with written_whole(path) as file:

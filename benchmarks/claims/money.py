@@ -31,11 +31,11 @@ def savings(offers: Any) -> dict[tuple[str, str], float]:
     for o in offers:
         if not o.stale:
             by_machine[o.provider, o.chip_id, o.instance, o.region][o.terms] = o.usd_per_hour
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    by_pair: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (provider, chip, *_), prices in by_machine.items():
         if "spot" in prices and "on-demand" in prices:
-            found[provider, chip].append(1 - prices["spot"] / prices["on-demand"])
-    return {key: statistics.median(values) for key, values in found.items()}
+            by_pair[provider, chip].append(1 - prices["spot"] / prices["on-demand"])
+    return {key: statistics.median(values) for key, values in by_pair.items()}
 
 
 def _cheapest(offers: Any, terms: str, single: str = "") -> float:

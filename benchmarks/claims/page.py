@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.claims.claim import Call, Claim, Row, digits, seconds
+from benchmarks.claims.claim import Call, Claim, Published, Row, digits, seconds, size
 from benchmarks.claims.measured import Measured, Results
 from benchmarks.claims.reading import read
 from benchmarks.support.accuracy_tables import table
@@ -35,17 +36,16 @@ NOT_MEASURED = "Nothing was measured yet."
 
 def page(results: Results) -> str:
     """The whole page. Raises ValueError where a figure has left the range that its claim's words were written for."""
-    found = {claim.name: claim.values() for claim in CLAIMS}
-    if outside := [text for claim in CLAIMS for text in claim.outside(found[claim.name])]:
+    figures = {claim.name: claim.values() for claim in CLAIMS}
+    if outside := [text for claim in CLAIMS for text in claim.outside(figures[claim.name])]:
         raise ValueError("words no longer fit the figures: " + "; ".join(outside))
-    verdicts = [claim.verdict for claim in CLAIMS]
-    said = ", ".join(f"{verdicts.count(v)} {v}" for v in ("right", "right under conditions", "wrong"))
+    verdicts = Counter(claim.verdict for claim in CLAIMS)
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ("right", "right under conditions", "wrong"))
     machine = MACHINE.format(**vars(results.machine)) if results.machine else NOT_MEASURED
-    parts = [HEADER.format(command=COMMAND, count=len(CLAIMS), verdicts=said, machine=machine)]
-    parts.append(table(("claim", "verdict", "in numbers"), (overview(c, found[c.name]) for c in CLAIMS), words=3) + "\n")
+    parts = [HEADER.format(command=COMMAND, count=len(CLAIMS), verdicts=counts, machine=machine)]
+    parts.append(table(("claim", "verdict", "in numbers"), (overview(c, figures[c.name]) for c in CLAIMS), words=3) + "\n")
     for theme, claims in THEMES.items():
-        parts.append(f"## {theme}\n")
-        parts += [section(claim, found[claim.name], results.rows) for claim in claims]
+        parts += [f"## {theme}\n", *(section(claim, figures[claim.name], results.rows) for claim in claims)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -55,42 +55,36 @@ def overview(claim: Claim, values: Mapping[str, float]) -> tuple[str, str, str]:
 
 
 def section(claim: Claim, values: Mapping[str, float], rows: Mapping[str, Measured]) -> str:
-    parts = [
-        f'<a id="{claim.name}"></a>\n\n### {claim.said}\n',
-        f"**{claim.verdict.capitalize()}.** {claim.filled(claim.conditions, values)}\n",
-    ]
+    """A claim: its verdict, and what was computed, measured and published."""
+    parts = [f'<a id="{claim.name}"></a>', f"### {claim.said}"]
+    parts.append(f"**{claim.verdict.capitalize()}.** {claim.filled(claim.conditions, values)}")
     if claim.figure:
-        parts.append(f"![{claim.figure[1]}](figures/{claim.figure[0]})\n")
-    parts.append(
-        "Computed:\n\n"
-        + table(("", "what", "figure", "how"), (computed(claim, row, values) for row in claim.rows), words=4)
-        + "\n"
-    )
+        parts.append(f"![{claim.figure[1]}](figures/{claim.figure[0]})")
+    lines = (computed(claim, row, values) for row in claim.rows)
+    parts += ["Computed:", table(("", "what", "figure", "how"), lines, words=4)]
     if here := [measured(rows[name]) for name in claim.measured if name in rows]:
-        parts.append("Measured here:\n\n" + table(MEASURED_HEAD, here, words=1) + "\n")
+        parts += ["Measured here:", table(MEASURED_HEAD, here, words=1)]
     if claim.published:
-        parts.append("Published:\n\n" + "\n".join(_published(claim)) + "\n")
+        parts += ["Published:", "\n".join(map(_published, claim.published))]
     if claim.note:
-        parts.append(claim.filled(claim.note, values) + "\n")
-    return "\n".join(parts)
+        parts.append(claim.filled(claim.note, values))
+    return "\n\n".join(parts) + "\n"
 
 
 def computed(claim: Claim, row: Row, values: Mapping[str, float]) -> tuple[str, str, str, str]:
     """The line of a computed figure: its number, what it is, the figure, the call or the lines that it is from."""
-    keys = [other.key for other in claim.rows]
-    if isinstance(row.source, Call):
-        how = f"`{row.source.text}`"
-    elif isinstance(row.source, str):
-        how = f"`{row.source}`"
-    else:
-        lines = [str(keys.index(key) + 1) for key in row.source]
-        how = f"line{'s' * (len(lines) > 1)} {', '.join(lines)}"
-    return str(keys.index(row.key) + 1), row.what, row.shown(values[row.key]), how
+    numbers = {other.key: str(number) for number, other in enumerate(claim.rows, 1)}
+    match row.source:
+        case Call(text=text) | str(text):
+            how = f"`{text}`"
+        case keys:
+            how = f"line{'s' * (len(keys) > 1)} {', '.join(numbers[key] for key in keys)}"
+    return numbers[row.key], row.what, row.shown(values[row.key]), how
 
 
 def measured(row: Measured) -> tuple[str, ...]:
     """The line of a measured figure."""
-    write = seconds if row.unit == "s" else _bytes
+    write = seconds if row.unit == "s" else size
     rate = ""
     if row.flops:
         rate = f"{digits(row.flops / row.value / 1e9)} GFLOP/s"
@@ -102,13 +96,7 @@ def measured(row: Measured) -> tuple[str, ...]:
     return (row.what, write(row.value), spread, str(row.rounds), rate, "" if row.forecast is None else write(row.forecast))
 
 
-def _published(claim: Claim) -> Iterable[str]:
-    for item in claim.published:
-        source = ", ".join(part for part in (item.source, item.year) if part)
-        unchecked = "" if item.checked else " *(not checked)*"
-        yield f"- {item.what}: {item.figure}" + (f" ({source})" if source else "") + unchecked
-
-
-def _bytes(value: float) -> str:
-    size, name = next((u for u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if value >= u[0]), (1.0, "bytes"))
-    return f"{digits(value / size)} {name}"
+def _published(item: Published) -> str:
+    source = ", ".join(part for part in (item.source, item.year) if part)
+    unchecked = "" if item.checked else " *(not checked)*"
+    return f"- {item.what}: {item.figure}" + (f" ({source})" if source else "") + unchecked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import matplotlib
@@ -14,27 +15,18 @@ from benchmarks.claims.page import PATH
 matplotlib.use("Agg")
 # The same figures give the same file: no date, no random ids, text kept as text.
 STYLE = {
-    "svg.hashsalt": "gpuwise",
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.axisbelow": True,
+    **{"svg.hashsalt": "gpuwise", "svg.fonttype": "none", "font.size": 10},
+    **{"axes.grid": True, "grid.alpha": 0.3, "axes.axisbelow": True},
 }
 COLOURS = ("#8a9ba8", "#2e6f95", "#d1495b")
 FOLDER = PATH.parent / "figures" / "claims"
 SERVER = "epyc-9654"
-# Job -> samples a step, settings on GPUs.
-SWEEP: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-    "tabular-mlp": ((1, 32, 512, 10_000), {"precision": "fp32"}),
-    "resnet50": ((1, 4, 16, 64, 256), {"precision": "amp-fp16", "channels_last": True}),
-    "bert-base": ((1, 4, 16, 64, 256), {"precision": "amp-fp16", "seq_len": 128}),
-}
-NAMES = {
-    "tabular-mlp": "MLP, 11 thousand parameters",
-    "resnet50": "ResNet-50, 26 million",
-    "bert-base": "BERT base, 110 million",
-}
+# Job, its title, samples a step, settings on GPUs.
+PANELS: tuple[tuple[str, str, tuple[int, ...], dict[str, Any]], ...] = (
+    ("tabular-mlp", "MLP, 11 thousand parameters", (1, 32, 512, 10_000), {"precision": "fp32"}),
+    ("resnet50", "ResNet-50, 26 million", (1, 4, 16, 64, 256), {"precision": "amp-fp16", "channels_last": True}),
+    ("bert-base", "BERT base, 110 million", (1, 4, 16, 64, 256), {"precision": "amp-fp16", "seq_len": 128}),
+)
 
 
 def write() -> None:
@@ -50,11 +42,10 @@ def _throughput(job: str, on: str, **settings: Any) -> float:
 
 def _speed_up() -> None:
     """Speed-up over the CPU against samples a step, a panel a model; the claim's 10 to 100 is shaded."""
-    figure, panels = pyplot.subplots(1, len(NAMES), figsize=(10, 3.6), sharey=True)
-    for axes, (job, title) in zip(panels, NAMES.items(), strict=True):
+    figure, panels = pyplot.subplots(1, len(PANELS), figsize=(10, 3.6), sharey=True)
+    for axes, (job, title, batches, settings) in zip(panels, PANELS, strict=True):
         axes.axhspan(10, 100, color="#edae49", alpha=0.25, linewidth=0)
         axes.axhline(1, color="black", linewidth=0.8)
-        batches, settings = SWEEP[job]
         on_cpu = {**settings, "precision": "fp32", "channels_last": False}
         cpu = [_throughput(job, SERVER, micro_batch=n, **on_cpu) for n in batches]
         for gpu, colour in zip(("t4", "a100-80gb-sxm", "h100-80gb-sxm"), COLOURS, strict=True):
@@ -69,13 +60,14 @@ def _speed_up() -> None:
 
 def _spot() -> None:
     """Savings of spot, a mark a provider and chip; the claim's 60 to 90 % is shaded."""
-    found = savings(Call("api.offers", "").run())
-    providers = sorted({provider for provider, _ in found}, key=lambda p: -max(s for (q, _), s in found.items() if q == p))
+    by_provider: dict[str, list[float]] = defaultdict(list)
+    for (provider, _), saving in sorted(savings(Call("api.offers", "").run()).items()):
+        by_provider[provider].append(100 * saving)
+    providers = sorted(by_provider, key=lambda provider: -max(by_provider[provider]))
     figure, axes = pyplot.subplots(figsize=(7.2, 0.9 + 0.35 * len(providers)))
     axes.axvspan(60, 90, color="#edae49", alpha=0.25, linewidth=0)
     for row, provider in enumerate(providers):
-        saved = [100 * saving for (name, _), saving in sorted(found.items()) if name == provider]
-        axes.plot(saved, [row] * len(saved), "o", color=COLOURS[1], alpha=0.7)
+        axes.plot(by_provider[provider], [row] * len(by_provider[provider]), "o", color=COLOURS[1], alpha=0.7)
     axes.set_yticks(range(len(providers)), providers)
     axes.set(xlim=(0, 100), xlabel="saved against on-demand, % (a mark a chip; shaded: what is claimed)")
     axes.invert_yaxis()

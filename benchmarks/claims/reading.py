@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import jobs, money
-from benchmarks.claims.claim import Call, Claim, Published, Row, unit_of
+from benchmarks.claims.claim import Call, Claim, Published, Row, in_unit
 
 PATH = Path(__file__).with_name("claims.toml")
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
@@ -28,28 +28,22 @@ _SIGNS = {"×": "*", "²": "**2", "³": "**3", " bytes": ""}
 
 def read(path: Path = PATH) -> dict[str, tuple[Claim, ...]]:
     """Claims by theme."""
-    themes: dict[str, list[Claim]] = {}
-    for table in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]:
+    themes: dict[str, tuple[Claim, ...]] = {}
+    for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         theme = table.pop("theme", None) or next(reversed(themes))
-        rows = [row for line in table.pop("rows").splitlines() for row in alternatives(line)]
-        themes.setdefault(theme, []).append(
-            Claim(
-                rows=tuple(map(_row, rows)),
-                published=tuple(map(_published, table.pop("published", "").splitlines())),
-                measured=tuple(table.pop("measured", "").split()),
-                figure=tuple(table.pop("figure", ())) or None,
-                **table,
-            )
-        )
-    return {theme: tuple(claims) for theme, claims in themes.items()}
+        table["rows"] = tuple(_row(line) for block in re.split(r"\n(?! )", table["rows"]) for line in alternatives(block))
+        table["published"] = tuple(_published(line) for line in table.get("published", "").splitlines())
+        table["measured"] = tuple(table.get("measured", "").split())
+        themes[theme] = (*themes.get(theme, ()), Claim(name, **table))
+    return themes
 
 
-def alternatives(line: str) -> Iterator[str]:
-    """'{a;b} of {1;2}' -> 'a of 1', 'b of 2'."""
-    groups = [group.split(";") for group in re.findall(r"\{([^{}]*;[^{}]*)\}", line)]
+def alternatives(block: str) -> Iterator[str]:
+    """The lines of '{a;b} of {1;2}': 'a of 1', 'b of 2'."""
+    groups = [group.split(";") for group in re.findall(r"\{([^{}]*;[^{}]*)\}", block)]
     for chosen in zip(*groups, strict=True) if groups else [()]:
         words = iter(chosen)
-        yield re.sub(r"\{[^{}]*;[^{}]*\}", lambda _, words=words: next(words), line)
+        yield from re.sub(r"\{[^{}]*;[^{}]*\}", lambda _, words=words: next(words), block).splitlines()
 
 
 def evaluate(text: str, lookup: Callable[[str], Any]) -> Any:
@@ -75,7 +69,7 @@ def _row(line: str) -> Row:
     key, what, call, figure, unit, *holds = (part.strip() for part in line.split("|"))
     low, _, high = holds[0].partition("..") if holds and holds[0] else ("", "", "")
     source, value = _source(call, figure)
-    return Row(key, what, source, value, unit_of(unit), (float(low or -math.inf), float(high or math.inf)))
+    return Row(key, what, source, value, partial(in_unit, unit), (float(low or -math.inf), float(high or math.inf)))
 
 
 def _source(call: str, figure: str) -> tuple[Call | tuple[str, ...] | str, Callable[..., float]]:
