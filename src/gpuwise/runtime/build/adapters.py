@@ -20,19 +20,18 @@ from gpuwise.runtime.build.linears import inner_linears
 from gpuwise.strategy import Strategy
 
 ALPHA_PER_RANK = 2  # an adapter's output is scaled by alpha / rank
-# What the 4-bit products are computed in; other precisions compute in fp32.
+# Compute dtypes of 4-bit products; other precisions compute in fp32.
 _COMPUTE = {"amp-bf16": torch.bfloat16, "bf16": torch.bfloat16, "amp-fp16": torch.float16}
 
 
 def adapted(model: nn.Module, strategy: Strategy) -> nn.Module:
-    """The model with its weights frozen and a trainable product of two thin matrices beside each linear layer.
+    """Freezes the model's weights and adds a low-rank adapter (a trainable product of two thin matrices) to linear layers.
 
-    Every `nn.Linear` gets one but the output head; adapters are made in fp32. For qlora the frozen weights of those
-    layers become bitsandbytes' `Linear4bit`, which packs its weight when it moves to its device: NF4 in blocks of 64
-    with the scales quantized again, 0.516 bytes a parameter. A model without an adapter comes back as it is.
+    Every `nn.Linear` except the output head gets an adapter in fp32. For qlora these layers become bitsandbytes'
+    `Linear4bit`, which packs its weight on the move to the device: NF4 in blocks of 64 with quantized scales, 0.516 bytes
+    per parameter. The model is returned unchanged if the strategy has no adapter.
 
-    Raises UnsupportedError where no layer can have one, MissingDependencyError without peft or
-    bitsandbytes.
+    Raises UnsupportedError when no layer can have an adapter, MissingDependencyError without peft or bitsandbytes.
     """
     if strategy.adapter == "none":
         return model
@@ -60,7 +59,7 @@ def adapted(model: nn.Module, strategy: Strategy) -> nn.Module:
 
 
 def _package(name: str, *, purpose: str) -> ModuleType | None:
-    """The package; None where it is absent and the step is only recorded. Raises MissingDependencyError."""
+    """Imports the package; None if it is absent and the step is only recorded. Otherwise raises MissingDependencyError."""
     try:
         return require(name, purpose=purpose)
     except MissingDependencyError:
@@ -77,11 +76,13 @@ def _trained_in_fp32(model: nn.Module) -> nn.Module:
 
 
 def in_4_bits(model: nn.Module, names: list[str], compute: torch.dtype, *, double_quantized: bool) -> None:
-    """Puts bitsandbytes' 4-bit layers in the place of these linear layers; weights are packed by `packed`.
+    """Replaces these linear layers by bitsandbytes' 4-bit layers; `packed` packs their weights later.
 
     Arguments:
-        compute: what products are computed in, and the weight is unpacked to.
-        double_quantized: the scales are quantized, too (one fp32 scale for 64 weights is 0.0625 bytes a parameter).
+        names: paths of the layers.
+        compute: dtype of the products and of the unpacked weight.
+        double_quantized: whether the scales are quantized, too (an fp32 scale per 64 weights takes 0.0625 bytes per
+            parameter).
     """
     bitsandbytes = _package("bitsandbytes", purpose="hold weights in 4 bits")
     for name in names:
@@ -105,38 +106,38 @@ def in_4_bits(model: nn.Module, names: list[str], compute: torch.dtype, *, doubl
         )
         new.bias = old.bias
         setattr(model.get_submodule(parent), child, new)
-    setattr(model, "is_loaded_in_4bit", True)  # noqa: B010 (by which peft knows its layer for them)
+    setattr(model, "is_loaded_in_4bit", True)  # noqa: B010 (peft selects its layer class by it)
 
 
 def awaits_packing(tensor: torch.Tensor) -> bool:
-    """Whether this is the weight of a 4-bit layer that is not packed yet."""
+    """Whether this is the unpacked weight of a 4-bit layer."""
     return getattr(tensor, "bnb_quantized", None) is False
 
 
 def packed(weight: Any, device: torch.device) -> nn.Parameter:
-    """The weight of a 4-bit layer, packed on its device: two values a byte, shape (parameters / 2, 1)."""
+    """Packs the weight of a 4-bit layer on its device: two values per byte, shape (parameters / 2, 1)."""
     if active_fake_mode() is None:
         result: nn.Parameter = weight.to(device)
         return result
     if isinstance(weight.module, RecordedModule):
         return pack(weight, device)
     functional = import_module("bitsandbytes.functional")
-    if "dynamic" not in functional.name2qmap:  # kept for the whole process: it must not be a fake
+    if "dynamic" not in functional.name2qmap:  # cached for the whole process, so it must not be a fake tensor
         with unset_fake_temporarily():
             functional.name2qmap["dynamic"] = functional.create_dynamic_map()
-    # By shape: before 2.13 fake tensors refuse every operation, `.data` too, on a class of parameters that is not PyTorch's.
+    # Before 2.13 fake tensors refuse every operation, even `.data`, on a subclass of Parameter; only the shape is used.
     values = torch.empty(weight.shape, dtype=weight.dtype, device=device)
     data, state = functional.quantize_4bit(values, quant_type=weight.quant_type, compress_statistics=weight.compress_statistics)
-    # A plain parameter: the class of bitsandbytes would hide that the tensor is a fake.
+    # The class of bitsandbytes would hide that the tensor is fake, so this is a plain parameter.
     parameter = nn.Parameter(data, requires_grad=False)
     parameter.quant_state = weight.module.quant_state = state  # type: ignore[attr-defined]
     return parameter
 
 
 def own_scales(model: nn.Module) -> None:
-    """Makes buffers of what packed layers hold besides their weights, and lets them share one table, as on a GPU.
+    """Registers the quantization state of packed layers as buffers, with one shared code table, as on a GPU.
 
-    For fake tensors: bitsandbytes keeps these where no traversal of the model finds them.
+    This is for fake tensors: bitsandbytes stores this state where a traversal of the model does not find it.
     """
     tables: list[torch.Tensor] = []
     for module in model.modules():
@@ -153,6 +154,6 @@ def own_scales(model: nn.Module) -> None:
 
 
 def parameter_count(parameter: nn.Parameter) -> int:
-    """Weights a parameter stands for: a packed one holds two a byte."""
+    """The number of weights in a parameter; a packed one holds two per byte."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else int(torch.Size(state.shape).numel())

@@ -1,8 +1,8 @@
 """Adapters and 4-bit layers for steps that are only recorded, where peft or bitsandbytes is not installed.
 
-They run the operations and hold the tensors that those packages' layers do, of which nothing but shapes matters here: LoRA as
-peft 0.21 (tuners/lora/layer.py and bnb.py), 4-bit layers as bitsandbytes 0.50 (autograd/_functions.py, functional.py). A test
-holds the recordings against those of the packages.
+They run the same operations and hold tensors of the same shapes as the packages' layers: LoRA as in peft 0.21
+(tuners/lora/layer.py and bnb.py), 4-bit layers as in bitsandbytes 0.50 (autograd/_functions.py, functional.py). A test
+compares the recordings with those of the packages.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-BLOCK, BLOCKS_A_SCALE = 64, 256  # weights of a scale, and scales of a scale of theirs
-_libraries: list[torch.library.Library] = []  # a definition lives as long as its library
+BLOCK, BLOCKS_A_SCALE = 64, 256  # weights per scale, and scales per second-level scale
+_libraries: list[torch.library.Library] = []  # keeps the libraries alive, and with them their definitions
 
 
 _recording: ContextVar[bool] = ContextVar("recording", default=False)
@@ -25,7 +25,7 @@ _recording: ContextVar[bool] = ContextVar("recording", default=False)
 
 @contextmanager
 def only_recorded() -> Iterator[None]:
-    """Within it, steps are built to be recorded, not run: an absent package is no obstacle."""
+    """A context in which steps are built only to be recorded, so a missing package raises no error."""
     token = _recording.set(True)
     try:
         yield
@@ -38,7 +38,7 @@ def is_only_recorded() -> bool:
 
 
 def with_low_rank(model: nn.Module, names: list[str], rank: int, scaling: float) -> nn.Module:
-    """The model, frozen, with a trainable product of two thin matrices beside each of these layers."""
+    """Freezes the model and adds a trainable product of two thin matrices to each of these layers."""
     model.requires_grad_(False)
     for name in names:
         parent, _, child = name.rpartition(".")
@@ -48,7 +48,7 @@ def with_low_rank(model: nn.Module, names: list[str], rank: int, scaling: float)
 
 @dataclass
 class Scales:
-    """Scales of a packed weight, quantized themselves: one byte each, with a scale for 256 of them."""
+    """The quantized scales of a packed weight: one byte each, with a second-level scale per 256 of them."""
 
     absmax: Tensor
     code: Tensor
@@ -56,11 +56,16 @@ class Scales:
 
 @dataclass
 class QuantState:
-    """What bitsandbytes keeps beside a packed weight, under its names.
+    """The quantization state of a packed weight, with the attribute names of bitsandbytes.
 
-    shape, dtype: of the weight before it was packed.
-    code: the values that four bits stand for.
-    absmax: the scales, one for 64 weights; bytes where they are quantized (nested), by state2 around an offset.
+    Attributes:
+        shape: shape of the unpacked weight.
+        dtype: dtype of the unpacked weight.
+        code: the values of the 16 four-bit codes.
+        nested: whether the scales are quantized.
+        absmax: scales, one per 64 weights; bytes if quantized.
+        offset: offset of the quantized scales.
+        state2: second-level scales of the quantized scales.
     """
 
     shape: torch.Size
@@ -73,7 +78,7 @@ class QuantState:
 
 
 class LinearLayer(Protocol):
-    """What an adapter needs of the layer that it stands beside."""
+    """The attributes that an adapter needs from its base layer."""
 
     in_features: int
     out_features: int
@@ -81,7 +86,7 @@ class LinearLayer(Protocol):
 
 
 class LowRank(nn.Module):
-    """A linear layer with an adapter, under the names that peft gives its parts."""
+    """A linear layer with an adapter, with peft's names for its parts."""
 
     def __init__(self, base_layer: nn.Module, rank: int, scaling: float):
         super().__init__()
@@ -108,7 +113,7 @@ class LowRank(nn.Module):
 
 
 class Linear4Bit(nn.Module):
-    """A linear layer whose weight is packed by `pack` when it gets to its device."""
+    """A linear layer whose weight is packed by `pack` on the move to its device."""
 
     def __init__(self, old: nn.Linear, compute: torch.dtype, *, double_quantized: bool):
         super().__init__()
@@ -127,7 +132,7 @@ class Linear4Bit(nn.Module):
 
 
 class RecordedModule:
-    """A module that a parameter points to, without being its part."""
+    """A reference from a parameter to a module that does not make the module part of it."""
 
     _module: Linear4Bit
 
@@ -142,7 +147,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, state: QuantState) -> Tensor:
         ctx.state, ctx.weight = state, weight.view(-1, 1)
-        scales = scales_of(state, in_place=False)  # which bitsandbytes holds until the product is done
+        scales = scales_of(state, in_place=False)  # bitsandbytes holds them until the product is done
         return nn.functional.linear(x, unpacked(ctx.weight, scales, state, x.dtype), bias)
 
     @staticmethod
@@ -157,7 +162,7 @@ class _Product(torch.autograd.Function):
 
 
 def scales_of(state: QuantState, *, in_place: bool) -> Tensor:
-    """The scales of a packed weight in fp32; unpacked where they are quantized."""
+    """The scales of a packed weight in fp32, dequantized if necessary."""
     scales: Tensor = state.absmax
     if not state.nested:
         return scales
@@ -175,7 +180,7 @@ def unpacked(weight: Tensor, scales: Tensor, state: QuantState, dtype: torch.dty
 
 
 def pack(weight: Any, device: torch.device) -> nn.Parameter:
-    """The packed weight with what is kept beside it: two values a byte, a scale for 64 weights, one for 256 scales."""
+    """Packs a weight, two values per byte, with one scale per 64 weights and one second-level scale per 256 scales."""
     define_operators()
     blocks = -(-weight.numel() // BLOCK)
 
@@ -194,7 +199,7 @@ def pack(weight: Any, device: torch.device) -> nn.Parameter:
 
 
 def define_operators() -> None:
-    """The operators of bitsandbytes that a step runs, by their shapes; where that is loaded, its own serve."""
+    """Defines the operators of bitsandbytes that a step runs, by shape; does nothing if bitsandbytes is loaded."""
     if _libraries or hasattr(torch.ops.bitsandbytes, "dequantize_4bit"):
         return
     library = torch.library.Library("bitsandbytes", "FRAGMENT")

@@ -1,4 +1,4 @@
-"""A model's buffers: put back where a step is not taken, and looked at before they are saved."""
+"""A model's buffers: restored after a skipped step, and checked before a save."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# Buffers up to this size are copied before every step that may be skipped, larger ones (masks, tables of positions) when
-# their version has changed: batch_norm writes its statistics without counting up their version.
+# Buffers up to this size are copied before every step that may be skipped. Larger ones (masks, tables of positions) are
+# copied when their version changes. batch_norm writes its statistics without an increment of their version.
 ALWAYS_COPIED_BYTES = 2**20
 
 
 @dataclass
 class _Copy:
-    """A buffer as it was: the tensor itself, the version it had, and its values."""
+    """A saved buffer.
+
+    Attributes:
+        buffer: the tensor itself.
+        version: its version at the time of the copy.
+        values: a copy of its values.
+    """
 
     buffer: Tensor
     version: int
@@ -24,10 +30,10 @@ class _Copy:
 
 
 class SavedBuffers:
-    """The buffers of a model as they were when `save` was called last. It holds one copy of them, on their device.
+    """A copy of a model's buffers, on their device, as of the last `save`.
 
-    `restore` puts all back, those that forward replaced by another tensor too. A buffer that was registered after `save` is
-    left alone.
+    `restore` restores all of them, including those that forward replaced by another tensor. A buffer registered after
+    `save` is left unchanged.
     """
 
     def __init__(self, model: nn.Module):
@@ -62,7 +68,7 @@ class SavedBuffers:
 
     @torch.no_grad()
     def restore_where(self, wrong: Tensor) -> None:
-        """The same where `wrong`, one number on the device, is true: without waiting for it."""
+        """Restores the buffers if `wrong`, a scalar on the device, is true; does not wait for the device."""
         for (module, name), copy in self._copies.items():
             now = module._buffers[name]
             if now is not None and now.shape == copy.values.shape and now.dtype == copy.values.dtype:
@@ -76,9 +82,12 @@ def _copy_all(to: list[Tensor], values: list[Tensor]) -> None:
 
 @torch.no_grad()
 def sound_buffers(model: nn.Module, among: Collection[str] | None = None) -> list[str]:
-    """Names of the persistent floating-point buffers without NaN or inf, of all or of those named; waits for the device.
+    """Names of the persistent floating-point buffers without NaN or inf; waits for the device.
 
-    -inf is sound: masks are filled with it.
+    -inf is allowed because masks contain it.
+
+    Arguments:
+        among: names of the buffers to check; None for all.
     """
     named = {
         f"{path}.{name}" if path else name: buffer

@@ -1,4 +1,4 @@
-"""What a job must bring for its step to run in a mode."""
+"""Checks that a job defines all parts that a mode needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwise.strategy import Strategy
 
 
 def check_program(job: Job, strategy: Strategy, model: nn.Module) -> None:
-    """Raises JobError or UnsupportedError for a job that gives nothing to run in this mode."""
+    """Raises JobError or UnsupportedError for a job that cannot run in this mode."""
     if strategy.mode == "train" and not any(p.requires_grad for p in model.parameters()):
         raise JobError(
             f"{job.name or 'the model'} has no parameter that requires a gradient.",

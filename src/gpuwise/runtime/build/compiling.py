@@ -1,4 +1,4 @@
-"""What of a model is compiled: its repeated blocks, each as a graph of its own, or the model whole."""
+"""Compiles a model: its repeated blocks, each as a separate graph, or the whole model."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from gpuwise.job.blocks import repeated_blocks
 
 
 def apply_compile(model: nn.Module) -> None:
-    """Makes the parts of the model run under torch.compile from their first call on.
+    """Compiles the forward of each part with torch.compile.
 
-    Their forward is compiled rather than `part.compile()` called: that starts at a frame of torch.nn, from which TorchDynamo
-    does not go into PyTorch's own layers nor into a checkpointed forward, and would leave them eager without a word.
+    `part.compile()` would start at a frame of torch.nn. From there TorchDynamo enters neither PyTorch's own layers nor a
+    checkpointed forward, and silently leaves them eager.
     """
     for part in compiled_parts(model):
         part.forward = torch.compile(part.forward)
 
 
 def compiled_parts(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks of a model in which all of them are alike, else the model itself.
+    """The repeated blocks of a model if all of them are alike, otherwise the model itself.
 
-    Alike means the same class and parameter shapes: then one compilation serves all blocks, in a time that does not grow
-    with their number (torchtitan compiles so; PyTorch's tutorial calls it regional compilation). What stands around the
-    blocks (embeddings, the last norm and head) runs eagerly. Blocks that differ would be compiled again for each kind,
-    with symbolic sizes from the second on.
+    Blocks are alike if they have the same class and parameter shapes. One compilation then serves all blocks, and its time
+    does not grow with their number (torchtitan does the same; PyTorch's tutorial calls it regional compilation). Layers
+    outside the blocks (embeddings, the last norm and head) run eagerly. Different blocks would be compiled once per kind,
+    with symbolic sizes from the second kind on.
     """
     blocks = repeated_blocks(model)
     kinds = {(type(b), tuple((name, p.shape) for name, p in b.named_parameters())) for b in blocks}

@@ -1,4 +1,4 @@
-"""An exponential moving average of the parameters, kept beside those that are trained."""
+"""An exponential moving average of the trained parameters."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from torch import Tensor, nn
 
 
 class AverageState(TypedDict):
-    """What is saved of the averages: after how many updates, and their values by the names of the parameters."""
+    """The saved state of the averages.
+
+    Attributes:
+        updates: updates so far.
+        tensors: averages by parameter name.
+    """
 
     updates: int
     tensors: dict[str, Tensor]
 
 
 class ExponentialMovingAverage:
-    """Averages of the trained parameters of a model, on its device and in its types.
+    """Averages of a model's trained parameters, on their device and in their dtypes.
 
-    After step n the average moves by 1 - min(decay, (1 + n) / (10 + n)) towards the parameters: the early bound, as
-    TensorFlow's class of this name has it, lets it follow while they still move far.
+    After step n the average moves by 1 - min(decay, (1 + n) / (10 + n)) towards the parameters. The bound, as in
+    TensorFlow's class of this name, lets the average follow the large early changes.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -31,14 +36,14 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Once after each optimizer step."""
+        """Updates the averages; call it once after each optimizer step."""
         self.updates += 1
         weight = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
         torch._foreach_lerp_(list(self.tensors.values()), list(self._parameters.values()), weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it the model has the averages for its parameters."""
+        """A context in which the averages replace the model's parameters."""
         self._swap()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What went wrong in the user's own code, and on which line of it."""
+"""Errors of the user's own code, with the line at fault."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib"
 def job_failure(
     error: BaseException, job: Job, *, doing: str, part: object, memory: Callable[[], MemoryView] | None = None
 ) -> GpuwiseError:
-    """The error to raise when the job's code raised `error`; says which line of the job it came from.
+    """The error to raise when the job's code raised `error`, with the line at fault. Errors of gpuwise keep their type.
 
-    doing: what the job was asked for, e.g. "step 1"; part: the job's function that was asked, to be pointed at when
-    no line of the user's raised; memory: tells what is known of it, called only where it ran out. Errors of gpuwise keep
-    their kind and gain the line.
+    Arguments:
+        error: the error of the job's code.
+        job: the job.
+        doing: the failed operation, e.g. "step 1".
+        part: the called function of the job; its line is named if no line of the user's code raised.
+        memory: returns the state of memory; called only for an out-of-memory error.
     """
     line = job_line(error, part)
     at = f" ({line})" if line else ""
@@ -45,7 +48,7 @@ def job_failure(
 
 
 def job_line(error: BaseException, part: object) -> str | None:
-    """'file.py:12': the innermost line of the user's that led to the error, else where `part` is written."""
+    """'file.py:12': the innermost line of the user's code in the traceback, otherwise the definition of `part`."""
     while isinstance(error, GpuwiseError) and error.__cause__ is not None:
         error = error.__cause__
     lines = _users_lines(error.__traceback__)

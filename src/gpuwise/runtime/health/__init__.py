@@ -1,4 +1,4 @@
-"""Is the run well: losses, stalls, memory and disk. What is found is said in a sentence, with numbers."""
+"""Health checks of a run: losses, stalls, memory and disk. Each finding is a sentence with numbers."""
 
 from gpuwise.runtime.health.bad_batch import write_bad_batch
 from gpuwise.runtime.health.bad_input import bad_input

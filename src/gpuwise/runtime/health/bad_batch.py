@@ -1,4 +1,4 @@
-"""Where a loss that is no number came from: which data, so that the step can be looked at again."""
+"""Records the data of a step with a non-finite loss, so that the step can be reproduced."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ NAME = "bad-batch.json"
 
 
 def write_bad_batch(folder: str | os.PathLike[str], where: Mapping[str, object], loss: float, step: int, seed: int) -> Path:
-    """Writes FOLDER/bad-batch.json, whole, in place of an earlier one.
+    """Writes FOLDER/bad-batch.json atomically; it replaces an earlier file.
 
     Arguments:
-        where: what names the step's data, such as its epoch and the indices of its samples.
-        loss: written as text, for JSON has no NaN. seed: the run's; with `where` it gives the very same batch.
+        where: identifies the step's data, such as its epoch and the indices of its samples.
+        loss: the loss; written as text because JSON has no NaN.
+        step: number of the step.
+        seed: the run's seed; with `where` it reproduces the batch.
 
-    Raises OSError where the folder cannot be written to.
+    Raises OSError when the folder is not writable.
     """
     path = Path(folder) / NAME
     record = {
@@ -36,7 +38,7 @@ def write_bad_batch(folder: str | os.PathLike[str], where: Mapping[str, object],
 
 
 def _plain(value: object) -> object:
-    """Tensors and arrays as lists, mappings as dicts, what else there may be as text."""
+    """Converts tensors and arrays to lists, mappings to dicts, and other objects to text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A loss that is no number because its input is none: which tensor of the batch, and which sample."""
+"""Finds non-finite input: the tensor of the batch and the sample."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuwise.job.batches import named_tensors
 
 
 def bad_input(micro_batches: Sequence[object]) -> str | None:
-    """What is wrong with the data of a step, as a clause; None where all of it is finite.
+    """A clause that names the non-finite data of a step; None if all of it is finite.
 
-    "batch['x'] holds NaN at sample 5 of the micro-batch", with the micro-batch's number where there are several. NaN goes
-    before inf, and -inf is left out: masks are filled with it.
+    An example is "batch['x'] holds NaN at sample 5 of the micro-batch", with the number of the micro-batch if there are
+    several. NaN is reported before inf. -inf is ignored because masks contain it.
     """
     for word, wrong in (("NaN", torch.isnan), ("inf", torch.isposinf)):
         for number, batch in enumerate(micro_batches):
@@ -29,6 +29,6 @@ def bad_input(micro_batches: Sequence[object]) -> str | None:
 
 
 def _first(wrong: Tensor) -> int | None:
-    """The first index along the first dimension at which something is true."""
+    """The first index along the first dimension with a true element."""
     rows = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
     return int(rows.int().argmax()) if bool(rows.any()) else None

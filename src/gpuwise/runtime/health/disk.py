@@ -1,4 +1,4 @@
-"""A disk that is nearly full is noticed before a save, not in the middle of it."""
+"""Detects a nearly full disk before a save fails on it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ EVERY_S = 10.0
 
 
 class DiskWatch:
-    """Compares what a folder's disk has free with what the next checkpoint needs.
+    """Compares the free space of a folder's disk with the size of the next checkpoint.
 
-    `full` says how it stood at the last look; `due(now_s)`, one comparison, whether another is due.
+    `due(now_s)` costs one comparison and returns whether it is time for `look`.
+
+    Attributes:
+        full: whether the space was too small at the last check.
 
     Arguments:
-        folder: need not exist yet. every_s: between two looks. free_bytes: of a folder's disk; for tests.
+        folder: the folder, which need not exist yet.
+        every_s: seconds between two checks.
+        free_bytes: returns the free bytes of a folder's disk; for tests.
     """
 
     def __init__(
@@ -33,14 +38,18 @@ class DiskWatch:
         return now_s >= self._due_s
 
     def look(self, now_s: float, nbytes: int) -> str | None:
-        """A sentence when the room has become too little, or enough again; None while nothing changes.
+        """A sentence when the free space becomes too small, or sufficient again; None if nothing has changed.
 
-        nbytes: of the next checkpoint; 0 while that is not known. A quota below what is free is not seen.
+        A quota smaller than the free space is not seen.
+
+        Arguments:
+            now_s: the current time in seconds.
+            nbytes: bytes of the next checkpoint; 0 if unknown.
         """
         self._due_s = now_s + self._every_s
         try:
             free_bytes = self._free_bytes(self._folder)
-        except OSError:  # a disk that cannot be asked is no full one; the save itself will say what is wrong
+        except OSError:  # an unreadable disk counts as not full; the save reports the problem
             return None
         wanted_bytes = needed_bytes(nbytes)
         full, before = free_bytes < wanted_bytes, self.full

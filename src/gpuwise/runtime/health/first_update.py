@@ -1,4 +1,4 @@
-"""Whether the first update of a run moved what it should: everything that had a gradient, in numbers that are finite."""
+"""Checks the first update of a run: parameters with a gradient must change and all values must stay finite."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from torch.optim import Optimizer
 from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
 
-SAMPLED = 8192  # numbers of each parameter that are compared, spread evenly over it
-FEW = 0.5  # share of 16-bit numbers that moved, below which the user is told
-_NAMED = 5  # parameters that a note names
+SAMPLED = 8192  # compared elements per parameter, spread evenly over it
+FEW = 0.5  # share of changed 16-bit elements below which a note is made
+_NAMED = 5  # parameters named in a note
 
 
 class _Sample(NamedTuple):
-    """A parameter before its update. lost: whether a step of the optimizer's usual size is below half a unit in the last
-    place there."""
+    """Elements of a parameter before its update.
+
+    Attributes:
+        parameter: the parameter.
+        stride: distance between two sampled elements.
+        values: sampled elements.
+        has_gradient: which elements have a non-zero gradient.
+        lost: which elements cannot change: a step of usual size is below half a unit in their last place.
+        learning_rate: the learning rate of the parameter.
+    """
 
     parameter: Parameter
     stride: int
@@ -31,8 +39,16 @@ class _Sample(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """A parameter after it. kind: of its optimizer. counts: of the sampled numbers those with a gradient, those of them that
-    moved, those whose step was lost, and the numbers that are not finite, in the parameter and in its optimizer's state."""
+    """Counts of a parameter after its update.
+
+    Attributes:
+        name: name of the parameter.
+        dtype: dtype of the parameter.
+        learning_rate: learning rate of the parameter.
+        kind: class name of its optimizer.
+        counts: a tensor of four counts of elements: with a gradient, changed, with a step lost to rounding, and
+            non-finite in the parameter or its optimizer state.
+    """
 
     name: str
     dtype: torch.dtype
@@ -42,7 +58,7 @@ class _Moved(NamedTuple):
 
 
 class _HostRow(NamedTuple):
-    """The same, on the host."""
+    """A _Moved with its counts on the host."""
 
     name: str
     dtype: torch.dtype
@@ -55,18 +71,20 @@ class _HostRow(NamedTuple):
 
 
 class FirstUpdate:
-    """Compares a sample of each parameter before and after the first update that is made, then leaves the optimizers alone.
+    """Compares a sample of each parameter before and after the first update, then removes its hooks from the optimizers.
 
-    A step that a loss scaler skips, or whose learning rate is 0, is none. The numbers stay on their device until `notes`.
+    A step that a loss scaler skips, or with a learning rate of 0, does not count as an update. The counts stay on the
+    device until `notes`.
 
     Arguments:
-        optimizer: one, or several behind one (`parts`). names: of the parameters it updates, by id.
+        optimizer: one optimizer, or an object with several as `parts`.
+        names: names of the updated parameters, by id.
     """
 
     def __init__(self, optimizer: object, names: Mapping[int, str]):
         self._names = names
-        self._samples: dict[int, list[_Sample]] = {}  # by the id of the optimizer
-        self._depth: dict[int, int] = {}  # of its step: one that calls its parent's runs the hooks twice
+        self._samples: dict[int, list[_Sample]] = {}  # by optimizer id
+        self._depth: dict[int, int] = {}  # nesting depth: a step that calls the parent class's step runs the hooks twice
         self._moved: list[_Moved] = []
         self.updated = False  # an update was made
         self._hooks = [
@@ -76,7 +94,7 @@ class FirstUpdate:
         ]
 
     def notes(self) -> list[Note] | None:
-        """What did not move; None while no update was made. To be called after each step until then."""
+        """Notes on parameters that did not change; None before the first update. Call it after each step until then."""
         if not self.updated:
             return None
         for hook in self._hooks:
@@ -89,7 +107,7 @@ class FirstUpdate:
         depth = self._depth[id(optimizer)] = self._depth.get(id(optimizer), 0) + 1
         if depth > 1:
             return
-        overflow = getattr(optimizer, "found_inf", None)  # what a scaler hands to fused optimizers
+        overflow = getattr(optimizer, "found_inf", None)  # set by a scaler on fused optimizers
         if overflow is not None and bool(overflow):
             return
         scale = getattr(optimizer, "grad_scale", None)
@@ -104,7 +122,7 @@ class FirstUpdate:
             if parameter.grad is not None and not parameter.grad.is_sparse
         ]
         self._samples[id(optimizer)] = samples
-        self.updated |= bool(samples) or len(args) > 1 or "closure" in kwargs  # with a closure gradients come later
+        self.updated |= bool(samples) or len(args) > 1 or "closure" in kwargs  # a closure computes gradients later
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -149,12 +167,17 @@ def _leaves(optimizer: object) -> Iterator[Optimizer]:
 
 
 def _sample(parameter: Parameter, learning_rate: float, epsilon: object, scale: float) -> _Sample:
-    """epsilon: what a first step g / (|g| + epsilon) has, as Adam's; None for SGD, whose step is g. scale: in the gradient."""
+    """Samples a parameter before its update.
+
+    Arguments:
+        epsilon: the epsilon of a first step g / (|g| + epsilon), as in Adam; None for SGD, whose step is g.
+        scale: loss scale contained in the gradient.
+    """
     assert parameter.grad is not None
     stride = max(1, parameter.numel() // SAMPLED) | 1
     values = _spread(parameter.detach(), stride).clone()
     gradient = _spread(parameter.grad, stride)
-    if gradient.numel() != values.numel():  # laid out otherwise than the parameter
+    if gradient.numel() != values.numel():  # the layouts differ
         gradient = parameter.grad.reshape(-1)[::stride]
     size = gradient.float().abs() / scale
     if epsilon is not None:
@@ -164,7 +187,7 @@ def _sample(parameter: Parameter, learning_rate: float, epsilon: object, scale: 
 
 
 def _spread(tensor: Tensor, stride: int) -> Tensor:
-    """Numbers of a tensor, spread evenly over its memory where that is dense: without a copy."""
+    """Elements of a tensor at a fixed stride, without a copy if its memory is dense."""
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     dense = tensor.permute(order)
     return (dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1))[::stride]
@@ -177,7 +200,7 @@ def _notes(moved_rows: Iterable[_Moved]) -> list[Note]:
     notes: list[Note] = []
     if broken := [row for row in rows if row.broken]:
         notes.append(training_notes.not_finite_after_update(parameters=_listed(broken)))
-    # In 32 bits a gradient that has all but vanished moves nothing either: that is news where it is so of everything.
+    # A nearly vanished gradient changes no 32-bit parameter either, so these are reported only if none has changed.
     small = [row for row in still if row.lost == row.with_gradient and (row.dtype.itemsize == 2 or nothing)]
     if small:
         notes.append(

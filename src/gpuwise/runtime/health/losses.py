@@ -1,4 +1,4 @@
-"""Losses that are no numbers, and losses that jump."""
+"""Detects non-finite losses and spikes of the loss."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import TypedDict
 from gpuwise.errors import InputError
 
 ON_NONFINITE = ("stop", "skip")
-MOST_IN_A_ROW = 20  # non-finite losses, after which a run that skips them ends: it learns nothing any more
-WINDOW, LEAST = 100, 20  # finite losses that a spike is told by: at most, at least
-# A spike is a loss above median + SPREADS × 1.4826 × MAD of the window: 1.4826 makes the median absolute deviation of a
-# normal distribution its standard deviation (Rousseeuw and Croux 1993, doi:10.1080/01621459.1993.10476408). Losses of
-# batches have longer tails than a normal, so ten; and a loss that hardly moves must rise by LEAST_RISE of its median.
+MOST_IN_A_ROW = 20  # consecutive non-finite losses that end a run with "skip": it no longer learns
+WINDOW, LEAST = 100, 20  # most and fewest finite losses from which the threshold of a spike is computed
+# A spike is a loss above median + SPREADS × 1.4826 × MAD of the window. The factor 1.4826 turns the median absolute
+# deviation of a normal distribution into its standard deviation (Rousseeuw and Croux 1993,
+# doi:10.1080/01621459.1993.10476408). SPREADS is ten because losses of batches have longer tails than a normal
+# distribution. A loss that hardly varies must also rise by LEAST_RISE of its median.
 SPREADS, SIGMA_PER_MAD, LEAST_RISE = 10.0, 1.4826, 0.2
-_REFRESH = 64  # losses after which the threshold is computed again
+_REFRESH = 64  # losses between two computations of the threshold
 
 
 class LossWatchState(TypedDict):
-    """What is saved of a LossWatch."""
+    """The saved state of a LossWatch, named after its attributes."""
 
     nonfinite: int
     spikes: int
@@ -33,12 +34,15 @@ class LossWatchState(TypedDict):
 
 @dataclass(frozen=True)
 class LossEvent:
-    """Something about the loss of one step.
+    """A finding about the loss of one step.
 
-    kind: "nonfinite" or "spike".
-    text: a sentence.
-    ends: the run must end.
-    first: the step before had nothing of the kind, so this is news.
+    Attributes:
+        kind: "nonfinite" or "spike".
+        step: number of the step.
+        loss: loss of the step.
+        text: a sentence for the user.
+        ends: whether the run must end.
+        first: whether the previous step had no event of this kind.
     """
 
     kind: str
@@ -50,13 +54,18 @@ class LossEvent:
 
 
 class LossWatch:
-    """Looks at the loss of each step: a few comparisons, as long as it is ordinary.
+    """Checks the loss of each step; an ordinary loss costs a few comparisons.
 
-    `nonfinite` and `spikes` count what was found; `in_a_row` the non-finite losses up to now. A spike is told once: the
-    next only when WINDOW steps have gone by without a loss like it. A loss that stays high becomes the ordinary one.
+    A spike is reported once, and again only after WINDOW steps without such a loss. A loss that stays high enters the
+    window and so raises the threshold.
+
+    Attributes:
+        nonfinite: non-finite losses so far.
+        spikes: spikes so far.
+        in_a_row: consecutive non-finite losses up to now.
 
     Arguments:
-        on_nonfinite: "stop" ends the run at the first loss that is not finite, "skip" after MOST_IN_A_ROW of them.
+        on_nonfinite: "stop" ends the run at the first non-finite loss, "skip" after MOST_IN_A_ROW consecutive ones.
 
     Raises InputError for another `on_nonfinite`.
     """
@@ -69,12 +78,12 @@ class LossWatch:
         self.nonfinite = self.spikes = self.in_a_row = 0
         self._allowed_in_a_row = 0 if on_nonfinite == "stop" else MOST_IN_A_ROW - 1
         self._window: deque[float] = deque(maxlen=WINDOW)
-        self._spike_above = math.inf  # as it was when last computed
-        self._until_look = LEAST  # losses seen without a closer look, at most
+        self._spike_above = math.inf  # threshold of a spike, when last computed
+        self._until_look = LEAST  # losses until the threshold is computed again
         self._spiky_step: float = -math.inf
 
     def state(self) -> LossWatchState:
-        """All that events of later losses depend on."""
+        """The state on which later events depend."""
         return {
             "nonfinite": self.nonfinite,
             "spikes": self.spikes,
@@ -92,7 +101,11 @@ class LossWatch:
         self._spiky_step = state["spiky_step"]
 
     def see(self, step: int, loss: float, *, what: str = "") -> LossEvent | None:
-        """What there is to say of a step's loss; mostly nothing. what: is not finite, where more than the loss is known."""
+        """The event of a step's loss; None for an ordinary loss.
+
+        Arguments:
+            what: the non-finite quantity, if it is known more precisely than "loss".
+        """
         if -math.inf < loss < self._spike_above and self._until_look:  # false for NaN
             self._window.append(loss)
             self._until_look -= 1
@@ -118,7 +131,7 @@ class LossWatch:
     def _not_finite(self, step: int, loss: float, what: str) -> LossEvent:
         self.nonfinite += 1
         self.in_a_row += 1
-        self._until_look = 0  # the next finite loss is to end the row
+        self._until_look = 0  # the next finite loss resets in_a_row
         text = f"{what or f'the loss is {loss}'} at step {step}"
         if self.in_a_row > 1:
             text += f", the {self.in_a_row}th in a row that is not finite"
@@ -128,7 +141,7 @@ class LossWatch:
         return LossEvent("nonfinite", step, loss, f"{text}.", ends=ends, first=self.in_a_row == 1)
 
     def _spread(self) -> tuple[float, float]:
-        """The median of the window, and what a loss must be above to be a spike."""
+        """The median of the window, and the threshold of a spike."""
         if len(self._window) < LEAST:
             return math.nan, math.inf
         median = _median(sorted(self._window))
@@ -137,5 +150,5 @@ class LossWatch:
 
 
 def _median(ordered: list[float]) -> float:
-    """The upper one of an even count: exact enough, and fast."""
+    """The median; the upper of the two middle values for an even count, which is fast and precise enough."""
     return ordered[len(ordered) // 2]

@@ -1,4 +1,4 @@
-"""Out of memory, explained: what the forecast expected, what grew, and what would help."""
+"""Explains an out-of-memory error: the forecast, the tensors that grew, and the remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwise.job.batches import named_tensors
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
 
-# What PyTorch's CUDA and CPU allocators, NumPy, the operating system and cuBLAS say.
+# Messages of PyTorch's CUDA and CPU allocators, NumPy, the operating system and cuBLAS.
 _SIGNS = (
     "out of memory",
     "can't allocate memory",
@@ -25,22 +25,24 @@ _SIGNS = (
 )
 _TRIED = re.compile(r"(?:tried to|unable to) allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTPE]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50, "eib": 2**60}
-_NAMED = 2  # categories, and tensors, that the sentence names
-LEAST_SHARE = 0.1  # of the capacity, from which fragments or other processes are worth a word
-GREW = 1.05  # times the example's, from which a batch counts as larger
-CONTEXT_BYTES = 2**30  # of a GPU: what this process itself holds beyond PyTorch's allocator, at most
+_NAMED = 2  # categories and tensors named in the sentence, at most
+LEAST_SHARE = 0.1  # share of the capacity from which fragments or other processes are mentioned
+GREW = 1.05  # ratio to the example batch from which a batch counts as larger
+CONTEXT_BYTES = 2**30  # GPU memory that this process holds outside PyTorch's allocator, at most
 SMALLER = "a smaller --micro-batch with more --accumulate: same global batch, less memory"
 
 
 @dataclass(frozen=True)
 class MemoryView:
-    """What is known about a run's memory when it runs out. Everything may be left out.
+    """The state of a run when memory runs out. Every field is optional.
 
-    forecast: of this strategy here.
-    measured_peak_bytes: by tensors, up to the failure.
-    example: the job's example batch of one micro-batch.
-    batch: the micro-batches of the step that failed.
-    strategy, device: how and where it ran.
+    Attributes:
+        forecast: memory forecast of this strategy on this device.
+        measured_peak_bytes: peak bytes of tensors up to the failure.
+        example: the job's example batch of one micro-batch.
+        batch: micro-batches of the step that failed.
+        strategy: strategy of the run.
+        device: device of the run.
     """
 
     forecast: MemoryForecast | None = None
@@ -52,7 +54,7 @@ class MemoryView:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether this error, or one it came from, says that memory ran out."""
+    """Whether this error, or one of its causes, is an out-of-memory error."""
     return _source(error) is not None
 
 
@@ -60,7 +62,9 @@ def explain(error: BaseException, view: MemoryView | None = None, *, where: str 
     """The error to raise in place of an out-of-memory error.
 
     Arguments:
-        where: what failed, such as "gpt2 in step 3 (train.py:12)".
+        error: the out-of-memory error.
+        view: the state of the run.
+        where: the failed part, such as "gpt2 in step 3 (train.py:12)".
     """
     view = view or MemoryView()
     capacity_bytes = view.forecast.capacity_bytes if view.forecast else None
@@ -124,7 +128,7 @@ def _expected(forecast: MemoryForecast) -> str:
 
 
 def _grown(view: MemoryView) -> Iterator[str]:
-    """Which tensors of a micro-batch are larger than the example's, the largest growth first."""
+    """Describes tensors of a micro-batch that are larger than in the example batch, largest growth first."""
     examples = dict(named_tensors(view.example))
     largest: dict[str, torch.Tensor] = {}
     for name, tensor in (named for micro_batch in view.batch for named in named_tensors(micro_batch)):
@@ -137,19 +141,19 @@ def _grown(view: MemoryView) -> Iterator[str]:
 
 
 def _on_the_gpu(device: torch.device | None) -> tuple[int, int]:
-    """Bytes in fragments, and bytes that neither this process's tensors nor its allocator's cache explain."""
+    """Bytes lost to fragmentation, and bytes used outside this process's allocator."""
     if device is None or device.type != "cuda":
         return 0, 0
     try:
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
         reserved_bytes = torch.cuda.memory_reserved(device)
         return reserved_bytes - torch.cuda.memory_allocated(device), total_bytes - free_bytes - reserved_bytes
-    except RuntimeError:  # a device that has failed may not even tell
+    except RuntimeError:  # a failed device may not answer
         return 0, 0
 
 
 def _ways_out(view: MemoryView) -> list[str]:
-    """By what takes most; only those that the strategy has not taken already."""
+    """Remedies for the largest categories of memory, without those that the strategy already uses."""
     strategy, forecast = view.strategy or Strategy(micro_batch=2), view.forecast
     smaller = [SMALLER] if strategy.micro_batch > 1 else []
     recompute = ["--recompute full"] if strategy.recompute != "full" else []

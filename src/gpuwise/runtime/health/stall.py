@@ -1,4 +1,4 @@
-"""A run that stands still says so, and leaves behind where each of its threads stands."""
+"""Detects a stalled run, informs the user and writes the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gpuwise.units import format_duration
 
-LEAST_S, STEPS = 60.0, 20  # silent for longer than either, a run counts as stalled
-# What may take long without being wrong: a first step compiles, an evaluation is the user's own code, and whoever takes
-# the steps by hand may think between them.
+LEAST_S, STEPS = 60.0, 20  # a run is stalled after the longer of LEAST_S and STEPS median steps
+# Longer limits in seconds for phases that may be slow: a first step compiles, an evaluation is the user's own code, and
+# a caller that steps by hand may pause between steps.
 PATIENCE_S = {"first step": 1200.0, "evaluation": 1200.0, "save": 600.0, "caller": math.inf}
 TICK_S = 2.0
 MOST_FILES = 20
@@ -24,13 +24,14 @@ MOST_FILES = 20
 
 @dataclass(frozen=True)
 class Stall:
-    """A run that stands still, or that goes on again.
+    """The beginning or end of a stall.
 
-    phase: what the run was at.
-    silent_s: for how long.
-    path: the threads' stacks; None where they could not be written, or it is over.
-    over: the run goes on.
-    text: a sentence.
+    Attributes:
+        phase: phase of the run during the stall.
+        silent_s: duration of the stall in seconds.
+        path: file with the threads' stacks; None if it could not be written, or at the end of a stall.
+        over: whether the run has resumed.
+        text: a sentence for the user.
     """
 
     phase: str
@@ -41,20 +42,25 @@ class Stall:
 
 
 class StallWatch:
-    """Watches, while entered, that `beat` is called.
+    """A context that checks that `beat` is called regularly.
 
-    The loop calls `beat(phase)` whenever it turns to something: "data", "step", "evaluation", "save", "caller"; it
-    costs two attribute stores. `step_s`, the median step, is the loop's to set now and then; until it is, a step is the
-    first.
+    The loop calls `beat(phase)` when it enters a phase: "data", "step", "evaluation", "save" or "caller". A call costs
+    two attribute stores. The loop also sets `step_s`, the median step, from time to time; until then a step counts as the
+    first step.
 
-    A thread looks every TICK_S. When the last beat is longer ago than max(LEAST_S, STEPS × step_s), or its phase's
-    PATIENCE_S, it writes all threads' stacks to FOLDER/stalls/<n>.txt (nowhere, where folder is None) and calls `tell`,
-    once a stall, and once more when the run goes on. A process that was itself stopped (Ctrl-Z, a machine that slept) has
-    not stalled. While compiled code keeps Python's lock, nothing can look.
+    A thread checks every TICK_S. The run has stalled when the last beat is older than max(LEAST_S, STEPS × step_s), or
+    than its phase's PATIENCE_S. The thread then writes all threads' stacks to FOLDER/stalls/<n>.txt and calls `tell`. It
+    calls `tell` once per stall and once when the run resumes.
+
+    A process that was itself stopped (Ctrl-Z, a suspended machine) has not stalled. The thread cannot run while compiled
+    code holds the GIL.
 
     Arguments:
-        tell: called in the watch's own thread. waits_for: what a read of data waits for, in words, where that is known.
-        clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
+        folder: folder of the run; None writes no stacks.
+        tell: called in the watch's thread.
+        waits_for: describes the object that a read of data waits for; None if unknown.
+        clock: a clock in seconds.
+        wait: sleeps for the given seconds and returns true to end the thread; for tests.
     """
 
     def __init__(
@@ -92,10 +98,10 @@ class StallWatch:
         self._beaten = True
 
     def look(self) -> None:
-        """One look, as the thread takes every TICK_S."""
+        """Performs one check."""
         now_s = self._clock()
         beaten, self._beaten = self._beaten, False
-        frozen = now_s - self._looked_s > LEAST_S / 2  # this thread did not run either
+        frozen = now_s - self._looked_s > LEAST_S / 2  # this thread was stopped, too
         self._looked_s = now_s
         if beaten or frozen:
             silent_s, self._beat_s = now_s - self._beat_s, now_s
@@ -130,7 +136,7 @@ class StallWatch:
                 file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: silent for {silent_s:.0f} s in phase {phase!r}\n\n")
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
-        except OSError:  # a full disk may be what the run waits for
+        except OSError:  # a full disk may be the cause of the stall
             return None
         return path
 

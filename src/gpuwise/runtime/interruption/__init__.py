@@ -1,4 +1,4 @@
-"""What ends a run before its time: signals, a cloud taking its machine back, an allotted time that is over."""
+"""Early ends of a run: stop signals, a cloud that reclaims its machine, and time limits."""
 
 from gpuwise.runtime.interruption.deadline import Deadline
 from gpuwise.runtime.interruption.notices import Notice, NoticeSource

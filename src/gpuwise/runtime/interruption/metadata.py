@@ -1,4 +1,4 @@
-"""The metadata server of a cloud: one small HTTP request, to an address that only this machine can reach."""
+"""A client for the metadata server of a cloud, which has a link-local address."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urlsplit
 
-MOST_BYTES = 65_536  # of an answer; a notice is a few hundred
+MOST_BYTES = 65_536  # largest accepted answer; a notice has a few hundred bytes
 
 
-class NoAnswer(OSError):  # noqa: N818 - it is no error of ours, but what a machine outside a cloud meets
-    """The server cannot be reached, or its answer is of no use."""
+class NoAnswer(OSError):  # noqa: N818 - the normal case on a machine outside a cloud
+    """The server cannot be reached, or its answer is unusable."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Status of HTTP, text, and headers with their names in small letters."""
+    """An HTTP answer.
+
+    Attributes:
+        status: HTTP status code.
+        text: the body.
+        headers: headers by their names in lower case.
+    """
 
     status: int
     text: str
@@ -25,14 +31,14 @@ class Answer:
 
 
 class MetadataServer:
-    """Asks one server, without proxies (its address means this machine) and without following redirects."""
+    """Sends requests to one server, without proxies (the address is link-local) and without following redirects."""
 
     def __init__(self, base_url: str, *, timeout_s: float = 2.0) -> None:
         self._address = urlsplit(base_url).netloc
         self._timeout_s = timeout_s
 
     def ask(self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
-        """Raises NoAnswer when there is none within the timeout, it is endless, or it is a redirect."""
+        """Sends one request. Raises NoAnswer on a timeout, an oversized answer or a redirect."""
         connection = HTTPConnection(self._address, timeout=self._timeout_s)
         try:
             connection.request(method, path, headers=dict(headers or {}))
@@ -54,6 +60,6 @@ class MetadataServer:
             read += part
             if len(read) > MOST_BYTES or time.monotonic() > until_s:
                 raise NoAnswer(f"{self._address} sends an answer without an end")
-        if response.length:  # of Content-Length, what has not come
+        if response.length:  # bytes of Content-Length that are missing
             raise NoAnswer(f"{self._address} sends half an answer")
         return read

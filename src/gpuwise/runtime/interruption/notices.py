@@ -1,21 +1,24 @@
-"""What a cloud says before it takes a machine away, and the one interface its sources share."""
+"""Notices of a cloud before it reclaims a machine, and the interface of their sources."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-POLL_S = 5.0  # between two questions to a source, as AWS recommends
-# Acted on: the machine goes away. Told to the user and not acted on: it may go, or pauses for a moment.
+POLL_S = 5.0  # between two polls of a source, as AWS recommends
+# INTERRUPTION ends the run: the machine goes away. ADVICE is only shown to the user: the machine may go away or pause.
 INTERRUPTION, ADVICE = "interruption", "advice"
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One statement of a provider about this machine.
+    """A provider's notice about this machine.
 
-    kind: "interruption" (the run is to end) or "advice" (it goes on). deadline_unix_s: when the machine goes, in seconds
-    since 1970; None: at any moment. text: a sentence for the user.
+    Attributes:
+        source: name of the provider.
+        kind: "interruption" (the run must end) or "advice" (it continues).
+        deadline_unix_s: time at which the machine goes away, in seconds since 1970; None: at any moment.
+        text: a sentence for the user.
     """
 
     source: str
@@ -25,12 +28,12 @@ class Notice:
 
 
 class NoticeSource(Protocol):
-    """Where notices come from. `name` is what the user calls it."""
+    """A source of notices. `name` is its name on the command line."""
 
     name: str
 
     def poll(self) -> Notice | None:
-        """The notice that stands now, the same object's equal as long as nothing changes; None: nothing is planned.
+        """The current notice; None if nothing is planned. Notices compare equal as long as nothing changes.
 
-        May take seconds. Raises OSError when there is no usable answer.
+        A poll may take seconds. Raises OSError when there is no usable answer.
         """

@@ -1,4 +1,4 @@
-"""Where three clouds say that they will take this machine back. Each is asked at its link-local metadata server."""
+"""Sources of interruption notices for AWS, Google Cloud and Azure, from their link-local metadata servers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpuwise.errors import InputError
 from gpuwise.runtime.interruption.metadata import MetadataServer, NoAnswer
 from gpuwise.runtime.interruption.notices import ADVICE, INTERRUPTION, POLL_S, Notice, NoticeSource
 
-_SERVER = "http://169.254.169.254"  # the same in all three
+_SERVER = "http://169.254.169.254"  # the same address in all three clouds
 DMI = Path("/sys/class/dmi/id")
-_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # "MSFT AZURE VM"; another machine of Hyper-V has not this asset tag
+_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # "MSFT AZURE VM"; other Hyper-V machines have another asset tag
 
 
 class Cloud(ABC):
-    """A provider's statement, made a Notice when it is first seen and kept as long as it stands."""
+    """A provider's metadata as a Notice, which is created once and kept until the metadata changes."""
 
     name: str
 
@@ -40,14 +40,14 @@ class Cloud(ABC):
 
     @abstractmethod
     def _ask(self) -> tuple[str, ...] | None:
-        """The provider's own words; None: nothing is planned."""
+        """The provider's notice in its own words; None if nothing is planned."""
 
     @abstractmethod
     def _made(self, answer: tuple[str, ...]) -> Notice:
-        """The words as a notice."""
+        """Converts the provider's words to a Notice."""
 
     def _get(self, path: str, headers: Mapping[str, str]) -> str | None:
-        """The text at a path; None where there is nothing (404)."""
+        """The text at a path; None for status 404."""
         answer = self._server.ask(path, headers=headers)
         if answer.status == 404:
             return None
@@ -56,8 +56,11 @@ class Cloud(ABC):
         return answer.text
 
     def _interruption(self, what: str, at_unix_s: float | None, *, lead_s: float | None = None) -> Notice:
-        """At most `lead_s` from now: a clock of this machine that is behind must not make it believe in more. A time
-        that is already over tells of a clock that is ahead: then the end may come at any moment."""
+        """A notice of an interruption at most `lead_s` seconds from now.
+
+        The bound guards against a local clock that is slow. A time in the past means that the local clock is fast; the
+        interruption may then come at any moment.
+        """
         now_s = self._clock()
         if lead_s is not None and at_unix_s is not None:
             at_unix_s = min(at_unix_s, now_s + lead_s)
@@ -67,7 +70,7 @@ class Cloud(ABC):
 
 
 class Aws(Cloud):
-    """Spot instances of EC2: the interruption two minutes ahead, and the rebalance recommendation, which is advice.
+    """EC2 Spot instances: the interruption notice, two minutes ahead, and the rebalance recommendation, which is advice.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (instance-action; 404 when
     nothing is planned; two minutes, none before a hibernation; poll every 5 s),
@@ -103,7 +106,7 @@ class Aws(Cloud):
         if not self._token:
             self._renew()
         answer = self._server.ask(path, headers={"X-aws-ec2-metadata-token": self._token})
-        if answer.status == 401:  # the token has run out
+        if answer.status == 401:  # the token has expired
             self._renew()
         elif answer.status == 200:
             return answer.text
@@ -142,13 +145,15 @@ class Gcp(Cloud):
         if answer[0] not in self._LEADS_S:
             return Notice(self.name, ADVICE, None, "Google Cloud will move this machine to another host, which is a pause.")
         what = "preempt" if answer[0] == "preempted" else "stop"
-        at_unix_s = self._clock() + self._LEADS_S[answer[0]] - POLL_S  # so much may have gone by since it was not said yet
+        at_unix_s = (
+            self._clock() + self._LEADS_S[answer[0]] - POLL_S
+        )  # up to one poll interval may have passed since the notice appeared
         return self._interruption(f"Google Cloud will {what} this machine", at_unix_s)
 
     def _word(self, key: str, known: tuple[str, ...]) -> str:
         answer = self._server.ask(self._PATH + key, headers={"Metadata-Flavor": "Google"})
         word = answer.text.strip()
-        # Google's servers put this header on every answer; without it somebody else has answered.
+        # Google's servers put this header on every answer; an answer without it comes from another server.
         if answer.status != 200 or answer.headers.get("metadata-flavor") != "Google" or word not in known:
             raise NoAnswer(f"its metadata server answers {key} with status {answer.status} and {word[:80]!r}")
         return word
@@ -191,10 +196,11 @@ _CLOUDS: dict[str, type[Cloud]] = {"aws": Aws, "gcp": Gcp, "azure": Azure}
 
 
 def source_for(name: str, *, dmi: Path = DMI) -> NoticeSource | None:
-    """The source of a provider: auto | aws | gcp | azure | none. Asks nothing of the network.
+    """The source of a provider; None for "none", or for "auto" outside the three clouds. Uses no network.
 
     Arguments:
-        dmi: where Linux tells who made this machine, which is what auto goes by; None there outside the three clouds.
+        name: auto | aws | gcp | azure | none.
+        dmi: folder in which Linux describes the machine's vendor; auto detects the provider from it.
 
     Raises InputError for another name.
     """
@@ -205,7 +211,7 @@ def source_for(name: str, *, dmi: Path = DMI) -> NoticeSource | None:
 
 
 def _detected(dmi: Path) -> str:
-    """'aws', 'gcp', 'azure' or 'none', by what the firmware says of the machine."""
+    """'aws', 'gcp', 'azure' or 'none', from the firmware's description of the machine."""
 
     def told(field: str) -> str:
         with suppress(OSError, UnicodeDecodeError):
@@ -213,7 +219,7 @@ def _detected(dmi: Path) -> str:
         return ""
 
     vendor = told("sys_vendor")
-    if vendor == "Amazon EC2" or "amazon" in told("bios_version").lower():  # the second: older instances, on Xen
+    if vendor == "Amazon EC2" or "amazon" in told("bios_version").lower():  # bios_version: older instances, on Xen
         return "aws"
     if vendor == "Google" and told("product_name") == "Google Compute Engine":
         return "gcp"
@@ -233,7 +239,7 @@ def _facts(text: str) -> dict[str, object]:
 
 
 def _unix_s(date: str) -> float | None:
-    """Of 'Mon, 19 Sep 2016 18:29:47 GMT'; None where it is none."""
+    """The UNIX time of a date such as 'Mon, 19 Sep 2016 18:29:47 GMT'; None if it cannot be parsed."""
     with suppress(ValueError, TypeError, OverflowError):
         return parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
     return None

@@ -1,4 +1,4 @@
-"""A read of data that does not come back: it is given up when the run is to end, and what was trained is saved."""
+"""Aborts a read of data that hangs when the run must end, so that the training can be saved."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from gpuwise.runtime.interruption.signals import Handler
 from gpuwise.runtime.interruption.stop import StopRequest
 
 TICK_S = 0.5
-GRACE_S = 2.0  # for a read that is only slow
-AGAIN_S = 5.0  # after which the read is interrupted once more: a bare `except:` of the job's may have caught the first
-# Harmless where it meets no handler: its default is to be ignored (signal(7)), and only sockets with urgent data send it.
+GRACE_S = 2.0  # time for a read that is merely slow
+AGAIN_S = 5.0  # time to the next interruption; a bare `except:` of the job may have caught the first
+# Harmless without a handler: it is ignored by default (signal(7)), and only sockets with urgent data send it.
 _NUDGE = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
-# Where an exception would leave the random numbers of the training exchanged for those of the read.
+# Code in which an exception would leave training with the random state of the read.
 _NOT_IN = (draws.__file__, contextlib.__file__)
 
 
 class ReadGivenUp(BaseException):
-    """Raised in the middle of a read that the end of the run does not wait for.
+    """Raised within a read to abort it when the run must end.
 
-    request: why the run ends; silent_s: for how long nothing had come.
+    Arguments:
+        request: the reason why the run ends.
+        silent_s: seconds since the last data.
     """
 
     def __init__(self, request: StopRequest, silent_s: float):
@@ -36,23 +38,34 @@ class ReadGivenUp(BaseException):
 
 
 class Reads(Protocol):
-    """Who reads. reading: whether a read is going on; reads: how many have begun."""
+    """An object that reads data.
+
+    Attributes:
+        reading: whether a read is in progress.
+        reads: reads begun so far.
+    """
 
     reading: bool
     reads: int
 
 
 class ReadWatch:
-    """While entered, gives a read up that holds the end of the run up.
+    """A context that aborts a read which delays the end of the run.
 
-    A thread looks every TICK_S. When `stop_request` says that the run is to end, and the read going on has taken GRACE_S, the
-    main thread is interrupted in it by a signal whose handler raises ReadGivenUp there. That ends whatever Python waits
-    for: a worker process, a socket, a lock, a sleep. It does not end code in C that waits without looking at signals, nor
-    a read outside the main thread, where Python runs no handlers; there is none on Windows.
+    A thread checks every TICK_S. If `stop_request` returns a reason to end the run and the current read has taken GRACE_S,
+    the thread sends a signal to the main thread, and the signal's handler raises ReadGivenUp there. This ends any wait in
+    Python: for a worker process, a socket, a lock or a sleep.
+
+    It has no effect on:
+        - C code that waits without checking for signals
+        - a read outside the main thread, where Python runs no signal handlers
+        - Windows
 
     Arguments:
-        stop_request: why the run is to end now, or None; called in the watch's own thread, while a read goes on.
-        clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
+        reads: the object that reads.
+        stop_request: returns the reason to end the run now, or None; called in the watch's thread during a read.
+        clock: a clock in seconds.
+        wait: sleeps for the given seconds and returns true to end the thread; for tests.
     """
 
     def __init__(
@@ -82,11 +95,11 @@ class ReadWatch:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         if self._thread is not None and _NUDGE is not None:
-            self._thread.join()  # a nudge that came later would meet no handler, or another run's
+            self._thread.join()  # a later signal would reach no handler, or another run's
             signal.signal(_NUDGE, signal.SIG_DFL if self._before is None else self._before)
 
     def look(self) -> bool:
-        """One look, as the thread takes every TICK_S. Returns whether the read is to be given up."""
+        """Performs one check. Returns whether the read must be aborted."""
         now_s = self._clock()
         if not self._reads.reading or now_s - self._given_up_s < AGAIN_S:
             return False
@@ -104,6 +117,6 @@ class ReadWatch:
 
     def _on(self, number: int, frame: FrameType | None) -> None:
         where = None if frame is None else frame.f_code.co_filename
-        if self._request is not None and self._reads.reading and where not in _NOT_IN:  # else the next look nudges again
+        if self._request is not None and self._reads.reading and where not in _NOT_IN:  # otherwise the next check signals again
             self._given_up_s = self._clock()
             raise ReadGivenUp(self._request, self._given_up_s - self._since_s)

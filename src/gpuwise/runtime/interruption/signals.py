@@ -1,4 +1,4 @@
-"""Stop signals: the first lets the current step finish, the second ends at once."""
+"""Stop signals: the first lets the current step finish, the second ends the run at once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-# SIGUSR1 is what a Slurm job asks for as a warning before its limit (sbatch --signal=USR1@60), SIGHUP what a closed
-# terminal sends. Windows has neither.
+# Slurm can send SIGUSR1 as a warning before a job's limit (sbatch --signal=USR1@60), and a closed terminal sends SIGHUP.
+# Windows has neither.
 _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-# GNU timeout signals the process and then its group: the same signal twice within microseconds is one request. Nobody
-# presses Ctrl-C twice that fast.
+# GNU timeout signals the process and then its group, so the same signal twice within microseconds counts as one request.
+# Nobody presses Ctrl-C twice that fast.
 SAME_REQUEST_S = 0.05
 
-# What signal.signal takes and returns; None: a handler that was not set from Python.
+# Handlers of signal.signal; None stands for a handler that was not set from Python.
 Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 
 
@@ -29,21 +29,20 @@ class TerminatedAtOnce(SystemExit):
     """A second stop signal of another kind; its code is 128 + the signal."""
 
 
-# What ends a run at once. Everything else that its code raises is its own: sys.exit, KeyboardInterrupt, GeneratorExit.
+# Exceptions that end a run at once. SystemExit, KeyboardInterrupt and GeneratorExit otherwise belong to the job's code.
 AT_ONCE = (InterruptedAtOnce, TerminatedAtOnce)
 
 
 class StopSignals:
-    """While entered, `received` holds the first stop signal; a second raises InterruptedAtOnce (a KeyboardInterrupt) or
-    TerminatedAtOnce (a SystemExit).
+    """A context that handles stop signals: SIGINT, SIGTERM, SIGUSR1 and SIGHUP.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are stop signals. The handlers found are put back on exit. Outside the main
-    thread, where Python allows no handlers, nothing is changed. A signal the process was told to ignore (nohup) stays
-    ignored.
+    `received` is the first signal. A second one raises InterruptedAtOnce (a KeyboardInterrupt) or TerminatedAtOnce (a
+    SystemExit). The previous handlers are restored on exit. Outside the main thread, where Python allows no handlers,
+    nothing changes. A signal that the process already ignores (nohup) stays ignored.
 
     Arguments:
-        on_first: called, in the main thread between two of its operations, when the first has arrived.
-        clock: seconds, to tell a second request from the same one delivered twice.
+        on_first: called in the main thread when the first signal arrives.
+        clock: a clock in seconds, to distinguish a second request from a signal delivered twice.
     """
 
     def __init__(self, on_first: Callable[[], None] | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +54,7 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 handler = signal.getsignal(number)
-                if handler is not None and handler is not signal.SIG_IGN:  # None: installed by C code, cannot be put back
+                if handler is not None and handler is not signal.SIG_IGN:  # None: installed by C code, cannot be restored
                     self._before[number] = signal.signal(number, self._on)
         return self
 

@@ -1,4 +1,4 @@
-"""Stop: the one thing the loop asks whether to go on."""
+"""Stop: tells the training loop whether to continue."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from gpuwise.runtime.interruption.signals import StopSignals
 from gpuwise.runtime.interruption.watcher import Watcher
 from gpuwise.units import format_duration
 
-LOOK_S = 10.0  # an end is looked at again after this at the latest: steps and saves may have become slower
+LOOK_S = 10.0  # longest time between two checks of a deadline; steps and saves may become slower
 
 
 @dataclass(frozen=True)
 class StopRequest:
-    """Why a run ends before its time.
+    """The reason why a run ends early.
 
-    kind: "signal", "notice" or "time limit".
-    text: "SIGTERM", or a sentence.
-    save: False when the last save could not end in the time left, and is not to begin.
-    note: then says so.
+    Attributes:
+        kind: "signal", "notice" or "time limit".
+        text: the signal's name, such as "SIGTERM", or a sentence.
+        save: False if too little time is left for the last save.
+        note: the note that says so.
     """
 
     kind: str
@@ -37,24 +38,26 @@ class StopRequest:
 
 
 class Stop:
-    """Signals, notices and deadlines of a run. While entered, the loop asks after each step:
+    """A context that collects the signals, notices and deadlines of a run. The loop checks after each step:
 
         if stop.pending or now_s >= stop.look_s:
             request = stop.check(now_s, step_s, save_s)
             for note in stop.take_notes(): ...
             if request: break
 
-    `pending` and `look_s` are plain attributes: true when a signal or a notice has come, and when an end that is known
-    is to be looked at again (never: inf).
+    Attributes:
+        pending: True when a signal or a notice has arrived.
+        look_s: time of the next check of the deadlines; inf without deadlines.
 
     Arguments:
-        time_limit_s: the user's, counted from when this is made.
-        source: of notices; see `source_for`.
-        environment: where Slurm says when its job ends.
-        clock: seconds, the one `now_s` is read from. unix_clock: what notices and Slurm go by; it is asked once an end,
-            which is then kept on `clock`, so that a jump of the wall clock moves nothing.
+        time_limit_s: the user's limit in seconds, counted from the construction of this object.
+        source: source of notices; see `source_for`.
+        environment: environment variables, in which Slurm announces the end of its job.
+        clock: the clock of `now_s`, in seconds.
+        unix_clock: the wall clock of notices and Slurm. It is read once per deadline, which is then kept on `clock`; a
+            jump of the wall clock therefore moves no deadline.
 
-    Raises InputError for a time limit that makes no sense.
+    Raises InputError for an invalid time limit.
     """
 
     def __init__(
@@ -103,12 +106,14 @@ class Stop:
         self._signals.__exit__(*error)
 
     def check(self, now_s: float, step_s: float, save_s: float) -> StopRequest | None:
-        """Why the run is to end now, or None.
+        """The reason to end the run now, or None.
 
         Arguments:
-            step_s, save_s: what another step and a save take, as far as is known; 0 where nothing is.
+            now_s: the current time in seconds.
+            step_s: expected seconds of another step; 0 if unknown.
+            save_s: expected seconds of a save; 0 if unknown.
         """
-        self.pending = False  # before anything is read: what comes after this line is seen at the next step
+        self.pending = False  # reset before reading, so that a later arrival is seen at the next step
         self._listen(now_s)
         end = min(self._ends, key=lambda end: end.spare_s(now_s, step_s, save_s), default=None)
         if self._signals.received:
@@ -119,12 +124,12 @@ class Stop:
         return None
 
     def take_notes(self) -> list[str]:
-        """Sentences for the user since the last call."""
+        """New sentences for the user since the last call."""
         notes, self._notes = self._notes, []
         return notes
 
     def _listen(self, now_s: float) -> None:
-        """Takes over what the watcher has found."""
+        """Takes over the watcher's latest notice and problem."""
         if not self._watcher:
             return
         if self._watcher.problem and not self._problem_told:

@@ -1,4 +1,4 @@
-"""A thread of its own asks a source every few seconds, so that the training never waits for an answer."""
+"""A thread that polls a source of notices every few seconds, so that training never waits for an answer."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from collections.abc import Callable
 from gpuwise.runtime.interruption.notices import POLL_S, Notice, NoticeSource
 from gpuwise.units import format_duration
 
-# How long a source may fail before the user is told, and how often it is asked from then on. Azure's first answer may
-# take two minutes.
+# Seconds of failure before the user is informed, and seconds between polls from then on. Azure's first answer may take
+# two minutes.
 FAILING_S, SELDOM_S = 180.0, 60.0
 
 
 class Watcher:
-    """Polls while entered.
+    """A context that polls a source in a thread.
 
-    `latest` is the notice that stands (a plain attribute, free to read); an answer that cannot be used leaves it as it
-    is. `problem` is set, once, when there has been none for FAILING_S.
+    Attributes:
+        latest: the current notice; an unusable answer leaves it unchanged.
+        problem: a sentence, set once when no usable answer has arrived for FAILING_S.
 
     Arguments:
-        every_s: between two polls.
-        on_change: called in the watcher's thread when `latest` or `problem` has changed.
-        clock: seconds. wait: sleeps for so long, true when it is to end; for tests.
+        source: the source of notices.
+        every_s: seconds between two polls.
+        on_change: called in the watcher's thread when `latest` or `problem` changes.
+        clock: a clock in seconds.
+        wait: sleeps for the given seconds and returns true to end the thread; for tests.
     """
 
     def __init__(
@@ -48,14 +51,14 @@ class Watcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Returns at once: a poll under way ends by itself."""
+        """Returns at once; a poll in progress ends by itself."""
         self._end.set()
 
     def look(self) -> None:
         """One poll."""
         try:
             notice = self._source.poll()
-        except Exception as error:  # a source may be the user's own; it must not end what others rely on
+        except Exception as error:  # a source may be the user's own code; its error must not end the watcher
             silent_s = self._clock() - self._answered_s
             if self.problem is None and silent_s >= FAILING_S:
                 why = " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live panel or plain lines, the log, and writers for TensorBoard and Weights & Biases."""
+"""Output of a run: a live panel or plain lines, the log, and writers for TensorBoard and Weights & Biases."""
 
 from gpuwise.runtime.show.displays import Display, LineDisplay, Silent
 from gpuwise.runtime.show.kinds import display

@@ -1,6 +1,6 @@
-"""How a run shows itself on stderr: a live panel on a terminal, now and then a line elsewhere, or not at all.
+"""Displays of a run's progress on stderr: a live panel on a terminal, occasional lines elsewhere, or nothing.
 
-A display draws a few times a second at most; in between a step costs it one comparison.
+A display draws at most a few times per second. A step between two drawings costs one comparison.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ LINE_EVERY_S = 10.0
 
 
 class Display:
-    """Shows nothing; the base of those that do. Use as a context manager.
+    """The base class of displays, a context manager. It shows nothing.
 
-    every_s: seconds between two drawings.
+    Attributes:
+        every_s: seconds between two drawings.
     """
 
     every_s = math.inf
@@ -28,17 +29,17 @@ class Display:
         self._next_s = -math.inf
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time to draw again; the first call always is."""
+        """Whether it is time to draw again; true on the first call."""
         if now_s < self._next_s or self.stream.gone:
             return False
         self._next_s = now_s + self.every_s
         return True
 
     def show(self, update: ProgressUpdate) -> None:
-        """The state of the run."""
+        """Shows the state of the run."""
 
     def note(self, text: str) -> None:
-        """A sentence that should stay readable."""
+        """Shows a sentence permanently."""
 
     def __enter__(self) -> Display:
         return self
@@ -48,11 +49,11 @@ class Display:
 
 
 class Silent(Display):
-    """For callers that show things themselves."""
+    """Shows nothing, for callers with their own output."""
 
 
 class LineDisplay(Display):
-    """A plain line every ten seconds: for files, pipes and job schedulers. Metrics stand in the first line that has them."""
+    """Prints a plain line every ten seconds, for files, pipes and job schedulers. New metrics are printed once."""
 
     every_s = LINE_EVERY_S
 

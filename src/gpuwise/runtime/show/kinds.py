@@ -1,4 +1,4 @@
-"""Which display a run has: by name, or by the stream it is shown on."""
+"""Selects the display of a run by name, or by the type of its stream."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from gpuwise.errors import InputError
 from gpuwise.runtime.show.displays import Display, LineDisplay, Silent
 from gpuwise.runtime.show.panel import Panel
 
-KINDS = ("panel", "bar", "plain", "silent")  # bar: what the panel was called before
+KINDS = ("panel", "bar", "plain", "silent")  # bar: an earlier name of the panel
 
 
 def display(kind: str = "auto", stream: TextIO | None = None, *, title: str = "") -> Display:
-    """panel (or bar) | plain | silent; auto is a panel on a terminal, plain lines elsewhere.
+    """Makes a display.
 
-    title: of the panel, the job's name. Raises InputError for another kind.
+    Arguments:
+        kind: panel (or bar) | plain | silent | auto; auto is a panel on a terminal and plain lines elsewhere.
+        stream: stream to print to.
+        title: title of the panel, the job's name.
+
+    Raises InputError for another kind.
     """
     stream = stream or sys.stderr
     if kind == "auto":

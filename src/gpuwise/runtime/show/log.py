@@ -1,4 +1,4 @@
-"""The log of a run: JSON lines, between a header and a summary."""
+"""The log of a run: JSON lines between a header and a summary."""
 
 from __future__ import annotations
 
@@ -17,23 +17,29 @@ from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.json_types import Json
 from gpuwise.runtime.show.log_stream import LogStream
 
-_HEADER = b'{"record": "header"'  # what a log begins with
+_HEADER = b'{"record": "header"'  # first bytes of a log
 WRITE_EVERY_S = 0.25
-# Step records are at least LEAST_APART_S apart, and a run may write _FULL_RATE of them at that rate; then their distance
-# grows with the age of the run, up to MOST_APART_S. A weekend of tiny steps makes about 300,000 records, some 70 MB.
+# Step records are at least LEAST_APART_S apart. After _FULL_RATE records at that rate their distance grows with the age
+# of the run, up to MOST_APART_S. A weekend of tiny steps makes about 300,000 records, some 70 MB.
 LEAST_APART_S, MOST_APART_S = 0.02, 1.0
 _FULL_RATE = 20_000
 
 
 class StepRecord(NamedTuple):
-    """An optimizer step, for the log.
+    """An optimizer step in the log.
 
-    now_s: when it ended, by a clock that never goes back.
-    samples, epoch: so far.
-    step_time_s: without the wait for its data.
-    data_s: that wait.
-    gradient_norm: before it was clipped; None where it is not known.
-    parts: named numbers that the loss came with.
+    Attributes:
+        now_s: end of the step in seconds, on a monotonic clock.
+        step: number of the step.
+        samples: samples so far.
+        epoch: epochs so far; None if unknown.
+        loss: loss of the step.
+        learning_rate: learning rate of the step.
+        step_time_s: duration in seconds, without the wait for data.
+        data_s: wait for data in seconds.
+        gradient_norm: gradient norm before clipping; None if unknown.
+        memory_bytes: memory in use; None if unknown.
+        parts: named parts of the loss.
     """
 
     now_s: float
@@ -50,30 +56,33 @@ class StepRecord(NamedTuple):
 
 
 class RunLog:
-    """Appends records to a file; a record is one line, written whole or, when the machine dies, cut at the very end.
+    """Appends records to a file, one line each. Only a crash of the machine can truncate the last line.
 
     Each record has `record` and `time` (UTC). `record` is "header", "step", "evaluation", "checkpoint", "event",
-    "interrupted", "resumed", "summary" or "error". A second run into the same file adds its own header, and "resumed" after
-    it where it continues the first: nothing that was logged is lost. The file is opened by `open`, not before, so that a job
-    that fails in its first step leaves nothing behind. With path None every call does nothing. As a context manager it notes
-    how a run failed, and closes.
+    "interrupted", "resumed", "summary" or "error". A second run into the same file appends its own header, followed by
+    "resumed" if it continues the first run. `open` opens the file, so a job that fails in its first step leaves no file
+    behind. As a context manager the log records the error of a failed run and closes.
 
-    Steps are kept in memory and written every quarter of a second, before any other record, and at the end: a process that is
-    killed loses no more of them than that, after hours up to a second (MOST_APART_S). Steps that follow each other faster
-    than LEAST_APART_S share a record: step, samples, epoch, learning rate and memory of the last, means of the rest over
-    those that are finite, `steps`, how many they are, and `not_finite`, how many had no finite loss. With the age of a run its
-    records and writes move apart, up to MOST_APART_S: slower steps always have a record each.
+    Steps are buffered in memory and written every quarter of a second, before any other record, and at the end. A killed
+    process loses at most the steps of that time. Steps closer together than LEAST_APART_S share a record, which holds:
+        - step, samples, epoch, learning rate and memory of the last step
+        - means of the other values, over the finite ones
+        - `steps`: number of steps
+        - `not_finite`: number of steps without a finite loss
+    In a long run the distance of records and writes grows up to MOST_APART_S. Slower steps always have a record each.
 
-    copy: a pipe or a device that gets every record, too.
+    Arguments:
+        path: file of the log; with None every call does nothing.
+        copy: a pipe or a device that receives every record, too.
 
-    Raises InputError at once when the path cannot be a log: a missing folder, or a file that is something else.
+    Raises InputError when the path cannot be a log: its folder is missing, or the file is not a log.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, copy: LogStream | None = None):
         self.path, self.copy = None if path is None else Path(path), copy
         self._problem: str | None = None
         self._file: FileIO | None = None
-        self._copies = False  # from `open` to `close`
+        self._copies = False  # true from `open` to `close`
         self._rows: list[StepRecord] = []  # not written yet
         self._due_s = -math.inf
         self._began_s: float | None = None
@@ -82,14 +91,14 @@ class RunLog:
 
     @property
     def problem(self) -> str | None:
-        """Why a part of it is missing: the disk refused, the reader of a pipe has gone, somebody removed the file."""
+        """The reason for a gap in the log: a disk error, a pipe without a reader, or a deleted file. None without a gap."""
         problems = [self._problem, self.copy and self.copy.problem]
         if self._file is not None and self.path is not None and not _is_open_as(self._file, self.path):
             problems.append(f"the log {self.path} was removed while it was written.")
         return " ".join(problem for problem in problems if problem) or None
 
     def open(self, header: Mapping[str, object]) -> None:
-        """Creates the file, or continues it, and writes the header. Raises InputError when that is not possible."""
+        """Creates or continues the file and writes the header. Raises InputError when that fails."""
         if self.path is not None:
             try:
                 torn = _ends_torn(self.path)
@@ -102,7 +111,7 @@ class RunLog:
         self.write("header", header)
 
     def step(self, record: StepRecord) -> None:
-        """To be called after each optimizer step."""
+        """Adds a step; call it after each optimizer step."""
         if self._file is None and not self._copies:
             return
         self._rows.append(record)
@@ -110,12 +119,12 @@ class RunLog:
             self.flush()
 
     def write(self, record: str, fields: Mapping[str, object]) -> None:
-        """One line, after the steps before it. A full disk ends the log, with `problem` set, and not the training."""
+        """Writes one record, after all earlier steps. A full disk ends the log and sets `problem`; training continues."""
         self.flush()
         self._append([_line(record, datetime.now(UTC), fields)])
 
     def flush(self) -> None:
-        """Writes the steps that are still in memory; worth a call before anything that takes long."""
+        """Writes the buffered steps; call it before a long operation."""
         if not self._rows:
             return
         rows, self._rows = self._rows, []
@@ -161,20 +170,20 @@ class RunLog:
 
     def _end(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # whoever closed its descriptor
+            with suppress(OSError):  # the descriptor may already be closed
                 self._file.close()
             self._file = None
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Json]]:
-    """All records of a log, torn lines left out. Raises InputError when the file is not a log."""
+    """All records of a log without truncated lines. Raises InputError when the file is not a log."""
     _check(Path(path))
     records = map(_parsed, Path(path).read_bytes().split(b"\n"))
     return [record for record in records if record is not None]
 
 
 def _grouped(rows: Sequence[StepRecord], apart_s: float) -> list[list[StepRecord]]:
-    """Steps that share a record: those less than apart_s after its first."""
+    """Groups steps that share a record: those less than apart_s after the first of the group."""
     groups: list[list[StepRecord]] = []
     until_s = -math.inf
     for row in rows:
@@ -224,13 +233,13 @@ def _line(record: str, at: datetime, fields: Mapping[str, object]) -> bytes:
     value = {"record": record, "time": at.isoformat(timespec="milliseconds"), **fields}
     try:
         text = _encode(value)
-    except ValueError:  # rare, so the common record pays nothing for it
+    except ValueError:  # rare, so only records with NaN or infinity are converted
         text = _encode(_without_nan(value))
     return (text + "\n").encode(errors="replace")
 
 
 def _without_nan(value: object) -> object:
-    """JSON has no NaN and no infinity: null stands for both."""
+    """Replaces NaN and infinity by null, because JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -239,14 +248,14 @@ def _without_nan(value: object) -> object:
 
 
 def _short(value: float) -> float:
-    """Six digits: more of a time or a norm would be noise."""
+    """Rounds to six significant digits; further digits of a time or a norm are noise."""
     return float(f"{value:.6g}")
 
 
 def _parsed(line: bytes) -> dict[str, Json] | None:
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):  # what a killed process was writing; not text, not JSON
+    except (ValueError, RecursionError):  # a truncated line of a killed process; not text, not JSON
         return None
     return record if isinstance(record, dict) else None
 
@@ -263,12 +272,12 @@ def _check(path: Path) -> None:
                 first = file.read(len(_HEADER))
         except OSError:
             first = b""
-        if not first or not _HEADER.startswith(first.rstrip(b"\n")):  # a header may be torn, by a full disk for one
+        if not first or not _HEADER.startswith(first.rstrip(b"\n")):  # a header may be truncated, e.g. by a full disk
             raise InputError(f"{path} exists and is no log of gpuwise; it stays as it is.", ["choose another --log"])
 
 
 def _is_open_as(file: FileIO, path: Path) -> bool:
-    """Whether the path still names the file that is open."""
+    """Whether the path still refers to the open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except OSError:

@@ -1,4 +1,4 @@
-"""A log's copy to a pipe, a terminal or another device: what reads it may be slow, or gone, and holds no run up for long."""
+"""Copies a log to a pipe, a terminal or another device. A slow or absent reader does not delay the run for long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpuwise.errors import InputError
 
-PATIENCE_S = 5.0  # for a reader that does not read
-_CHUNK_BYTES = getattr(select, "PIPE_BUF", 512)  # what a pipe that `select` calls writable takes at once (POSIX)
+PATIENCE_S = 5.0  # longest wait for a reader
+_CHUNK_BYTES = getattr(select, "PIPE_BUF", 512)  # bytes that a writable pipe accepts without blocking (POSIX)
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
@@ -21,8 +21,10 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 class LogStream:
     """Writes to a pipe, a character device or one of this process's descriptors (/dev/stdout, /dev/fd/3).
 
-    `problem` is a sentence once it cannot be written to, or PATIENCE_S have passed without anybody reading; from then on
-    writing does nothing. Raises InputError where it cannot be opened, or nobody reads the pipe.
+    Attributes:
+        problem: a sentence after a failed write, or after PATIENCE_S without a reader; from then on `write` does nothing.
+
+    Raises InputError when the stream cannot be opened, or the pipe has no reader.
     """
 
     def __init__(self, path: Path):
@@ -37,7 +39,7 @@ class LogStream:
             ) from error
 
     def write(self, data: bytes) -> None:
-        """All of it, unless the reader has gone or does not read."""
+        """Writes all bytes, unless the reader is gone or does not read."""
         left = memoryview(data)
         try:
             while left and self._fd is not None:
@@ -45,7 +47,7 @@ class LogStream:
                     self._give_up(f"nobody has read it for {PATIENCE_S:g} s")
                 else:
                     left = left[os.write(self._fd, left[:_CHUNK_BYTES]) :]
-        except (OSError, ValueError) as error:  # ValueError: a descriptor that `select` does not take
+        except (OSError, ValueError) as error:  # ValueError: `select` does not accept the descriptor
             self._give_up(getattr(error, "strerror", None) or str(error))
 
     def close(self) -> None:
@@ -60,7 +62,7 @@ class LogStream:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether this is no file to be continued and read again, but a pipe, a device, or a descriptor of this process.
+    """Whether the path is a pipe, a device, or a descriptor of this process, instead of a regular file.
 
     Raises InputError for a block device or a socket.
     """
@@ -78,8 +80,8 @@ def is_stream(path: Path) -> bool:
 def _opened(path: Path) -> int:
     descriptor = _descriptor(path)
     if descriptor is not None:
-        return os.dup(descriptor)  # opened anew, a file behind it would be written from its beginning by somebody else
-    # A pipe without a reader would make this wait, for ever.
+        return os.dup(descriptor)  # a new open of a redirected file would write from its beginning
+    # A pipe without a reader would block here forever.
     return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rich.panel import Panel as RichPanel
 
 PANEL_EVERY_S = 0.25
-MOST_SHARE = 0.01  # of the time, for drawing: a slow terminal is drawn on less often
-_WIDEST = 100  # columns: beyond them lines are harder to read, not fuller
-_LABELS = 12  # columns
-_NARROW = 60  # columns below which labels stand in the line instead of before it
+MOST_SHARE = 0.01  # largest share of the time for drawing; a slow terminal is drawn on less often
+_WIDEST = 100  # maximum width in columns; longer lines are harder to read
+_LABELS = 12  # width of the labels in columns
+_NARROW = 60  # width in columns below which labels are part of the line
 _MEMORY_CELLS = 20
 
 
@@ -39,9 +39,14 @@ _PLAIN = Glyphs("_.-=+*#", "#", ".", " - ")
 
 
 class Panel(Display):
-    """Loss and its course, pace, memory, what is left and the last checkpoint, in one frame.
+    """A frame with the loss and its curve, pace, memory, remaining time and cost, and the last checkpoint.
 
-    Notes are printed above it and stay. title: the job's name.
+    Notes are printed above the frame and stay.
+
+    Arguments:
+        stream: stream to draw on.
+        title: the job's name.
+        clock: a clock in seconds.
     """
 
     every_s = PANEL_EVERY_S
@@ -55,7 +60,7 @@ class Panel(Display):
         self._title, self._clock = title, clock
         self._losses = DownsampledCurve()
         self._console = Console(file=cast(TextIO, self.stream), highlight=False, emoji=False, markup=False)
-        # No refresh thread: it would compete with training for a core. What the job prints to the same terminal goes above.
+        # A refresh thread would compete with training for a core. Output of the job on the same terminal goes above.
         ours = stream is sys.stderr
         self._live = Live(
             console=self._console, auto_refresh=False, redirect_stderr=ours, redirect_stdout=ours and sys.stdout.isatty()
@@ -85,7 +90,7 @@ class Panel(Display):
         from rich.text import Text
 
         width = max(20, min(self._console.width, _WIDEST))
-        room = width - 4  # the frame and a blank on each side
+        room = width - 4  # minus the frame and a blank on each side
         lines = [Text.assemble((label, "dim"), (line, style)) for label, line, style in self._rows(update, room)]
         words = (self._title, update.far(), percent(update.step / update.steps))
         far = self.stream.spoken(" · ".join(word for word in words if word))
@@ -99,7 +104,7 @@ class Panel(Display):
         )
 
     def _rows(self, update: ProgressUpdate, room: int) -> Iterator[tuple[str, str, str]]:
-        """Label, line and style of each, together no longer than `room`."""
+        """The label, line and style of each row; label and line together fit into `room` columns."""
         glyphs = _UNICODE if self.stream.unicode else _PLAIN
         wide = room + 4 >= _NARROW
         blank, beyond = (" " * _LABELS, room - _LABELS) if wide else ("", room)
@@ -130,7 +135,7 @@ class Panel(Display):
 
 
 def packed(words: Sequence[str], room: int, between: str) -> list[str]:
-    """The words in as few lines as hold them, none longer than `room`."""
+    """Joins the words into as few lines as possible, each at most `room` columns long."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + len(between) + len(word) <= room:

@@ -1,4 +1,4 @@
-"""A curve of bounded length, and how to draw it in one line of characters."""
+"""A curve of bounded length, and its drawing as one line of characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean
 
 
 class DownsampledCurve:
-    """The course of a run in at most `most` points: each the mean of as many values, which double when the points run out."""
+    """A curve of at most `most` points. Each is the mean of the same number of values, which doubles when it is full."""
 
     def __init__(self, most: int = 256):
         self._most, self._per_point = most, 1
@@ -17,7 +17,7 @@ class DownsampledCurve:
         self._open: list[float] = []
 
     def add(self, value: float) -> None:
-        """One value; those that are not finite are left out."""
+        """Adds a value; non-finite values are ignored."""
         if not math.isfinite(value):
             return
         self._open.append(value)
@@ -30,12 +30,16 @@ class DownsampledCurve:
             self._per_point *= 2
 
     def points(self) -> list[float]:
-        """Oldest first, the latest value always among them."""
+        """The points, oldest first; they always include the latest value."""
         return self._points + ([fmean(self._open)] if self._open else [])
 
 
 def sparkline(values: Sequence[float], *, cells: int, glyphs: str) -> str:
-    """At most `cells` characters, low to high by `glyphs`; on a logarithmic scale where all values are above zero."""
+    """Draws values as at most `cells` characters of `glyphs`, on a logarithmic scale if all values are positive.
+
+    Arguments:
+        glyphs: characters from low to high.
+    """
     if not values or cells < 1:
         return ""
     count = min(cells, len(values))

@@ -1,17 +1,19 @@
-"""A stream to show things on, whose failures are nobody else's."""
+"""An output stream whose failures do not reach the caller."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
-# What takes the place of characters that a stream of another encoding than UTF-8 may not have.
+# Replacements for characters that an encoding other than UTF-8 may lack.
 _ASCII = str.maketrans({"·": "-", "µ": "u", "…": "...", "–": "-", "—": "-", "×": "x"})
 
 
 class TolerantStream:
-    """A text stream that goes on when what is behind it is gone (a closed terminal, a broken pipe): it drops what it is given.
+    """A text stream that drops its output after the terminal is closed or the pipe is broken.
 
-    gone: whether that has happened. unicode: whether it has every character; one without an encoding, as of a test, has.
+    Attributes:
+        gone: whether that has happened.
+        unicode: whether the stream can encode every character; true for a stream without an encoding, as in tests.
     """
 
     def __init__(self, stream: TextIO):
@@ -21,16 +23,16 @@ class TolerantStream:
         self.unicode = self.encoding.lower().startswith("utf")
 
     def spoken(self, text: str) -> str:
-        """The text in characters that the stream has."""
+        """The text in characters that the stream can encode."""
         return text if self.unicode else text.translate(_ASCII).encode("ascii", "replace").decode()
 
     def write(self, text: str) -> int:
         if not self.gone:
             try:
                 self._stream.write(text)
-            except UnicodeEncodeError:  # a name that is no text
+            except UnicodeEncodeError:  # a name with invalid characters
                 self._stream.write(text.encode("ascii", "replace").decode())
-            except (OSError, ValueError):  # ValueError: it is closed
+            except (OSError, ValueError):  # ValueError: the stream is closed
                 self.gone = True
         return len(text)
 

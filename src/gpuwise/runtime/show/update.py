@@ -1,4 +1,4 @@
-"""ProgressUpdate: a run at one moment, as displays show it, and the words for its parts."""
+"""ProgressUpdate: the state of a run for displays, with texts for its parts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import memory_of, percent, rate
 from gpuwise.units import format_duration, format_usd
 
-_DATA_SHARE_SHOWN = 0.005  # of the time: below it, waiting for data is not worth a word
+_DATA_SHARE_SHOWN = 0.005  # share of the time from which waiting for data is shown
 
 
 @dataclass(frozen=True)
 class LastCheckpoint:
-    """The newest checkpoint that is complete: the step it holds, and the seconds since it was."""
+    """The newest complete checkpoint.
+
+    Attributes:
+        step: step of the checkpoint.
+        age_s: seconds since its completion.
+    """
 
     step: int
     age_s: float
@@ -22,16 +27,27 @@ class LastCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressUpdate:
-    """A run after `step` of `steps` optimizer steps; None stands for what is not known.
+    """A run after `step` of `steps` optimizer steps. None stands for an unknown value.
 
-    step_time_s: median of the latest steps, data loading not counted.
-    samples_per_s: data loading counted.
-    mfu: model operations against the device's peak.
-    data_share: of the time, spent waiting for data.
-    usd_spent, usd_left: by the price of the machine.
-    forecast: of the step time.
-    checkpoint_problem: why the latest save failed.
-    metrics: of the latest evaluation.
+    Attributes:
+        step: optimizer steps so far.
+        steps: optimizer steps of the whole run.
+        samples: samples so far.
+        loss: latest loss.
+        step_time_s: median seconds of the latest steps, without data loading.
+        samples_per_s: samples per second, with data loading.
+        remaining_s: estimated seconds to the end.
+        learning_rate: current learning rate.
+        mfu: model FLOP/s as a share of the device's peak.
+        memory_bytes: memory in use.
+        memory_capacity_bytes: memory of the device.
+        data_share: share of the time spent waiting for data.
+        usd_spent: US dollars spent, by the price of the machine.
+        usd_left: estimated US dollars to the end.
+        forecast: forecast of the step time.
+        checkpoint: latest complete checkpoint.
+        checkpoint_problem: error of the latest save.
+        metrics: metrics of the latest evaluation.
     """
 
     step: int
@@ -67,7 +83,7 @@ class ProgressUpdate:
         return [rate(self.samples_per_s, "samples"), *mfu, *waits]
 
     def time_words(self) -> list[str]:
-        """Nothing once the run is over."""
+        """The remaining time; empty once the run is over."""
         return [] if self._over or self.remaining_s is None else [f"{format_duration(self.remaining_s)} left"]
 
     def money_words(self) -> list[str]:
@@ -97,7 +113,7 @@ def beside(step_time_s: float, forecast: Interval | None) -> str:
 
 
 def beside_words(step_time_s: float, forecast: Interval | None) -> list[str]:
-    """The measured step and the forecast one, in one unit: '41 ms', 'forecast 38 ms (31 to 52)'."""
+    """The measured and the forecast step time in the same unit: '41 ms', 'forecast 38 ms (31 to 52)'."""
     if forecast is None:
         return [format_duration(step_time_s)]
     scale, unit = next(((s, u) for s, u in ((60, "min"), (1, "s"), (1e-3, "ms")) if step_time_s >= s), (1e-6, "µs"))

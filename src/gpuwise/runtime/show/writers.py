@@ -1,4 +1,4 @@
-"""Where curves go besides the log: TensorBoard and Weights & Biases, behind one small interface."""
+"""Writers of curves to TensorBoard and Weights & Biases, with a common interface."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """Something that curves are written to; what it raises ends its part, not the run."""
+    """A destination for curves. An error ends the writer, not the run."""
 
     def open(self, header: Mapping[str, object]) -> None:
-        """The run begins. header: as in the log; with `resumed_from`, the step it continues after."""
+        """Begins a run.
+
+        Arguments:
+            header: header of the log; `resumed_from` is the step after which a resumed run continues.
+        """
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -41,7 +45,7 @@ class TensorBoard:
 
         resumed_from = header.get("resumed_from")
         assert resumed_from is None or isinstance(resumed_from, int)
-        # What an interrupted run wrote beyond the step it is resumed from will be written again.
+        # A resumed run writes the steps after its checkpoint again.
         purge_step = None if resumed_from is None else resumed_from + 1
         self._events = SummaryWriter(str(self.folder), purge_step=purge_step, flush_secs=10)
         text = escape(json.dumps(dict(header), indent=2))
@@ -58,10 +62,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose files lie in folder/wandb.
+    """A Weights & Biases run with its files in folder/wandb.
 
-    online where the user is logged in, offline elsewhere (`wandb sync` sends it later); the environment variable WANDB_MODE
-    overrules both. A resumed run goes by the same id. Raises MissingDependencyError without wandb.
+    The run is online if the user is logged in, and offline otherwise (`wandb sync` uploads it later). The environment
+    variable WANDB_MODE overrides both. A resumed run keeps its id. Raises MissingDependencyError without wandb.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, project: str = "gpuwise"):
@@ -73,7 +77,7 @@ class WeightsAndBiases:
         mode = None
         if "WANDB_MODE" not in os.environ:
             mode = "online" if self._wandb.login(prompt=False, verify=False) else "offline"
-        # console "off": it would wrap stdout and stderr, where the run shows itself.
+        # console "off": wandb must not wrap stdout and stderr, on which the run shows its progress.
         self._run = self._wandb.init(
             project=self.project,
             dir=str(self.folder),
@@ -92,7 +96,7 @@ class WeightsAndBiases:
             self._run.finish()
 
     def _id(self) -> str:
-        """Of this run folder: made when it is first asked for, and kept in a file."""
+        """The id of this run folder, created on first use and stored in a file."""
         path = self.folder / "wandb-id"
         if path.is_file() and (kept := path.read_text().strip()[:64]).isalnum():
             return kept
@@ -105,7 +109,7 @@ WRITERS: dict[str, Callable[[str | os.PathLike[str]], Writer]] = {"tensorboard":
 
 
 def writer(name: str, folder: str | os.PathLike[str]) -> Writer:
-    """The writer of that name, for a run's folder.
+    """Makes the named writer for a run's folder.
 
     Raises InputError for another name, MissingDependencyError without its package.
     """
@@ -115,9 +119,13 @@ def writer(name: str, folder: str | os.PathLike[str]) -> Writer:
 
 
 class Fanout:
-    """Several writers as one; without any it does nothing. Worth a call a few times a second, not every step.
+    """Several writers as one. Call it a few times per second, not every step.
 
-    One that raises is left out from then on, which `say` is told, and the run goes on.
+    A writer that raises is dropped, and the run continues.
+
+    Arguments:
+        writers: the writers; may be empty.
+        say: called with a sentence about a dropped writer.
     """
 
     def __init__(self, writers: Sequence[Writer], *, say: Callable[[str], None]):
@@ -137,6 +145,6 @@ class Fanout:
         for one in list(self._writers):
             try:
                 call(one)
-            except Exception as error:  # a foreign service may raise anything
+            except Exception as error:  # third-party code may raise any exception
                 self._writers.remove(one)
                 self._say(f"{type(one).__name__} gets nothing more of this run: {type(error).__name__}: {error}")
