@@ -6,11 +6,12 @@ Note. The function is the one place where that sentence is written. What reads n
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, wraps
-from typing import ParamSpec
+from typing import ParamSpec, TypeGuard
 
 from gpuwise.json_types import Json
 
@@ -19,6 +20,14 @@ P = ParamSpec("P")
 
 OLDER = "older"  # the kind of a note of which a file of an older version holds the sentence alone
 STATED = "stated-by-the-job"  # the kind of an assumption that a user wrote into a Job as a sentence
+
+
+def _is_figure(value: object) -> TypeGuard[Figure]:
+    """Whether JSON and files can hold it: a text, or a number that is finite as a float."""
+    try:
+        return isinstance(value, str | bool) or (isinstance(value, int | float) and math.isfinite(value))
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 @dataclass(frozen=True)
@@ -77,8 +86,8 @@ class Note:
         if not isinstance(kind, str) or not isinstance(text, str) or not isinstance(flag, str | None):
             raise ValueError("the kind, text and flag of a note are texts")
         figures = {} if figures is None else figures
-        if not isinstance(figures, Mapping) or not all(isinstance(value, Figure) for value in figures.values()):
-            raise ValueError("the figures of a note are numbers and texts")
+        if not isinstance(figures, Mapping) or not all(map(_is_figure, figures.values())):
+            raise ValueError("the figures of a note are finite numbers and texts")
         return cls(kind, text, {str(name): value for name, value in figures.items()}, flag)
 
 
@@ -107,8 +116,8 @@ KINDS: dict[str, KindOfNote] = {}
 def kind_of_note(*, flag: str | None = None) -> Callable[[Callable[P, str]], Callable[P, Note]]:
     """A decorator: a function from figures, all of them keyword arguments, to a sentence becomes one that makes notes.
 
-    The kind is the function's name with dashes, its meaning the first line of the docstring. Figures that are None are left
-    out of the note.
+    The kind is the function's name with dashes, its meaning the first line of the docstring. The note leaves out figures that
+    are None or not finite.
     """
 
     def declare(sentence: Callable[P, str]) -> Callable[P, Note]:
@@ -116,8 +125,8 @@ def kind_of_note(*, flag: str | None = None) -> Callable[[Callable[P, str]], Cal
 
         @wraps(sentence)
         def make(*args: P.args, **figures: P.kwargs) -> Note:
-            known = {key: value for key, value in figures.items() if isinstance(value, Figure)}
-            return Note(name, sentence(*args, **figures), known, flag)
+            kept = {key: value for key, value in figures.items() if _is_figure(value)}
+            return Note(name, sentence(*args, **figures), kept, flag)
 
         assert name not in KINDS
         names = tuple(name for name in sentence.__annotations__ if name != "return")
