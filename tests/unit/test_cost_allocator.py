@@ -127,9 +127,10 @@ def test_expandable_segments_keep_the_block_that_can_grow_for_last() -> None:
     assert found.peak_reserved_bytes == 40 * MIB
 
 
-def test_fragmentation_is_what_is_reserved_and_in_no_block() -> None:
-    assert run(4 * MIB).fragmentation == pytest.approx(0.8)
-    assert run().fragmentation == 0
+def test_more_is_reserved_at_the_peak_than_is_in_blocks() -> None:
+    found = run(4 * MIB)
+    assert (found.peak_allocated_bytes, found.reserved_at_peak_bytes) == (4 * MIB, 20 * MIB)
+    assert run().reserved_at_peak_bytes == 0
 
 
 @pytest.mark.parametrize("unit", [2**40, 2**50, 2**60], ids=["TiB", "PiB", "EiB"])

@@ -17,11 +17,6 @@ def folder() -> Path:
     return cache_home() / "traces"
 
 
-def size_bytes() -> int:
-    """Size of the cache on disk, in bytes."""
-    return sum(stat.st_size for _, stat in _entries())
-
-
 def _entries() -> Iterator[tuple[str, os.stat_result]]:
     with suppress(OSError), os.scandir(folder()) as files:
         for entry in files:

@@ -47,12 +47,6 @@ class Replay:
     block_bytes: tuple[int, ...]
     out_of_memory: OutOfMemory | None = None
 
-    @property
-    def fragmentation(self) -> float:
-        """Share of the reserved bytes that no block used at the allocated peak."""
-        reserved = self.reserved_at_peak_bytes
-        return (reserved - self.peak_allocated_bytes) / reserved if reserved else 0.0
-
 
 def replay(
     size_bytes: Sequence[int], order: Sequence[int], *, limit_bytes: int | None = None, expandable: bool = False
