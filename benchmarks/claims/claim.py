@@ -15,19 +15,22 @@ Verdict = Literal["right", "wrong", "right under conditions"]
 class Call:
     """A call of gpuwise's public API that can be shown as it is run.
 
-    function: dotted, below `gpuwise`. job: the first argument; a text, or a function of benchmarks.claims.jobs that makes a
-    Job. given: keyword arguments in the order shown. slow: takes seconds (the job has to be traced).
+    Attributes:
+        function: dotted, below `gpuwise`.
+        job: the first argument: a text, or a function of benchmarks.claims.jobs that makes a Job.
+        keywords: the other arguments, in the order shown.
+        slow: whether it takes seconds (the job has to be traced).
     """
 
     function: str
     job: str | Callable[[], Any]
-    given: tuple[tuple[str, Any], ...] = ()
+    keywords: tuple[tuple[str, Any], ...] = ()
     slow: bool = False
 
     @property
     def text(self) -> str:
         first = repr(self.job).replace("'", '"') if isinstance(self.job, str) else f"jobs.{self.job.__name__}()"
-        arguments = [first, *(f"{name}={value!r}".replace("'", '"') for name, value in self.given)]
+        arguments = [first, *(f"{name}={value!r}".replace("'", '"') for name, value in self.keywords)]
         return f"gpuwise.{self.function}({', '.join(arguments)})"
 
     @functools.cache  # noqa: B019 - a handful of frozen calls, shared by rows
@@ -35,16 +38,18 @@ class Call:
         import gpuwise.api
 
         function = functools.reduce(getattr, self.function.split("."), gpuwise)
-        return function(self.job if isinstance(self.job, str) else self.job(), **dict(self.given))
+        return function(self.job if isinstance(self.job, str) else self.job(), **dict(self.keywords))
 
 
 @dataclass(frozen=True)
 class Row:
     """One computed figure.
 
-    source: a call, whose answer `value` takes; names of rows above, whose figures it takes; or arithmetic in words, for which
-    it takes nothing. shown: the figure as text. holds: the range the verdict was written for; outside of it the words
-    have to be written anew.
+    Attributes:
+        source: a call, whose answer `value` takes; keys of rows above, whose figures it takes; or arithmetic in words, for
+            which it takes nothing.
+        shown: writes the figure.
+        holds: the range that the verdict was written for; outside of it the words have to be written anew.
     """
 
     key: str
@@ -70,9 +75,13 @@ class Published:
 class Claim:
     """One claim.
 
-    name: of its section's anchor. said: as people say it. rows: computed. measured: names in
-    benchmarks/results/claims_measured.json. numbers: the verdict in numbers; conditions: a sentence or two; note: what else
-    to know. They are templates over the keys of rows. figure: a drawing below docs/figures, and what it shows.
+    Attributes:
+        name: the anchor of its section.
+        said: as people say it.
+        numbers: the verdict in numbers; conditions: a sentence or two; note: what else to know. They are templates over the
+            keys of rows.
+        measured: names in benchmarks/results/claims_measured.json.
+        figure: a drawing below docs/figures, and what it shows.
     """
 
     name: str
@@ -128,6 +137,10 @@ def digits(value: float, figures: int = 3) -> str:
     return f"{rounded:,.{max(0, figures - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 
+def scale(unit: str) -> float:
+    return _SCALES.get(unit.removesuffix(" 4"), 1.0)
+
+
 def in_unit(unit: str, value: float) -> str:
     """The figure in a unit of claims.toml; "GB/s 4" has four digits."""
     match unit:
@@ -137,8 +150,7 @@ def in_unit(unit: str, value: float) -> str:
             return f"{value:.0%}"
         case "count":
             return f"{value:,.0f}"
-    name = unit.removesuffix(" 4")
-    return f"{digits(value / _SCALES.get(name, 1.0), {'times': 2, 'hours': 4, 'GB/s 4': 4}.get(unit, 3))} {name}"
+    return f"{digits(value / scale(unit), {'times': 2, 'hours': 4, 'GB/s 4': 4}.get(unit, 3))} {unit.removesuffix(' 4')}"
 
 
 def seconds(value: float) -> str:
@@ -152,5 +164,5 @@ def size(value: float) -> str:
 
 def _in_largest(value: float, *units: tuple[float, str]) -> str:
     """In the first of these units that it reaches, or the last."""
-    scale, name = next((unit for unit in units if value >= unit[0]), units[-1])
-    return f"{digits(value / scale)} {name}"
+    factor, name = next((unit for unit in units if value >= unit[0]), units[-1])
+    return f"{digits(value / factor)} {name}"

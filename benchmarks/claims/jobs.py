@@ -61,7 +61,7 @@ def chain(layers: int, segments: int) -> Callable[[], Job]:
 def named(name: str) -> Callable[[], Job]:
     """A function of this module, or `chain`'s of such a name."""
     parts = re.fullmatch(r"chain_of_(\d+)(?:_in_(\d+)_segments)?", name)
-    return chain(int(parts[1]), int(parts[2] or 0)) if parts else globals()[name]  # type: ignore[no-any-return]
+    return chain(int(parts[1]), int(parts[2] or 0)) if parts else globals()[name]
 
 
 def gpt3() -> Job:

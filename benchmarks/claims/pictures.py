@@ -74,7 +74,7 @@ def _spot() -> None:
     _save(figure, "spot.svg")
 
 
-def _save(figure: matplotlib.figure.Figure, name: str) -> None:  # type: ignore[name-defined]
+def _save(figure: matplotlib.figure.Figure, name: str) -> None:
     figure.tight_layout()
     figure.savefig(FOLDER / name, format="svg", metadata={"Date": None, "Creator": None})
     pyplot.close(figure)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import jobs, money
-from benchmarks.claims.claim import Call, Claim, Published, Row, in_unit
+from benchmarks.claims.claim import Call, Claim, Published, Row, in_unit, scale
 
 PATH = Path(__file__).with_name("claims.toml")
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
@@ -67,15 +67,17 @@ def evaluate(text: str, lookup: Callable[[str], Any]) -> Any:
 
 def _row(line: str) -> Row:
     key, what, call, figure, unit, *holds = (part.strip() for part in line.split("|"))
-    low, _, high = holds[0].partition("..") if holds and holds[0] else ("", "", "")
+    low, _, high = holds[0].partition("..") if holds else ("", "", "")
     source, value = _source(call, figure)
-    return Row(key, what, source, value, partial(in_unit, unit), (float(low or -math.inf), float(high or math.inf)))
+    interval = (float(low or -math.inf) * scale(unit), float(high or math.inf) * scale(unit))
+    return Row(key, what, source, value, partial(in_unit, unit), interval)
 
 
 def _source(call: str, figure: str) -> tuple[Call | tuple[str, ...] | str, Callable[..., float]]:
     """What a figure is made of, and the function that makes it."""
     if call:
-        return _call(call), partial(_figure, figure, _call(call).job)
+        source = _call(call)
+        return source, partial(_figure, figure, source.job)
     if figure.startswith("="):
         names = tuple(dict.fromkeys(re.findall(r"(?<![\w.])[a-z]\w*", figure)))
         return names, lambda *values: float(evaluate(figure[1:].strip(), dict(zip(names, values, strict=True)).__getitem__))
@@ -90,8 +92,8 @@ def _call(text: str) -> Call:
     assert isinstance(tree, ast.Call)
     (first,) = tree.args
     job = jobs.named(first.func.attr) if isinstance(first, ast.Call) else ast.literal_eval(first)  # type: ignore[attr-defined]
-    given = tuple((word.arg or "", ast.literal_eval(word.value)) for word in tree.keywords)
-    return Call(ast.unparse(tree.func), job, given, slow=text.startswith("slow "))
+    keywords = tuple((word.arg or "", ast.literal_eval(word.value)) for word in tree.keywords)
+    return Call(ast.unparse(tree.func), job, keywords, slow=text.startswith("slow "))
 
 
 def _figure(text: str, job: Any, answer: Any) -> float:
