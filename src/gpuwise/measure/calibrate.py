@@ -1,7 +1,7 @@
-"""calibrate: samples of observed networks -> the entries of this machine, and how far forecasts with them are off.
+"""calibrate: fits the calibration entries of this machine to samples of observed networks, and estimates their errors.
 
-On a CPU each class of kernels is fitted by itself, starting from what is shipped. On a GPU, whose shipped entries stand on far
-larger tables, a factor a class says how this one differs. Errors are those of networks that the fit did not see.
+On a CPU each class of kernels is fitted separately, starting from the shipped entry. On a GPU, whose shipped entries come
+from far larger tables, only one factor per class is fitted. Errors are those of networks left out of the fit.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gpuwise.measure.samples import ClassSamples, StepSamples, by_class
 
 PULL, SMOOTH, ITERATIONS = 1e-3, 0.02, 40
 FOLDS = 3
-# How much more short steps count: floors make most of them, and are lost in the noise of long ones, which they hardly move.
+# Weight of short steps: floors dominate them, and are lost in the noise of long steps, which they hardly change.
 SHORT_STEPS = 0.4
-# From one day to the next the same machine differs by this much at least, whatever it showed today.
+# Smallest spread: the same machine varies by this much between days.
 LEAST_SPREAD = 1.08
 FEWEST_NETWORKS = 4
 LARGEST_FACTOR = 5.0
@@ -35,8 +35,14 @@ Fit = Callable[[Mapping[str, ClassSamples], Calibration, int], dict[str, Calibra
 
 @dataclass(frozen=True)
 class MachineFit:
-    """entries, scale: as a calibration file has them. spreads: of whole steps. errors: forecast / measured - 1 of each network
-    that could be kept out of a fit, by name."""
+    """The fitted figures of a machine.
+
+    Attributes:
+        entries: calibration entries by class, as in a calibration file.
+        scale: factors by class, as in a calibration file.
+        spreads: spreads of whole steps.
+        errors: forecast / measured - 1 by network, for networks that could be left out of a fit.
+    """
 
     entries: Mapping[str, CalibrationEntry]
     scale: Mapping[str, float]
@@ -45,7 +51,12 @@ class MachineFit:
 
 
 def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Parameters | None = None) -> MachineFit:
-    """The figures of this machine. chip: with the peaks and bandwidth measured here; its shipped calibration is the start."""
+    """Fits the figures of this machine.
+
+    Arguments:
+        samples: samples of the observed networks.
+        chip: the chip with its measured peaks and bandwidth; the fit starts from its shipped calibration.
+    """
     parameters = parameters or shipped_parameters()
     shipped = calibration(replace(chip, calibration=""))
     table = by_class(samples, chip, parameters)
@@ -82,7 +93,7 @@ def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int
 
 
 def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, CalibrationEntry]:
-    """The shipped entries, their terms times one factor each."""
+    """The shipped entries, with the terms of each multiplied by one factor."""
     entries = {}
     for key, part in table.items():
         entry = _shipped(shipped, key)
@@ -95,7 +106,7 @@ def _scaled(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int)
 
 
 def _factor(part: ClassSamples, entry: CalibrationEntry, shipped: Calibration, key: str) -> float:
-    """What multiplies the shipped entry's time to make this one's."""
+    """The ratio of this machine's times to those of the shipped entry."""
     start = _shipped(shipped, key)
     assert start is not None
     name = next(iter(entry.terms))
@@ -103,7 +114,7 @@ def _factor(part: ClassSamples, entry: CalibrationEntry, shipped: Calibration, k
 
 
 def predicted_s(entry: CalibrationEntry, part: ClassSamples) -> np.ndarray:
-    """Seconds of one run of each operation, by an entry."""
+    """Seconds that an entry predicts for one run of each operation."""
     parts = entry.parts_s(part.terms.seconds, part.terms.features)
     busy: np.ndarray = part.kernels * entry.floor_s + (entry.join_s(parts) if parts else 0.0)
     return busy
@@ -112,7 +123,7 @@ def predicted_s(entry: CalibrationEntry, part: ClassSamples) -> np.ndarray:
 def _errors(
     samples: Sequence[StepSamples], table: Mapping[str, ClassSamples], shipped: Calibration, fit: Fit
 ) -> dict[int, float]:
-    """forecast / measured - 1 of each step, by entries fitted to other networks, in whatever precision or mode."""
+    """forecast / measured - 1 of each step, with entries fitted to other networks of all precisions and modes."""
     networks = list(dict.fromkeys(step.network for step in samples))
     if len(networks) < FEWEST_NETWORKS:
         return {}
@@ -131,7 +142,7 @@ def _errors(
 
 
 def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
-    """The chosen operations; None where there are none."""
+    """The chosen operations; None if there are none."""
     if not chosen.any():
         return None
     columns = {name: np.asarray(value)[chosen] for name, value in vars(part.shapes).items()}
@@ -144,7 +155,7 @@ def _of(part: ClassSamples, chosen: np.ndarray) -> ClassSamples | None:
 
 
 def _shipped(shipped: Calibration, key: str) -> CalibrationEntry | None:
-    """The entry as it applies."""
+    """The shipped entry that applies to a class; None without one."""
     kernel_class, _, numerics = key.partition(".")
     match = shipped.find(kernel_class, numerics)
     return None if match is None else match.applied
@@ -165,7 +176,7 @@ def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
 
 
 def _interval(logs: np.ndarray) -> tuple[float, float]:
-    """90 % of measured / forecast, as an entry states it: 1 inside."""
+    """The interval of 90 % of measured / forecast, widened to contain 1 as in an entry."""
     low, high = np.exp(np.quantile(logs, [0.05, 0.95]))
     return round(float(min(low, 1 / LEAST_SPREAD)), 3), round(float(max(high, LEAST_SPREAD)), 3)
 

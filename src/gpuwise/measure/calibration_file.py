@@ -1,4 +1,4 @@
-"""The calibration file of this machine, written whole or not at all."""
+"""The calibration file of this machine, written atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS_OUT = ("choose a folder that can be written: GPUWISE_CONFIG_DIR=folder gpuw
 
 
 def check_writable(path: Path) -> None:
-    """Makes the folder. Raises InputError where the file could not be written, before minutes are spent on measuring."""
+    """Makes the folder. Raises InputError when the file is not writable, before minutes are spent on measuring."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with written_whole(path.with_name(f".{path.stem}.probe")) as file:
@@ -30,13 +30,16 @@ def check_writable(path: Path) -> None:
 
 
 def write(path: Path, chip: str, fitted: FitAnswer, figures: Mapping[str, object], measured: Mapping[str, object]) -> None:
-    """Writes it.
+    """Writes the calibration file.
 
     Arguments:
-        chip: id of this machine's chip. fitted: entries, scale and spreads as tables (gpuwise.measure.worker.fit). figures: of
-            the chip, measured. measured: when, how and with what, for people.
+        path: path of the file.
+        chip: id of this machine's chip.
+        fitted: entries, scale and spreads as tables (gpuwise.measure.worker.fit).
+        figures: measured figures of the chip.
+        measured: date, method and versions of the measurement, for readers of the file.
 
-    Raises InputError where it cannot be written, FileFormatError where forecasts could not read it.
+    Raises InputError when the file cannot be written, FileFormatError when forecasts could not read it.
     """
     data = {"schema": SCHEMA, "level": LEVEL, "of": chip, "measured": dict(measured), "chip": dict(figures)}
     tables = {"scale": fitted["scale"], "spread": fitted["spreads"], "entry": fitted["entries"]}

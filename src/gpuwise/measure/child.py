@@ -1,7 +1,7 @@
-"""A child process that works for this one: asked in JSON on its stdin, answering in JSON lines.
+"""Runs work in a child process: a JSON request on its stdin, answers as JSON lines.
 
-What may take all the memory, hang or be killed runs here, so that this process lives to tell. The child has a session of its
-own: Ctrl-C reaches this process alone, which ends the child.
+Work that may exhaust the memory, hang or be killed runs in the child, so that this process survives and can report it. The
+child has its own session: Ctrl-C reaches only this process, which then ends the child.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ _GRACE_S = 5.0
 
 
 class ChildDiedError(GpuwiseError):
-    """A child process ended without an answer. signal: that ended it, None where it exited; tail: its last words."""
+    """A child process ended without an answer.
+
+    Attributes:
+        signal: signal that ended it; None if it exited.
+        tail: end of its stderr.
+    """
 
     code = "child-died"
 
@@ -36,7 +41,7 @@ class ChildDiedError(GpuwiseError):
 
     @property
     def likely_out_of_memory(self) -> bool:
-        """Killed as the kernel does where memory is used up; or it said so itself."""
+        """Whether the kernel's OOM killer probably ended the child, or its own output mentions a lack of memory."""
         reported = any(word in self.tail for word in ("MemoryError", "can't allocate memory", "out of memory"))
         return self.signal == signal.SIGKILL or reported
 
@@ -49,15 +54,18 @@ def answers(
     purpose: str = "benchmark",
     environment: Mapping[str, str] | None = None,
 ) -> Generator[Any]:
-    """Runs `python -m module` in the folder we are in and yields its answers as they come; no file of that folder stands in for
-    a library (-P).
+    """Runs `python -m module` in the current folder and yields its answers as they arrive.
+
+    No file of that folder can shadow a library (-P). Closing the iterator, or an exception in its consumer, ends the child.
 
     Arguments:
-        silence_s: the longest time between two answers; then the child is ended. purpose: what errors call the child.
-        environment: variables beside our own.
+        module: module to run.
+        request: request for the child.
+        silence_s: longest time in seconds between two answers, after which the child is ended.
+        purpose: name of the child in errors.
+        environment: additional environment variables.
 
-    Closing the iterator, or any exception in its consumer, ends the child. Raises ChildDiedError where it ends other than by
-    exit code 0; the answers before were yielded.
+    Raises ChildDiedError, after all answers, when the child ends with anything but exit code 0.
     """
     reading, writing = os.pipe()
     tail: list[str] = []
@@ -90,7 +98,7 @@ def answers(
 
 
 def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, purpose: str) -> Iterator[Any]:
-    """Answers until the child closes its end. tail: gets the last lines it wrote to stderr."""
+    """Yields answers until the child closes its pipe. `tail` receives the last lines of the child's stderr."""
     unread = {answers_fd: b"", errors_fd: b""}
     open_fds = [answers_fd, errors_fd]
     heard_s = time.monotonic()
@@ -113,9 +121,9 @@ def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, p
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends the child and whatever it started, also where the child is gone and they are not."""
+    """Ends the child and all processes that it started, even if the child itself is already gone."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):  # none is left; macOS says so of ones that are dead
+        with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS raises PermissionError for dead ones
             os.killpg(child.pid, number)
         with suppress(subprocess.TimeoutExpired):
             child.wait(timeout=_GRACE_S)
@@ -133,14 +141,14 @@ def _death(code: int, tail: list[str], purpose: str) -> ChildDiedError:
 
 
 class WorkerConnection:
-    """The child's side: `request` is what was asked, `say` answers. Whatever else is printed goes to stderr."""
+    """The child's side of the connection: `request` is the request, `send` answers. Other output goes to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8")
         self.request: Any = json.loads(sys.stdin.buffer.read())
         os.dup2(2, 1)
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # in the order it was printed
+            sys.stdout.reconfigure(line_buffering=True)  # keeps the order of the output
 
     def send(self, **answer: object) -> None:
         self._answers.write(json.dumps(answer) + "\n")

@@ -1,4 +1,4 @@
-"""The figures of a chip that a measurement replaces or adds: the table [chip] of a calibration file."""
+"""Measured figures of a chip: the table [chip] of a calibration file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypedDict
 from gpuwise.hardware.types import Chip
 from gpuwise.results.measurement import AchievedPeak, MeasuredRow, MemoryLevel
 
-SLOWER = ("fp64",)  # beside these, dtypes of a CPU that are slower than fp32 are emulated
+SLOWER = ("fp64",)  # other dtypes of a CPU that are slower than fp32 are emulated
 
 
 class AchievedFigures(TypedDict, total=False):
-    """gpuwise.hardware.types.AchievedRates as a table; what was not measured is left out."""
+    """gpuwise.hardware.types.AchievedRates as a table, without unmeasured figures."""
 
     peak_flops_per_s: dict[str, float]
     memory_bandwidth_bytes_per_s: float
@@ -25,7 +25,13 @@ class AchievedFigures(TypedDict, total=False):
 
 
 class Figures(TypedDict, total=False):
-    """The table [chip]. peak_flops_per_s, memory_bandwidth_bytes_per_s: of a CPU. achieved: of a GPU."""
+    """The table [chip].
+
+    Attributes:
+        peak_flops_per_s: measured peaks by dtype, for a CPU.
+        memory_bandwidth_bytes_per_s: measured bandwidth, for a CPU.
+        achieved: achieved rates, for a GPU.
+    """
 
     peak_flops_per_s: dict[str, float]
     memory_bandwidth_bytes_per_s: float
@@ -35,8 +41,11 @@ class Figures(TypedDict, total=False):
 def chip_figures(
     chip: Chip, rows: Sequence[MeasuredRow], peaks: Sequence[AchievedPeak], levels: Sequence[MemoryLevel]
 ) -> Figures:
-    """Of a CPU the peaks and the bandwidth that stand in place of the catalog's estimates; of a GPU, whose sheet is known, what
-    it achieved (gpuwise.hardware.types.AchievedRates). What was not measured is left out."""
+    """The measured figures of a chip, without unmeasured ones.
+
+    For a CPU they are the peaks and the bandwidth, which replace the catalog's estimates. A GPU has a datasheet, so its
+    figures are the achieved rates (gpuwise.hardware.types.AchievedRates).
+    """
     rates: AchievedFigures = {}
     if peaks:
         rates["peak_flops_per_s"] = {peak.dtype: _short(peak.measured) for peak in peaks}
@@ -66,7 +75,7 @@ def _host_link(rows: Sequence[MeasuredRow]) -> AchievedFigures:
 
 
 def _all_reduce(rows: Sequence[MeasuredRow]) -> AchievedFigures:
-    """Bus bandwidth is 2 (n - 1) / n of the bytes a second (NCCL's performance notes)."""
+    """Bus bandwidth of all-reduce: 2 (n - 1) / n times the bytes per second (NCCL's performance notes)."""
     calls = sorted((row for row in rows if row.group == "collective" and row.name == "all_reduce"), key=lambda row: row.bytes)
     if not calls:
         return {}

@@ -1,4 +1,4 @@
-"""The accelerators PyTorch runs on here, of whatever vendor, matched to the catalog by the words of their names."""
+"""The accelerators of this machine that PyTorch can use, matched to the catalog by their names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from gpuwise.hardware.detect import detect_cpu, match_gpu, unknown_gpu
 
 @dataclass(frozen=True)
 class Accelerator:
-    """device: PyTorch's name of it, cuda:0 (AMD's too), xpu:0 or mps. gpu: as PyTorch describes it. chip: of the catalog, or a
-    local entry without rates. known: whether the catalog has it."""
+    """An accelerator of this machine.
+
+    Attributes:
+        device: PyTorch's name of it: cuda:0 (also for AMD), xpu:0 or mps.
+        gpu: PyTorch's description of it.
+        chip: the catalog's chip, or a local entry without rates.
+        known: whether the catalog contains it.
+    """
 
     device: str
     gpu: Gpu
@@ -35,9 +41,9 @@ def accelerators(catalog: Catalog) -> tuple[Accelerator, ...]:
 
 
 def _cuda() -> Iterator[tuple[str, Gpu]]:
-    """With ROCm torch.cuda is AMD's."""
+    """GPUs of torch.cuda: NVIDIA's, or with ROCm AMD's."""
     vendor = "AMD" if torch.version.hip else "NVIDIA"
-    with suppress(RuntimeError, AssertionError):  # a driver too old, or gone
+    with suppress(RuntimeError, AssertionError):  # the driver is too old or missing
         for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
             about = torch.cuda.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "NVIDIA" else None
@@ -56,18 +62,18 @@ def _xpu() -> Iterator[tuple[str, Gpu]]:
 
 
 def _mps() -> Iterator[tuple[str, Gpu]]:
-    """Apple's GPU shares the machine's memory, of which Metal lets it use recommended_max_memory."""
+    """Apple's GPU, which shares the machine's memory; Metal limits it to recommended_max_memory."""
     with suppress(RuntimeError, AssertionError):
         if torch.backends.mps.is_available():
-            cpu = detect_cpu()  # the same chip, by the same name
+            cpu = detect_cpu()  # CPU and GPU are one chip with one name
             yield "mps", Gpu(cpu.name, cpu.memory_bytes or torch.mps.recommended_max_memory(), "Apple")
 
 
 def _as_here(chip: Chip, gpu: Gpu) -> Chip:
-    """The catalog's chip; of Apple's with the memory and the GPU cores of this one, for it sells several under one name."""
+    """The catalog's chip. For Apple, memory and GPU cores are this machine's, because one name covers several variants."""
     if gpu.vendor != "Apple":
         return chip
-    count = getattr(torch.backends.mps, "get_core_count", None)  # not in every version
+    count = getattr(torch.backends.mps, "get_core_count", None)  # missing in some versions of PyTorch
     cores = count() if count else chip.sm_count
     if (cores, gpu.memory_bytes) == (chip.sm_count, chip.memory_bytes) or not cores or not chip.sm_count:
         return chip

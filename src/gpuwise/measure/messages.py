@@ -1,4 +1,4 @@
-"""What the measuring process and the one that waits for it tell each other, as JSON."""
+"""JSON messages between the measuring process and its parent."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from gpuwise.json_types import Json, JsonObject
 from gpuwise.measure.chip_figures import Figures
 
 FieldTables: TypeAlias = list[dict[str, Any]]
-"""The fields of dataclasses, as dataclasses.asdict gives them."""
+"""A list of dataclasses as tables, from dataclasses.asdict."""
 
 
 class Survey(TypedDict):
-    """What PyTorch sees on this machine.
+    """PyTorch's view of this machine.
 
     Attributes:
-        device: PyTorch's name of what is measured, cpu or cuda.
-        left_out: what is not measured, notes.
-        torch: its version.
-        networks, quick: how many networks there are, and how many of them the quick sweep observes.
-        half: the precision that networks are repeated in; None where the device has none.
-        threads: of PyTorch's operations.
+        device: PyTorch's name of the measured device, cpu or cuda.
+        left_out: notes on devices that are not measured.
+        torch: version of PyTorch.
+        networks: number of networks.
+        quick: number of networks in the quick sweep.
+        half: 16-bit precision in which networks are repeated; None if the device has none.
+        threads: threads of PyTorch's operations.
     """
 
     device: str
@@ -33,15 +34,17 @@ class Survey(TypedDict):
 
 
 class StageAnswer(TypedDict, total=False):
-    """A part of a stage's result; only some of the keys are there.
+    """A part of a stage's result. An answer has only some of the keys.
 
     Attributes:
         begun: index of the stage that begins.
-        row: a MeasuredRow; kernels: more of them.
+        row: a MeasuredRow.
+        kernels: further MeasuredRows.
         samples: StepSamples of an observed network.
         note: a Note.
-        peaks: of AchievedPeak.
-        levels, again: of MemoryLevel, at the beginning and at the end of the sweep.
+        peaks: list of AchievedPeak.
+        levels: list of MemoryLevel at the beginning of the sweep.
+        again: list of MemoryLevel at the end of the sweep.
     """
 
     begun: int
@@ -55,14 +58,19 @@ class StageAnswer(TypedDict, total=False):
 
 
 class FitRequest(TypedDict):
-    """samples: of StepSamples. figures: of the chip, as measured; without any the catalog's count."""
+    """A request to fit a calibration.
+
+    Attributes:
+        samples: list of StepSamples.
+        figures: measured figures of the chip; missing ones come from the catalog.
+    """
 
     samples: FieldTables
     figures: Figures
 
 
 class FitAnswer(TypedDict):
-    """A MachineFit in the tables of a calibration file. errors: forecast / measured - 1 by network."""
+    """A MachineFit as tables of a calibration file; its attributes are those of MachineFit."""
 
     entries: dict[str, dict[str, object]]
     scale: dict[str, float]

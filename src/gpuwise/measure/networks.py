@@ -1,6 +1,7 @@
-"""The networks whose steps `measure` observes: small relatives of what people train.
+"""The networks whose steps `measure` observes: small variants of common models.
 
-Their sizes are random with a fixed seed: every class of kernels runs at many sizes. None of them is a job of the suite.
+Their sizes are random with a fixed seed, so that every class of kernels runs at many sizes. None of them is a job of the
+suite.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class LstmLanguageModel(nn.Module):
 
 
 class MakesStage(Protocol):
-    """The layers of one level of a convolution_net: from `inside` channels to `outside`."""
+    """Makes the layers of one level of a convolution_net, from `inside` to `outside` channels."""
 
     def __call__(self, draw: random.Random, inside: int, outside: int, kernel: int, *, stride: int) -> Iterator[nn.Module]: ...
 
@@ -194,14 +195,20 @@ def _vit(config: VitConfig) -> Job:
 
 
 class ObservedNetwork(NamedTuple):
-    """A network whose steps are observed. samples: a step's on a few cores."""
+    """A network whose steps are observed.
+
+    Attributes:
+        name: name of the network.
+        job: the job that trains it.
+        samples: samples per step on a few cores.
+    """
 
     name: str
     job: Job
     samples: int
 
 
-# The first QUICK of them are those of --quick.
+# --quick observes the first QUICK networks.
 NETWORKS: tuple[ObservedNetwork, ...] = (
     ObservedNetwork("MLP, tiny", _mlp(30, 48, 24), 64),
     ObservedNetwork("MLP, small", _mlp(12, 96, 96, 96), 256),
@@ -244,7 +251,7 @@ QUICK = 17
 
 
 def scaled(samples: int, device: torch.device) -> int:
-    """Samples a step on this device, which keep a larger one as busy as a few cores."""
+    """Samples per step on this device, which keep it as busy as `samples` keep a few cores."""
     if device.type != "cuda":
         return samples * max(1, torch.get_num_threads() // 4)
     return samples * max(4, torch.cuda.get_device_properties(device).multi_processor_count // 4)

@@ -1,4 +1,4 @@
-"""Which microbenchmarks a measurement consists of, in which order, and how long each may take."""
+"""The stages of a measurement: the microbenchmarks, their order and their time budgets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ class Stage:
     """One part of a measurement.
 
     Attributes:
-        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks; "again" for the
-            memory once more, to see whether the machine has changed meanwhile.
-        what: in words, for the progress.
+        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks; "again" for a
+            second measurement of memory, which shows whether the machine has changed meanwhile.
+        what: description for the progress display.
         budget_s: seconds of a probe.
         network: index of the network.
-        precision, mode, steps: how the network runs.
+        precision: precision of the network.
+        mode: mode of the network, such as train.
+        steps: observed steps of the network.
     """
 
     name: str
@@ -37,18 +39,20 @@ PROBES = (
 )
 
 
-GPU_PROBES = ("copies", "collectives")  # a CPU is its own host, and forecasts know no several of it
+GPU_PROBES = ("copies", "collectives")  # a CPU is its own host, and forecasts do not cover several CPUs
 AGAIN_S = 6.0
 
 
 def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None, device: str = "cpu") -> Iterator[Stage]:
-    """Peaks and bandwidth first: what is fitted later stands on them, however early it ends.
+    """Yields the stages, with peaks and bandwidth first: a fit needs them even if the measurement ends early.
 
     Arguments:
-        networks, quick_networks: how many there are.
-        half: a precision of half as many bytes that the device computes in. Networks are repeated in it, every other one in
-            the quick sweep. None where there is none.
-        device: PyTorch's name of what is measured, cpu or cuda.
+        quick: whether to yield the quick sweep.
+        networks: number of networks.
+        quick_networks: number of networks in the quick sweep.
+        half: 16-bit precision of the device, in which networks are repeated (in the quick sweep every other one); None if
+            the device has none.
+        device: PyTorch's name of the measured device, cpu or cuda.
     """
     for name, what, quick_s, full_s in PROBES:
         budget_s = quick_s if quick else full_s

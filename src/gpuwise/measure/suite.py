@@ -1,5 +1,7 @@
-"""The suite of `gpuwise validate --suite`: a dozen kinds of networks at sizes that fit the machine. Without PyTorch: the jobs
-themselves are in gpuwise.measure.suite_jobs."""
+"""The suite of `gpuwise validate --suite`: a dozen kinds of networks at sizes that fit the machine.
+
+This module does not import PyTorch; the jobs themselves are in gpuwise.measure.suite_jobs.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,22 @@ from math import log2
 from gpuwise.errors import unknown_name
 from gpuwise.hardware.types import Chip
 
-BASE_PEAK = 150e9  # fp32 operations a second for which the micro-batches below are meant: a step of 0.05 to 1.5 s
+BASE_PEAK = 150e9  # fp32 operations per second at which the micro-batches below give steps of 0.05 to 1.5 s
 LARGEST_SCALE = 256
-LARGEST_SHARE = 0.6  # of the memory: micro-batches are halved until the forecast is below
+LARGEST_SHARE = 0.6  # share of the memory; micro-batches are halved until the forecast is below it
 
 
 @dataclass(frozen=True)
 class Member:
-    """One job of the suite. micro_batch: on a machine of BASE_PEAK; seq_len, image_size: None where there is none."""
+    """One job of the suite.
+
+    Attributes:
+        name: name of the job.
+        words: description of the job.
+        micro_batch: samples per micro-batch on a machine with BASE_PEAK.
+        seq_len: sequence length in tokens; None for other data.
+        image_size: image size in pixels; None for other data.
+    """
 
     name: str
     words: str
@@ -45,7 +55,7 @@ SUITE: dict[str, Member] = {member.name: member for member in _ALL}
 
 
 def members(names: tuple[str, ...] = ()) -> list[Member]:
-    """Those named, all without a name. Raises UnknownNameError."""
+    """The named members; all of them without names. Raises UnknownNameError."""
     for name in names:
         if name not in SUITE:
             raise unknown_name("member of the suite", name, list(SUITE), listing="gpuwise validate --help")
@@ -53,6 +63,6 @@ def members(names: tuple[str, ...] = ()) -> list[Member]:
 
 
 def scaled(member: Member, chip: Chip) -> int:
-    """The micro-batch on a chip: a power of two times the base's, by the fp32 peak of its datasheet."""
+    """The micro-batch on a chip: the base's times a power of two, by the fp32 peak of the chip's datasheet."""
     peak = chip.peak_flops_per_s.get("fp32", BASE_PEAK)
     return member.micro_batch * min(LARGEST_SCALE, 2 ** int(log2(max(1.0, peak / BASE_PEAK))))

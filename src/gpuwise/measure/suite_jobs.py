@@ -1,4 +1,4 @@
-"""The members of the suite as jobs. Sizes of models are those of the papers, or of the same architecture made smaller."""
+"""The members of the suite as jobs. Models have the sizes of their papers, or are smaller ones of the same architecture."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TokenBatch(Protocol):
 
 
 def suite_job(member: Member) -> Job:
-    """The job of a member, named as it is there."""
+    """The job of a member, with the member's name."""
     return _BUILDERS[member.name](member)
 
 

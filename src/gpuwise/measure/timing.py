@@ -1,4 +1,4 @@
-"""How long something runs: warm-up, then rounds of as many runs as a clock can tell apart, their median and spread."""
+"""Times functions: a warm-up, then rounds long enough for the clock, with their median and spread."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ import torch
 
 from gpuwise.results.measurement import Timing
 
-LEAST_ROUND_S = 2e-4  # a round that is shorter is mostly the clock and the scheduler
+LEAST_ROUND_S = 2e-4  # clock and scheduler dominate shorter rounds
 FEWEST_ROUNDS = 3
 
 
 def timed(
     runs: Sequence[Callable[[], object]], *, budget_s: float, device: torch.device | str = "cpu", rounds: int = 30
 ) -> Timing:
-    """Times `runs`, which do the same on inputs of their own and are taken in turn, so that a cache holds none of them.
+    """Times `runs`, which do the same work on different inputs and take turns, so that no cache holds their input.
 
     Arguments:
-        budget_s: for all of it, warm-up included; at least FEWEST_ROUNDS rounds are made. rounds: at most.
+        runs: the functions.
+        budget_s: seconds in total, including warm-up; at least FEWEST_ROUNDS rounds are made.
+        device: device of the work.
+        rounds: largest number of rounds.
     """
     device = torch.device(device)
     once = device_seconds if device.type == "cuda" else wall_seconds
     began = time.perf_counter()
-    taken = min(once(run) for run in runs)  # the first run of each warms up
+    taken = min(once(run) for run in runs)  # the first run of each is the warm-up
     taken = min(taken, *(once(run) for run in runs))
     repeats = max(1, ceil(LEAST_ROUND_S / max(taken, 1e-7)))
     seconds: list[float] = []
@@ -50,7 +53,7 @@ def wall_seconds(*runs: Callable[[], object]) -> float:
 
 
 def device_seconds(*runs: Callable[[], object]) -> float:
-    """By the device's own events, which do not see the host unless it is too slow to keep the device busy."""
+    """Seconds by the device's events, which exclude the host unless it is too slow to keep the device busy."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()

@@ -1,4 +1,4 @@
-"""Real steps of a job on this machine: how long they take, what they hold, and what they spend their time on."""
+"""Runs real steps of a job on this machine and measures their time, their memory and their shares by kind of operator."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.strategy import Strategy
 
-FEWEST_STEPS, LEAST_S, MOST_S = 7, 5.0, 40.0  # steps timed, and seconds spent on them
-WARM_STEPS, WARM_S = 3, 0.5  # beyond the two that memory is measured in; not longer than this
-BATCHES = 3  # taken in turn, so that no cache holds the input of a step
-ASYNC_S = 0.05  # steps of a GPU are issued for so long before it is waited for, as a training loop does
+FEWEST_STEPS, LEAST_S, MOST_S = 7, 5.0, 40.0  # fewest timed steps, and the fewest and most seconds of timing
+WARM_STEPS, WARM_S = 3, 0.5  # warm-up steps, besides the two that measure memory, and their longest time
+BATCHES = 3  # batches that take turns, so that no cache holds the input of a step
+ASYNC_S = 0.05  # seconds of steps issued to a GPU between two waits, as in a training loop
 
 _ARITHMETIC = ("convolution", "attention", "rnn", "lstm", "gru", "linear_pointwise", "_mm", "mm_")
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
-# They change how a tensor is looked at, or ask for memory; their time is that of being called.
+# Operators that only change a tensor's view or allocate memory; their time is the overhead of the call.
 _VIEWS = {
     "view",
     "t",
@@ -67,9 +67,13 @@ def run_trial(
     """Builds the job's program and runs it on random batches.
 
     Arguments:
-        steps: timed ones; None: at least FEWEST_STEPS and LEAST_S seconds, MOST_S at most. say: told what runs.
+        job: the job.
+        strategy: the strategy of the steps.
+        device: the device to run on.
+        steps: number of timed steps; None: at least FEWEST_STEPS and LEAST_S seconds, at most MOST_S seconds.
+        say: called with a description of the current phase.
 
-    Raises whatever the job's own code raises, and MemoryError or RuntimeError where memory runs out.
+    Raises any error of the job's own code, and MemoryError or RuntimeError when memory runs out.
     """
     keep_freed_memory()
     torch.manual_seed(0)
@@ -91,8 +95,11 @@ def run_trial(
 
 
 def _steps_of(program: Program) -> list[Callable[[], object]]:
-    """A step on each of BATCHES sets of micro-batches, made and on the device before any is timed: a forecast takes them to be
-    loaded while the step before computes."""
+    """A step for each of BATCHES sets of micro-batches.
+
+    The batches are on the device before the timing starts, because a forecast assumes that they are loaded during the
+    previous step.
+    """
     strategy = program.strategy
     runs: list[Callable[[], object]] = []
     for _ in range(BATCHES):
@@ -125,8 +132,10 @@ def _more(done: int, passed_s: float, steps: int | None) -> bool:
 
 
 def _shares(run: Callable[[], object], timing: Timing, device: torch.device) -> dict[str, float]:
-    """One step under the profiler: shares of it by kind of operator. On a GPU its kernels against the time of a step, so that
-    the rest is idle."""
+    """Runs one step under the profiler and returns shares by kind of operator.
+
+    On a GPU the shares are times of kernels relative to the step; the rest is idle time.
+    """
     cuda = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU] + ([torch.profiler.ProfilerActivity.CUDA] if cuda else [])
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
@@ -136,14 +145,16 @@ def _shares(run: Callable[[], object], timing: Timing, device: torch.device) -> 
     spent = {"arithmetic": 0.0, "moving bytes": 0.0}
     for row in profile.key_averages():
         kind = kind_of_operator(row.key)
-        if kind is not None and row.device_type == torch.autograd.DeviceType.CPU:  # a kernel's time is also its operator's
+        if (
+            kind is not None and row.device_type == torch.autograd.DeviceType.CPU
+        ):  # an operator's time already includes its kernels
             spent[kind] += (row.self_device_time_total if cuda else row.self_cpu_time_total) / 1e6
     whole = max(timing.median_s if cuda else seconds, sum(spent.values()))
     return {**{kind: value / whole for kind, value in spent.items()}, "overhead": 1 - sum(spent.values()) / whole}
 
 
 def kind_of_operator(name: str) -> str | None:
-    """Of a profiler's event: "arithmetic", "moving bytes", or None for what only calls others."""
+    """The kind of a profiler's event: "arithmetic", "moving bytes", or None for an operator that only calls others."""
     space, separator, rest = name.partition("::")
     if not separator or space in ("autograd", "torch") or "::" in rest:
         return None

@@ -1,5 +1,7 @@
-"""Peak memory of a real step and what it is for: on the CPU from the profiler's record of every allocation, on a GPU from its
-caching allocator."""
+"""Peak memory of a real step by category.
+
+On the CPU it comes from the profiler's record of every allocation, on a GPU from its caching allocator.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,14 @@ _SECOND, _LOOK = "gpuwise second step", "gpuwise look"
 
 @dataclass(frozen=True)
 class PeakBytes:
-    """Bytes of live tensors at their most in the second step, everything made before it included, by category; what no
-    category claims is REST. reserved_bytes, device_bytes: of a GPU, with the allocator's cache and with the context."""
+    """Peak bytes of live tensors in the second step, including tensors made before it.
+
+    Attributes:
+        allocated_bytes: peak bytes of tensors.
+        by_category: bytes by category; bytes of no category are REST.
+        reserved_bytes: peak bytes on a GPU, with the allocator's cache; None on a CPU.
+        device_bytes: peak bytes on a GPU, with the cache and the context; None on a CPU.
+    """
 
     allocated_bytes: int
     by_category: dict[str, int] = field(default_factory=dict)
@@ -37,7 +45,7 @@ class _Allocated(Protocol):
 
 
 class _ProfilerEvent(Protocol):
-    """What is read of an event of PyTorch's profiler. extra_fields: of an allocation; other events have other ones."""
+    """The attributes in use of an event of PyTorch's profiler. extra_fields has this type for allocations only."""
 
     name: str
     tag: object
@@ -48,7 +56,7 @@ class _ProfilerEvent(Protocol):
 
 @dataclass
 class _Looks:
-    """Addresses of tensors at moments of the step, by what they are for; the profiler knows each moment by its number."""
+    """Addresses of tensors by category at moments of the step; the profiler marks each moment by its number."""
 
     moments: list[dict[str, set[int]]] = field(default_factory=list)
 
@@ -60,7 +68,7 @@ class _Looks:
 def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
     """Makes the program and runs two steps of it under PyTorch's profiler."""
     looks = _Looks()
-    # acc_events: there is one cycle, and without it older versions warn that events of others are gone.
+    # acc_events: there is only one cycle, but older versions warn about lost events without it.
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as profile:
@@ -74,7 +82,7 @@ def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
 
 
 def memory_on_cuda(make: Callable[[], Program], device: torch.device) -> tuple[Program, PeakBytes]:
-    """Makes the program and runs two steps; by category what stays, as the allocator does not tell its peak apart."""
+    """Makes the program and runs two steps. Categories cover persistent tensors only: the allocator's peak has none."""
     program = make()
     one_step(program)
     torch.cuda.synchronize(device)
@@ -94,7 +102,7 @@ def memory_on_cuda(make: Callable[[], Program], device: torch.device) -> tuple[P
 
 
 def one_step(program: Program, looks: _Looks | None = None) -> None:
-    """One step on batches made just before each micro-batch. looks: told what is where."""
+    """Runs one step on batches made just before each micro-batch. `looks` records addresses of tensors."""
     micro_batch = program.strategy.micro_batch
     if not program.trains:
         batch = checked_batch(program.job, micro_batch)
@@ -129,7 +137,7 @@ def _addresses(tensors: Iterable[object]) -> Iterator[int]:
         if isinstance(tensor, torch.Tensor):
             try:
                 yield tensor.untyped_storage().data_ptr()
-            except RuntimeError:  # a tensor subclass without a storage of its own
+            except RuntimeError:  # a tensor subclass without its own storage
                 continue
 
 
@@ -143,11 +151,13 @@ def _events(nodes: Iterable[_ProfilerEvent]) -> Iterator[_ProfilerEvent]:
 
 
 def _peak(events: list[_ProfilerEvent], looks: _Looks) -> PeakBytes:
-    """The largest sum of live bytes from the second step on. An allocation is found again at a look by its address and by the
-    time it lives: addresses are used again."""
+    """The largest sum of live bytes from the second step on.
+
+    Addresses are reused, so a recorded tensor is matched to its allocation by address and lifetime.
+    """
     named = {event.name: event.start_time_ns for event in events if event.name.startswith((_SECOND, _LOOK))}
     changes = sorted((event for event in events if event.tag == _EventType.Allocation), key=lambda event: event.start_time_ns)
-    living: dict[int, int] = {}  # address -> place among the changes at which it was allocated
+    living: dict[int, int] = {}  # address -> index of the change that allocated it
     until: dict[int, int] = {}
     by_address: dict[int, list[int]] = {}
     deltas = []
@@ -158,14 +168,14 @@ def _peak(events: list[_ProfilerEvent], looks: _Looks) -> PeakBytes:
             by_address.setdefault(address, []).append(index)
         elif address in living:
             until[living.pop(address)] = index
-        else:  # made before the profiler looked
+        else:  # allocated before the profiler started
             size = 0
         deltas.append(size)
     times = [event.start_time_ns for event in changes]
     live, begin = list(accumulate(deltas)), bisect_right(times, named[_SECOND])
     before = live[begin - 1] if begin else 0
     peak = max(range(begin, len(live)), key=live.__getitem__, default=-1)
-    if peak < 0 or live[peak] < before:  # nothing is allocated on top of what is there
+    if peak < 0 or live[peak] < before:  # nothing is allocated beyond the existing tensors
         peak = begin - 1
 
     categories: dict[int, str] = {}

@@ -1,6 +1,6 @@
-"""The process that measures: run by gpuwise.measure.run as `python -m gpuwise.measure.worker`, answering in JSON lines.
+"""The measuring process: gpuwise.measure.run starts it as `python -m gpuwise.measure.worker`. It answers in JSON lines.
 
-Asked for stages, it says the rows of each; asked for a fit, the entries that explain the samples.
+A request for stages returns the rows of each; a request for a fit returns the entries that explain the samples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROBES: Mapping[str, Callable[[float, torch.device, Say], Iterator[MeasuredRow]]
 
 
 def survey() -> Survey:
-    """What PyTorch sees here."""
+    """PyTorch's view of this machine."""
     catalog = load_catalog()
     chip = detect_machine(catalog, measured=False).chip
     half = "amp-bf16" if chip.peak_flops_per_s.get("bf16") else None
@@ -97,7 +97,7 @@ def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> No
 
 
 def fit(request: FitRequest) -> FitAnswer:
-    """Entries as tables of a calibration file. figures: of the chip, measured; {} keeps the catalog's."""
+    """Fits entries and returns them as tables of a calibration file. Empty `figures` keep the catalog's figures."""
     torch.set_num_threads(1)  # vectors of a few hundred numbers
     machine_fit = calibrate([StepSamples.from_dict(data) for data in request["samples"]], measured_chip(request["figures"]))
     return {
@@ -109,7 +109,7 @@ def fit(request: FitRequest) -> FitAnswer:
 
 
 def measured_chip(figures: Figures) -> Chip:
-    """The chip of this machine with figures of this measurement, and nothing of an earlier one."""
+    """The chip of this machine with the figures of this measurement and none of an earlier one."""
     chip = detect_machine(load_catalog(), measured=False).chip
     return replace(
         chip,
@@ -134,7 +134,7 @@ def main() -> None:
         child.send(begun=number)
         try:
             run_stage(Stage(**data), device, child)
-        except (GpuwiseError, RuntimeError, MemoryError, OSError) as error:  # one that fails leaves the others
+        except (GpuwiseError, RuntimeError, MemoryError, OSError) as error:  # a failed stage does not end the others
             problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             child.send(note=measuring_notes.stage_left_out(stage=str(data["what"]), problem=problem).to_dict())
 

@@ -1,4 +1,4 @@
-"""Threads of the CPU's operations: how many, and on which cores; and what of its settings a device has no use for."""
+"""Threads of CPU operations: their number and cores. Also lists settings that a device ignores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
 from gpuwise.strategy import HostSettings, Strategy
 
-# What PyTorch's builds run their parallel loops with: GNU's, LLVM's or Intel's OpenMP, which all know GOMP_parallel.
+# OpenMP libraries of PyTorch's builds: GNU's, LLVM's or Intel's. All of them export GOMP_parallel.
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 # The first NVIDIA GPUs that compute in TF32 and bfloat16: Ampere (NVIDIA A100 white paper).
 _AMPERE = (8, 0)
@@ -23,12 +23,12 @@ _UNSET = HostSettings()
 
 
 def apply_threads(host: HostSettings) -> list[Note]:
-    """Sets how many threads the CPU's operations run on, and binds them to cores where the settings say so.
+    """Sets the number of threads of CPU operations, and binds them to cores if the settings require it.
 
-    None leaves them as they are, but for more than the physical cores that this process may use (affinity and a container's
-    limit respected): those only wait for each other.
+    With None the number is kept, but limited to the physical cores that this process may use (by affinity and a container's
+    limit). More threads would only wait for each other.
 
-    Returns what could not be done, in sentences.
+    Returns notes on settings that could not be applied.
     """
     threads = host.threads
     if threads is None and not os.environ.get("OMP_NUM_THREADS"):
@@ -42,11 +42,11 @@ def apply_threads(host: HostSettings) -> list[Note]:
 
 
 def bind_threads(threads: int, processors: Sequence[int]) -> str | None:
-    """Binds each of OpenMP's threads, but for the calling one, to a processor of its own. Returns why not, None where it did.
+    """Binds each OpenMP thread except the calling one to a separate processor. Returns the error, None on success.
 
-    OpenMP reads its own settings (OMP_PROC_BIND) when it is loaded, which is too late here: so each thread of its pool is
-    made to bind itself. The calling thread stays free: what it starts later, loader workers for one, would inherit its
-    place and crowd onto one core. The system then leaves it the core that nobody is bound to.
+    OpenMP has already read its own setting (OMP_PROC_BIND) when it was loaded, so each thread of its pool binds itself. The
+    calling thread stays unbound, because processes that it starts later, such as loader workers, would inherit its core.
+    The system then runs it on the remaining core.
     """
     if not sys.platform.startswith("linux"):
         return "only Linux lets a program choose"
@@ -83,7 +83,7 @@ def _openmp() -> ctypes.CDLL:
 
 
 def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _UNSET) -> list[Note]:
-    """What of a strategy and of host settings this device ignores or only emulates, in sentences for the user."""
+    """Notes on settings of the strategy and the host that this device ignores or only emulates."""
     on_cpu = device.type == "cpu"
     notes: list[Note] = []
     bf16 = strategy.precision in ("amp-bf16", "bf16")
@@ -106,12 +106,12 @@ def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _
 
 
 def computes_bf16(cpu: Cpu) -> bool:
-    """Whether a CPU multiplies bfloat16 numbers itself (AVX-512 BF16, AMX, or Arm's BF16)."""
+    """Whether a CPU has bfloat16 multiplication (AVX-512 BF16, AMX, or Arm's BF16)."""
     return bool({"avx512-bf16", "amx-bf16", "bf16"} & set(cpu.flags))
 
 
 def _older_than_ampere(device: torch.device) -> str:
-    """The name of an NVIDIA GPU before Ampere; "" for any other."""
+    """The name of an NVIDIA GPU older than Ampere; "" for any other device."""
     if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) >= _AMPERE:
         return ""
     return torch.cuda.get_device_name(device)

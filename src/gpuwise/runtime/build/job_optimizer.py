@@ -19,9 +19,9 @@ from gpuwise.strategy import Strategy
 def optimizer_of(
     job: Job, strategy: Strategy, model: nn.Module, copies: HostCopies | None, streamed: StreamedBlocks | None
 ) -> Optimizer | NamedOptimizers:
-    """The optimizer of the trainable parameters, or of their copies in host memory; or those of the job's own step, by name."""
+    """The optimizer of the trainable parameters or their copies in host memory. A job's own step may have several, by name."""
     if isinstance(job.optimizer, Mapping):
-        check_own_step(job, strategy, model, closure=False)  # before anything is made
+        check_own_step(job, strategy, model, closure=False)  # before the optimizers are built
         named = named_optimizers(job.optimizer, model)
         for part in named.parts.values():
             check_fused_sgd(part, scaled=strategy.precision == "amp-fp16")

@@ -1,4 +1,4 @@
-"""Which linear layers of a model an adapter or a lower precision may take over."""
+"""Selects the linear layers of a model for adapters or a lower precision."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from gpuwise.job.blocks import repeated_blocks
 
 
 def inner_linears(model: nn.Module) -> list[str]:
-    """Paths of the model's linear layers but its output head: the last one, if it stands outside the repeated blocks.
+    """Paths of the model's linear layers without its output head, which is the last one if it is outside the repeated blocks.
 
-    Subclasses of `nn.Linear` are left out: attention that reads such a layer's weight itself would not see it replaced.
+    Subclasses of `nn.Linear` are left out, because attention may read such a layer's weight directly and would miss the
+    replacement.
     """
     inside = {id(module) for block in repeated_blocks(model) for module in block.modules()}
     linears = [(path, module) for path, module in model.named_modules() if type(module) is nn.Linear]

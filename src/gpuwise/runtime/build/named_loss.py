@@ -1,4 +1,4 @@
-"""What a loss or a step returns: one number, or a dict with that as "loss" and further numbers to log beside it."""
+"""Results of a loss or a step: one number, or a dict with it as "loss" and further numbers for the log."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ LossParts = dict[str, Tensor]
 
 
 def separated(result: object, *, what: str = "loss") -> tuple[Tensor, LossParts]:
-    """The number to minimise, and the named parts beside it, detached.
+    """The loss, and its named parts, detached.
 
     Arguments:
-        what: what returned it, "loss" or "step".
+        result: the returned object.
+        what: the function that returned it, "loss" or "step".
 
-    Raises JobError for anything but a tensor with one number, or a dict of such with one named "loss".
+    Raises JobError unless the result is a tensor with one number, or a dict of such tensors that contains "loss".
     """
     if isinstance(result, Tensor):
         _check_number(result, f"the {what}")
@@ -43,7 +44,7 @@ def separated(result: object, *, what: str = "loss") -> tuple[Tensor, LossParts]
 
 
 def check_trains(loss: Tensor) -> None:
-    """Raises JobError for a loss that no parameter gets a gradient from."""
+    """Raises JobError for a loss that gives no parameter a gradient."""
     if not loss.requires_grad:
         raise JobError(
             "the loss does not depend on any parameter that requires a gradient.",
@@ -52,7 +53,7 @@ def check_trains(loss: Tensor) -> None:
 
 
 def mean_parts(of_micro_batches: Sequence[LossParts]) -> LossParts:
-    """The means over micro-batches, of those that every one of them has."""
+    """The means over micro-batches of those parts that all micro-batches have."""
     first, *others = of_micro_batches
     if not others:
         return first

@@ -1,13 +1,13 @@
-"""Names of parameters, without what wrappers put into them."""
+"""Names of parameters without the prefixes of wrappers."""
 
 from __future__ import annotations
 
-# What torch.compile and PyTorch's checkpoint wrapper put into the names of what they wrap.
+# Prefixes that torch.compile and PyTorch's checkpoint wrapper add to names.
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 def plain_name(name: str) -> str:
-    """The name that a parameter has in its model unwrapped."""
+    """The name of a parameter in the unwrapped model."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name

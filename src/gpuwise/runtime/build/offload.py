@@ -1,9 +1,9 @@
-"""What lives in host memory and visits the device: the optimizer's state and step, and the parameters of blocks.
+"""Offload to host memory: the optimizer's state and step, and the parameters of blocks.
 
-The optimizer works on copies of the parameters in (pinned) host memory. Each gradient is sent there as soon as backward
-has it, and freed on the device; after the step the new parameters are sent back. The scheme is that of ZeRO-Offload
-(Ren et al., 2021) on one device. With parameters offloaded, too, a repeated block holds device memory only while its
-forward or backward runs; what is outside the blocks (embeddings, head) stays on the device.
+The optimizer works on copies of the parameters in (pinned) host memory. Each gradient is copied there as soon as backward
+has computed it, and freed on the device. After the step the new parameters are copied back. The scheme is that of
+ZeRO-Offload (Ren et al., 2021) on one device. If parameters are offloaded, too, a repeated block holds device memory only
+while its forward or backward runs. Layers outside the blocks (embeddings, head) stay on the device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOST = torch.device("cpu")
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """A copy in host memory, pinned where the device can read it directly."""
+    """A copy in host memory, pinned if the device can read it directly."""
     copy = torch.empty_like(tensor, device=HOST, requires_grad=False)
     if tensor.device.type == "cuda":
         copy = copy.pin_memory()
@@ -33,17 +33,17 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 class HostCopies(dict[Parameter, Parameter]):
-    """Each parameter of a model with its copy in host memory, which is the one that is kept up to date."""
+    """Maps each parameter of a model to its copy in host memory. The optimizer updates the copy."""
 
     def __init__(self, parameters: Iterable[Parameter]):
         super().__init__({p: Parameter(on_host(p), requires_grad=p.requires_grad) for p in parameters})
 
 
 class StreamedBlocks:
-    """Brings the parameters of a repeated block to the device for its forward and its backward, and frees them after.
+    """Copies the parameters of a repeated block to the device for its forward and its backward, and frees them after.
 
-    A parameter that several modules share stays on the device. While a block is away its parameters have no memory: their
-    values must not be read, and a state dict has the host's copies instead.
+    A parameter shared by several modules stays on the device. The parameters of an absent block have no memory: their
+    values must not be read, and a state dict contains the host's copies instead.
 
     Raises UnsupportedError for a model without repeated blocks.
     """
@@ -73,19 +73,19 @@ class StreamedBlocks:
         return parameter not in self._streamed
 
     def bring(self, block: nn.Module) -> None:
-        """Fills the block's parameters from the host; the block that was here before leaves."""
+        """Fills the block's parameters from the host, and frees the previous block."""
         if self._here is block:
             return
         self.leave()
         for parameter in self._of[block]:
-            # What autograd saved is this very storage: it is filled again with what it held.
+            # Autograd saved this same storage, so it is resized and filled again with the same values.
             with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter):
                 parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
                 parameter.copy_(self.copies[parameter], non_blocking=True)
         self._here = block
 
     def leave(self) -> None:
-        """Frees the block that is here, if any."""
+        """Frees the block on the device, if any."""
         if self._here is not None:
             self._free(self._here)
             self._here = None
@@ -101,18 +101,19 @@ class StreamedBlocks:
         self.leave()
 
     def _give_copies(self, model: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
-        """A state dict holds the host's copies of what is not on the device."""
+        """Puts the host's copies of absent parameters into a state dict."""
         for name, parameter in model.named_parameters(remove_duplicate=False):
             if not self.stays(parameter) and prefix + name in state:
                 state[prefix + name] = self.copies[parameter].detach()
 
 
 class HostOptimizer(CombinedOptimizer):
-    """An optimizer whose state and step are the host's. copies: what it updates, by the parameter each is a copy of.
+    """An optimizer with its state and its step in host memory.
 
     Arguments:
-        make: the optimizer of the copies it is given.
-        streamed: the blocks whose parameters are fetched when they are needed; all others are sent back after the step.
+        copies: the updated copies, by their parameters.
+        make: makes the optimizer of a list of copies.
+        streamed: blocks whose parameters are copied to the device on use; all others are copied back after the step.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class HostOptimizer(CombinedOptimizer):
             parameter.register_post_accumulate_grad_hook(partial(self._send_gradient, copy, on_host(copy)))
 
     def arrive(self) -> None:
-        """Waits for the gradients on their way: before that the host must not read or change them."""
+        """Waits for the gradients in flight; before that the host must not read or change them."""
         device = next(iter(self.copies)).device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -143,7 +144,7 @@ class HostOptimizer(CombinedOptimizer):
 
     @torch.no_grad()
     def take_loaded(self) -> None:
-        """Takes over what was loaded into the model: a state dict has the copies of what visits, so the others are left."""
+        """Takes over loaded parameters. A state dict contains the copies of streamed parameters, so only others are copied."""
         if self._streamed is not None:
             self._streamed.leave()  # it would be there with its old values
         for parameter, copy in self._all_copies.items():
@@ -151,7 +152,7 @@ class HostOptimizer(CombinedOptimizer):
                 copy.copy_(parameter)
 
     def _send_gradient(self, copy: Parameter, room: Tensor, parameter: Tensor) -> None:
-        """Adds a gradient to the host's and frees it. `room` is where the host's gradient lies."""
+        """Adds a gradient to the host's gradient and frees it. `room` is the memory of the host's gradient."""
         assert parameter.grad is not None
         if self.on_gradient is not None:
             self.on_gradient(parameter)

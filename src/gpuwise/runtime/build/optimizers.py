@@ -1,4 +1,4 @@
-"""Optimizers by name, by the kernels their update runs in, and made to update while backward runs."""
+"""Makes optimizers by name and kernels, and optimizers that update during backward."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ def make_optimizer(
     hidden: Collection[Parameter] = (),
     scaled: bool = False,
 ) -> Optimizer:
-    """The optimizer named, or made by the job's own function.
+    """Makes an optimizer by name or by the job's own function.
 
     Arguments:
+        choice: name of the optimizer, or the job's function.
+        parameters: the trained parameters.
+        learning_rate: the learning rate.
         kernels: for-loop | foreach | fused; None takes the first of strategy.kernels_for.
-        hidden: what muon updates by itself (see hidden_matrices); everything else it leaves to AdamW.
-        scaled: gradients are scaled for fp16.
+        hidden: parameters updated by Muon (see hidden_matrices); AdamW updates the others.
+        scaled: whether gradients are scaled for fp16.
 
-    Raises InputError for an unknown name or kernels it does not have; JobError for a fused SGD of the job's own where
-    PyTorch's is wrong; MissingDependencyError without torchao for those with 8- and 4-bit state.
+    Raises InputError for an unknown name or unsupported kernels; JobError for a job's own fused SGD in cases where
+    PyTorch's is wrong; MissingDependencyError for 8- or 4-bit state without torchao.
     """
     if callable(choice):
         if kernels is not None:
@@ -68,7 +71,7 @@ def make_optimizer(
 
 
 def check_fused_sgd(optimizer: Optimizer, *, scaled: bool) -> None:
-    """Raises JobError for an optimizer of the job's own that is a fused SGD where PyTorch's is wrong."""
+    """Raises JobError for a job's own fused SGD in cases where PyTorch's is wrong."""
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         parameters = group["params"]
         fault = fused_sgd_fault(
@@ -90,10 +93,10 @@ def _in_16_bits(parameters: Iterable[Parameter]) -> bool:
 
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:
-    """The parameters Muon is for: matrices of the repeated blocks. Embeddings, heads, norms and biases are not.
+    """The parameters that Muon updates: matrices of the repeated blocks, without embeddings, heads, norms and biases.
 
     Source: Keller Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
-    Raises UnsupportedError for a model without any.
+    Raises UnsupportedError for a model without such matrices.
     """
     matrices = {p: None for block in repeated_blocks(model) for p in block.parameters() if p.dim() == 2 and p.requires_grad}
     if not matrices:
@@ -116,10 +119,11 @@ def _muon(parameters: Sequence[Parameter], hidden: set[int], learning_rate: floa
 
 
 class CombinedOptimizer(Optimizer):
-    """Several optimizers behind the interface of one: it holds their parameter groups and one common state.
+    """Several optimizers behind the interface of one, with their parameter groups and a common state.
 
-    on_gradient: called with a parameter whose gradient has come, where that is used and freed at once (InBackward and
-    HostOptimizer do so).
+    Attributes:
+        on_gradient: called with a parameter when its gradient is ready, in subclasses that use and free it at once
+            (InBackward and HostOptimizer).
     """
 
     on_gradient: Callable[[torch.Tensor], None] | None = None
@@ -145,10 +149,11 @@ class CombinedOptimizer(Optimizer):
 
 
 class InBackward(CombinedOptimizer):
-    """Updates each parameter as soon as backward has its gradient, and frees that at once; `step` has nothing left to do.
+    """Updates each parameter as soon as backward has its gradient, and frees the gradient at once. `step` does nothing.
 
     Arguments:
-        make: an optimizer of the parameters it is given; it is called for one parameter at a time.
+        parameters: the trained parameters.
+        make: makes the optimizer of a list of parameters; called for one parameter at a time.
     """
 
     def __init__(self, parameters: Iterable[Parameter], make: Callable[[list[Parameter]], Optimizer]):

@@ -1,4 +1,4 @@
-"""The optimizers of a job's own: several by name, and those that evaluate the loss themselves."""
+"""A job's own optimizers: several by name, and optimizers that evaluate the loss themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwise.errors import GpuwiseError, JobError
 
 
 def needs_closure(optimizer: object) -> bool:
-    """Whether an optimizer's step cannot be called without a closure, as that of LBFGS."""
+    """Whether an optimizer's step requires a closure, as in LBFGS."""
     step = getattr(optimizer, "step", None)
     if step is None:
         return False
@@ -22,7 +22,7 @@ def needs_closure(optimizer: object) -> bool:
 
 
 class NamedOptimizers:
-    """A job's own optimizers by name, with as much of the interface of one as a run needs."""
+    """A job's own optimizers by name, with the part of an optimizer's interface that a run needs."""
 
     def __init__(self, parts: Mapping[str, Optimizer]):
         self.parts = dict(parts)
@@ -33,7 +33,7 @@ class NamedOptimizers:
 
     @property
     def state(self) -> dict[tuple[str, Tensor], dict[str, object]]:
-        """Of each parameter in each optimizer: a parameter may be in several."""
+        """The state by optimizer name and parameter, because several optimizers may have the same parameter."""
         return {(name, p): state for name, part in self.parts.items() for p, state in part.state.items()}
 
     def state_dict(self) -> dict[str, object]:
@@ -41,7 +41,7 @@ class NamedOptimizers:
 
 
 def named_optimizers(named: Mapping[str, Callable[[nn.Module], Optimizer]], model: nn.Module) -> NamedOptimizers:
-    """Raises JobError where a function fails or gives no optimizer."""
+    """Makes the optimizers. Raises JobError when a function fails or does not return an optimizer."""
     parts = {}
     for name, make in named.items():
         try:

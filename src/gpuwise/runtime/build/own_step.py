@@ -1,4 +1,4 @@
-"""A job's own step: forward passes, backwards and updates in the order the user wrote, run and traced alike."""
+"""A job's own step: forward, backward and update in the user's order, both for training and for tracing."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from gpuwise.runtime.build.own_optimizers import needs_closure
 from gpuwise.runtime.build.precision import autocast
 from gpuwise.strategy import StepFacts, Strategy, check_techniques
 
-ONLY = "optimizer"  # the name of an optimizer that the job gives without one
+ONLY = "optimizer"  # default name of a job's only optimizer
 
 Clip = Callable[[list[Parameter]], Tensor]
 
 
 class StepContext:
-    """What a job's own step works with: `Job(step=lambda context, batch: ...)`.
+    """The context of a job's own step: `Job(step=lambda context, batch: ...)`.
 
-    model: the job's, on its device. optimizers: by name; the only one of a job that gives no names is "optimizer".
+    The step runs under autocast if the precision is mixed; `backward` and `update` run outside autocast. Gradients add up
+    until `zero_grad`, as in PyTorch, and all of them are freed at the end of the step.
 
-    The step runs under autocast where the precision is a mixed one; `backward` and `update` leave that region by themselves.
-    Gradients are those of PyTorch: they add up until `zero_grad`, and all of them are freed when the step is over.
+    Attributes:
+        model: the job's model, on its device.
+        optimizers: optimizers by name; a single unnamed optimizer is "optimizer".
     """
 
     def __init__(
@@ -44,33 +46,38 @@ class StepContext:
     ):
         self.model, self.optimizers, self.device = model, dict(optimizers), device
         self._precision, self._scaler, self._clip = precision, scaler, clip
-        self.norms: list[Tensor] = []  # of the gradients of each update of the step, before they were clipped
-        self.updated: set[int] | None = set()  # ids of parameters that an update had a gradient for, while that is of interest
+        self.norms: list[Tensor] = []  # gradient norm of each update of the step, before clipping
+        self.updated: set[int] | None = set()  # ids of parameters updated with a gradient; None when no longer tracked
         self._stepped: set[str] = set()
-        # What the evaluations of a closure run in; a recording tells them from the optimizer's own work.
+        # Context of a closure's evaluations, by which a recording separates them from the optimizer's own operations.
         self.evaluation: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def backward(self, loss: Tensor, **arguments: object) -> None:
-        """Adds the gradients of a loss, scaled where fp16 needs it. arguments: of torch.Tensor.backward (retain_graph, say)."""
+        """Adds the gradients of a loss, scaled for fp16.
+
+        Arguments:
+            loss: the loss.
+            arguments: arguments of torch.Tensor.backward, such as retain_graph.
+        """
         check_trains(loss)
         with self._outside_autocast():
             (self._scaler.scale(loss) if self._scaler.is_enabled() else loss).backward(**arguments)
 
     def zero_grad(self, name: str | None = None) -> None:
-        """Frees the gradients of an optimizer's parameters; of the whole model without a name."""
+        """Frees the gradients of an optimizer's parameters, or without a name those of the whole model."""
         if name is None:
             self.model.zero_grad()
         else:
             self._named(name).zero_grad()
 
     def update(self, name: str | None = None, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """The step of an optimizer; its gradients are unscaled and clipped before, as the job says.
+        """Unscales and clips an optimizer's gradients as configured in the job, then takes the optimizer's step.
 
         Arguments:
-            name: not needed where the job has one optimizer.
+            name: name of the optimizer; optional if the job has only one.
             closure: evaluates the loss again, with zero_grad and backward, for optimizers such as LBFGS.
 
-        Returns what the optimizer returns: with a closure the loss of its first evaluation.
+        Returns the optimizer's result: with a closure, the loss of its first evaluation.
         """
         name = self._name(name)
         optimizer = self.optimizers[name]
@@ -96,7 +103,7 @@ class StepContext:
         return None
 
     def end(self) -> Tensor | None:
-        """After the step: the scale for the next one. Returns the 2-norm of all clipped gradients together, if any were."""
+        """Ends the step and updates the loss scale. Returns the 2-norm of all clipped gradients; None without clipping."""
         if self._scaler.is_enabled() and self._stepped:
             self._scaler.update()
         norms, self.norms = self.norms, []
@@ -139,7 +146,7 @@ class StepContext:
 
     @contextmanager
     def _outside_autocast(self) -> Iterator[None]:
-        """Without autocast, and without weights that were cast before: an update changes them."""
+        """A context without autocast that drops cached casts of weights, because an update changes the weights."""
         if not torch.is_autocast_enabled(self.device.type):
             yield
             return
@@ -152,9 +159,11 @@ _CLOSURE_WAYS = ["--precision amp-bf16 or fp32", "a Job without clip_norm"]
 
 
 class OwnStep:
-    """A job's own step on one program; an evaluated closure where the job has a loss, and an optimizer that needs one.
+    """A job's own step on one program. A job with a loss and an optimizer that needs a closure gets a generated step.
 
-    context: what the step works with. parts: what it returned beside its loss the last time.
+    Attributes:
+        context: the step's context.
+        parts: named numbers that the latest step returned beside its loss.
     """
 
     def __init__(self, job: Job, context: StepContext, strategy: Strategy):
@@ -164,15 +173,14 @@ class OwnStep:
         self.parts: LossParts = {}
 
     def take(self, batch: object) -> Tensor:
-        """All of it on one batch. Returns the loss, detached."""
+        """Runs the step on one batch. Returns the loss, detached."""
         with autocast(self._precision, self.context.device.type):
             result = self._step(self.context, batch)
         loss, self.parts = separated(result, what="step")
         return loss.detach()
 
     def never_updated(self, model: nn.Module) -> list[str]:
-        """Names of trained parameters that no update of the steps so far had a gradient for. To be asked once: it stops
-        the counting."""
+        """Names of trained parameters that no update so far had a gradient for. A call ends the tracking."""
         updated, self.context.updated = self.context.updated or set(), None
         return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in updated]
 
@@ -200,11 +208,12 @@ def _by_closure(job: Job) -> Callable[[StepContext, object], object]:
 
 
 def check_own_step(job: Job, strategy: Strategy, model: nn.Module, *, closure: bool) -> None:
-    """Raises InputError or UnsupportedError for techniques that a job's own step gives no meaning to, PrecisionError where it
-    is the precision.
+    """Checks that the strategy is compatible with a job's own step.
 
     Arguments:
-        closure: the job has no step of its own, but an optimizer that needs a closure.
+        closure: True if the job has no step of its own, but an optimizer that needs a closure.
+
+    Raises InputError or UnsupportedError for incompatible techniques, PrecisionError for an incompatible precision.
     """
     name = job.name or "the job"
     check_techniques(strategy, StepFacts(name, own_step=True, closure=closure, clips=job.clip_norm is not None))

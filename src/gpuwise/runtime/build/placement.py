@@ -1,4 +1,4 @@
-"""A model made on its device: for real, or without any memory when fake tensors are on."""
+"""Makes a model on its device, or without memory under fake tensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from gpuwise.runtime.build.adapters import awaits_packing, own_scales, packed
 def make_model(
     factory: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None, *, on_host: bool = False
 ) -> nn.Module:
-    """Calls the factory on the device and casts floating parameters and buffers to dtype (None: as they are).
+    """Calls the factory on the device and casts floating-point parameters and buffers.
 
-    on_host: the factory runs in host memory, for weights that take less once they are on the device.
+    Under fake tensors the factory runs on `meta`, outside the fake mode, so that constructors can compute with small real
+    tensors (stochastic depth rates, for example). Every tensor is then replaced by an empty one on the device.
 
-    Under fake tensors the factory runs on `meta`, outside the fake mode, where constructors that compute with small
-    real tensors (stochastic depth rates, say) still work; every tensor is then replaced by an empty one on the device.
+    Arguments:
+        factory: makes the model.
+        device: device of the model.
+        dtype: dtype of the parameters and buffers; None keeps theirs.
+        on_host: whether to run the factory in host memory, for weights that take less memory on the device.
     """
     if active_fake_mode() is None:
         with torch.device("cpu") if on_host else device:
@@ -36,13 +40,15 @@ def make_model(
 
 
 def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of four dimensions with its second one innermost in memory; another as it is."""
+    """Converts a tensor of four dimensions to channels-last layout; returns any other tensor unchanged."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
 def to_channels_last(model: nn.Module, device: torch.device) -> None:
-    """Puts parameters and buffers of four dimensions into that layout, as `Module.to(memory_format=...)` does: the strides
-    of one with a single channel, too."""
+    """Converts parameters and buffers of four dimensions to channels-last layout.
+
+    The strides are those of `Module.to(memory_format=...)`, also for tensors with a single channel.
+    """
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
@@ -62,7 +68,7 @@ def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None
 def _replace_tensors(
     model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor], *, plain: bool = True
 ) -> None:
-    """Replaces parameters, buffers and (plain) other tensors that are attributes; what was shared stays shared.
+    """Replaces parameters, buffers and, with `plain`, other tensor attributes; shared tensors stay shared.
 
     `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.
     """

@@ -1,4 +1,4 @@
-"""Precision of a step: how parameters are held, what is cast on the way, how gradients are scaled."""
+"""Precision of a step: the dtype of parameters, autocast, and gradient scaling."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from gpuwise.job.dependencies import require
 from gpuwise.runtime.build.linears import inner_linears
 
 _AUTOCAST = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "fp8": torch.bfloat16}
-# What torch._scaled_mm asks of the sides of a matrix (aten/src/ATen/native/cuda/ScaledBlas.cpp).
+# Divisor of matrix sides required by torch._scaled_mm (aten/src/ATen/native/cuda/ScaledBlas.cpp).
 _FP8_MULTIPLE = 16
 _FP8_CAPABILITY = (8, 9)  # the first NVIDIA GPUs with fp8 units: Ada
 
 
 def parameter_dtype(precision: str) -> torch.dtype | None:
-    """Pure bf16 holds parameters (hence gradients and optimizer state) in bf16; other precisions as they were made."""
+    """The dtype of parameters: bf16 (also for gradients and optimizer state) in pure bf16; None keeps the model's own."""
     return torch.bfloat16 if precision == "bf16" else None
 
 
 def autocast(precision: str, device_type: str) -> AbstractContextManager[object]:
-    """The autocast region of a forward pass; empty unless the precision is a mixed one."""
+    """The autocast context of a forward pass; a null context unless the precision is mixed."""
     dtype = _AUTOCAST.get(precision)
     return nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
 
 
 def set_matmul_precision(precision: str) -> None:
-    """fp32 products run in TF32 only when asked for (convolutions follow PyTorch's own default)."""
+    """Enables TF32 for fp32 products only if the precision is tf32 (convolutions follow PyTorch's own default)."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def make_scaler(precision: str, device_type: str) -> torch.amp.GradScaler:
-    """Loss scaling, which only fp16 needs; disabled it passes everything through."""
+    """The loss scaler; disabled, and thus without effect, for all precisions except fp16."""
     return torch.amp.GradScaler(device_type, enabled=precision == "amp-fp16")
 
 
 def with_fp8_products(model: nn.Module, device: torch.device) -> nn.Module:
-    """Linear layers whose three products run on float8 numbers, by torchao: e4m3, e5m2 for gradients, one dynamic scale a
-    tensor. Weights stay as they are and are cast each time; backward keeps the inputs uncast.
+    """Replaces linear layers by torchao's float8 layers, whose three products run in float8.
 
-    The output head, adapters and layers with a side that 16 does not divide stay as they are. On a CPU the products are
-    emulated: the numbers are rounded to float8 and multiplied in their own type.
+    Values are e4m3, gradients e5m2, with one dynamic scale per tensor. Weights keep their dtype and are cast each time;
+    backward keeps the uncast inputs. The output head, adapters and layers with a side not divisible by 16 are left
+    unchanged. On a CPU the products are emulated: values are rounded to float8 and multiplied in their own dtype.
 
-    Raises MissingDependencyError without torchao, UnsupportedError where no layer is left or the GPU has no such units.
+    Raises MissingDependencyError without torchao, UnsupportedError when no layer qualifies or the GPU has no fp8 units.
     """
     if device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
         raise UnsupportedError(f"{torch.cuda.get_device_name(device)} has no fp8 arithmetic.", ["--precision amp-bf16"])

@@ -1,4 +1,4 @@
-"""build: the one place where a training step is made, for running it and for tracing it alike."""
+"""build: makes a training step, both for training and for tracing."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ from gpuwise.strategy import Strategy, check_techniques
 
 
 class _ForwardDoneError(Exception):
-    """Ends an inference pass once the model has answered: the loss is not part of it."""
+    """Ends an inference pass after the model's forward, before the loss."""
 
 
 class Program:
     """One rank's training (or inference) step: `forward_backward` for each micro-batch, then `update`.
 
     Attributes:
-        job, strategy, device, model: what it was built from.
-        optimizer: None in infer mode.
-        average: of the parameters, where the job wants one.
-        scaler: of the loss; enabled for fp16 alone.
-        own_step: the job's, None for most. It is all of `forward_backward`, and leaves little for `update`.
-        parts: named numbers that the loss of the latest step came with.
-        gradient_norm: of the latest update, before gradients were clipped; None where they are not.
+        job: the job.
+        strategy: the strategy of the step.
+        device: device of the model.
+        model: the job's model.
+        optimizer: the optimizer; None in infer mode.
+        average: moving average of the parameters; None if the job has none.
+        scaler: loss scaler, enabled for fp16 only.
+        own_step: the job's own step, None for most jobs. It replaces `forward_backward` and most of `update`.
+        parts: named parts of the loss of the latest step.
+        gradient_norm: gradient norm of the latest update, before clipping; None without clipping.
     """
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, model: nn.Module):
@@ -51,8 +54,8 @@ class Program:
         self.trains = strategy.mode == "train"
         check_program(job, strategy, model)
         self.parts: LossParts = {}
-        self._parts: list[LossParts] = []  # of the micro-batches of this step
-        # Parameters are copied to the host before anything else refers to them; blocks leave the device.
+        self._parts: list[LossParts] = []  # one per micro-batch of this step
+        # Parameters are copied to the host before other objects refer to them; blocks are freed on the device.
         copies = None if strategy.offload == "none" else HostCopies(model.parameters())
         streamed = StreamedBlocks(model, copies) if copies and strategy.offload == "parameters" else None
         self.optimizer = optimizer_of(job, strategy, model, copies, streamed) if self.trains else None
@@ -69,7 +72,7 @@ class Program:
         model.train(self.trains)
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        """One micro-batch: moves it to the device, adds its share to the gradients. Returns its mean loss, detached."""
+        """Moves a micro-batch to the device and adds its share to the gradients. Returns its mean loss, detached."""
         batch = self._on_device(batch)
         if self.own_step is not None:
             loss = self.own_step.take(batch)
@@ -86,11 +89,13 @@ class Program:
         return loss.detach()
 
     def update(self, *, checks_norm: bool = False) -> bool:
-        """The optimizer step, after gradients are clipped where the job says so; then they are freed, or set to zero where the
-        strategy keeps them.
+        """Clips the gradients if the job requires it, takes the optimizer's step, and frees or zeroes the gradients.
 
-        checks_norm: where gradients are clipped, waits for their norm and makes no update of one that is not finite. A loss
-        scaler does so by itself, a job's own step has made it. Returns whether the gradients were sound, as far as is known.
+        Arguments:
+            checks_norm: with clipping, waits for the gradient norm and skips the update if it is not finite. A loss
+                scaler skips by itself, and a job's own step has already made its updates.
+
+        Returns False if the gradients are known to be non-finite.
         """
         if self.own_step is not None:
             self.gradient_norm = self.own_step.context.end()
@@ -121,12 +126,12 @@ class Program:
         return self.gradient_norm is None or math.isfinite(self.gradient_norm)
 
     def clip_gradients(self, norm: float, parameters: list[nn.Parameter] | None = None) -> torch.Tensor:
-        """Scales the gradients of all parameters, or of these, down together where their 2-norm is larger. Returns that."""
+        """Scales the gradients of these (default: all) parameters down if their 2-norm exceeds `norm`. Returns the 2-norm."""
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(self._updated if parameters is None else parameters, norm)
         return self.gradient_norm
 
     def accumulate_gradients(self, batches: Sequence[Batch]) -> torch.Tensor:
-        """The gradients of one optimizer step, over all its micro-batches. Returns the mean loss, detached, on the device."""
+        """Accumulates the gradients of an optimizer step's micro-batches. Returns the mean loss, detached, on the device."""
         losses = [self.forward_backward(batch) for batch in batches]
         if self._parts:
             self.parts, self._parts = mean_parts(self._parts), []
@@ -139,13 +144,13 @@ class Program:
         return loss
 
     def gradients_are_finite(self) -> bool:
-        """Whether the gradients are finite; waits for the device. A scale of fp16 is left in them."""
+        """Whether the gradients, still scaled for fp16, are finite; waits for the device."""
         self._arrive()
         gradients = [p.grad for p in self._updated if p.grad is not None]
         return bool(torch.isfinite(torch.nn.utils.get_total_norm(gradients)))
 
     def without_gradient(self) -> list[str]:
-        """Names of trained parameters that backward left without a gradient, where gradients wait for the update."""
+        """Names of trained parameters without a gradient after backward; empty if gradients are freed during backward."""
         if self.strategy.optimizer_in_backward or self.strategy.offload != "none":
             return []
         if self.own_step is not None:
@@ -153,7 +158,7 @@ class Program:
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
 
     def left_out_of_optimizer(self) -> list[str]:
-        """Names of parameters with a gradient that the optimizer, one of the job's own, was not given."""
+        """Names of parameters that have a gradient but are missing in the job's own optimizer."""
         if self.strategy.offload != "none":
             return []
         updated = {id(p) for p in self._updated}
@@ -162,16 +167,16 @@ class Program:
         ]
 
     def names_of_updated(self) -> dict[int, str]:
-        """Names of what the optimizer updates, parameters or their copies in host memory, by id."""
+        """Names of the parameters, or their copies in host memory, that the optimizer updates, by id."""
         copies = self.optimizer.copies if isinstance(self.optimizer, HostOptimizer) else {}
         return {id(copies.get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
 
     def parameters_are_finite(self) -> bool:
-        """Whether what is trained is finite; waits for the device."""
+        """Whether the trained parameters are finite; waits for the device."""
         return bool(torch.isfinite(torch.nn.utils.get_total_norm([p.detach() for p in self._updated], norm_type=math.inf)))
 
     def zero_grad(self) -> None:
-        """Frees the gradients, or sets them to zero where the strategy keeps them."""
+        """Frees the gradients, or sets them to zero if the strategy keeps them."""
         if self.strategy.keep_gradients:
             assert isinstance(self.optimizer, torch.optim.Optimizer)
             self.optimizer.zero_grad(set_to_none=False)
@@ -180,7 +185,7 @@ class Program:
             parameter.grad = None
 
     def infer(self, batch: Batch) -> object:
-        """One forward pass without gradients. Returns what the model returns."""
+        """One forward pass without gradients. Returns the model's output."""
         answer: list[object] = []
 
         def stop(module: nn.Module, args: object, output: object) -> None:
@@ -200,14 +205,13 @@ class Program:
         return answer[0] if answer else None
 
     def _arrive(self) -> None:
-        """Waits for gradients on their way to the host, where its optimizer has them: they are read there."""
+        """Waits for gradients in flight to the host if the optimizer runs there."""
         if isinstance(self.optimizer, HostOptimizer):
             self.optimizer.arrive()
 
     @cached_property
     def _updated(self) -> list[nn.Parameter]:
-        """What the optimizer updates: the trained parameters, or their copies in host memory. With a job's own step what else
-        may get a gradient, too."""
+        """The trained parameters, or their copies in host memory. A job's own step adds other parameters with a gradient."""
         assert self.optimizer is not None
         updated = [p for group in self.optimizer.param_groups for p in group["params"]]
         return updated if self.own_step is None else list(dict.fromkeys([*updated, *self.model.parameters()]))
@@ -240,22 +244,22 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 
             "this version runs one process; it cannot build a rank of several.", ["use a mesh of one device"]
         )
     check_techniques(strategy, job.step_facts(on_cpu=device.type == "cpu"))
-    # 1. How products of fp32 are computed: a setting of the process.
+    # 1. The precision of fp32 products, a setting of the process.
     set_matmul_precision(strategy.precision)
-    # 2. The model, in the dtype and layout that the precision and the device want.
+    # 2. The model, in the dtype and layout for the precision and the device.
     model = _model(job, strategy, device)
     # 3. Recompute wraps the blocks of the model as they will run.
     apply_recompute(model, strategy.recompute)
-    # 4. What the update needs: copies in host memory, the optimizer, averages, the loss scale.
+    # 4. Parts of the update: copies in host memory, the optimizer, averages, the loss scale.
     program = Program(job, strategy, device, model)
-    # 5. Compilation comes last: what is compiled has all of the others in it.
+    # 5. Compilation, which comes last so that the compiled code includes all of the above.
     if strategy.compile:
         apply_compile(model)
     return program
 
 
 def _model(job: Job, strategy: Strategy, device: torch.device) -> nn.Module:
-    """The job's model on its device, with adapters beside its weights or products in fp8 where the strategy says so."""
+    """The job's model on its device, with adapters or fp8 products if the strategy requires them."""
     try:
         model = make_model(
             lambda: adapted(job.model(), strategy),

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
 from gpuwise.errors import UnsupportedError
 from gpuwise.job.blocks import repeated_blocks
 
-# What selective recompute keeps: attention and every second product (torchtitan's choice, which gives back more memory
-# than keeping them all); everything between them is run again.
+# Selective recompute keeps attention and every second product, and recomputes everything else. This is torchtitan's
+# choice; it saves more memory than keeping all products.
 _PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
 _ATTENTION = {
     getattr(torch.ops.aten, name).default
@@ -32,10 +32,12 @@ _ATTENTION = {
 
 
 def apply_recompute(model: nn.Module, recompute: str) -> None:
-    """Makes each repeated block keep for backward only its inputs (full), or also attention and every second product
-    (selective).
+    """Checkpoints each repeated block of a model.
 
-    Raises UnsupportedError where the model has no repeated blocks to checkpoint.
+    Arguments:
+        recompute: full keeps only a block's inputs for backward; selective also keeps attention and every second product.
+
+    Raises UnsupportedError when the model has no repeated blocks.
     """
     if recompute == "none":
         return
@@ -53,7 +55,7 @@ def apply_recompute(model: nn.Module, recompute: str) -> None:
 
 
 def _keep_some() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-    """The contexts of one block's forward and of its recomputation, which meet the same products in the same order."""
+    """The contexts of a block's forward and of its recomputation, which run the same products in the same order."""
     met = {False: 0, True: 0}
 
     def policy(context: SelectiveCheckpointContext, operation: object, *args: object, **kwargs: object) -> CheckpointPolicy:
