@@ -1,7 +1,7 @@
-"""What `validate` measured on this machine, kept as JSON lines in $XDG_STATE_HOME/gpuwise/history.jsonl (else ~/.local/state).
+"""The measurements of `validate`, as JSON lines in $XDG_STATE_HOME/gpuwise/history.jsonl (else ~/.local/state).
 
-A line is appended whole. One that is damaged is skipped with a warning, a folder that cannot be written is told: the history
-never fails a command. GPUWISE_NO_CACHE=1 switches it off, as all that gpuwise keeps by itself.
+Each line is appended as a whole. A damaged line is skipped with a warning, and a folder that is not writable is reported:
+the history never fails a command. GPUWISE_NO_CACHE=1 switches it off, like the cache of traces.
 """
 
 from __future__ import annotations
@@ -26,11 +26,20 @@ _SECONDS = ("median_s", "low_s", "high_s", "forecast_s", "forecast_low_s", "fore
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One configuration, measured once.
+    """One measurement of one configuration.
 
-    date: and time, UTC. machine: gpuwise.hardware.detect.machine_key. digest: of its trace. median_s, low_s, high_s, steps: of
-    the step, with its 10th and 90th percentile. forecast_*: what the model said, with provenance. threads: of PyTorch;
-    openmp: OMP_NUM_THREADS then. method: of the trial. disturbed: whether something else held the machine up.
+    Attributes:
+        date: date and time, UTC.
+        machine: gpuwise.hardware.detect.machine_key.
+        digest: digest of the trace.
+        median_s, low_s, high_s: median, 10th and 90th percentile of the step time.
+        steps: number of measured steps.
+        forecast_s, forecast_low_s, forecast_high_s: the model's forecast with its interval.
+        provenance: source of that forecast.
+        method: version of the measuring method.
+        threads: PyTorch's threads.
+        openmp: OMP_NUM_THREADS at that time; "" (default) if it was not set.
+        disturbed: whether other programs slowed the machine down. Default False.
     """
 
     date: str
@@ -58,7 +67,7 @@ class HistoryEntry:
 
     @classmethod
     def from_dict(cls, data: Any) -> HistoryEntry:
-        """Raises ValueError or TypeError for what is no entry; fields of a later version are left out."""
+        """An entry from plain types, without unknown fields of later versions. Raises ValueError or TypeError if it is none."""
         entry = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
         seconds = [getattr(entry, name) for name in _SECONDS]
         counts = (entry.steps, entry.method, entry.threads)
@@ -74,13 +83,13 @@ class HistoryEntry:
 
 
 def path() -> Path:
-    """Where the history is; it need not exist."""
+    """The path of the history, which need not exist."""
     home = os.environ.get("XDG_STATE_HOME", "")
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.local/state")) / "gpuwise" / "history.jsonl"
 
 
 def append(entry: HistoryEntry) -> str:
-    """Adds a line. Returns "" or why it could not be kept, in a sentence."""
+    """Adds an entry. Returns "", or a sentence why it could not be stored."""
     if switched_off():
         return f"nothing is kept in the history, because {OFF} is set"
     target = path()
@@ -91,7 +100,7 @@ def append(entry: HistoryEntry) -> str:
         try:
             check_regular(descriptor, target)
             size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # what was written last is half a line: it ends here
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # the last line is incomplete: end it
                 line = b"\n" + line
             os.write(descriptor, line)  # one call, so that lines of two processes do not mix
         finally:
@@ -104,7 +113,7 @@ def append(entry: HistoryEntry) -> str:
 
 
 def entries(containing: str = "") -> list[HistoryEntry]:
-    """All that are readable, oldest first; of lines that hold a text only. Warns of damaged lines."""
+    """All readable entries, oldest first, of lines that contain a text. Warns of damaged lines."""
     entries_, damaged = [], 0
     for line in _lines(path()) if not switched_off() else ():
         if containing not in line:
@@ -120,7 +129,7 @@ def entries(containing: str = "") -> list[HistoryEntry]:
 
 
 def _lines(file: Path) -> list[str]:
-    """Of a file that is too large for one of ours, the end."""
+    """The lines of the file; only the end of a file that is too large."""
     try:
         with open_regular(file) as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -133,7 +142,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _prune(target: Path) -> None:
-    """Keeps the newer half. What another process appends in this very moment may be lost."""
+    """Keeps the newer half. A line that another process appends at the same moment may be lost."""
     content = target.read_bytes()
     _, _, kept = content[-(LIMIT_BYTES // 2) :].partition(b"\n")
     with written_whole(target) as file:

@@ -1,4 +1,4 @@
-"""What bounds a step: shares of its time by what limits it, and one sentence about the largest and what would help."""
+"""The bounds of a step: shares of its time by limit, and a sentence on the largest one and its remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = {
     "communication": "communication",
     "input": "its input",
 }
-_SECOND = 0.25  # a share from which on the second bound is named, too
+_SECOND = 0.25  # the second bound is named, too, from this share on
 
 
 def bound_shares(
@@ -29,9 +29,10 @@ def bound_shares(
     """Shares of the step by BOUNDS, summing to 1.
 
     Arguments:
-        alone_s: the step of a device without communication and input; communication_s, input_s: by how much each lengthens it.
+        alone_s: seconds of the step without communication and input.
+        communication_s, input_s: seconds that each adds to the step.
 
-    A kernel counts as the larger of its two roofs. Launch: kernel floors, and the device waiting for the host.
+    A kernel counts towards the larger of its two roofs. Launch covers kernel floors and the device waiting for the host.
     """
     counts = trace.counts()
     beyond = counts * (times.device_s - times.floor_s)
@@ -49,7 +50,7 @@ def bound_shares(
 
 
 def why(bound: Mapping[str, float], strategy: Strategy, chip: Chip, top_modules: Sequence[tuple[str, float]] = ()) -> str:
-    """What bounds most of the step, and what would help, in a sentence. "" where nothing runs."""
+    """A sentence on the largest bound of the step and its remedy; "" if nothing runs."""
     ranked = sorted((name for name in bound if bound[name] > 0), key=lambda name: -bound[name])
     if not ranked:
         return ""
@@ -98,7 +99,7 @@ def _for_launch(strategy: Strategy, chip: Chip) -> str:
 
 
 def _faster_precision(strategy: Strategy, chip: Chip) -> str:
-    """One that the chip runs on faster units than the strategy's, "" where there is none."""
+    """A precision that the chip runs on faster units than the strategy's; "" without one."""
     if strategy.precision not in ("fp32", "tf32"):
         return ""
     able, peaks = precisions_of(chip), chip.peak_flops_per_s

@@ -1,4 +1,4 @@
-"""What the host needs to launch a step. It runs ahead of the device, so only the longer of the two counts."""
+"""The host time to launch a step. The host runs ahead of the device, so only the longer of the two counts."""
 
 from __future__ import annotations
 

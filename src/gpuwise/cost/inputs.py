@@ -28,12 +28,12 @@ _INPUT = CATEGORIES.index("input")
 
 @dataclass(frozen=True)
 class DataPipeline:
-    """What delivers the batches of one machine.
+    """The data pipeline of one machine.
 
     Attributes:
-        samples_per_s: what it delivers; None (default): loading is not priced, which a note says.
-        prefetched: True (default): batches wait in pinned memory, and are loaded and copied while the step before
-            computes. False: they are copied from pageable memory, and the step waits for loader and copy.
+        samples_per_s: samples delivered a second. None (default): loading is not priced, and a note tells so.
+        prefetched: True (default): batches wait in pinned memory, and are loaded and copied during the previous step.
+            False: batches are copied from pageable memory, and the step waits for loader and copy.
     """
 
     samples_per_s: float | None = None
@@ -45,14 +45,14 @@ READY = DataPipeline()
 
 @dataclass(frozen=True)
 class Input:
-    """What the input of one optimizer step takes.
+    """The time of the input of one optimizer step.
 
     Attributes:
-        copy_s: copying over the host link.
-        copy_bytes: what is copied to one device.
-        loader_s: what the data pipeline takes to deliver the samples; 0 where its rate is not known.
-        prefetched: both are done while the step before computes.
-        notes: the assumptions behind them.
+        copy_s: seconds of the copy over the host link.
+        copy_bytes: bytes copied to one device.
+        loader_s: seconds that the data pipeline needs to deliver the samples; 0 if its rate is unknown.
+        prefetched: whether both happen during the previous step.
+        notes: the assumptions behind these figures.
     """
 
     copy_s: float = 0.0
@@ -62,8 +62,11 @@ class Input:
     notes: tuple[Note, ...] = ()
 
     def exposed_s(self, step_s: float) -> float:
-        """Seconds by which the input lengthens a step of `step_s`: what is beyond it where batches are prefetched (loader,
-        copy and step are then three stages of a pipeline, as long as its slowest), else all of it."""
+        """Seconds that the input adds to a step of `step_s` seconds.
+
+        With prefetching, loader, copy and step are three stages of a pipeline, which takes as long as its slowest stage.
+        Without, the step waits for all of the input.
+        """
         if self.prefetched:
             return max(0.0, self.copy_s - step_s, self.loader_s - step_s)
         return self.copy_s + self.loader_s
@@ -78,12 +81,13 @@ def input_s(
     parameters: Parameters | None = None,
     catalog: Catalog | None = None,
 ) -> Input:
-    """The input of one optimizer step of a device that runs `trace`.
+    """The input of one optimizer step on a device that runs `trace`.
 
     Arguments:
-        data: the pipeline that delivers the batches.
-        samples: those the pipeline delivers a step, of all devices of the machine; None: those of one device.
-        parameters: the shipped figures where None. catalog: of links, the shipped one where None.
+        data: the data pipeline.
+        samples: samples of one step for all devices of the machine; None takes those of one device.
+        parameters: figures of the cost model; None takes the shipped ones.
+        catalog: source of links; None takes the shipped catalog.
 
     Raises InputError for a rate that is no positive number.
     """
@@ -106,7 +110,7 @@ def input_s(
 
 
 def copied_bytes(trace: Trace) -> int:
-    """Bytes of what comes from the host in one optimizer step, on one device."""
+    """Bytes that one device copies from the host in one optimizer step."""
     storages = trace.storages
     comes = (storages.category == _INPUT) & (storages.born >= 0)
     if not len(trace.repeats):
@@ -116,7 +120,7 @@ def copied_bytes(trace: Trace) -> int:
 
 
 def _link(chip: Chip, catalog: Catalog) -> Link | None:
-    """To the host; None where device and host share one memory."""
+    """The link to the host; None if device and host share one memory."""
     memory = chip.memory_type or ""
     return None if "unified" in memory or "shared" in memory else host_link(chip, catalog)
 

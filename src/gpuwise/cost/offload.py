@@ -1,6 +1,6 @@
-"""What offloading costs in time: bytes over the host link, and the update in host memory.
+"""The time cost of offloading: bytes over the host link, and the update in host memory.
 
-The copies run on the stream that computes (gpuwise/runtime/offload.py), so nothing of them is hidden.
+The copies run on the compute stream (gpuwise/runtime/offload.py), so nothing hides them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
 
-# The host is not known: what two channels of DDR5-5600 carry (2 × 44.8 GB/s), as a desktop has.
+# The host is unknown: a desktop's two channels of DDR5-5600 (2 × 44.8 GB/s) are assumed.
 HOST_MEMORY_BYTES_PER_S = 89.6e9
 _PARAMETER, _GRADIENT = CATEGORIES.index("parameter"), CATEGORIES.index("gradient")
 
 
 @dataclass(frozen=True)
 class Offload:
-    """What offloading adds to one optimizer step of a device. seconds: in all; link_bytes: over the host link."""
+    """The cost that offloading adds to one optimizer step: total `seconds`, and `link_bytes` over the host link."""
 
     seconds: float = 0.0
     link_bytes: int = 0
@@ -36,7 +36,8 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
     """The time that strategy.offload adds.
 
     Arguments:
-        trace: of the same step without offloading. link: to the host, None where unknown.
+        trace: trace of the same step without offloading.
+        link: link to the host; None where unknown.
     """
     if strategy.offload == "none" or link is None or not link.per_direction_bytes_per_s:
         return Offload(note=None if strategy.offload == "none" else offloading_not_priced())
@@ -57,7 +58,7 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
 
 
 def lengthened(forecast: Forecast, added: Offload) -> Forecast:
-    """The forecast of a step that offloading makes longer."""
+    """The forecast with the time of offloading added."""
     whole = forecast.step_time_s.value + added.seconds
     factor = whole / forecast.step_time_s.value if forecast.step_time_s.value else 1.0
     bound = {name: share / factor for name, share in forecast.bound.items()}
@@ -81,7 +82,7 @@ def lengthened(forecast: Forecast, added: Offload) -> Forecast:
 
 
 def copy_bytes_per_s(link: Link, parameters: Parameters) -> float:
-    """Of pinned memory over a host link: as measured on this machine, else the usual share of its line rate."""
+    """The bandwidth of pinned memory over a host link: measured on this machine, else a share of the line rate."""
     return link.achieved_bytes_per_s or (link.per_direction_bytes_per_s or 0.0) * parameters.link_efficiency
 
 

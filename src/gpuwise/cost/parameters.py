@@ -11,7 +11,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class Parameters:
-    """See data/efficiency.toml for meaning and origin of each figure."""
+    """Figures of the cost model. data/efficiency.toml explains the meaning and origin of each."""
 
     host_operation_s: Mapping[str, float]
     host_kernel_s: float

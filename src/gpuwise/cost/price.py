@@ -43,19 +43,19 @@ def price(
     calibration: Calibration | None = None,
     replay: bool = True,
 ) -> Forecast:
-    """Forecasts one optimizer step of a cluster whose devices each run `trace`.
+    """Forecasts one optimizer step on a cluster whose devices each run `trace`.
 
     Arguments:
-        traffic: what one step communicates (gpuwise.trace.parallel.data_parallel.data_parallel gives it).
-        cluster: its links are needed only where something is communicated.
-        strategy: what is reported; its precision and mode must be the trace's.
-        data: the pipeline that delivers batches; by default they are ready when a step takes them.
-        usd_per_hour: what the whole cluster costs; None (default) where that is not known.
-        parameters, calibration: the shipped figures where None.
-        replay: run the allocator over the step; without, its memory is counted (see cost.memory.memory_forecast).
+        traffic: communication of one step, from gpuwise.trace.parallel.data_parallel.data_parallel.
+        cluster: the devices; its links are needed only for communication.
+        strategy: the reported strategy; its precision and mode must be those of the trace.
+        data: the data pipeline; by default batches are ready when a step needs them.
+        usd_per_hour: price of the whole cluster; None (default) where unknown.
+        parameters, calibration: figures of the cost model; None takes the shipped ones.
+        replay: replay the allocator over the step; if False, memory is counted (see cost.memory.memory_forecast).
 
-    Raises UnsupportedError where the chip cannot run the trace, or a figure that the model needs is unknown.
-    A call takes longer with more distinct operations, hardly with more layers, and not with more devices.
+    Raises UnsupportedError if the chip cannot run the trace, or if a required figure is unknown. The time of a call grows with
+    the number of distinct operations, hardly with that of layers, and not with that of devices.
     """
     parameters = parameters or shipped_parameters()
     chip, devices = cluster.chip, cluster.devices
@@ -118,7 +118,7 @@ def price(
 
 
 def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[Note]:
-    """level: of calibration that most of the step rests on."""
+    """The warnings of a forecast. level: calibration level of most of the step."""
     warnings = []
     if strategy.compile and not step_spread(level, family=family(chip), mode=strategy.mode, compiled=True).compiled:
         warnings.append(interval_of_eager_steps())
@@ -128,14 +128,14 @@ def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[
 
 
 def _energy_j(chip: Chip, bound: dict[str, float], step_s: float, devices: int, parameters: Parameters) -> float | None:
-    """Board energy of all devices: the TDP, weighted by what the step waits for. None where the TDP is unknown."""
+    """Board energy of all devices: the TDP, weighted by the limits of the step. None where the TDP is unknown."""
     if not chip.tdp_w:
         return None
     return chip.tdp_w * sum(share * parameters.power_share[name] for name, share in bound.items()) * step_s * devices
 
 
 def _ranks(strategy: Strategy, devices: int) -> int:
-    """Ranks that see samples of their own: the mesh's where it names one, else every device."""
+    """The number of ranks with samples of their own: the mesh's if it is set, else all devices."""
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
 
@@ -149,7 +149,7 @@ def _assumptions(times: KernelTimes, communication: CommunicationTime, batches: 
 
 
 def _unverified(chip: Chip, times: KernelTimes, communication: CommunicationTime) -> list[Note]:
-    """One note that names the figures of chip and link that the forecast rests on and that have no verified source."""
+    """A note that names the figures of chip and link behind the forecast that have no verified source."""
     used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
     figures = [name for name in used if name in chip.unverified]
     figures += [communication.unverified] if communication.unverified else []
@@ -174,5 +174,5 @@ def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple
 
 @lru_cache(maxsize=32)
 def _group_names(modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Module paths with numbers starred: model.layers.7.mlp.up_proj -> model.layers.*.mlp.up_proj."""
+    """Replaces the numbers in module paths by stars: model.layers.7.mlp.up_proj -> model.layers.*.mlp.up_proj."""
     return tuple(re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name) or "(root)" for name in modules)

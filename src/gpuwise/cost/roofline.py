@@ -1,4 +1,4 @@
-"""The roofline of a step: how many operations its kernels do for each byte, how fast they are, and what the chip allows.
+"""The roofline of a step: operations per byte and speed of its kernels, under the ceilings of the chip.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. Ceilings come in two
 kinds: what the datasheet says, and what the calibration gives the largest kernels. Above both lies what no kernel is priced
@@ -37,12 +37,12 @@ class Ceiling:
     """A roof, of arithmetic (operations a second) or of memory (bytes a second).
 
     Attributes:
-        name: of the numerics (bf16, tf32, ...), or "memory".
-        datasheet: the catalog's figure, that of the matrix units where those compute it.
-        calibrated: what large kernels reach of it.
-        provenance: of that.
-        highest: what no kernel is priced beyond; None where that is not known.
-        beyond: why a kernel can be faster than the datasheet; "" where it cannot.
+        name: numerics (bf16, tf32, ...), or "memory".
+        datasheet: the catalog's figure; that of the matrix units, if they compute these numerics.
+        calibrated: the rate that large kernels reach.
+        provenance: source of `calibrated`.
+        highest: upper limit of all forecast rates; None where unknown.
+        beyond: why a kernel can be faster than the datasheet; "" if it cannot.
     """
 
     name: str
@@ -55,15 +55,15 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Point:
-    """Kernels of one class, or of one group of modules, over a step of one device.
+    """The kernels of one class, or of one group of modules, in a step of one device.
 
     Attributes:
-        name: of the class or group.
-        share: of the device's time.
-        calls: how often they run.
-        seconds, flops, bytes: of all of them.
-        ceiling: name of the roof of arithmetic above it; "" where there is none or more than one.
-        provenance: where most of its figures come from.
+        name: name of the class or group.
+        share: share of the device's time.
+        calls: number of kernel calls.
+        seconds, flops, bytes: totals of these kernels.
+        ceiling: name of the arithmetic roof above the point; "" if there is none or more than one.
+        provenance: main source of its figures.
     """
 
     name: str
@@ -93,15 +93,17 @@ class Point:
 
 @dataclass(frozen=True, repr=False)
 class Roofline(Printed):
-    """Points of a step, those that take most time first, under the ceilings of a chip.
+    """The points of a step under the ceilings of a chip, largest share of time first.
 
     Attributes:
-        job, device, strategy: what it is of.
+        job: name of the job.
+        device: name of the device.
+        strategy: strategy of the step.
         points: the kernels.
-        compute: roofs of arithmetic in the numerics that the step computes in, highest first.
-        memory: the roof of bandwidth.
-        by: what a point is, one of BY.
-        forecast: of the step; None where it was not requested.
+        compute: arithmetic roofs in the numerics of the step, highest first.
+        memory: the bandwidth roof.
+        by: meaning of a point, one of BY.
+        forecast: forecast of the step; None if it was not requested.
     """
 
     job: str
@@ -115,30 +117,29 @@ class Roofline(Printed):
 
     @property
     def ridges(self) -> dict[str, float]:
-        """By numerics: operations a byte from which on arithmetic is the lower roof, by the datasheet."""
+        """The datasheet's ridge by numerics: operations a byte above which arithmetic is the lower roof."""
         return {roof.name: roof.datasheet / self.memory.datasheet for roof in self.compute}
 
     def roof_flops_per_s(self, point: Point) -> float | None:
-        """The datasheet's roof above a point, None where it does no arithmetic. Points of several numerics are held
-        against the highest."""
+        """The datasheet's roof above a point; None without arithmetic. Points of several numerics have the highest roof."""
         roof = next((roof for roof in self.compute if roof.name == point.ceiling), self.compute[0] if self.compute else None)
         if roof is None or point.intensity is None:
             return None
         return min(roof.datasheet, point.intensity * self.memory.datasheet)
 
     def share_of_roof(self, point: Point) -> float | None:
-        """What a point reaches of the datasheet's roof above it; None where there is none."""
+        """The share of the datasheet's roof that a point reaches; None without a roof."""
         if point.intensity is None:
             return point.bytes_per_s / self.memory.datasheet
         roof = self.roof_flops_per_s(point)
         return None if roof is None else point.flops_per_s / roof
 
     def is_beyond(self, point: Point) -> bool:
-        """Whether a point is above the datasheet's roof, by as much as the picture shows."""
+        """Whether a point is visibly above the datasheet's roof."""
         return (self.share_of_roof(point) or 0.0) > _BEYOND
 
     def why_beyond(self, points: Iterable[Point]) -> tuple[str, ...]:
-        """Why some of the points are above the datasheet's roof, a reason each."""
+        """The reasons why points are above the datasheet's roof."""
         reasons = []
         for point in filter(self.is_beyond, points):
             roof = self.roof_flops_per_s(point)
@@ -147,7 +148,7 @@ class Roofline(Printed):
         return tuple(reason for reason in dict.fromkeys(reasons) if reason)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types."""
+        """The roofline in plain types."""
         return {
             "job": self.job,
             "device": self.device,
@@ -168,11 +169,13 @@ def roofline(
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
 ) -> Roofline:
-    """Where the kernels of a step lie under the roofs of a chip.
+    """The kernels of a step under the roofs of a chip.
 
     Arguments:
-        by: a point is a class of kernels, or a group of modules. parameters, calibration: the shipped figures where None.
-    Raises what `price` raises where the chip cannot run the trace.
+        by: whether a point is a class of kernels or a group of modules.
+        parameters, calibration: figures of the cost model; None takes the shipped ones.
+
+        Raises the errors of `price` if the chip cannot run the trace.
     """
     assert by in BY, by
     parameters, calibration = parameters or shipped_parameters(), calibration or shipped_calibration(chip)
@@ -236,7 +239,7 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
 
 
 def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Calibration, *, convolutions: bool) -> Ceiling:
-    """What a large matrix product reaches in `name`."""
+    """The rate of a large matrix product in `name`."""
     product = kernel_forecast(
         "gemm", chip, dtype=name, sizes=dict.fromkeys("mnk", _SIDE), parameters=parameters, calibration=calibration
     )
@@ -252,8 +255,10 @@ def _arithmetic(name: str, chip: Chip, parameters: Parameters, calibration: Cali
 
 
 def _bandwidth(chip: Chip, parameters: Parameters, calibration: Calibration) -> Ceiling:
-    """What the quickest large kernel that moves bytes reaches; those that a compiled graph fuses may seem to beat the
-    datasheet, and do not count."""
+    """The bandwidth of the fastest large kernel that moves bytes.
+
+    Kernels fused in a compiled graph are left out, because they may seem to exceed the datasheet.
+    """
     assert chip.memory_bandwidth_bytes_per_s is not None
     sizes = {"bytes_read": _MOVED_BYTES // 2, "bytes_written": _MOVED_BYTES // 2}
     reached = []

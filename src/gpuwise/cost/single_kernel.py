@@ -1,4 +1,4 @@
-"""One kernel on a chip, by its sizes: what a table of measured kernels can be held against."""
+"""The forecast of one kernel on a chip, by its sizes, for comparison with tables of measured kernels."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gpuwise.trace.tables import COLUMNS, KINDS, Operations
 
 @dataclass(frozen=True, repr=False)
 class KernelForecast(Printed):
-    """One run of a kernel.
+    """The forecast of one run of a kernel.
 
     Attributes:
-        kernel, device, dtype: what it is of.
-        time_s: with its 90 % interval.
-        bound: shares by what limits it (compute, memory, launch), summing to 1.
-        flops, bytes: what it does at the least.
-        provenance: where its figures come from.
-        peak_flops_per_s: of the units that compute it, by the datasheet; None where only bytes matter.
-        highest_flops_per_s: what no such kernel is priced beyond; None where only bytes matter.
-        beyond: why it is faster than the datasheet; "" where it is not.
+        kernel, device, dtype: the kernel's kind, device and number type.
+        time_s: time in seconds, with its 90 % interval.
+        bound: shares by limit (compute, memory, launch); they sum to 1.
+        flops, bytes: least operations and bytes of the kernel.
+        provenance: source of its figures.
+        peak_flops_per_s: datasheet peak of the units that compute it; None where only bytes matter.
+        highest_flops_per_s: upper limit of forecasts for such a kernel; None where only bytes matter.
+        beyond: why it is faster than the datasheet; "" if it is not.
     """
 
     kernel: str
@@ -53,7 +53,7 @@ class KernelForecast(Printed):
     beyond: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types."""
+        """The forecast in plain types."""
         return asdict(self)
 
 
@@ -66,15 +66,16 @@ def kernel_forecast(
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
 ) -> KernelForecast:
-    """The time of one kernel.
+    """Forecasts the time of one kernel.
 
     Arguments:
         kind: of operation (gpuwise.trace.tables.KINDS), or one of its classes: attention_backward, conv_channels_last.
-        dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8, or a name of PyTorch's. sizes: see gpuwise.cost.kernel_sizes.SIZES.
-        parameters, calibration: the shipped figures where None.
+        dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8, or a dtype name of PyTorch.
+        sizes: sizes of the kernel, see gpuwise.cost.kernel_sizes.SIZES.
+        parameters, calibration: figures of the cost model; None takes the shipped ones.
 
-    Raises UnknownNameError for an unknown kind or dtype, InputError for sizes that are missing, unknown or make no sense,
-    UnsupportedError where the chip does not compute in the dtype.
+    Raises UnknownNameError for an unknown kind or dtype, InputError for missing, unknown or senseless sizes, and
+    UnsupportedError if the chip does not compute in the dtype.
     """
     base = kind.split("_")[0]
     if base not in KINDS:
@@ -121,7 +122,7 @@ def kernel_forecast(
 
 
 def _beyond(chip: Chip, units: Units | None, kernel_class: str, flops_per_s: float, bytes_per_s: float) -> str:
-    """Why a kernel is faster than the datasheet's peak and bandwidth allow; "" where it is not."""
+    """Why a kernel is faster than the datasheet's peak and bandwidth allow; "" if it is not."""
     reasons = []
     if units and flops_per_s > units.peak_flops_per_s:
         reasons.append(why_beyond_peak(chip, convolutions=winograd(kernel_class, units.figure)))
@@ -131,7 +132,7 @@ def _beyond(chip: Chip, units: Units | None, kernel_class: str, flops_per_s: flo
 
 
 def one_shape(kind: str, dtype: str, *, images: int = 1, **numbers: float) -> Shapes:
-    """The shapes of a single operation. numbers: by the names of gpuwise.trace.tables.COLUMNS; kernels is 1 where not given."""
+    """The shapes of one operation. numbers: values by the names of gpuwise.trace.tables.COLUMNS; `kernels` defaults to 1."""
     row = [{"kernels": 1, **numbers}.get(name, 0) for name in COLUMNS]
     operations = Operations((kind,), np.array([KINDS.index(kind)]), (dtype,), np.array([row]).astype(np.int64))
     return Shapes.of(operations, np.array([0]), images=images)

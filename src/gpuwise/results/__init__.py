@@ -1,4 +1,4 @@
-"""What the verbs return that computes nothing more: plain data without PyTorch, which `gpuwise.report` prints.
+"""Results of the verbs that are plain data, without PyTorch. `gpuwise.report` prints them.
 
-Forecasts and plans are results as well; they stay in `cost/` and `plan/`, which compute with them.
+Forecasts and plans are results too, but stay in `cost/` and `plan/`, which compute with them.
 """

@@ -1,4 +1,4 @@
-"""What `doctor` reports of this installation and this machine."""
+"""The report of `doctor` on this installation and this machine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Installation(Printed):
     """This installation and this machine.
 
     Attributes:
-        versions: of packages; None where a package is absent.
+        versions: version of each package; None if the package is absent.
         machine: this machine in words.
-        device: the catalog id that `here` stands for.
+        device: catalog id of the device `here`.
         cpu: the processor, a part of `detected`.
         gpus: the GPUs by name, "NVIDIA L4 x 2".
-        chips, links, offers: how many the catalog has.
+        chips, links, offers: number of each in the catalog.
         prices_from, prices_to: dates of the oldest and the newest price; "" without prices.
-        stale_offers: offers whose price is over a year older than the newest.
-        unverified: figures of chips without a verified source.
+        stale_offers: number of offers whose price is over a year older than the newest.
+        unverified: number of chip figures without a verified source.
         config_files: the user's own catalog files.
-        presets: the PyTorch version each was recorded with; None where the recording is missing.
-        problem_notes: what the user should mend.
-        machine_key: this hardware's name in files.
-        detected: all that was detected of this machine (gpuwise.hardware.detect.DetectedMachine.to_dict).
+        presets: PyTorch version of each preset's recording; None if the recording is missing.
+        problem_notes: problems that the user should fix.
+        machine_key: name of this hardware in files.
+        detected: the detected hardware (gpuwise.hardware.detect.DetectedMachine.to_dict).
     """
 
     versions: Mapping[str, str | None] = field(hash=False)

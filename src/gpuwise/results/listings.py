@@ -1,4 +1,4 @@
-"""What `offers --unpriced` lists."""
+"""The rows of `offers --unpriced`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpuwise.hardware.types import Source
 
 @dataclass(frozen=True)
 class UnpricedOffer:
-    """A machine that is offered, but that nothing can be planned on.
+    """An offered machine that no plan can use.
 
     Attributes:
-        chip_id: None where the row of the price list names no chip of the catalog.
-        count: devices; None where unknown.
-        why: what the row lacks.
+        chip_id: catalog id of the chip; None if the price list's row names no chip of the catalog.
+        count: number of devices; None where unknown.
+        why: the reason why no plan can use it.
     """
 
     provider: str

@@ -1,4 +1,4 @@
-"""What `measure` found: rows of microbenchmarks, the ceilings that follow, and what disturbed it. Plain data, no PyTorch."""
+"""The results of `measure`: microbenchmarks, the ceilings they give, and disturbances. Plain data, no PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gpuwise.notes import Note, sentences
 from gpuwise.printed import Printed
 
-# Counted up when a microbenchmark measures something else, so that figures of two methods are never compared.
+# Incremented when the method of a microbenchmark changes, so that figures of two methods are never compared.
 METHOD = 1
 GROUPS = (
     "memory",
@@ -29,7 +29,7 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one run over `rounds` rounds: median, 10th and 90th percentile, and the shortest."""
+    """Seconds of one run: median, 10th and 90th percentile, and minimum over `rounds` rounds."""
 
     median_s: float
     low_s: float
@@ -39,7 +39,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the percentiles, as a share of the median."""
+        """Half the distance between the percentiles, as a share of the median."""
         return (self.high_s - self.low_s) / (2 * self.median_s)
 
 
@@ -47,8 +47,15 @@ class Timing:
 class MeasuredRow:
     """One microbenchmark.
 
-    group: of GROUPS. name: in words. dtype: bf16, fp32, ...; "" where none matters. sizes: by name. flops, bytes: of a run, at
-    the least. verified: whether its result was checked against one computed otherwise.
+    Attributes:
+        group: one of GROUPS.
+        name: name in words.
+        timing: seconds of one run.
+        dtype: bf16, fp32, ...; "" (default) where none matters.
+        sizes: sizes of the operation by name.
+        flops: least operations of one run.
+        bytes: least bytes moved by one run.
+        verified: whether the result was checked against an independent computation. Default True.
     """
 
     group: str
@@ -73,15 +80,21 @@ class MeasuredRow:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MeasuredRow:
-        """What to_dict gave."""
+        """The inverse of to_dict."""
         values = {name: data[name] for name in cls.__dataclass_fields__ if name != "timing"}
         return cls(timing=Timing(**data["timing"]), **values)
 
 
 @dataclass(frozen=True)
 class AchievedPeak:
-    """A ceiling of arithmetic in a dtype, operations a second. datasheet: None where no sheet is known; shape: of the product
-    that reached `measured`, in words; spread: of its timing (Timing.spread)."""
+    """The highest arithmetic rate in a dtype, in operations a second.
+
+    Attributes:
+        measured: the rate that was reached.
+        datasheet: the rate in the datasheet; None without one.
+        shape: shape of the product that reached `measured`, in words.
+        spread: spread of its timing (Timing.spread).
+    """
 
     dtype: str
     measured: float
@@ -92,8 +105,13 @@ class AchievedPeak:
 
 @dataclass(frozen=True)
 class MemoryLevel:
-    """A cache or the memory, bytes a second. name: L1, L2, L3, memory. size_bytes: None for the memory. datasheet: None where
-    none is known."""
+    """The bandwidth of a cache or of the memory, in bytes a second.
+
+    Attributes:
+        name: L1, L2, L3 or memory.
+        size_bytes: size of the cache; None for the memory.
+        datasheet: bandwidth in the datasheet; None without one.
+    """
 
     name: str
     measured: float
@@ -104,7 +122,7 @@ class MemoryLevel:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a measurement is: `done` of `total` microbenchmarks; `what` runs now; row: the latest figure."""
+    """The progress of a measurement: `done` of `total` microbenchmarks, `what` runs now, and the latest figure in `row`."""
 
     done: int
     total: int
@@ -117,22 +135,22 @@ class MachineMeasurement(Printed):
     """One run of `gpuwise measure`.
 
     Attributes:
-        machine: in words.
-        chip: its catalog id, or that of the local entry.
-        device: PyTorch's name, cpu or cuda.
+        machine: the machine in words.
+        chip: catalog id of its chip, or id of the local entry.
+        device: PyTorch's device type, cpu or cuda.
         taken: date and time, UTC.
-        seconds: that it took.
+        seconds: total duration.
         quick: whether it was the quick sweep.
-        complete: False where Ctrl-C (then `interrupted`, too) or benchmarks that were killed ended it early.
-        rows: every microbenchmark.
-        peaks: by dtype, highest first.
-        memory: from the nearest cache outwards; the last is the memory.
-        typed_notes: what disturbed it, or was left out.
-        calibration: path of the file that forecasts on `here` use now; "" where none was written.
-        error: median of |forecast / measured - 1| of training steps that the fit did not see; None where not known.
-        detected: gpuwise.hardware.detect.DetectedMachine as plain types.
-        method: METHOD when it was taken.
-        torch_version: of the PyTorch that ran.
+        complete: False if Ctrl-C (`interrupted` is then True) or killed benchmarks ended it early.
+        rows: all microbenchmarks.
+        peaks: arithmetic ceilings by dtype, highest first.
+        memory: bandwidths from the nearest cache outwards; the memory is last.
+        typed_notes: disturbances and omissions.
+        calibration: path of the file that forecasts on `here` use now; "" if none was written.
+        error: median of |forecast / measured - 1| over training steps outside the fit; None where unknown.
+        detected: gpuwise.hardware.detect.DetectedMachine in plain types.
+        method: METHOD at the time of the measurement.
+        torch_version: PyTorch's version.
     """
 
     machine: str
@@ -160,7 +178,7 @@ class MachineMeasurement(Printed):
 
     @property
     def ridges(self) -> dict[str, float]:
-        """By dtype: operations a byte from which on arithmetic is the lower roof, as measured."""
+        """The measured ridge by dtype: operations a byte above which arithmetic is the lower roof."""
         return {peak.dtype: peak.measured / self.memory[-1].measured for peak in self.peaks} if self.memory else {}
 
     def to_dict(self) -> dict[str, object]:

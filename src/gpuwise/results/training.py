@@ -1,4 +1,4 @@
-"""What a training run gives back: TrainResult, and the forecast held against it."""
+"""TrainResult: the result of a training run, with its forecast for comparison."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuwise.strategy import HostSettings, Strategy
 if TYPE_CHECKING:
     from torch import nn
 
-# Steps that pay for first touches of memory, kernel choice and compilation; left out of what is called measured.
+# Warm-up steps, which pay for first touches of memory, kernel choice and compilation; measurements leave them out.
 WARMUP_STEPS = 3
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one optimizer step, data loading not counted: median, 10th and 90th percentile over `steps` steps."""
+    """Seconds of one optimizer step without data loading: median, 10th and 90th percentile over `steps` steps."""
 
     median_s: float
     low_s: float
@@ -30,9 +30,10 @@ class StepTime:
 
 @dataclass(frozen=True)
 class ForecastCheck:
-    """The step time that was forecast, with its interval, against the median that was measured.
+    """The forecast step time with its interval, beside the measured median.
 
-    available: share of the processor time the run wanted that other programs left it; the interval is of a free machine.
+    `available` is the share of the requested processor time that other programs left to the run. The interval is for a free
+    machine.
     """
 
     forecast_s: float
@@ -43,12 +44,12 @@ class ForecastCheck:
 
     @property
     def error(self) -> float:
-        """Signed, as a share of what was measured: +0.1 is a forecast 10 % too long."""
+        """Signed error as a share of the measured time: +0.1 is a forecast 10 % too long."""
         return self.forecast_s / self.measured_s - 1
 
     @property
     def inside(self) -> bool:
-        """Whether the time measured lies in the interval of what was available."""
+        """Whether the measured time lies in the interval, corrected for `available`."""
         return self.low_s <= self.measured_s <= self.high_s / self.available
 
     def to_dict(self) -> dict[str, object]:
@@ -57,14 +58,14 @@ class ForecastCheck:
 
 @dataclass(frozen=True)
 class MemoryCheck:
-    """The peak that was forecast against what was measured, in bytes."""
+    """The forecast memory peak beside the measured one, in bytes."""
 
     forecast_bytes: int
     measured_bytes: int
 
     @property
     def error(self) -> float:
-        """Signed, as a share of what was measured."""
+        """Signed error as a share of the measured peak."""
         return self.forecast_bytes / self.measured_bytes - 1
 
     def to_dict(self) -> dict[str, object]:
@@ -75,16 +76,26 @@ class MemoryCheck:
 class TrainResult(Printed):
     """A finished or interrupted run.
 
-    stopped: "finished" | "interrupted" | "early stop" | "time limit"; stop_reason: the signal or notice. steps, samples,
-    wall_s, usd: earlier parts of a resumed run included; resumed_from: the step it was continued after.
-    samples_per_s: after warm-up, data loading counted. data_share: of the wall time after warm-up, the part spent waiting
-    for data. wall_s: the loop, without building and the last evaluation. peak_memory_bytes: what the process (on a GPU: the
-    device's allocator) held at most, above what it held before the model was built; None where the system does not say.
-    metrics: what job.evaluate gave last; best: step, metric and value of the one monitored. skipped_steps: whose loss or
-    gradients were no numbers. mfu: model operations against the device's peak. checkpoints: count, last_step, bytes,
-    held_up_s, interval_s and a sentence; None without a folder. typed_notes: what the user should know.
-    loss_parts: named numbers that the last loss came with. unsaved: what was to be on the disk in the end and is not, in
-    sentences. job_argument: what the user calls the job, "" for a Job object. model: as trained, in evaluation mode.
+    Attributes:
+        steps, samples, wall_s, usd: totals, with the earlier parts of a resumed run. wall_s is the time of the loop in
+            seconds, without building the model and the last evaluation.
+        samples_per_s: throughput after warm-up, data loading included.
+        data_share: share of the wall time after warm-up that is spent waiting for data.
+        peak_memory_bytes: peak memory of the process (on a GPU, of the device's allocator) minus its memory before the model
+            was built; None where the system does not report it.
+        metrics: the last metrics of job.evaluate.
+        stopped: "finished" | "interrupted" | "early stop" | "time limit".
+        stop_reason: the signal or notice that ended the run.
+        typed_notes: notes for the user.
+        resumed_from: the step after which the run was continued.
+        checkpoints: count, last_step, bytes, held_up_s, interval_s and a sentence; None without a folder.
+        best: step, metric and value of the best monitored metric.
+        skipped_steps: number of steps whose loss or gradients were not finite.
+        mfu: model operations a second, divided by the device's peak.
+        model: the trained model, in evaluation mode.
+        loss_parts: named numbers returned with the last loss.
+        job_argument: the JOB argument as the user typed it; "" for a Job object.
+        unsaved: files that could not be written at the end, in sentences.
     """
 
     job: str
@@ -133,7 +144,7 @@ class TrainResult(Printed):
         return self.stopped in ("interrupted", "time limit")
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types, everything but the model."""
+        """The result in plain types, without the model."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "host")}
         return values | {
             "strategy": {**self.strategy.to_dict(), **self.host.to_dict()},
@@ -149,7 +160,10 @@ class TrainResult(Printed):
 
 
 def measured_step_time(step_times_s: Sequence[float]) -> StepTime:
-    """Leaves the warm-up steps out; of a run no longer than the warm-up, only the last step counts. Zeros without steps."""
+    """The step time without the warm-up steps.
+
+    In a run no longer than the warm-up only the last step counts. Zeros without steps.
+    """
     if not step_times_s:
         return StepTime(0.0, 0.0, 0.0, 0)
     kept = sorted(step_times_s[min(WARMUP_STEPS, len(step_times_s) - 1) :])

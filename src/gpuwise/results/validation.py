@@ -1,4 +1,4 @@
-"""What `validate` found: each job's forecast beside its measured step, and the errors over all. Plain data, no PyTorch."""
+"""The results of `validate`: forecasts beside measured steps, and their errors. Plain data, no PyTorch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.results.measurement import Timing
 
-# Counted up when a trial measures something else, so that figures of two methods are never compared.
+# Incremented when the method of a trial changes, so that figures of two methods are never compared.
 METHOD = 1
 MEASURED, OUT_OF_MEMORY, FAILED = "measured", "out of memory", "failed"
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A job's step as it ran.
+    """The measured step of a job.
 
-    step: seconds, first steps left out. memory_bytes: live tensors at their most, None where that cannot be told;
-    by_category: of it; reserved_bytes, device_bytes: of a GPU, with the allocator's cache and with the context. shares: of the
-    step by what ran: "arithmetic" (matrix products, convolutions, attention, recurrent layers), "moving bytes", "overhead"
-    (Python, and the device waiting for it).
+    Attributes:
+        step: seconds, without the first steps.
+        memory_bytes: peak of live tensors; None where it cannot be measured.
+        by_category: memory_bytes by category.
+        reserved_bytes: peak of a GPU's allocator, with its cache; None (default) elsewhere.
+        device_bytes: the same with the device context; None (default) elsewhere.
+        shares: shares of the step's time: "arithmetic" (matrix products, convolutions, attention, recurrent layers), "moving
+            bytes", "overhead" (Python, and the device waiting for it).
     """
 
     step: Timing
@@ -41,22 +45,22 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Trial:
-    """One job, forecast and then run, in a process of its own.
+    """One job that was forecast and then run in a process of its own.
 
     Attributes:
-        job: as it was named.
+        job: the job's name as the user typed it.
         outcome: MEASURED, OUT_OF_MEMORY or FAILED.
-        message: why, where not measured; else "" (default).
-        ways_out: what the user can do about that.
-        forecast: Forecast.to_dict(); None where there was none.
-        measured: the step as it ran; None where it did not.
-        sizes: seq_len and image_size as the user gave them.
-        digest: of the trace (gpuwise.trace.digest).
-        device: PyTorch's name of it.
-        threads: of PyTorch's operations; None where not known.
-        torch_version: of the child; "" where not known.
-        seconds: all of it took.
-        disturbance_notes: what made the machine slower meanwhile.
+        message: why there is no measurement; "" (default) if there is one.
+        ways_out: ways to solve that.
+        forecast: Forecast.to_dict(); None without a forecast.
+        measured: the measured step; None if it did not run.
+        sizes: the user's seq_len and image_size.
+        digest: digest of the trace (gpuwise.trace.digest).
+        device: PyTorch's name of the device.
+        threads: threads of PyTorch's operations; None where unknown.
+        torch_version: PyTorch's version in the child process; "" where unknown.
+        seconds: duration of the trial.
+        disturbance_notes: what slowed the machine down during the trial.
     """
 
     job: str
@@ -75,17 +79,17 @@ class Trial:
 
     @property
     def disturbed(self) -> tuple[str, ...]:
-        """What made the machine slower meanwhile, in sentences."""
+        """The disturbances of the trial as sentences."""
         return sentences(self.disturbance_notes)
 
     @property
     def expected(self) -> Interval | None:
-        """The step time that was forecast."""
+        """The forecast step time."""
         return None if self.forecast is None else Interval(**self.forecast["step_time_s"])
 
     @property
     def error(self) -> float | None:
-        """Of the step time, signed, as a share of what was measured: +0.1 is a forecast 10 % too long."""
+        """Signed error of the step time as a share of the measured time: +0.1 is a forecast 10 % too long."""
         if self.expected is None or self.measured is None:
             return None
         return self.expected.value / self.measured.step.median_s - 1
@@ -99,21 +103,21 @@ class Trial:
 
     @property
     def memory_error(self) -> float | None:
-        """Of the peak of live bytes, signed, as a share of what was measured."""
+        """Signed error of the peak of live bytes, as a share of the measured peak."""
         if self.forecast is None or self.measured is None or not self.measured.memory_bytes:
             return None
         return float(self.forecast["memory"]["peak_allocated_bytes"]) / self.measured.memory_bytes - 1
 
     @property
     def throughput(self) -> float | None:
-        """MeasuredStep, in the forecast's unit."""
+        """Measured throughput in the forecast's unit."""
         if self.expected is None or self.measured is None or self.forecast is None:
             return None
         return float(self.forecast["throughput"]["value"]) * self.expected.value / self.measured.step.median_s
 
     @property
     def foreseen(self) -> bool | None:
-        """Of a job that ran out of memory: whether the forecast said so. None where it could not or nothing ran out."""
+        """Whether the forecast predicted that the job runs out of memory. None if it could not, or if the job did not."""
         if self.outcome != OUT_OF_MEMORY or self.forecast is None or self.forecast["memory"]["fits"] is None:
             return None
         return not self.forecast["memory"]["fits"]
@@ -146,15 +150,15 @@ class Validation(Printed):
     """All trials of one call.
 
     Attributes:
-        machine: in words.
-        chip: its catalog id.
+        machine: the machine in words.
+        chip: catalog id of its chip.
         taken: date and time, UTC.
-        seconds: all of it took.
-        suite: whether they are of the suite. Default False.
-        interrupted: Ctrl-C left jobs out. Default False.
-        history: the file they were kept in; "" (default) where they were not.
-        typed_notes: what the user should know; none by default.
-        method: of measuring, METHOD.
+        seconds: total duration.
+        suite: whether the jobs are members of the suite. Default False.
+        interrupted: whether Ctrl-C left jobs out. Default False.
+        history: path of the history file with the measurements; "" (default) if they were not stored.
+        typed_notes: notes for the user; none by default.
+        method: version of the measuring method, METHOD.
     """
 
     trials: tuple[Trial, ...]
@@ -175,13 +179,16 @@ class Validation(Printed):
 
     @property
     def failed(self) -> bool:
-        """Whether a trial gave no result; running out of memory is one."""
+        """Whether a trial gave no result. Running out of memory is a result."""
         return any(trial.outcome == FAILED for trial in self.trials)
 
     @property
     def summary(self) -> dict[str, float | None]:
-        """Over all trials: counts by outcome; median and worst of the absolute errors, None without any; `inside` of
-        `measured` lie inside their interval."""
+        """A summary of all trials.
+
+        It has counts by outcome and the median and worst absolute errors (None without any). `inside` of the `measured` trials
+        lie inside their interval.
+        """
         errors = [abs(trial.error) for trial in self.trials if trial.error is not None]
         memory = [abs(trial.memory_error) for trial in self.trials if trial.memory_error is not None]
         return {

@@ -36,7 +36,7 @@ class EfficiencyCurve:
         return self.of_log(np.log(feature))
 
     def of_log(self, log_feature: np.ndarray) -> np.ndarray:
-        """The same of the natural logarithm of the feature, which several curves share."""
+        """The same for the natural logarithm of the feature, which several curves share."""
         return np.interp(log_feature, *self._knots)
 
     @cached_property
@@ -46,20 +46,23 @@ class EfficiencyCurve:
 
 @dataclass(frozen=True)
 class Term:
-    """scale: on a time at datasheet figures; 1.25 is 80 % of the sheet. curves: factors on top of it."""
+    """The factor of one term: `scale` multiplies the time at datasheet figures (1.25 is 80 % of the sheet), and so do curves."""
 
     scale: float
     curves: tuple[EfficiencyCurve, ...] = ()
 
     def factor(self, log_features: Mapping[str, np.ndarray]) -> np.ndarray | float:
-        """On the term's seconds. log_features: natural logarithms of those that its curves are over."""
+        """The factor on the term's seconds. log_features: natural logarithms of the curves' features."""
         logs = [curve.of_log(log_features[curve.over]) for curve in self.curves if curve.over in log_features]
         return self.scale * np.exp(sum(logs)) if logs else self.scale
 
 
 @dataclass(frozen=True)
 class CalibrationEntry:
-    """The figures of one class of kernels. spread: 90 % interval of measured / forecast; evidence: where from, how good."""
+    """The figures of one class of kernels.
+
+    `spread` is the 90 % interval of measured / forecast; `evidence` tells the source and quality of the figures.
+    """
 
     terms: Mapping[str, Term]
     sharpness: float = 4.0
@@ -68,7 +71,7 @@ class CalibrationEntry:
     evidence: Mapping[str, str] | None = None
 
     def parts_s(self, terms: Mapping[str, np.ndarray], features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Each term that this entry has a figure for, in seconds; a term without one costs nothing."""
+        """The seconds of each term with a figure in this entry. A term without one costs nothing."""
         known = {name: self.terms[name] for name in terms if name in self.terms}
         over = dict.fromkeys(curve.over for term in known.values() for curve in term.curves)
         logs = {name: np.log(features[name]) for name in over if name in features}

@@ -1,4 +1,4 @@
-"""Reading calibration files: TOML, one for each chip, architecture, generation and family that something is known of."""
+"""Reads calibration files: TOML, one for each calibrated chip, architecture, generation or family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwise.plain_files import parse_toml
 
 SCHEMA = 1
 STEPS = "steps.toml"  # in the same folder: gpuwise.cost.calibration.steps
-LEVELS = ("chip", "architecture", "generation", "family")  # from the most telling to the least
+LEVELS = ("chip", "architecture", "generation", "family")  # from the most specific to the least
 PROVENANCE = {
     "machine": "measured here",
     "chip": "calibrated on this chip",
@@ -30,11 +30,11 @@ class CalibrationFile:
     """One file of figures.
 
     Attributes:
-        name: of the file, for errors.
-        level: how wide it is, a key of PROVENANCE.
-        of: the chip id, architecture, generation or family it is about.
+        name: name of the file, for errors.
+        level: level of the file, a key of PROVENANCE.
+        of: the chip id, architecture, generation or family.
         entries: by key (`gemm.bf16`, `norm`).
-        scale: factors on the time of classes of kernels, by key, on top of the entry that the level above gives.
+        scale: factors on the time of classes of kernels, by key, applied to the entry of the level above.
     """
 
     name: str
@@ -65,7 +65,7 @@ def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, object]] = 
 
 
 def file_of(data: dict[str, object], name: str) -> CalibrationFile:
-    """The file that these tables are. Raises FileFormatError naming it."""
+    """The calibration file of these tables. Raises FileFormatError naming it."""
     level, of, scale, entries = data.get("level"), data.get("of"), data.get("scale", {}), data.get("entry", {})
     if not isinstance(level, str) or level not in PROVENANCE or not isinstance(of, str):
         raise FileFormatError(f"{name}: needs a level ({', '.join(PROVENANCE)}) and what it is `of`.", WAYS_OUT)
@@ -84,7 +84,7 @@ def _factor(value: object) -> bool:
 
 
 def file_name(level: str, of: str) -> str:
-    """What the file of a chip, architecture, generation or family is called."""
+    """The file name of a chip, architecture, generation or family."""
     return f"{level}-{of.lower().replace(' ', '-')}.toml"
 
 
@@ -103,11 +103,11 @@ def _shipped_file(name: str) -> CalibrationFile:
 
 
 def shipped_file(level: str, of: str) -> CalibrationFile | None:
-    """The file of one chip, architecture, generation or family that comes with gpuwise; None where there is none."""
+    """The shipped file of one chip, architecture, generation or family; None without one."""
     name = file_name(level, of)
     return _shipped_file(name) if name in _shipped_names() else None
 
 
 def shipped() -> Mapping[tuple[str, str], CalibrationFile]:
-    """All files that come with gpuwise, by (level, of)."""
+    """All shipped files, by (level, of)."""
     return {(file.level, file.of): file for file in map(_shipped_file, sorted(_shipped_names()))}

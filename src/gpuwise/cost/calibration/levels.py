@@ -1,4 +1,4 @@
-"""Calibration: the figures for one chip, each from the most telling file that has it."""
+"""Calibration: the figures for one chip, each from the most specific file that has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwise.cost.calibration.steps import StepSpread
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 
-# Where a class has no entry of its own: what it runs like, tried in order.
+# Similar classes, tried in order if a class has no entry of its own.
 ALIASES = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
@@ -22,13 +22,13 @@ ALIASES = {
     "fp8": ("int8", "bf16", "fp16"),
     "fp4": ("fp8", "bf16", "fp16"),
 }
-# Architectures that are one generation: most of what runs on them is the same. Others are one by themselves.
+# Architectures of one generation, which share most kernels. Any other architecture is a generation by itself.
 _GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
 
 
 @dataclass(frozen=True)
 class AppliedEntry:
-    """An entry as it applies to a chip: level says how far it was carried; scale multiplies its time beyond the floor."""
+    """An entry applied to a chip. `level` is the level of its source; `scale` multiplies its time beyond the floor."""
 
     entry: CalibrationEntry
     level: str
@@ -36,7 +36,7 @@ class AppliedEntry:
 
     @property
     def applied(self) -> CalibrationEntry:
-        """The entry with the scale worked in."""
+        """The entry with its terms multiplied by the scale."""
         if self.scale == 1.0:
             return self.entry
         terms = {name: replace(term, scale=term.scale * self.scale) for name, term in self.entry.terms.items()}
@@ -45,7 +45,7 @@ class AppliedEntry:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Files that apply to a chip, from the most telling level to the least. spreads: of steps, beside those shipped."""
+    """The files that apply to a chip, most specific first. spreads: spreads of steps, in addition to the shipped ones."""
 
     files: tuple[CalibrationFile, ...]
     spreads: tuple[StepSpread, ...] = ()
@@ -91,9 +91,9 @@ def likely(kind: str) -> list[str]:
 
 
 def names_of(chip: Chip) -> dict[str, str]:
-    """What a chip is called at each level of calibration.
+    """The names of a chip at each level of calibration.
 
-    NVIDIA's architectures are told apart by compute capability ("sm_86"): the catalog's name covers GA100 and GA102.
+    NVIDIA's architectures are named by compute capability ("sm_86"), because the catalog's name covers GA100 and GA102.
     """
     architecture = chip.architecture or ""
     generation = _GENERATIONS.get(architecture, architecture.removesuffix(" Ultra"))
@@ -109,7 +109,7 @@ def calibration_of(chip_id: str, architecture: str, generation: str, family_name
 
 
 def calibration(chip: Chip) -> Calibration:
-    """The shipped figures for a chip; those measured on this machine before them, where it is the chip here."""
+    """The shipped figures for a chip. Figures measured on this machine precede them for this machine's chip."""
     shipped_figures = calibration_of(*(names_of(chip)[level] for level in LEVELS))
     measured = machine_file(chip.calibration) if chip.calibration else None
     if measured is None or measured.file.of != chip.id:

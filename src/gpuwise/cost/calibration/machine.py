@@ -22,7 +22,7 @@ OTHERS = ("chip", "measured")
 
 @dataclass(frozen=True)
 class MachineFile:
-    """file: its entries. spreads: of steps that rest on them."""
+    """The entries of a machine in `file`, and the spreads of steps that use them."""
 
     file: CalibrationFile
     spreads: tuple[StepSpread, ...]
@@ -44,7 +44,7 @@ WAYS_OUT = ("measure again: gpuwise measure",)
 
 
 def machine_file(path: str) -> MachineFile | None:
-    """The file at a path as it is now; None, with a warning, where it cannot be read."""
+    """The current file at a path; None, with a warning, if it cannot be read."""
     try:
         return _read(path, Path(path).stat().st_mtime_ns)
     except (OSError, UnicodeDecodeError, FileFormatError) as error:

@@ -1,4 +1,4 @@
-"""How far measured steps lie from their forecasts: errors of kernels partly cancel, so steps have spreads of their own."""
+"""Spreads of measured over forecast step times. Errors of kernels partly cancel, so steps have their own spreads."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class StepSpread:
     """The 90 % spread of measured over forecast step times.
 
     Attributes:
-        family, mode, compiled: which steps it is of.
-        level: what most of their kernels rest on, a key of PROVENANCE.
-        low, high: 90 % of measured / forecast lie between them.
-        rows: measured steps, kept out of every fit, that it comes from; 0 where it is assumed.
+        family, mode, compiled: the kind of steps.
+        level: calibration level of most of their kernels, a key of PROVENANCE.
+        low, high: bounds of 90 % of measured / forecast.
+        rows: number of measured steps behind it, none of them used in a fit; 0 if the spread is assumed.
     """
 
     family: str
@@ -72,14 +72,14 @@ def spread_from(row: object, where: str) -> StepSpread:
 
 @cache
 def shipped_steps() -> tuple[StepSpread, ...]:
-    """The spreads that come with gpuwise."""
+    """The shipped spreads."""
     return parse_steps(files("gpuwise.cost").joinpath("data/calibration", FILE).read_text(encoding="utf-8"))
 
 
 def step_spread(
     level: str, *, family: str, mode: str, compiled: bool = False, spreads: Sequence[StepSpread] | None = None
 ) -> StepSpread:
-    """The spread of steps that rest on a level; what is not known takes that of a wider level, or of eager steps.
+    """The spread of steps at a calibration level. An unknown spread is that of a wider level, or of eager steps.
 
     Arguments:
         level: a key of PROVENANCE, or "generic", which is the widest.

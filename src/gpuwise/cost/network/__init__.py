@@ -1,1 +1,1 @@
-"""What communication between devices costs."""
+"""The cost of communication between devices."""

@@ -14,7 +14,7 @@ from gpuwise.notes.step import assumed_link_efficiency, measured_bus_bandwidth
 
 
 class Traffic(Protocol):
-    """What gpuwise.trace.parallel.communication.Communication holds: bytes of the full tensors of one step, and calls."""
+    """The interface of gpuwise.trace.parallel.communication.Communication: bytes of full tensors in a step, and calls."""
 
     @property
     def all_reduce_bytes(self) -> int: ...
@@ -28,14 +28,14 @@ class Traffic(Protocol):
 
 @dataclass(frozen=True)
 class CommunicationTime:
-    """What communication takes in one step.
+    """The communication time of one step.
 
     Attributes:
-        total_s: as if nothing ran beside it.
-        exposed_s: by how much it lengthens the step.
-        bandwidth_bytes_per_s: bus bandwidth of one device, one way, that priced it; None where nothing is communicated.
-        note: where that figure comes from; None (default) where nothing is communicated.
-        unverified: the name of the figure where the catalog has no verified source for it; "" (default) else.
+        total_s: seconds without overlap.
+        exposed_s: seconds that communication adds to the step.
+        bandwidth_bytes_per_s: bus bandwidth of one device in one direction; None without communication.
+        note: source of the bandwidth; None (default) without communication.
+        unverified: name of the figure if the catalog has no verified source for it; else "" (default).
     """
 
     total_s: float
