@@ -21,15 +21,18 @@ from gpuwise.plan.space import legal
 from gpuwise.printed import Printed
 from gpuwise.strategy import Mesh, Strategy
 
-# Devices saturate well below this many samples; a larger micro-batch would only make the comparison slower to read.
+# Devices saturate well below this many samples; a larger micro-batch would only make the comparison harder to read.
 _MOST_MICRO_BATCH = 256
 _UNKNOWN_MEMORY_MICRO_BATCH = 8
 
 
 @dataclass(frozen=True)
 class CompareRow:
-    """One device. speedup: against the slowest that could be priced, by throughput. reason_note: what the speed-up comes
-    from, or why there is no forecast."""
+    """One device of a comparison.
+
+    `speedup` is the throughput over that of the slowest device with a forecast. `reason_note` explains the speed-up, or why
+    there is no forecast.
+    """
 
     device: str
     forecast: Forecast | None
@@ -53,7 +56,7 @@ class CompareRow:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Printed):
-    """Rows in the order requested; baseline: the slowest, which speed-ups are against."""
+    """Rows in the requested order. `baseline` is the slowest device, the reference of speed-ups."""
 
     job: str
     baseline: str
@@ -84,21 +87,22 @@ def compare(
     micro_batch: int | None = None,
     precision: str | None = None,
 ) -> Comparison:
-    """Forecasts of a job on each device.
+    """Forecasts a job on each device.
 
     Arguments:
-        pricer_of: the job's pricer for a chip.
-        requested: everything but the micro-batch and the precision.
-        micro_batch: of each device; where not given, the largest power of two (up to 256) that fits each.
-        precision: where not given, or not supported by a device, the best that the device supports; the row says so.
-    Raises UnsupportedError where no device can be priced, and InputError where none is given.
+        pricer_of: returns the job's pricer for a chip.
+        requested: the strategy, without micro-batch and precision.
+        micro_batch: micro-batch of each device; None takes the largest power of two (up to 256) that fits each.
+        precision: None, or a precision that a device lacks, takes the device's best precision; the row says so.
+
+        Raises UnsupportedError if no device can be priced, and InputError if there are no devices.
     """
     if not devices:
         raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
     requested = requested or Strategy()
     assumptions = [note for device in devices for note in device.assumed]
     results: dict[int, Forecast | GpuwiseError] = {}
-    # Devices of unknown memory (catalog CPUs) come last: they take the smallest micro-batch of the others.
+    # Devices of unknown memory (catalog CPUs) come last and take the smallest micro-batch of the others.
     for i in sorted(range(len(devices)), key=lambda i: devices[i].cluster.capacity_bytes is None):
         others = [item.strategy.micro_batch for item in results.values() if isinstance(item, Forecast)]
         fallback = min(others, default=_UNKNOWN_MEMORY_MICRO_BATCH)
@@ -141,7 +145,7 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
 
 
 def _assumed(forecasts: Sequence[Forecast]) -> list[Note]:
-    """What all of them assume once, and what only some do with their devices: a price or a link is of one."""
+    """The common assumptions once, and others with their devices, such as a price or a link."""
     devices: dict[Note, list[str]] = {}
     for forecast in forecasts:
         for note in forecast.assumption_notes:
@@ -192,7 +196,7 @@ def _forecast(
 
 
 def _micro_batch(pricer: StepPricer, strategy: Strategy, cluster: Cluster, fallback: int) -> int:
-    """The largest power of two that fits, up to a limit; the fallback where memory is unknown."""
+    """The largest power of two that fits, up to a limit; the fallback if memory is unknown."""
     if cluster.capacity_bytes is None:
         return fallback
     largest = largest_micro_batch(pricer, strategy, cluster, most=_MOST_MICRO_BATCH) or 1

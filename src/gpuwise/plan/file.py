@@ -1,4 +1,4 @@
-"""A Plan as a TOML file: what `gpuwise train --plan` runs. Read back equal, or exactly one FileFormatError."""
+"""Plan files in TOML, for `gpuwise train --plan`. Reading gives an equal plan or raises one FileFormatError."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from gpuwise.strategy import HostSettings
 FORMAT = "gpuwise-plan"
 VERSION = 1
 LARGEST_BYTES = 8 * 2**20  # a plan is a few kB
-_END = {"of": FORMAT}  # the last table: without it the file was cut short, even where what is left parses
-# Names of fields in files, where they differ: files of older versions have sentences there.
+_END = {"of": FORMAT}  # the last table: without it the file was cut short, even if the rest parses
+# Names of fields in files, if they differ: files of older versions have sentences there.
 _ON_DISK = {"reason_notes": "reasons", "assumption_notes": "assumptions", "warning_notes": "warnings"}
 _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Writes aside, syncs and renames, so that the file is complete or as it was before. Raises InputError."""
+    """Writes a temporary file, syncs and renames it, so that the file is complete or unchanged. Raises InputError."""
     tables = {name: to_plain(value) for name, value in _items(plan).items() if value is not None}
     tables["strategy"] = to_plain({**_items(plan.strategy), **_items(plan.host)})  # one table of the file
     del tables["host"]
     text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
     try:
         with written_whole(path) as file:
-            file.write(text.encode(errors="replace"))  # a file's name may have bytes that are no text
+            file.write(text.encode(errors="replace"))  # a file name may contain bytes that are no text
     except OSError as error:
         raise InputError(
             f"cannot write the plan to {path}: {error.strerror or error}.",
@@ -44,7 +44,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan in a file. Raises FileFormatError for one that is absent, damaged, foreign, newer or wrongly typed."""
+    """Reads a plan file. Raises FileFormatError if it is absent, damaged, foreign, newer or wrongly typed."""
     try:
         data = parse_toml(read_regular(path, limit_bytes=LARGEST_BYTES).decode())
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def from_plain(data: Mapping[str, object], *, name: str = "the plan") -> Plan:
-    """A Plan from the dictionary a plan file holds. Raises FileFormatError naming the key at fault."""
+    """A Plan from the dictionary of a plan file. Raises FileFormatError naming the wrong key."""
     data = dict(data)
     if data.pop("format", None) != FORMAT:
         raise FileFormatError(f"{name} is not a gpuwise plan.", ["make one: gpuwise plan JOB -o plan.toml"])
@@ -87,11 +87,11 @@ def from_plain(data: Mapping[str, object], *, name: str = "the plan") -> Plan:
 
 
 class _Wrong(Exception):  # noqa: N818 - never leaves this module
-    """What is wrong with a value, and where."""
+    """A wrong value, with its key and the reason."""
 
 
 def to_plain(value: object) -> object:
-    """Dataclasses, tuples and mappings to dictionaries and lists; what is None is left out (TOML has no null)."""
+    """Converts dataclasses, tuples and mappings to dictionaries and lists, without None values (TOML has no null)."""
     if is_dataclass(value) and not isinstance(value, type):
         value = _items(value)
     if isinstance(value, Mapping):
@@ -102,13 +102,13 @@ def to_plain(value: object) -> object:
 
 
 def _items(value: object) -> dict[str, object]:
-    """The fields of a dataclass, as a file names them."""
+    """The fields of a dataclass by their names in files."""
     assert is_dataclass(value)
     return {_ON_DISK.get(f.name, f.name): getattr(value, f.name) for f in fields(value)}
 
 
 def _build(kind: Any, value: object, where: str) -> Any:
-    """`value` as a `kind`: a dataclass, tuple, mapping, union with None, or a plain type. The inverse of to_plain."""
+    """Converts `value` to `kind`: a dataclass, tuple, mapping, union with None, or plain type. The inverse of to_plain."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is object:
         return value

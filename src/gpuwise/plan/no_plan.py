@@ -1,4 +1,4 @@
-"""Why there is no plan: nothing fits, nothing can be priced, or nothing is inside budget and deadline; and the ways out."""
+"""The errors for no plan: nothing fits, nothing can be priced, or nothing is inside budget and deadline."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NO_MEMORY = rejections.out_of_memory()
 
 
 class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as a sentence
-    """Something could train the job, but nothing inside budget and deadline.
+    """There are plans, but none inside budget and deadline.
 
     Attributes:
-        cheapest, fastest: of all plans outside.
-        rejected: by reason.
+        cheapest, fastest: the cheapest and the fastest plan outside the limits.
+        rejected: rejected offers, counted by reason.
         at_hand: the user's own machines.
     """
 
@@ -71,7 +71,7 @@ def own_machines(reasons: Mapping[Offer, Note]) -> str:
 
 
 def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:
-    """The smallest change of one limit that lets something in, else of both."""
+    """The smallest change of one limit that admits a plan, else of both limits."""
     deadline_h = (request.deadline_s or YEAR_S) / 3600
     budget = math.inf if request.budget_usd is None else request.budget_usd
     if fastest.hours > _CENTURY_H:
@@ -89,7 +89,7 @@ def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str
 
 
 def _above(value: float) -> float:
-    """Two digits, rounded up."""
+    """The value rounded up to two digits."""
     if value <= 0 or not math.isfinite(value):
         return value
     step: float = 10.0 ** (math.floor(math.log10(value)) - 1)
@@ -97,7 +97,7 @@ def _above(value: float) -> float:
 
 
 def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Candidate, FittingChange] | None) -> GpuwiseError:
-    """The error for a job that no candidate can train. fitting: the nearest candidate with what would fit it."""
+    """The error for a job that no candidate can train. fitting: the nearest candidate, with a change that fits it."""
     reasons = rejected.result()
     other_reasons = [f"{reason}: {r.count}, e.g. {r.examples[0]}" for reason, r in reasons.items() if r.reason != _NO_MEMORY]
     others = (f" Others are out for: {'; '.join(other_reasons[:3])}." if other_reasons else "") + own_machines(rejected.at_hand)
@@ -131,7 +131,7 @@ def nearest_fitting(
     best: Mapping[Key, Forecast | NoStrategy],
     with_seq_len: Callable[[int], StepTraces] | None,
 ) -> tuple[Candidate, FittingChange] | None:
-    """The candidate that lacks the least memory, with the smallest change that fits it; None where memory is not the reason."""
+    """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
     if not short:
         return None

@@ -1,4 +1,4 @@
-"""Why a plan is what it is, and where it stands in the table."""
+"""The reasons for a plan and for its rank in the table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CPU_IS_ENOUGH_S = 3600.0
 
 
 def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[Note]:
-    """What the strategy does and why it fits."""
+    """The reasons for the strategy, and why it fits."""
     strategy, memory = forecast.strategy, forecast.memory
     reasons: list[Note] = []
     if memory.capacity_bytes:
@@ -64,7 +64,7 @@ _BOUND = {
 
 
 def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, work_s: float) -> list[Note]:
-    """What the terms mean for time and money."""
+    """The effects of the offer's terms on time and money."""
     offer, bill = candidate.offer, outcome.bill
     reasons: list[Note] = []
     if offer.stale:
@@ -99,7 +99,7 @@ def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, w
 
 
 def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Sequence[Plan], request: Request) -> list[Plan]:
-    """The plans of the table, best first, each with why it stands where it stands ahead of its other reasons.
+    """The plans of the table, best first, each with the reason for its rank before its other reasons.
 
     Arguments:
         inside: all plans inside budget and deadline.
@@ -131,7 +131,7 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Seque
 
 
 def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[Note]:
-    """What the first of the table is the cheapest of, and what costs less but is not for `gpuwise train`."""
+    """The reason why the first plan is first, with cheaper plans that `gpuwise train` cannot run."""
     limits = [f"inside {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
     limits += [f"in {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
     rivals, behind = inside, []
@@ -151,7 +151,7 @@ def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[Not
 
 
 def _price_outlier(first: Plan, plans: Sequence[Plan], inside: Sequence[Plan]) -> Note:
-    """How far the first plan's price is from its chip's median, and what is first without such prices."""
+    """The distance of the first plan's price from its chip's median, and the first plan at a usual price."""
     usual = best_at_usual_price(plans, inside)
     without = "nothing else is inside the limits" if usual is None else describe(usual)
     if usual in plans:
@@ -182,8 +182,10 @@ def speed_reason(ours: Forecast, our_chip: Chip, theirs: Forecast, their_chip: C
 
 
 def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip) -> str:
-    """The figures behind a speed-up, of these two: arithmetic or bandwidth of all devices together, how much of the peak is
-    used, kernel launches or exchange."""
+    """The figures of two forecasts that explain a speed-up.
+
+    They are arithmetic or bandwidth of all devices together, the share of the peak in use, kernel launches, or communication.
+    """
     limit = max(slow.bound, key=lambda name: slow.bound[name])
     devices = fast.count / slow.count
     name_fast, name_slow = PEAK_OF[fast.strategy.precision], PEAK_OF[slow.strategy.precision]
@@ -209,5 +211,5 @@ def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip)
     return f"{_BOUND[loss]} takes {slow_share:.0%} of a step of {other}, {fast_share:.0%} of {fast.count} × {fast.device}"
 
 
-_USES_MORE = 1.25  # times the share of the peak from which on it is part of the reason
-_TELLING = 0.02  # of a step: a smaller difference explains no speed-up
+_USES_MORE = 1.25  # ratio of shares of the peak that makes them part of the reason
+_TELLING = 0.02  # share of a step; a smaller difference explains no speed-up

@@ -1,4 +1,4 @@
-"""Offers that are out, counted by the reason."""
+"""Rejected offers, counted by reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EXAMPLES = 3
 
 
 class Rejections:
-    """Offers by the reason they are out, with the nearest (smallest distance) as examples.
+    """Rejected offers by reason, with the nearest (smallest distance) as examples.
 
     Attributes:
         at_hand: the user's own machines among them, each with its reason.
@@ -25,9 +25,9 @@ class Rejections:
 
         Arguments:
             what: the offer in words.
-            detail: by how much it is out, "takes 18 days".
-            distance: the same as a number.
-            offer: itself, which matters where it is a machine at hand.
+            detail: the distance in words, "takes 18 days".
+            distance: the distance as a number.
+            offer: the offer, which is recorded if it is one of the user's own machines.
         """
         because = f": {detail}" if detail else ""
         self._examples.setdefault(reason, []).append((distance, what + because))
@@ -35,7 +35,7 @@ class Rejections:
             self.at_hand[offer] = reason.with_detail(detail)
 
     def result(self) -> dict[str, Rejection]:
-        """By the reason's sentence, most frequent first."""
+        """The rejections by the reason's sentence, most frequent first."""
         ordered = sorted(self._examples.items(), key=lambda item: -len(item[1]))
         nearest = {reason: tuple(dict.fromkeys(text for _, text in sorted(examples))) for reason, examples in ordered}
         return {

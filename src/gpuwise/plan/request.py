@@ -1,4 +1,4 @@
-"""What is asked of a plan."""
+"""Request: the user's requirements for a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan.economics.owned import USD_PER_KWH
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 
-# More than these is a slip of the hand. Interruptions: one a minute.
+# Larger values are typing mistakes. Interruptions: one a minute.
 _MOST = {
     "global_batch": 10_000_000,
     "micro_batch": 10_000_000,
@@ -29,30 +29,30 @@ _NOT_NEGATIVE = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan has to do, and what it may use.
+    """The user's requirements for a plan.
 
     Attributes:
-        samples, epochs, tokens: how much to train; epochs are of samples_per_epoch, or of samples where both are given.
-        samples_per_epoch: of the job's data set; None where unknown.
+        samples, epochs, tokens: length of the run. An epoch has samples_per_epoch samples, or `samples` if both are set.
+        samples_per_epoch: samples in the job's data set; None where unknown.
         budget_usd, deadline_s: None for no limit.
-        on: the only devices considered ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here"); None for all.
-        own: (chip, count) of machines at hand, where "cpu" is the catalog's nearest to this machine's.
+        on: devices to consider ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here"); None for all.
+        own: (chip, count) of the user's own machines; "cpu" is the catalog's CPU nearest to this machine's.
         here: this machine; None leaves it out.
-        spot: True for spot alone, False for none, None for both.
-        global_batch: samples of an optimizer step; None assumes one.
-        precision, recompute, micro_batch, accumulation: pinned; None is searched.
+        spot: True for spot only, False for no spot, None for both.
+        global_batch: samples in an optimizer step; None takes a default.
+        precision, recompute, micro_batch, accumulation: pinned values; None is searched.
         techniques: the other fields of every strategy.
-        named: the settings that the user gave.
-        loader_samples_per_s: what the data pipeline of a machine delivers; None where it is always ahead.
-        max_devices: larger offers are left out; what is sold as one, such as a chip of two cores, counts once.
-        usd_per_kwh: the price of electricity of machines at hand.
-        interruptions_per_day: of a spot machine; None takes the provider's usual.
-        stale: rank offers whose price is over a year old, too.
-        xla: rank what `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) among what it can.
-        job_argument: what the user typed; "" for a Job object.
-        limit: plans returned at most; None for all.
+        named: names of the settings that the user set.
+        loader_samples_per_s: samples a second from the data pipeline of a machine; None if it is never the limit.
+        max_devices: larger offers are left out; a package that is sold as one, such as a chip of two cores, counts once.
+        usd_per_kwh: electricity price for the user's own machines.
+        interruptions_per_day: rate of a spot machine; None takes the provider's usual rate.
+        stale: whether to also rank offers whose price is over a year old.
+        xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by price.
+        job_argument: the JOB argument as the user typed it; "" for a Job object.
+        limit: largest number of plans; None for all.
 
-    Raises InputError for values that make no sense.
+    Raises InputError for senseless values.
     """
 
     samples: int | None = None

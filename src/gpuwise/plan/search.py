@@ -46,13 +46,14 @@ def plan(
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments:
-        traces: of the job, the only way this function learns about it.
-        offers: what can be rented; request.own and request.here are added.
-        own: prices with the kernels of this machine's CPU, to choose its settings by; None: as every device's.
-        compiler: whether there is one here for torch.compile.
-        with_seq_len: the job's traces at another length of its samples; None where it has one length.
-    Raises NoPlanError (NothingInside, with the cheapest and the fastest, where only budget or deadline stand in the
-    way), DoesNotFitError where no device has the memory, InputError where the request does not say how much to train.
+        traces: the job's traces, the only source of facts about the job.
+        offers: machines for rent; request.own and request.here are added.
+        own: prices steps with the kernels of this machine's CPU, to choose its settings; None prices it as any device.
+        compiler: whether this machine has a compiler for torch.compile.
+        with_seq_len: returns the job's traces at another sequence length; None if its length is fixed.
+
+        Raises NoPlanError (NothingInside, with the cheapest and the fastest plan, if only budget or deadline exclude them),
+        DoesNotFitError if no device has enough memory, InputError if the request has no length of the run.
     """
     pricer = StepPricer(traces, catalog=catalog, data=DataPipeline(request.loader_samples_per_s))
     strategies = StrategySearch(pricer)
@@ -76,8 +77,8 @@ def plan(
     choices = {} if own is None else choices_here(by_key, best, own, request, samples=samples, compiler=compiler)
     best |= {key: choice.forecast for key, choice in choices.items()}
     maker = PlanMaker(request, header, samples, None if exact else global_batch, median_prices(catalog.offers), choices)
-    settled = set(choices)  # counted by traces of the very kernels
-    while True:  # until the memory of all that would be shown is what the allocator makes of it
+    settled = set(choices)  # its memory is counted from traces with its own kernels
+    while True:  # until the memory of every shown plan comes from a replay of the allocator
         rejected = Rejections()
         plans = maker.plans(considered, best, rejected)
         inside = plans_inside(plans, request, rejected)
@@ -132,7 +133,7 @@ def _settled(
     forecast: Forecast | NoStrategy,
     search: Callable[[Candidate], Forecast | NoStrategy],
 ) -> Forecast | NoStrategy:
-    """The forecast with its memory replayed; searched again, by replays, where little or nothing is left."""
+    """The forecast with its memory replayed; the strategy is searched again with replays if little memory is left."""
     assert isinstance(forecast, Forecast)  # it was to be shown
     memory = strategies.pricer.replayed(forecast.strategy, item.cluster)
     if has_headroom(memory):
@@ -155,7 +156,7 @@ def _best(
     )
     try:
         best = strategies.best(cluster, constraints)
-        # Without accumulation a device's whole batch has to fit; an assumed one can be smaller.
+        # Without accumulation a device's whole batch has to fit; a default batch can be smaller.
         while (
             isinstance(best, NoStrategy) and request.techniques.optimizer_in_backward and not exact and batch > cluster.devices
         ):

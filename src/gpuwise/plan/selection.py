@@ -1,4 +1,4 @@
-"""Which plans are inside budget and deadline, in which order, and which of them the table shows."""
+"""Selects the plans inside budget and deadline, sorts them, and chooses those that the table shows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpuwise.plan.request import Request
 from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
-_SAME_DEVICES = 2  # plans on the same chip and count that the table shows at most
+_SAME_DEVICES = 2  # largest number of plans in the table with the same chip and count
 # Without a deadline nothing longer than this is offered: a free tier would win every ranking with a decade of work.
 _NO_DEADLINE_S = YEAR_S
 
 
 def plans_inside(plans: Sequence[Plan], request: Request, rejected: Rejections) -> list[Plan]:
-    """The plans inside budget and deadline, best first; the others are counted with how far they are out.
+    """The plans inside budget and deadline, best first. The others are counted, with their distance from the limit.
 
-    Cheaper is better. What `gpuwise train` cannot run stands behind what it can, unless the request mixes them.
+    Cheaper is better. Plans that `gpuwise train` cannot run follow those that it can, unless the request mixes them.
     """
     inside = []
     for plan in plans:
@@ -42,20 +42,24 @@ def plans_inside(plans: Sequence[Plan], request: Request, rejected: Rejections) 
 
 
 def _by_cost(plan: Plan) -> tuple[float, float, float]:
-    """Cheaper first; what differs by less than a cent is ordered by speed."""
+    """Sort key: cheaper first. Plans within a cent of each other are sorted by speed."""
     return round(plan.usd.value, 2), plan.hours, plan.usd.value
 
 
 def money_times_time(plan: Plan) -> float:
-    """What "best value" is the least of; a cent on top, so that time decides among free plans."""
+    """The quantity that "best value" minimises. An added cent lets time decide among free plans."""
     return plan.hours * (plan.usd.value + 0.01)
 
 
 def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections) -> list[Plan]:
-    """The first of the plans, no chip and count more than twice; the others are counted.
+    """The first plans, with no chip and count more than twice. The others are counted.
 
-    Always among them: the best at a usual price, the machines at hand, the fastest and the best value of those that `gpuwise
-    train` runs, and the cheapest and the fastest of those that it does not.
+    Always included are:
+
+    - the best plan at a usual price,
+    - the user's own machines,
+    - the fastest and the best value of the plans that `gpuwise train` can run,
+    - the cheapest and the fastest of those that it cannot run.
     """
     if limit is None or not inside:
         return list(inside)
@@ -76,15 +80,17 @@ def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections
 
 
 def best_at_usual_price(ranked: Sequence[Plan], inside: Sequence[Plan]) -> Plan | None:
-    """Where the first plan rests on a price that is an outlier, the best that does not: of the table, with its rank, else of
-    all inside budget and deadline."""
+    """The best plan at a usual price, if the price of the first plan is an outlier.
+
+    It is a plan of the table with its rank, else one of all plans inside budget and deadline.
+    """
     if not ranked or not ranked[0].price_outlier:
         return None
     return next((plan for plan in (*ranked, *inside) if not plan.price_outlier), None)
 
 
 def _notable(inside: Sequence[Plan]) -> list[Plan]:
-    """The plans a table must not lack, the most important first, none twice."""
+    """The plans that the table must include, most important first, without repetitions."""
     runs = [plan for plan in inside if not plan.train_obstacle]
     rest = [plan for plan in inside if plan.train_obstacle]
     usual = best_at_usual_price(inside, inside)

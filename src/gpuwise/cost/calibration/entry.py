@@ -46,7 +46,7 @@ class EfficiencyCurve:
 
 @dataclass(frozen=True)
 class Term:
-    """The factor of one term: `scale` multiplies the time at datasheet figures (1.25 is 80 % of the sheet), and so do curves."""
+    """The factor of one term: its curves times `scale`, on the time at datasheet figures (1.25 is 80 % of the sheet)."""
 
     scale: float
     curves: tuple[EfficiencyCurve, ...] = ()

@@ -1,1 +1,1 @@
-"""What a run can be paid on: offers, machines at hand, and what gpuwise train can run by itself."""
+"""The machines for a run: offers, the user's own machines, and those that `gpuwise train` can run on."""

@@ -1,4 +1,4 @@
-"""What could be used: offers, machines at hand and this one, each with the terms it is paid under."""
+"""The candidate machines: offers, the user's own machines and this one, each with its terms."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 
-Key = tuple[str, float, str | None, int | None]  # of what runs a strategy: chip, devices, link, memory
+Key = tuple[str, float, str | None, int | None]  # chip, devices, link and memory of the cluster
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An offer with its chip, the devices that a strategy would run on, its terms and what was assumed about it."""
+    """An offer with its chip, its devices as a cluster, its terms and the assumptions about it."""
 
     offer: Offer
     chip: Chip
@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def key(self) -> Key:
-        """Candidates of equal key run a strategy alike, so that it is priced once for all of them."""
+        """Identifies the hardware: a strategy is priced once for all candidates with equal keys."""
         link = self.cluster.inside.id if self.cluster.inside else None
         return self.chip.id, self.offer.devices, link, self.cluster.capacity_bytes
 
@@ -48,7 +48,7 @@ class Candidate:
 def candidates(
     request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
 ) -> list[Candidate | tuple[Offer, Note]]:
-    """Every offer and machine in question: a Candidate, or (offer, reason) where it is out before any pricing."""
+    """All offers and machines to consider: a Candidate each, or (offer, reason) if it is rejected before pricing."""
     named, here = _wanted(request, catalog)
     considered: list[Candidate | tuple[Offer, Note]] = []
     for offer in offers:
@@ -72,9 +72,9 @@ def candidates(
 
 
 def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
-    """(chip id, count or None for any) of the offers that request.on names, and this machine where it is in question.
+    """(chip id, count or None for any) of the offers in request.on, and this machine if it is considered.
 
-    `cpu` is any CPU offer, and this machine where that has no GPU.
+    `cpu` means any CPU offer, and this machine if it has no GPU.
     """
     named: set[tuple[str, int | None]] = set()
     here = request.here if request.on is None else None
@@ -159,5 +159,5 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
 
 
 def doubled_interruptions(terms: Terms) -> Terms:
-    """The same spot terms with twice as many interruptions, to show how much rests on the guess."""
+    """The same spot terms with twice as many interruptions, to show how much depends on that guess."""
     return replace(terms, interruptions_per_day=2 * terms.interruptions_per_day)

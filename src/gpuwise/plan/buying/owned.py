@@ -1,4 +1,4 @@
-"""Machines at hand: where each stands, why one is not in the ranking, and when buying one would have paid for itself."""
+"""The user's own machines: their ranks, why one is not ranked, and the time until a purchase pays off."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _RENTED = ("on-demand", "spot")
 def owned_machines(
     reasons: Mapping[Offer, Note], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
 ) -> tuple[OwnedMachine, ...]:
-    """Every machine at hand, in the ranking or not.
+    """All of the user's own machines, ranked or not.
 
     Arguments:
-        reasons: why machines are not ranked, by their offer. plans: all that could train the job, inside budget and
-            deadline or not. ranked: those of the table.
+        reasons: why machines are not ranked, by offer.
+        plans: all plans, inside budget and deadline or not.
+        ranked: the plans of the table.
     """
     ranks = {plan.offer: plan.rank for plan in ranked}
     could = {plan.offer: plan for plan in plans if plan.offer.terms == "owned"}
@@ -53,7 +54,10 @@ def _one(
 
 
 def _cheapest_rental(plans: Sequence[Plan]) -> Plan | None:
-    """What one would rent instead: not free, at a price of today that is no outlier, and such that `gpuwise train` runs it,
-    where there is one."""
+    """The rental to compare a purchase with.
+
+    It is not free and its price is not stale. Plans that `gpuwise train` can run come first, then prices that are no outlier,
+    then the cheapest.
+    """
     rented = [plan for plan in plans if plan.offer.terms in _RENTED and not plan.offer.stale]
     return min(rented, key=lambda plan: (bool(plan.train_obstacle), plan.price_outlier, plan.usd.value), default=None)

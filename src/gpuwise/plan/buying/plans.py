@@ -1,4 +1,4 @@
-"""From a strategy on a candidate to a plan: steps, time, money, and why it stands where it stands."""
+"""Makes a plan from a strategy on a candidate: steps, time, money and reasons."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class PlanMaker:
     """Makes the plans of one request.
 
     Attributes:
-        request: what the user asks for.
-        header: of the job's trace.
-        samples: to train on.
-        assumed_batch: the global batch where the user names none, else None; a plan that has another one notes it.
-        median_usd: price of a device-hour by chip.
+        request: the user's requirements.
+        header: header of the job's trace.
+        samples: number of samples to train on.
+        assumed_batch: the default global batch; None if the user sets one. A plan with another batch has a note on it.
+        median_usd: median price of a device-hour by chip.
         choices: settings chosen for this machine's CPU.
     """
 
@@ -50,7 +50,7 @@ class PlanMaker:
         best: Mapping[Key, Forecast | NoStrategy],
         rejected: Rejections,
     ) -> list[Plan]:
-        """A plan for each candidate that has a strategy and an end; the others are counted."""
+        """A plan for each candidate with a strategy and a finite run. The others are counted."""
         plans = []
         for item in considered:
             if not isinstance(item, Candidate):
@@ -71,7 +71,7 @@ class PlanMaker:
         return plans
 
     def plan(self, item: Candidate, forecast: Forecast) -> Plan:
-        """One plan, not ranked yet."""
+        """One plan without a rank."""
         request, header, choice = self.request, self.header, self.choices.get(item.key)
         batch = forecast.strategy.global_batch
         steps = -(-self.samples // batch)

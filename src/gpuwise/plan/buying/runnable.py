@@ -1,4 +1,4 @@
-"""What `gpuwise train` can run by itself, and what stands in the way elsewhere."""
+"""Which plans `gpuwise train` can run, and the obstacle for the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gpuwise.hardware.types import Chip
 
 
 def train_obstacle(chip: Chip, devices: float) -> str:
-    """Why `gpuwise train` cannot run a plan on these devices, in a few words; empty where it can.
+    """Why `gpuwise train` cannot run a plan on these devices, in a few words; empty if it can.
 
     It runs a plain PyTorch program in one process, on a CPU or on one NVIDIA GPU.
     """

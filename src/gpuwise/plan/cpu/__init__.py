@@ -1,1 +1,1 @@
-"""CPUs as a place to train: this one's settings, and what torch.compile costs there."""
+"""Training on CPUs: settings for this machine's CPU, and the cost of torch.compile."""

@@ -1,4 +1,4 @@
-"""Which precision, layout and compilation a CPU trains fastest with: each is traced with its own kernels and priced."""
+"""The fastest precision, layout and compilation on a CPU. Each is traced with its own kernels and priced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuwise.strategy import Strategy, StrategyChanges
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
 
-# Steps shorter than this are mostly what operations take beside their kernels, which neither precision nor layout changes.
+# Shorter steps are mostly the overhead of operations, which neither precision nor layout changes.
 SHORTEST_S = 0.005
 # A smaller forecast gain is no reason to leave full precision, the plain layout or eager steps: it is within what forecasts
 # are off by, as `python -m benchmarks.cpu_plan --only candidates` shows.
@@ -34,7 +34,13 @@ where there is none."""
 
 @dataclass(frozen=True)
 class CpuChoice:
-    """forecast: of the strategy chosen. compile_s: before the first step, 0 without compiling. reasons: for each setting."""
+    """The chosen settings of a CPU.
+
+    Attributes:
+        forecast: forecast of the chosen strategy.
+        reasons: a reason for each setting.
+        compile_s: seconds of compilation before the first step; 0 (default) without compiling.
+    """
 
     forecast: Forecast
     reasons: tuple[Note, ...]
@@ -57,12 +63,13 @@ def choose(
     """The fastest of full and mixed precision, plain and channels-last layout, eager and compiled steps.
 
     Arguments:
-        price: see Price. start: everything that is not chosen here.
-        fixed: of "precision", "channels_last" and "compile", what the user has said: it stays as `start` has it.
-        steps: how many the run has; None where unknown, which never compiles.
-        compiler: whether there is what torch.compile needs, a C++ compiler above all.
+        price: prices a strategy, see Price.
+        start: strategy with every field that is not chosen here.
+        fixed: the fields among "precision", "channels_last" and "compile" that the user has set; `start` has their values.
+        steps: optimizer steps of the run; None (default) where unknown, which never compiles.
+        compiler: whether torch.compile can work, which needs a C++ compiler. Default True.
 
-    Raises what pricing `start` raises; another strategy that cannot be had, or does not fit, is passed over.
+    Raises the errors of pricing `start`. Other strategies that are not available or do not fit are skipped.
     """
     price = cache(price)
     plain = start if "precision" in fixed else start.but(precision="fp32")
@@ -83,7 +90,7 @@ def choose(
 
     layout_open = images and "channels_last" not in fixed and not start.channels_last
     if "precision" not in fixed and "amp-bf16" in precisions_of(chip):
-        # Convolutions of bf16 are made for channels that lie together: oneDNN reorders others on the way in and out.
+        # oneDNN's bf16 convolutions expect channels-last tensors and reorder others on the way in and out.
         forecast = faster(best, FASTER_PRECISION, precision="amp-bf16", channels_last=start.channels_last or layout_open)
         if forecast is not None:
             reasons.append(_because("amp-bf16", best, forecast, "this CPU multiplies bfloat16 numbers faster"))
@@ -99,7 +106,7 @@ def choose(
 
 
 def _compiled(price: Price, eager: Forecast, reasons: list[Note], steps: float, *, compiler: bool) -> CpuChoice:
-    """The same compiled, where that pays back within the run."""
+    """The choice with compilation, if that pays off within the run."""
     most_saved_s = steps * eager.step_time_s.value * (1 - LEAST_COMPILED_SHARE)
     if most_saved_s < SHORTEST_COMPILE_S:
         return CpuChoice(eager, (*reasons, notes.too_few_steps_to_compile(steps=steps)))
@@ -128,7 +135,7 @@ def _try(price: Price, strategy: Strategy) -> tuple[Forecast, Trace] | Unsupport
 
 
 def _convolves_images(trace: Trace) -> bool:
-    """Whether the step has convolutions, whose layout could be another."""
+    """Whether the step has convolutions of images, whose layout can be changed."""
     return bool((trace.operations.kind == KINDS.index("conv")).any())
 
 

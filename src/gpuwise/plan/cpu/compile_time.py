@@ -1,4 +1,4 @@
-"""What torch.compile costs on a CPU: the time before the first compiled step, and random numbers drawn the slow way."""
+"""The costs of torch.compile on a CPU: the compile time, and slow random numbers in compiled steps."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DRAWN_CLOCKS = 60.0
 
 
 def compile_s(trace: Trace) -> float:
-    """Seconds from the first call to a compiled step, by the distinct kernels that are generated for it.
+    """Seconds of compilation, from the number of distinct generated kernels.
 
-    What Inductor kept from an earlier run makes it shorter. 0 for a trace that is not of a compiled step.
+    Inductor's cache from an earlier run makes it shorter. 0 for a trace of an eager step.
     """
     if not trace.header.strategy.compile:
         return 0.0
@@ -34,9 +34,9 @@ def compile_s(trace: Trace) -> float:
 
 
 def drawing_s(eager: Trace, chip: Chip) -> float:
-    """Seconds of a compiled step on a CPU that random numbers take; a trace of it does not tell them from other loops.
+    """Seconds of random numbers in a compiled step on a CPU. Its own trace does not tell them from other loops.
 
-    eager: the trace of the same step, not compiled.
+    eager: the trace of the same step without compilation.
     """
     rows = np.flatnonzero(eager.operations.kind == KINDS.index("random"))
     shapes = Shapes.of(eager.operations, rows)
@@ -45,7 +45,7 @@ def drawing_s(eager: Trace, chip: Chip) -> float:
 
 
 def slowed(forecast: Forecast, added_s: float) -> Forecast:
-    """The forecast of a compiled step that drawing random numbers makes so many seconds longer."""
+    """The forecast of a compiled step with the seconds of its random numbers added."""
     if not added_s:
         return forecast
     factor = 1 + added_s / forecast.step_time_s.value
@@ -61,6 +61,6 @@ def slowed(forecast: Forecast, added_s: float) -> Forecast:
 
 
 def pays_back_after(compile_s: float, *, eager_step_s: float, compiled_step_s: float) -> float:
-    """Steps after which compiling has won back its own time; infinite where compiled steps are not faster."""
+    """The number of steps after which compilation has paid off; infinite if compiled steps are not faster."""
     saved_s = eager_step_s - compiled_step_s
     return math.ceil(compile_s / saved_s) if saved_s > 0 else math.inf

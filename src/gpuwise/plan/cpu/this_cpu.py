@@ -1,4 +1,4 @@
-"""The CPU of this machine trained on: its settings are chosen on traces with its own kernels."""
+"""Settings for training on this machine's CPU, chosen on traces with its own kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def choices_here(
     samples: int,
     compiler: bool,
 ) -> dict[Key, CpuChoice]:
-    """What is chosen for each candidate that is this machine's CPU; `best`: what recordings say of all."""
+    """The choice for each candidate that is this machine's CPU. best: the best strategy of each candidate by recordings."""
     choices = {}
     for key, item in by_key.items():
         by_recordings = best[key]
@@ -40,10 +40,11 @@ def choose_here(
     """Precision, layout and compilation for this CPU, at the largest micro-batch up to that of `recorded` that fits.
 
     Arguments:
-        recorded: the best strategy by recordings, which have a GPU's kernels. own: prices of the job's steps here.
-        samples: of the run.
+        recorded: the best strategy by recordings, which have a GPU's kernels.
+        own: prices the job's steps on this machine.
+        samples: number of samples of the run.
 
-    None where the job cannot be traced here, or fits at no micro-batch.
+    None if the job cannot be traced here, or fits at no micro-batch.
     """
     fixed = set(request.named & {"channels_last", "compile"}) | ({"precision"} if request.precision is not None else set())
     batch = recorded.strategy.global_batch

@@ -1,1 +1,1 @@
-"""What fits a device, what each memory technique frees and costs, and what would make a job fit."""
+"""The largest step that fits a device, the effect of memory techniques, and changes that make a job fit."""

@@ -1,4 +1,4 @@
-"""What makes a job fit a device that it does not fit: the problem and its answer."""
+"""FitProblem and FittingChange: a job that does not fit a device, and a change that makes it fit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpuwise.strategy import Strategy
 
 @dataclass(frozen=True)
 class FitProblem:
-    """What does not fit.
+    """A job that does not fit a device.
 
     Attributes:
-        pricer: of the job.
-        requested: with its precision, batch and mesh.
+        pricer: the job's pricer.
+        requested: the requested strategy with precision, batch and mesh.
         cluster: the devices.
         host_bytes: memory of the host; None where unknown.
-        with_seq_len: the job's traces at another length; None where the job has one length.
-        job: the user's job argument; "" for a Job object.
-        on: the devices as the command line takes them.
+        with_seq_len: returns the job's traces at another sequence length; None if the length is fixed.
+        job: the user's JOB argument; "" for a Job object.
+        on: the devices in the form of the command line.
     """
 
     pricer: StepPricer
@@ -42,15 +42,15 @@ class FittingChange:
     """A strategy that fits.
 
     Attributes:
-        techniques: what was changed, in words.
-        typed_notes: what that does.
-        changes_training: what is trained, or how it converges, differs.
-        sizes: of the samples, where they had to shrink or the user gave them.
-        forecast: of the step.
-        host_bytes: memory that offloading takes of the host.
-        flags: of the techniques and the sizes.
-        command: shows the forecast.
-        run_command: runs it on such a device; "" where `gpuwise train` cannot.
+        techniques: the changes, in words.
+        typed_notes: notes on their effects.
+        changes_training: whether the trained parameters or the convergence differ.
+        sizes: sizes of the samples, if they had to shrink or the user set them.
+        forecast: forecast of the step.
+        host_bytes: host memory that offloading needs.
+        flags: command-line flags of the techniques and the sizes.
+        command: command that shows the forecast.
+        run_command: command that runs it on such a device; "" if `gpuwise train` cannot.
     """
 
     techniques: tuple[str, ...]
@@ -93,6 +93,6 @@ class FittingChange:
 
 @dataclass(frozen=True)
 class NoFittingChange:
-    """Nothing fits. not_tried: why some changes could not be looked at, by name."""
+    """No change fits. `not_tried` has the names of changes that could not be tried, with the reasons."""
 
     not_tried: tuple[str, ...] = ()

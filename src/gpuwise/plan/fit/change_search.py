@@ -1,9 +1,14 @@
 """The search for the smallest change that makes a job fit a device, in a fixed order.
 
-The order is by how much a change touches the training. First come smaller micro-batches that are accumulated, recomputation,
-another way to update, and offloading to host memory: they train the same. Then optimizer state in 8 and 4 bits, then LoRA,
-LoRA on weights in 16 bits, and QLoRA, each with and without recomputation. Where nothing fits, the same again with half the
-sequence, and so on. A variant that was not recorded is traced only where what is known of the job leaves it a chance.
+The order is by effect on the training:
+
+1. smaller accumulated micro-batches, recomputation, another update kernel, and offloading to host memory, which do not
+   change the training,
+2. optimizer state in 8 and 4 bits,
+3. LoRA, LoRA on weights in 16 bits, and QLoRA, each with and without recomputation.
+
+If nothing fits, the search is repeated with half the sequence length, and so on. A variant without a recording is traced
+only if known bounds leave it a chance to fit.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from gpuwise.units import format_bytes
 
 FULL, BACKWARD = "full recompute", "optimizer in backward"
 OPTIMIZER, PARAMETERS = "offload of the optimizer", "offload of parameters"
-# Each line from the smallest change to what frees most. Where the last of a line does not fit, none of it is tried.
+# Each line goes from the smallest change to the one that frees most. If the last of a line does not fit, the line is skipped.
 TRAINING: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("selective recompute",), (FULL,)),
     (("fused optimizer kernels",), (BACKWARD,), (FULL, BACKWARD)),
@@ -50,7 +55,7 @@ _STATE = tuple(CATEGORIES.index(name) for name in ("parameter", "gradient", "opt
 
 
 def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
-    """The smallest change of what is requested that fits the cluster. Raises what tracing the job as requested raises."""
+    """The smallest change of the requested strategy that fits the cluster. Raises the errors of tracing that strategy."""
     search = _ChangeSearch(problem, {})
     change, not_tried = search.first(), search.not_tried
     length = longest = search.header.sizes.get("seq_len")
@@ -71,9 +76,9 @@ class _ChangeSearch:
     """The search at one length of the samples.
 
     Attributes:
-        header: of the job as requested, at a micro-batch of one.
-        not_tried: names of changes by why they could not be had.
-        longest: the length that is requested, None where samples have none.
+        header: header of the requested step at a micro-batch of one.
+        not_tried: names of changes by the reason why they are not available.
+        longest: the requested sequence length; None if samples have none.
     """
 
     def __init__(self, problem: FitProblem, not_tried: dict[str, list[str]], *, longest: int | None = None):
@@ -99,11 +104,11 @@ class _ChangeSearch:
         return None
 
     def _techniques(self, names: tuple[str, ...]) -> tuple[Technique, ...]:
-        """Those that are not requested already."""
+        """The techniques that are not requested already."""
         return tuple(self.techniques_by_name[name] for name in names if name in self.techniques_by_name)
 
     def _fitting(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
-        """The largest part of the batch that fits with these techniques."""
+        """The largest micro-batch that fits with these techniques."""
         if chosen not in self._answers:
             self._answers[chosen] = self._find(chosen)
         return self._answers[chosen]
@@ -125,7 +130,7 @@ class _ChangeSearch:
         return None
 
     def _ladder(self, strategy: Strategy) -> list[Strategy]:
-        """The batch in ever larger micro-batches; empty where not even one sample fits."""
+        """Strategies with the same batch in ascending micro-batches; empty if not even one sample fits."""
         whole = strategy.micro_batch
         if strategy.optimizer_in_backward or strategy.mode == "infer":
             return [strategy]
@@ -135,18 +140,18 @@ class _ChangeSearch:
         return [strategy.but(micro_batch=part, accumulation=whole * strategy.accumulation // part) for part in parts]
 
     def _memory(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
-        """As the allocator serves it; counted where tensors alone leave no headroom."""
+        """Memory from a replay of the allocator; counted memory if tensors alone leave no headroom."""
         capacity = cluster.capacity_bytes
         hopeless = capacity is not None and self.pricer.needed_bytes(strategy, cluster) > HEADROOM * capacity
         return (self.pricer.counted if hopeless else self.pricer.replayed)(strategy, cluster)
 
     def _leaves_headroom(self, strategy: Strategy) -> bool:
-        """False also where the memory of the device is not known."""
+        """Whether a step leaves headroom; False if the memory of the device is unknown."""
         memory = self._memory(strategy, self.problem.cluster)
         return bool(memory.fits) and has_headroom(memory)
 
     def _may_fit(self, strategy: Strategy) -> bool:
-        """False where the tensors alone are too many: counted, or before a tracing the least that is known of them."""
+        """Whether a strategy may fit: False if the counted tensors, or before a tracing their lower bound, are too large."""
         cluster, host_bytes = self.problem.cluster, self.problem.host_bytes
         if cluster.capacity_bytes is None:
             return True
@@ -160,7 +165,7 @@ class _ChangeSearch:
         return self.pricer.needed_bytes(strategy, cluster) <= most
 
     def _least_bytes(self, strategy: Strategy) -> float:
-        """Bytes that adapters or visiting parameters need at least, from the trace of the plain step."""
+        """A lower bound of the bytes of a step with adapters or offloaded parameters, from the trace of the plain step."""
         if strategy.adapter == "none" and strategy.offload != "parameters":
             return 0.0
         plain = strategy.but(adapter="none", offload="none")
@@ -176,12 +181,12 @@ class _ChangeSearch:
             parameter_bytes = 0.0
         elif strategy.adapter == "qlora":
             parameter_bytes = QLORA_BYTES_A_PARAMETER * trace.header.parameters
-        # Autocast keeps 16-bit copies of weights that are trained, of frozen ones it does not.
+        # Autocast caches 16-bit copies of trained weights, but not of frozen ones.
         copies = 2 * trace.header.parameters if strategy.precision.startswith("amp-") else 0
         return parameter_bytes + LEAST_ACTIVATIONS * max(0, live_bytes(others).peak_bytes - copies)
 
     def _on_host_bytes(self, strategy: Strategy) -> int:
-        """What offloading holds in host memory: parameters, their gradients and the optimizer's state, two moments in fp32."""
+        """Host memory of offloading: parameters, gradients and optimizer state (two moments in fp32)."""
         if strategy.offload == "none":
             return 0
         return 4 * self.header.parameters + 12 * self.header.trainable_parameters

@@ -1,4 +1,4 @@
-"""fit: the largest micro-batch on a device, where its memory peaks, and what each technique would free and cost."""
+"""fit: the largest micro-batch on a device, its memory peak, and the savings and costs of memory techniques."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def fit(
     micro_batch: int | None = None,
     recordable: Callable[[Strategy, Strategy], bool] | None = None,
 ) -> FitResult:
-    """What fits a device, and what each memory technique changes.
+    """The largest micro-batch on a device, and the effect of each memory technique.
 
     Arguments:
-        pricer: of the job.
-        cluster: the devices; each holds a full copy where the mesh of what is requested is not theirs.
-        requested: everything but the micro-batch and the precision.
-        precision: the chip's best where None.
-        micro_batch: the one to compare techniques at; the largest that fits where None.
-        recordable: whether a variant may be recorded, from it and the plain variant of what is requested; None: any may.
+        pricer: the job's pricer.
+        cluster: the devices; each holds a full copy if the requested mesh has another number of devices.
+        requested: the strategy, without micro-batch and precision.
+        precision: precision of the step; None takes the chip's best.
+        micro_batch: micro-batch at which techniques are compared; None takes the largest that fits.
+        recordable: (variant, plain variant) -> whether the variant may be recorded; None allows all.
 
-    Raises UnsupportedError where the chip cannot run the job in that precision, and what tracing raises.
+    Raises UnsupportedError if the chip cannot run the job in that precision, and the errors of tracing.
     """
     chip, capacity = cluster.chip, cluster.capacity_bytes
     check_can_run(chip, mode=requested.mode)
@@ -76,7 +76,7 @@ def fit(
 
 
 def _limited(pricer: StepPricer, requested: Strategy, recordable: Callable[[Strategy, Strategy], bool]) -> StepPricer:
-    """A pricer for what is requested, and for the other variants that may be recorded."""
+    """A pricer for the requested variant, and for the other variants that may be recorded."""
     variant = requested.variant
     plain = with_plain_update(variant)
     traces = pricer.traces.only(lambda other: other in (variant, plain) or recordable(other, plain))
@@ -84,12 +84,12 @@ def _limited(pricer: StepPricer, requested: Strategy, recordable: Callable[[Stra
 
 
 def _with_ways_out(result: FitResult, table: TechniqueTable) -> FitResult:
-    """With what would make it fit."""
+    """The result with changes that make the job fit."""
     pricer, requested, cluster, rows = table.pricer, table.requested, table.cluster, result.rows[1:]
     alone = ("allocator", "combination", "accumulation")
     useful = [row for row in rows if row.frees and row.devices == cluster.devices and row.kind not in alone]
     by_name = {technique.name: technique for technique in table.techniques}
-    # Best trade first; where the best of each kind is not enough, what frees most.
+    # Best trade first; if the best of each kind is not enough, the techniques that free most.
     strongest = sorted(useful, key=lambda row: (row.changes_training, -(row.freed_bytes or 0)))
     orders = [[by_name[row.technique] for row in order] for order in (useful, strongest)]
     return replace(

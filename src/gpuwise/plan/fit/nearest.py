@@ -1,4 +1,4 @@
-"""What would make a job fit where it does not: other chips, more devices, or techniques together."""
+"""Ways to make a job fit: other chips, more devices, or combined techniques."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEAREST = 3
 
 
 def nearest_chips(pricer: StepPricer, requested: Strategy, cluster: Cluster) -> tuple[str, ...]:
-    """The smallest chips that hold one sample as asked."""
+    """The smallest chips on which one sample fits with the requested strategy."""
     names: list[str] = []
     least = cluster.capacity_bytes or 0
     chips = [chip for chip in pricer.catalog.chips.values() if (chip.usable_memory_bytes or 0) > least]
@@ -35,7 +35,7 @@ def nearest_chips(pricer: StepPricer, requested: Strategy, cluster: Cluster) -> 
 
 
 def nearest_devices(pricer: StepPricer, requested: Strategy, cluster: Cluster) -> int | None:
-    """The fewest devices of one machine, a power of two, that hold one sample each with everything sharded."""
+    """The smallest power of two of devices in one machine on which one sample each fits, with everything sharded."""
     devices, most = 2, most_inside(cluster.chip, catalog=pricer.catalog)
     while requested.mode == "train" and devices <= most:
         link = link_inside(cluster.chip, devices, catalog=pricer.catalog)
@@ -49,7 +49,7 @@ def nearest_devices(pricer: StepPricer, requested: Strategy, cluster: Cluster) -
 def nearest_combination(
     pricer: StepPricer, requested: Strategy, best: Sequence[Technique], cluster: Cluster
 ) -> Combination | None:
-    """Techniques, taken in this order, until one sample fits; then those are left out again that it does not need."""
+    """Adds techniques in this order until one sample fits, then drops those that are not needed."""
     chosen: list[Technique] = []
     for technique in best:
         if any(technique.kind == other.kind for other in chosen) or _excluded(_with(requested, [*chosen, technique])):
@@ -69,7 +69,7 @@ def nearest_combination(
 
 
 def _excluded(strategy: Strategy) -> bool:
-    """Whether two of its techniques exclude each other."""
+    """Whether two techniques of the strategy exclude each other."""
     try:
         check_techniques(strategy)
     except GpuwiseError as error:

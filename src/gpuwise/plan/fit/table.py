@@ -16,14 +16,14 @@ from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
 
-# The share of a device that tensors take where nothing is known of a step's fragments (see SURE_SHARE).
+# The share of a device that tensors take if the fragmentation of a step is unknown (see SURE_SHARE).
 _USUAL_SHARE = 0.9
 
 
 class TechniqueTable:
-    """The rows of one answer, each priced against what is requested.
+    """The rows of one result, each priced against the requested strategy.
 
-    base: its forecast; peak: where its memory peaks.
+    `base` is the forecast of the requested strategy; `peak` is its memory peak.
     """
 
     def __init__(self, pricer: StepPricer, cluster: Cluster, requested: Strategy, largest: int | None):
@@ -75,7 +75,7 @@ class TechniqueTable:
         return row if row.frees else replace(row, note=self._why_nothing(row, freed))
 
     def _room_for_tensors(self) -> int | None:
-        """Bytes that the device holds beside what fragments take: learned from where the step as asked stops to fit."""
+        """Bytes of tensors that the device holds despite fragmentation, from the largest step that fits."""
         capacity, requested = self.cluster.capacity_bytes, self.requested
         if capacity is None:
             return None
@@ -87,7 +87,7 @@ class TechniqueTable:
         return min(capacity, self.pricer.needed_bytes(requested.but(micro_batch=more), self.cluster) - 1)
 
     def _near_largest(self, strategy: Strategy, cluster: Cluster) -> int | None:
-        """The largest micro-batch by counted bytes; whether one sample fits is decided by a replay where it is close."""
+        """The largest micro-batch by counted bytes. If the first row does not fit, `one_sample_fits` decides on one sample."""
         near = largest_counted(self.pricer, strategy, replace(cluster, memory_bytes=self._tensor_bytes))
         if self.largest is not None or cluster.capacity_bytes is None:
             return near
@@ -116,7 +116,7 @@ class TechniqueTable:
         return f"the peak is {where}{made_of}: this leaves it as it is"
 
     def cluster_of(self, strategy: Strategy) -> Cluster:
-        """The device, or as many of it as the strategy's mesh has."""
+        """The device, or as many of it as the strategy's mesh needs."""
         devices, cluster = strategy.mesh.devices, self.cluster
         if devices == cluster.devices:
             return cluster

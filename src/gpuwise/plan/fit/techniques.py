@@ -1,4 +1,4 @@
-"""The memory techniques a user can turn on, each as a change of what is asked."""
+"""The memory techniques a user can turn on, each as a change of the requested strategy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwise.plan.space import legal
 from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy, StrategyChanges, kernels_for
 
 SHARDS = (2, 4, 8)
-# What is trained, or how, differs: a user has to want it.
+# These change the training, so the user has to choose them.
 CHANGES = {"bf16": "parameters are rounded every step", "fp8": "linear layers compute in 8 bits"}
 _OPTIMIZERS = {
     "adamw-8bit": ("8-bit Adam", "optimizer state in 8 bits a number"),
@@ -31,15 +31,15 @@ _KERNELS = {
 
 @dataclass(frozen=True)
 class Technique:
-    """One change of a strategy.
+    """One memory technique: a change of a strategy.
 
     Attributes:
-        name: in words.
+        name: name in words.
         kind: precision | recompute | accumulation | update | optimizer | offload | adapter | compile | sharding | allocator |
             combination. Techniques of one kind exclude each other.
         changes: fields of Strategy by name.
-        note: what it does; "" by default.
-        changes_training: what is trained, or how it converges, differs; False by default.
+        note: its effect in words; "" by default.
+        changes_training: whether the trained parameters or the convergence differ; False by default.
     """
 
     name: str
@@ -49,15 +49,15 @@ class Technique:
     changes_training: bool = False
 
     def of(self, strategy: Strategy) -> Strategy:
-        """The strategy with it."""
+        """The strategy with this technique."""
         return strategy.but(**self.changes)
 
 
 def techniques(requested: Strategy, chip: Chip) -> list[Technique]:
-    """Those that differ from what is asked, and that exist on the chip.
+    """The techniques that differ from the requested strategy and that the chip supports.
 
     Arguments:
-        requested: at the micro-batch at which techniques are compared, its optimizer named where it is known.
+        requested: strategy at the micro-batch at which techniques are compared, with its optimizer if that is known.
     """
     available = [*_precisions(requested, chip)]
     if requested.mode == "train":
@@ -96,7 +96,7 @@ def _recomputes(requested: Strategy) -> Iterator[Technique]:
 
 
 def _accumulations(requested: Strategy) -> Iterator[Technique]:
-    """The same samples an optimizer step, in a few more micro-batches and in many."""
+    """The same batch in a few more micro-batches, and in many."""
     if requested.optimizer_in_backward:
         return
     samples = requested.micro_batch

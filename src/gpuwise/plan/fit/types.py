@@ -1,4 +1,4 @@
-"""What `fit` answers: a row a technique, the peak, and what would make a job fit."""
+"""The result of `fit`: a row for each technique, the peak, and changes that make a job fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwise.plan.fit.change import FittingChange, NoFittingChange
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
 
-# A technique that frees less of the peak than this is said to free nothing; a step longer by less than that is as long.
+# A technique that frees a smaller share of the peak counts as freeing nothing; a smaller slowdown counts as none.
 LEAST_FREED, LEAST_TIME = 0.005, 0.005
 
 
@@ -20,17 +20,18 @@ class FitRow:
     """One memory technique on the device.
 
     Attributes:
-        technique: in words.
-        devices: how many it takes.
-        strategy: at the batch that all rows share.
-        largest_micro_batch: None where not even one sample fits. Exact in the first row, near in others.
-        memory: at the shared batch; as the allocator holds it in the first row, counted in others (memory.counted_only).
-        freed_bytes: of tensors and what stands outside the allocator, against the first row, on each device; exact.
-        step_time_ratio: time of a sample and device against the first row; above 1 is slower.
-        note: what it does, or why it frees nothing.
-        unavailable: why there are no numbers; None where there are.
-        kind: see gpuwise.plan.fit.techniques.
-        changes_training: what is trained, or how it converges, differs.
+        technique: the technique in words.
+        devices: number of devices it needs.
+        strategy: the strategy at the common batch of all rows.
+        largest_micro_batch: None if not even one sample fits. Exact in the first row, approximate in others.
+        memory: memory at the common batch: a replay of the allocator in the first row, counted in others
+            (memory.counted_only).
+        freed_bytes: bytes freed on each device against the first row, of tensors and memory outside the allocator; exact.
+        step_time_ratio: time per sample and device, relative to the first row; above 1 is slower.
+        note: its effect, or why it frees nothing.
+        unavailable: why there are no figures; None if there are.
+        kind: kind of the technique, see gpuwise.plan.fit.techniques.
+        changes_training: whether the trained parameters or the convergence differ.
     """
 
     technique: str
@@ -47,7 +48,7 @@ class FitRow:
 
     @property
     def frees(self) -> bool:
-        """Whether it frees enough to speak of."""
+        """Whether it frees a relevant share of the peak."""
         if self.memory is None or not self.freed_bytes:
             return False
         return self.freed_bytes >= LEAST_FREED * (self.memory.peak_allocated_bytes + self.freed_bytes)
@@ -82,7 +83,7 @@ class FitRow:
 
 @dataclass(frozen=True)
 class Combination:
-    """Techniques that together make one sample fit the device, by name, and the strategy that turns them on."""
+    """The names of techniques that together make one sample fit the device, and the strategy that uses them."""
 
     techniques: tuple[str, ...]
     strategy: Strategy
@@ -102,19 +103,21 @@ class Combination:
 
 @dataclass(frozen=True, repr=False)
 class FitResult(Printed):
-    """What fits a device, and what each technique changes.
+    """The largest micro-batch on a device, and the effect of each technique.
 
     Attributes:
-        job, device, count: what it is of.
-        capacity_bytes: of one device; None where unknown.
-        micro_batch: that all rows are compared at.
-        rows: the first is what was requested, the others follow in order of best trade.
-        forecast: at the largest micro-batch; None where not one sample fits.
-        peak: of what was requested, at micro_batch.
-        nearest_chips: where it does not fit, the smallest that hold what was requested.
-        nearest_techniques: those that alone make it fit.
-        nearest_combination: of techniques that makes it fit; None where there is none.
-        nearest_devices: the fewest that hold it sharded; None where none do.
+        job: name of the job.
+        device: name of the device.
+        count: number of devices.
+        capacity_bytes: memory of one device; None where unknown.
+        micro_batch: micro-batch at which all rows are compared.
+        rows: the requested strategy first, then the techniques, best trade first.
+        forecast: forecast at the largest micro-batch; None if not even one sample fits.
+        peak: memory peak of the requested strategy at `micro_batch`.
+        nearest_chips: if the job does not fit, the smallest chips on which it does.
+        nearest_techniques: techniques that make it fit on their own.
+        nearest_combination: a combination of techniques that makes it fit; None without one.
+        nearest_devices: the smallest number of devices on which it fits sharded; None without one.
         answer: the smallest change that fits.
         assumption_notes: guesses, with the flags that change them.
     """
