@@ -11,13 +11,13 @@ LONGEST_NAME = 100  # characters of a name that are compared with valid names
 
 
 class GpuwiseError(Exception):
-    """Anything gpuwise refuses to do.
+    """The base of all errors of gpuwise.
 
     Arguments:
         what: what happened and why, one or two sentences.
         ways_out: up to two things the user can do about it.
 
-    `code` names the error for machines; `exit_code` is what the command line exits with (2: the user's mistake).
+    `code` names the error for machines; `exit_code` is the exit code of the command line (2: the user's mistake).
     """
 
     code = "error"
@@ -52,17 +52,17 @@ def shown(value: object) -> str:
 
 
 class InputError(GpuwiseError):
-    """A value that cannot be understood or makes no sense (units, counts, filters, strategies)."""
+    """An invalid or senseless value (units, counts, filters, strategies)."""
 
     code = "bad-input"
 
 
 class RunEndedError(InputError):
-    """A run that is to be continued and has taken all of its steps.
+    """A run to continue that has already finished all of its steps.
 
     Attributes:
-        folder: of the run.
-        step: the number of its steps.
+        folder: folder of the run.
+        step: number of its steps.
     """
 
     def __init__(self, what: str, ways_out: Sequence[str] = (), *, folder: str = "", step: int = 0):
@@ -71,7 +71,7 @@ class RunEndedError(InputError):
 
 
 class UnknownNameError(GpuwiseError):
-    """A chip, preset, offer or provider that is not known, or is ambiguous."""
+    """An unknown or ambiguous chip, preset, offer or provider."""
 
     code = "unknown-name"
 
@@ -116,39 +116,39 @@ class NoPlanError(GpuwiseError):
 
 
 class NotSavedError(GpuwiseError):
-    """What was asked for was done, and not all of it is on the disk: the last checkpoint, the log or the report."""
+    """The run has finished, but not every file could be written: the last checkpoint, the log or the report."""
 
     code = "not-saved"
     exit_code = 3
 
 
 class MissingDependencyError(GpuwiseError):
-    """An optional package is needed and absent."""
+    """A required optional package is missing."""
 
     code = "missing-dependency"
 
 
 class UnsupportedError(GpuwiseError):
-    """Asked for something gpuwise does not do (yet), or that the device cannot do."""
+    """A request that gpuwise does not support (yet), or that the device cannot run."""
 
     code = "unsupported"
 
 
 class PrecisionError(UnsupportedError):
-    """A job that does not run in a precision, and does in fp32."""
+    """A job that fails in a precision but runs in fp32."""
 
     code = "precision-refused"
 
 
 def message_of(error: BaseException) -> str:
-    """What any exception says, on one line; nothing where it raises when asked."""
+    """The message of any exception on one line; empty if the exception fails to give one."""
     try:
         return " ".join(str(error).split())
     except Exception:
         return ""
 
 
-# What other tools call a setting of gpuwise.
+# Names that other tools use for a setting of gpuwise.
 OTHER_NAMES = {
     "batch_size": "micro_batch",
     "batch": "micro_batch",
@@ -172,7 +172,7 @@ OTHER_NAMES = {
 
 
 def nearest(name: str, names: Sequence[str], *, most: int = 3) -> list[str]:
-    """Names that a misspelled one may mean, the likeliest first."""
+    """The valid names nearest to a misspelled one, best match first."""
     other = OTHER_NAMES.get(name.lower(), "")
     if other in names:
         return [other]

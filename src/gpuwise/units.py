@@ -98,7 +98,7 @@ def parse_count(text: str, kind: str = "a count") -> int:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
-    """The value in the largest unit it reaches once rounded to so many digits; never in powers of ten."""
+    """The value in the largest unit that it reaches after rounding, never in powers of ten."""
     rounded = float(f"{value:.{digits}g}")
     factor, unit = next((step for step in steps if abs(rounded) >= step[0]), steps[-1])
     number = float(f"{value / factor:.{digits}g}")

@@ -1,4 +1,4 @@
-"""What `doctor` looks at: this installation and this machine. Nothing heavy is imported to find out."""
+"""doctor: inspects this installation and this machine, without heavy imports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def doctor() -> Installation:
 
 
 def inspect_installation(catalog: Catalog) -> Installation:
-    """Looks at versions, devices, catalog and presets. Raises FileFormatError for a bad catalog file."""
+    """Inspects versions, devices, catalog and presets. Raises FileFormatError for a bad catalog file."""
     detected, dates = detect(), sorted(offer.as_of for offer in catalog.offers if offer.as_of)
     machine = machine_of(detected.cpu, detected.gpus, catalog)
     presets = {name: _recorded_with(name) for name in PRESETS}
@@ -59,7 +59,7 @@ def inspect_installation(catalog: Catalog) -> Installation:
 
 
 def _version(package: str) -> str | None:
-    """From the package's metadata, without importing it."""
+    """The version of a package from its metadata, without importing it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def _version(package: str) -> str | None:
 
 
 def _torchvision_misses_cuda() -> bool:
-    """Whether torchvision's operators are linked to PyTorch's CUDA library, and that is not there. Nothing is imported."""
+    """Whether torchvision's operators need PyTorch's CUDA library and it is missing. Nothing is imported."""
     specs = [find_spec(name) for name in ("torch", "torchvision")]
     torch, torchvision = (Path(spec.origin).parent if spec and spec.origin else None for spec in specs)
     if torch is None or torchvision is None or not (torch / "lib").is_dir():

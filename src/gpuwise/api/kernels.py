@@ -1,4 +1,4 @@
-"""Below a step: where its kernels lie under the roofs of a chip, and the time of a single kernel."""
+"""roofline and kernel: the kernels of a step under the roofs of a chip, and the time of a single kernel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def roofline(job: str | Job, *, on: str, by: str = "kernels", **settings: Unpack[ForecastSettings]) -> Roofline:
-    """Where the kernels of a step of a job lie under the roofs of a device: operations a byte, operations a second, share of
-    the time; its `forecast` is that of `forecast`.
+    """The roofline of a step: operations a byte, operations a second and share of time of its kernels.
 
-    Arguments: as for `forecast`; by: a point is a class of "kernels", or of "modules". gpuwise.report.roofline_picture
-    draws it. Raises what `forecast` raises.
+    Its `forecast` is the result of `forecast`. gpuwise.report.roofline_picture draws it. Arguments and errors are those of
+    `forecast`. `by` is "kernels" for a point per class of kernels, or "modules" for a point per group of modules.
     """
     from gpuwise.cost import roofline as cost
 
@@ -34,16 +33,17 @@ def roofline(job: str | Job, *, on: str, by: str = "kernels", **settings: Unpack
 
 
 def kernel(kind: str, *, on: str, dtype: str = "bf16", **sizes: int) -> KernelForecast:
-    """The time of one kernel on one device, with its interval: what a table of measured kernels can be held against.
+    """Forecasts the time of one kernel on one device, with its interval, for comparison with tables of measured kernels.
 
     Arguments:
         kind: "gemm" (m, n, k; batch), "conv" (batch, in_channels, out_channels, height, width, kernel_size; stride, padding,
             groups), "attention" (batch, heads, queries, head_size; kv_heads, keys, causal), the last two also as
             "..._backward"; others ("elementwise", "softmax", "norm_layer", ...) by bytes_read and bytes_written.
-        dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8. sizes: of the kernel, whole numbers.
+        dtype: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
+        sizes: sizes of the kernel, whole numbers.
 
-    Raises UnknownNameError, InputError for sizes that are missing or make no sense, UnsupportedError where the device does
-    not compute in the dtype.
+    Raises UnknownNameError, InputError for missing or senseless sizes, UnsupportedError if the device does not compute in
+    the dtype.
     """
     from gpuwise.cost.single_kernel import kernel_forecast
 

@@ -1,4 +1,4 @@
-"""What the catalog holds, filtered: chips, offers, and the rows of price lists that give no offer, with why."""
+"""The filtered contents of the catalog: chips, offers, and rows of price lists that give no offer, with the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def offers(filter: str = "", *, spot: bool = False) -> tuple[Offer, ...]:
 
 
 def unpriced_offers(filter: str = "") -> tuple[UnpricedOffer, ...]:
-    """The rows that pass a filter, by provider. Raises InputError for a filter that cannot be read."""
+    """The rows without an offer that pass a filter, by provider. Raises InputError for an invalid filter."""
     catalog, chosen = load_catalog(), parse_filter(filter, offers=True)
     rows = [row for row in catalog.incomplete_offers if chosen.matches(catalog.chips.get(row.chip_id or ""), row)]
     offers_ = [

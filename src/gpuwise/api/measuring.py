@@ -1,4 +1,4 @@
-"""measure: what this machine really does, and the calibration that forecasts on it use from then on."""
+"""measure: the real speed of this machine, and the calibration that later forecasts on it use."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ if TYPE_CHECKING:
 
 
 def measure(*, quick: bool = False, progress: Callable[[Progress], None] | None = None) -> MachineMeasurement:
-    """Microbenchmarks of this machine, its ceilings of arithmetic and bandwidth beside those of the datasheet, and a
-    calibration file that `forecast(..., on="here")` uses at once. gpuwise.report.machine_picture draws it.
+    """Runs microbenchmarks on this machine.
+
+    The result has the ceilings of arithmetic and bandwidth beside those of the datasheet. A calibration file is written that
+    `forecast(..., on="here")` uses at once. gpuwise.report.machine_picture draws the result.
 
     Arguments:
-        quick: fewer shapes, within about a minute on two cores; the whole sweep takes about five.
-        progress: called before each microbenchmark, and after the last, with how far it is and the latest figure.
+        quick: whether to measure fewer shapes, in about a minute on two cores; the whole sweep takes about five.
+        progress: called with a Progress before each microbenchmark and after the last.
 
-    Ctrl-C ends it early: the result has what was measured until then, with `complete` False.
+    Ctrl-C ends it early: the result then has the measurements so far, with `complete` False.
 
     Raises:
-        MissingDependencyError: without PyTorch or scipy.
-        UnsupportedError: where there is nothing to measure on.
-        InputError: where the calibration cannot be written.
+        MissingDependencyError: PyTorch or scipy is missing.
+        UnsupportedError: there is no device to measure.
+        InputError: the calibration cannot be written.
     """
     for package in ("torch", "scipy"):
         if importlib.util.find_spec(package) is None:  # not imported here: the benchmarks run in processes of their own

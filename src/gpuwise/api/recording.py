@@ -1,4 +1,4 @@
-"""record: writes a job's step to a file, which is a JOB where neither its code nor PyTorch is installed."""
+"""record: writes a job's step to a file, which serves as a JOB without the job's code and without PyTorch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def record(
     path: str | os.PathLike[str],
     **settings: Unpack[DeviceSettings],
 ) -> TraceFamily:
-    """Writes the job's step, at any micro-batch, under one precision (fp32 where None), recompute, optimizer, mode, layout
-    and techniques: gpuwise.step_settings has the settings, as for `forecast`.
+    """Writes the job's step to a file that covers any micro-batch.
+
+    It covers one precision (fp32 by default), recompute mode, optimizer, mode, layout and set of techniques. The settings are
+    those of `forecast` (gpuwise.step_settings).
 
     Arguments:
-        path: ends in .npz; the file is a JOB of every other verb.
+        path: path that ends in .npz. Every other verb takes the file as a JOB.
 
-    Raises InputError for another ending, and what `forecast` raises.
+    Raises InputError for another suffix, and the errors of `forecast`.
     """
     target = Path(path).absolute()  # the job may change the working folder
     if target.suffix != ".npz":

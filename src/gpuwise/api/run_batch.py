@@ -1,4 +1,4 @@
-"""The batch of a run where the user names none: the global batch that `plan` assumes, in micro-batches that fit here."""
+"""The default batch of a run: the default global batch of `plan`, in micro-batches that fit this machine."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 
 
 def samples_of(settings: TrainSettings, job: Job) -> float | None:
-    """Samples of the run, as far as that is known before its data is opened."""
+    """Samples of the run, if known before its data is opened."""
     tokens = None if settings.tokens is None or job.tokens_per_sample is None else settings.tokens / job.tokens_per_sample
     epochs = None if job.samples is None else (settings.epochs or 1) * job.samples
     return next((n for n in (settings.samples, tokens, epochs) if n is not None), None)
 
 
 def first_micro_batch(job: Job, requested: RunSettings, settings: TrainSettings) -> int:
-    """The whole of a device's batch, before its memory is looked at: the global batch that `plan` assumes, or the usual
-    micro-batch where it is not known how much is trained, or nothing can be accumulated."""
+    """The first micro-batch to try, before memory is checked.
+
+    It is the default global batch of `plan`, or the usual micro-batch if the length of the run is unknown or the job cannot
+    accumulate.
+    """
     planned = planned_global_batch(job, requested, settings)
     return (
         usual_micro_batch(job.tokens_per_sample)
@@ -44,8 +47,10 @@ def first_micro_batch(job: Job, requested: RunSettings, settings: TrainSettings)
 
 
 def planned_global_batch(job: Job, requested: RunSettings, settings: TrainSettings) -> tuple[int, str] | None:
-    """What `plan` assumes for this run, and why; None where its length is not known before the data is opened, or the user
-    says the batch."""
+    """The default global batch of `plan` and its reason.
+
+    None if the user sets a batch, or if the length of the run is unknown before the data is opened.
+    """
     from gpuwise.job.job import meta_model
 
     samples = samples_of(settings, job)
@@ -61,7 +66,7 @@ def planned_global_batch(job: Job, requested: RunSettings, settings: TrainSettin
 
 
 def batch_reason(job: Job, requested: RunSettings, settings: TrainSettings, strategy: Strategy) -> tuple[Note, ...]:
-    """Why a run has the global batch that it was not told; empty where it is the user's, or that of a continued run."""
+    """The reason for a default global batch; empty if it is the user's, or that of a continued run."""
     planned = planned_global_batch(job, requested, settings)
     if planned is None or planned[0] != strategy.global_batch:
         return ()
@@ -71,10 +76,10 @@ def batch_reason(job: Job, requested: RunSettings, settings: TrainSettings, stra
 def batch_in_memory(
     named: Strategy, requested: RunSettings, source: StepSource, chip: Chip, capacity_bytes: int | None, job: Job
 ) -> Strategy:
-    """The same global batch in the largest micro-batch that leaves room on the device, as `plan` chooses it.
+    """The same global batch in the largest micro-batch that leaves headroom on the device, as in `plan`.
 
-    A batch that the user names stays. Where nothing can be traced, micro-batches are at most the usual ones. A job with a step
-    of its own accumulates nothing: its batch is the micro-batch.
+    The user's batch stays. If the job cannot be traced, micro-batches are at most the usual ones. A job with its own step
+    does not accumulate, so its batch is the micro-batch.
     """
     batch, usual = named.micro_batch, usual_micro_batch(job.tokens_per_sample)
     if {"micro_batch", "accumulate"} & set(requested) or batch <= usual or named.optimizer_in_backward:

@@ -1,4 +1,4 @@
-"""What a run starts with: the job and how it is trained, of a plan or chosen for this machine, and the forecast of a step."""
+"""The start of a run: the job, its strategy (from a plan or chosen for this machine), and the forecast of a step."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.runtime import TrainSettings
 
-_CHOSEN = ("precision", "channels_last", "compile")  # by the machine, where the user says nothing
+_CHOSEN = ("precision", "channels_last", "compile")  # chosen by the machine if the user does not set them
 
 
 @dataclass(frozen=True)
 class Here:
-    """The chip that runs here, the memory its programs can use, and PyTorch's name for it."""
+    """The chip of this machine, the memory that programs can use, and PyTorch's name of the device."""
 
     chip: Chip
     capacity_bytes: int | None
@@ -39,7 +39,7 @@ class Here:
 
 
 def this_device() -> Here:
-    """The GPU of this machine where PyTorch sees it, else its CPU."""
+    """The GPU of this machine if PyTorch sees it, else its CPU."""
     import torch
 
     from gpuwise.hardware.detect import detect_cpu, local_cpu_chip
@@ -54,7 +54,7 @@ def this_device() -> Here:
 
 
 def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, StepSource]:
-    """The job, and the source of its traces. A file of the user's is read once, not again to be traced."""
+    """The job, and the source of its traces. A user's file is loaded once for both."""
     if not isinstance(job, str) or job.endswith(TRACE_SUFFIX):
         resolved = job_of(job, **sizes)  # raises for a saved trace
         return resolved, JobSource(resolved, "", {})
@@ -63,7 +63,7 @@ def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, StepSourc
 
 
 def check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
-    """Raises InputError where the sizes that the user gave are not the plan's."""
+    """Raises InputError if the user's sizes differ from the plan's."""
     for name, value in sizes.items():
         if plan.sizes.get(name) != value:
             raise InputError(
@@ -73,16 +73,16 @@ def check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
 
 
 def planned_job(argument: str | Job, plan: Plan) -> Job:
-    """The job at the plan's sizes. Raises JobError where the plan is for another job.
+    """The job at the plan's sizes. Raises JobError if the plan is for another job.
 
-    A recording's fingerprint is of the job's usual sizes, so those are tried as well.
+    The fingerprint of a recording has the job's usual sizes, so those are tried as well.
     """
     from gpuwise.job import fingerprint
 
     try:
         resolved = job_of(argument, **plan.sizes)
     except GpuwiseError as error:
-        job_of(argument)  # raises where the job is at fault, not the sizes
+        job_of(argument)  # raises if the fault is in the job, not in the sizes
         raise JobError(
             f"this plan is for another job: it was made for {plan.job} at "
             f"{', '.join(f'{name} {value}' for name, value in plan.sizes.items())}. {error.what}",
@@ -100,7 +100,7 @@ def planned_job(argument: str | Job, plan: Plan) -> Job:
 
 
 def check_device(plan: Plan, here: Chip) -> None:
-    """Raises UnsupportedError where the plan is for other devices: its batch and precision were chosen for those."""
+    """Raises UnsupportedError if the plan is for other devices, because its batch and precision suit those."""
     planned = load_catalog().chips.get(plan.device)
     cpus = here.kind == "cpu" and (plan.device == here.id or (planned is not None and planned.kind == "cpu"))
     if plan.device == here.id or cpus:
@@ -117,8 +117,11 @@ def check_device(plan: Plan, here: Chip) -> None:
 
 
 def named_strategy(job: Job, requested: RunSettings, here: Here, settings: TrainSettings) -> Strategy:
-    """What the user named, with the usual for the rest: the global batch that `plan` assumes, where how much is trained is
-    known, in one micro-batch until its memory is looked at."""
+    """The strategy of the user's settings, with defaults for the others.
+
+    The global batch is the default of `plan` if the length of the run is known. It is one micro-batch until its memory is
+    checked.
+    """
     on_cpu = here.torch_device == "cpu"
     micro_batch = first_micro_batch(job, requested, settings)
     strategy = strategy_of(requested, micro_batch=micro_batch, precision="fp32" if on_cpu else "amp-bf16")
@@ -129,8 +132,7 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
 def chosen_strategy(
     named: Strategy, requested: RunSettings, source: StepSource, here: Here, settings: TrainSettings, job: Job
 ) -> tuple[Strategy, tuple[Note, ...], Forecast | None]:
-    """The strategy with what the user did not name chosen, the reasons and its forecast. A run that is continued keeps what
-    it had."""
+    """The strategy with the open settings chosen, the reasons and its forecast. A continued run keeps its settings."""
     from gpuwise.api.cpu_settings import cpu_settings
     from gpuwise.runtime.run.folder import RunFolder
 
@@ -171,7 +173,7 @@ def chosen_strategy(
 
 
 def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | None:
-    """Optimizer steps of the run, as far as that is known before its data is opened."""
+    """Optimizer steps of the run, if known before its data is opened."""
     if settings.steps is not None:
         return settings.steps
     samples = samples_of(settings, job)
@@ -179,9 +181,9 @@ def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | Non
 
 
 def forecast_here(source: StepSource, strategy: Strategy, here: Here, host: HostSettings) -> Forecast | None:
-    """The forecast of a step here; None, with a warning, where there can be none. Never stops a run."""
+    """The forecast of a step on this machine; None, with a warning, if it is not possible. It never stops a run."""
     if strategy.mesh.devices != 1:
-        return None  # the runtime refuses it with its own words
+        return None  # the runtime raises its own error
     try:
         return _forecast(source, strategy, here, host)
     except GpuwiseError as error:
@@ -201,7 +203,7 @@ def _forecast(source: StepSource, strategy: Strategy, here: Here, host: HostSett
 
 
 def _tell_no_forecast(error: GpuwiseError) -> None:
-    """A run may go well where its forecast does not."""
+    """Warns that there is no forecast. The run itself may still succeed."""
     import warnings
 
     warnings.warn(f"no forecast to compare with: {error.what}", stacklevel=3)

@@ -13,15 +13,15 @@ from gpuwise.trace import Header, Trace, TraceFamily
 
 
 class StepSource(ABC):
-    """The traces of one job: called with a Strategy, gives the family of its variant.
+    """The traces of one job. A call with a Strategy returns the family of its variant.
 
-    A source records or reads; another update than the job's own is composed from that. Families are kept in memory.
+    A source records or reads traces; other optimizer updates are composed from them. Families are cached in memory.
 
     Attributes:
-        name: of the job.
-        argument: the JOB argument, "" for a Job object.
-        sizes: seq_len and image_size as far as the user named them.
-        samples_per_epoch: None (the default) where unknown.
+        name: name of the job.
+        argument: the JOB argument; "" for a Job object.
+        sizes: seq_len and image_size, if the user set them.
+        samples_per_epoch: samples in the data set; None (default) where unknown.
     """
 
     samples_per_epoch: int | None = None
@@ -33,7 +33,7 @@ class StepSource(ABC):
     def traces(self, target: str = "accelerator") -> StepTraces:
         """The job's traces for many strategies, taken from families.
 
-        target: whose kernels are traced, "accelerator", "pre-ampere" or "cpu"; a recording keeps its own.
+        target: kind of device whose kernels are traced, "accelerator", "pre-ampere" or "cpu"; a recording keeps its own.
         """
         return self._kept_traces(target, single=False)
 
@@ -57,12 +57,12 @@ class StepSource(ABC):
         return self._traces[target, single]
 
     def __call__(self, strategy: Strategy, *, target: str = "accelerator") -> TraceFamily:
-        """The family of a variant. Raises UnsupportedError or MissingDependencyError where it cannot be had."""
+        """The family of a variant. Raises UnsupportedError or MissingDependencyError if it is not available."""
         return self.traces(target).family(strategy.variant)
 
     @abstractmethod
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
-        """The family of a variant as recorded, not yet kept."""
+        """The family of a variant as recorded, without the cache."""
 
     def step(self, strategy: Strategy, target: str) -> Trace:
         """The step of a strategy as recorded."""
@@ -70,16 +70,18 @@ class StepSource(ABC):
         return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
 
     def step_facts(self, target: str = "accelerator") -> StepFacts:
-        """What is known of the job's step before it is traced."""
+        """The facts of the job's step that are known before tracing."""
         return StepFacts(self.name or "the job", on_cpu=target == "cpu")
 
     def with_own_kernels(self) -> StepSource:
-        """The source for the CPU of this machine; itself, unless what it answers with has kernels of another device."""
+        """The source for this machine's CPU: itself, unless its traces have the kernels of another device."""
         return self
 
     def _answered(self, header: Header) -> Header:
-        """The header without the assumptions that the user's sizes replace. Of a forward pass it is also without the optimizer,
-        and with a note on what inference leaves out."""
+        """The header without the assumptions that the user's sizes replace.
+
+        For a forward pass it also lacks the optimizer and has a note on what inference leaves out.
+        """
         flags = {f"--{name.replace('_', '-')}" for name in self.sizes}
         added: tuple[Note, ...] = ()
         if header.strategy.mode == "infer":
@@ -89,10 +91,10 @@ class StepSource(ABC):
         return replace(header, assumption_notes=(*kept, *added))
 
     def default_precision(self, best: str) -> str:
-        """The precision where the user names none: the device's best."""
+        """The default precision: the device's best."""
         return best
 
     @property
     def tokens_per_sample(self) -> int:
-        """1 where samples are no sequences of tokens."""
+        """Tokens in a sample; 1 if samples are no sequences of tokens."""
         return 1

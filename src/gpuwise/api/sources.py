@@ -1,8 +1,8 @@
-"""Where the traces of a job come from.
+"""The sources of a job's traces:
 
 - a saved trace,
 - a preset's shipped recording,
-- a trace kept from before,
+- a cached trace,
 - tracing the job now with PyTorch.
 """
 
@@ -37,7 +37,7 @@ SHORT_SAMPLES = 32
 
 
 class SavedSource(StepSource):
-    """One saved trace or family; it answers for nothing but what it was recorded under."""
+    """One saved trace or family. It is valid only for the settings it was recorded under."""
 
     def __init__(self, path: str, sizes: dict[str, int]):
         saved = load(path)
@@ -48,7 +48,7 @@ class SavedSource(StepSource):
         recorded = self.family.header.strategy
         for field in ("mode", "mesh", *settings_of(Techniques)):
             requested, had = getattr(strategy, field), getattr(recorded, field)
-            if requested not in (had, None):  # None takes what there is
+            if requested not in (had, None):  # None accepts the recorded value
                 name = field.replace("_", "-")
                 ways = [_flag(name, had), "name the job itself, which is traced as asked"]
                 raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {requested}.", ways)
@@ -63,11 +63,11 @@ class SavedSource(StepSource):
 
 
 class PresetSource(StepSource):
-    """A preset: its recording where that covers the strategy and sizes, else traced with PyTorch.
+    """A preset: its recording if that covers the strategy and sizes, else a trace with PyTorch.
 
     Attributes:
-        info: of the preset.
-        recorded_only: whether UnsupportedError is raised instead of tracing, so that a search over variants needs no PyTorch.
+        info: the preset's description.
+        recorded_only: whether to raise UnsupportedError instead of tracing, so that a search over variants needs no PyTorch.
             Default False.
     """
 
@@ -78,7 +78,7 @@ class PresetSource(StepSource):
         info.check_sizes(sizes)
 
     def recorded(self, strategy: Strategy, target: str = "accelerator") -> TraceFamily | None:
-        """The shipped family, or None where it does not cover the strategy or the user's sizes."""
+        """The shipped family; None if it does not cover the strategy or the user's sizes."""
         plain = Strategy(
             strategy.recorded_precision, recompute=strategy.recompute, mode=strategy.mode, adapter=strategy.adapter
         )
@@ -89,14 +89,14 @@ class PresetSource(StepSource):
         )
         if family is None or not family.covers(self.sizes):
             return None
-        # A recording assumes no sizes; the sizes taken where the user names none are noted here.
+        # A recording has no assumptions on sizes; default sizes are noted here.
         assumed = (*self.info.assumptions(), *family.header.assumption_notes)
         if target == "pre-ampere" and any("flash_attention" in name for name in family.operations.name):
             assumed = (*assumed, attention_of_newer_gpus())
         return replace(family, header=replace(family.header, assumption_notes=assumed))
 
     def search_recorded(self, techniques: Strategy | None = None, *, precision: str | None = None) -> None:
-        """From here on only recordings answer, if there are any for what the user pinned: a precision, and techniques."""
+        """Switches to recordings only, if there are any for the pinned precision and techniques."""
         names = [precision] if precision else [name for name in PRECISIONS if name != "tf32"]
         techniques = techniques or Strategy()
         self._traces.clear()
@@ -132,7 +132,10 @@ class PresetSource(StepSource):
         return self._job
 
     def with_own_kernels(self) -> StepSource:
-        """Traced here where PyTorch is installed: recordings have a GPU's kernels. Then kept on disk as any job's traces."""
+        """A source that traces on this machine if PyTorch is installed, because recordings have a GPU's kernels.
+
+        Its traces are cached on disk like those of any job.
+        """
         here = find_spec("torch") is not None and self.info.parameters <= TRACED_ON_CPU
         return self._job if here else self
 
@@ -146,9 +149,9 @@ class PresetSource(StepSource):
 
 
 def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None = None) -> StepSource:
-    """The source for what the user names: a saved trace, a preset, `path.py:name`, `hf:`, `timm:`, or a Job itself.
+    """The source of a JOB argument: a saved trace, a preset, `path.py:name`, `hf:`, `timm:`, or a Job object.
 
-    Traces of what is named are kept on disk; those of a Job object are not, as nothing says whether its code changed.
+    Traces of named jobs are cached on disk. Those of a Job object are not, because changes of its code cannot be detected.
     Raises InputError, UnknownNameError, JobError, FileFormatError or MissingDependencyError.
     """
     sizes = _checked_sizes(seq_len=seq_len, image_size=image_size)
@@ -163,19 +166,19 @@ def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | N
 
 
 def _flag(name: str, value: object) -> str:
-    """How a setting is given that value on the command line."""
+    """The command-line flag that sets a setting to this value."""
     if isinstance(value, str):
         return f"give --{name} {value}"
     return f"give --{name}" if value is True else f"leave out --{name}"
 
 
 def usual_micro_batch(tokens_per_sample: int | None) -> int:
-    """Samples a forward pass where the user names none. Callers report it with the result."""
+    """The default micro-batch. Callers report it with the result."""
     return 1 if (tokens_per_sample or 1) >= LONG_SAMPLE_TOKENS else SHORT_SAMPLES
 
 
 def job_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
-    """The Job itself, to run it. Raises what `source_of` raises, and InputError for a saved trace."""
+    """The Job itself, to run it. Raises the errors of `source_of`, and InputError for a saved trace."""
     from gpuwise.job import resolve
 
     sizes = _checked_sizes(seq_len=seq_len, image_size=image_size)
@@ -187,7 +190,7 @@ def job_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None
 
 
 def _checked_job(job: Job) -> Job:
-    """A Job object with a name to call it by. Raises InputError for anything else."""
+    """A Job object with a name. Raises InputError for anything else."""
     from gpuwise.job import Job
 
     if not isinstance(job, Job):
@@ -196,7 +199,7 @@ def _checked_job(job: Job) -> Job:
 
 
 def _checked_sizes(**sizes: int | None) -> dict[str, int]:
-    """The sizes that are not None. Raises InputError for one that is no sensible number."""
+    """The sizes that are not None. Raises InputError for a senseless number."""
     checked = {name: value for name, value in sizes.items() if value is not None}
     for name, value in checked.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
@@ -206,7 +209,7 @@ def _checked_sizes(**sizes: int | None) -> dict[str, int]:
 
 
 def _sizes_of_job(job: Job, sizes: dict[str, int]) -> dict[str, int]:
-    """A Job object makes its own batches: sizes other than its own cannot be forced on it."""
+    """The sizes of a Job object. It makes its own batches, so other sizes cannot be set."""
     for name, value in sizes.items():
         if getattr(job, name) != value:
             raise InputError(

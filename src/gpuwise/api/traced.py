@@ -1,4 +1,4 @@
-"""Sources that trace a job with PyTorch. Traces of a job that has a name are kept on disk."""
+"""Sources that trace a job with PyTorch. Traces of named jobs are cached on disk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JobSource(StepSource):
             return trace_family(self.job, strategy, target=target)
 
     def step(self, strategy: Strategy, target: str) -> Trace:
-        """Recorded at this very micro-batch: one recording, where a family takes several."""
+        """The step recorded at this micro-batch. It is one recording; a family takes several."""
         self._require_torch()
         from gpuwise.tracing import record
 
@@ -56,9 +56,9 @@ class JobSource(StepSource):
 
 
 class NamedSource(StepSource):
-    """A job by its argument. Its traces are read from the disk; the job itself is made only for those that are not there.
+    """A job by its JOB argument. Traces come from the cache on disk; the job is made only if one is missing.
 
-    Raises what resolving the argument raises, at once where the cache does not know the job.
+    Raises the errors of resolving the argument, at once if the job is not in the cache.
     """
 
     def __init__(self, argument: str, sizes: dict[str, int]):
@@ -70,7 +70,7 @@ class NamedSource(StepSource):
 
     @cached_property
     def live(self) -> JobSource:
-        """The job, made and ready to be traced."""
+        """The job, ready to be traced."""
         from gpuwise.job import resolve
 
         with self._cache.reading() if self._cache else nullcontext():
@@ -80,7 +80,7 @@ class NamedSource(StepSource):
         return self._cached(lambda: self.live.find(strategy, target), strategy, target)
 
     def step(self, strategy: Strategy, target: str) -> Trace:
-        """From the family where that is kept and covers the micro-batch, else recorded at that micro-batch alone."""
+        """The step from a cached family that covers the micro-batch, else recorded at that micro-batch."""
         one, family = strategy.but(accumulation=1), None
         if self._cache is not None:
             family = self._cache.load(strategy.variant, target)
@@ -94,7 +94,7 @@ class NamedSource(StepSource):
     def _cached(
         self, make: Callable[[], TraceFamily], variant: Strategy, target: str, micro_batch: int | None = None
     ) -> TraceFamily:
-        """The cache's entry, else what `make` gives, which is kept from then on."""
+        """The cache's entry, else the result of `make`, which is then cached."""
         if self._cache is None:
             return make()
         family = self._cache.load(variant, target, micro_batch)

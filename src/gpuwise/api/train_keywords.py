@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.runtime import TrainSettings
 
-AUTO = "auto"  # a run folder of this name: runs/<job>, the first that is free or to be continued
+AUTO = "auto"  # as a run folder: the first runs/<job> that is free or can be continued
 
 
 class TrainKeywords(RunSettings, total=False):
-    """What `train` takes beside a job and a plan. See `Trainer` for what each means."""
+    """The keywords of `train` beside a job and a plan. `Trainer` documents them."""
 
     epochs: float | None
     steps: int | None
@@ -48,8 +48,7 @@ _OF_THE_RUN = TrainKeywords.__optional_keys__ - RunSettings.__optional_keys__
 
 
 def step_keywords(keywords: TrainKeywords, plan: object) -> RunSettings:
-    """Those that say how a step is run, None left out. Raises InputError for a keyword that there is not, or that a plan
-    excludes."""
+    """The keywords of the step that are not None. Raises InputError for an unknown one, or one that a plan excludes."""
     requested = {name: value for name, value in keywords.items() if value is not None and name not in _OF_THE_RUN}
     if unknown := set(requested) - set(settings_of(RunSettings)):
         raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
@@ -63,7 +62,7 @@ def step_keywords(keywords: TrainKeywords, plan: object) -> RunSettings:
 
 
 def train_settings(keywords: TrainKeywords, plan: Plan | None, *, host: HostSettings, job_argument: str) -> TrainSettings:
-    """The settings of a run without its folder, see `in_folder`. Raises InputError where a value makes no sense."""
+    """The settings of a run without its folder, see `in_folder`. Raises InputError for a senseless value."""
     from gpuwise.runtime import TrainSettings
 
     steps, epochs = keywords.get("steps"), keywords.get("epochs")
@@ -97,7 +96,7 @@ def train_settings(keywords: TrainKeywords, plan: Plan | None, *, host: HostSett
 
 
 def in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job: Job, strategy: Strategy) -> TrainSettings:
-    """The settings with the folder of the run. Raises InputError where there must be one to continue, and none is."""
+    """The settings with the folder of the run. Raises InputError if there is no run to continue and one is required."""
     from gpuwise.runtime.run.folder import usual_folder
 
     if run is None:

@@ -1,4 +1,4 @@
-"""Trainer: the run of a job on this machine, as a plan or flags say, with its forecast."""
+"""Trainer: runs a job on this machine, under a plan or settings, with its forecast."""
 
 from __future__ import annotations
 
@@ -34,50 +34,50 @@ if TYPE_CHECKING:
 
 
 def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]) -> TrainResult:
-    """Runs a job on this machine, with its forecast next to what is measured.
+    """Runs a job on this machine, with its forecast beside the measurements.
 
-    Arguments: those of Trainer, of which this runs all steps. Raises what it raises.
+    Arguments and errors are those of Trainer; this function runs all of its steps.
     """
     return Trainer(job, plan, **keywords).run()
 
 
 class Trainer:
-    """A job's run on this machine, under a plan or its own settings.
+    """The run of a job on this machine, under a plan or settings.
 
         trainer = gpuwise.Trainer(job, plan, epochs=3, run="runs/digits")
         result = trainer.run()                      # or step by step:
         for step in trainer: print(step.step, step.loss)
 
     Arguments:
-        plan: a Plan or its file, run as it is. Without one, the keywords of gpuwise.step_settings.RunSettings say how a step is
-            run (micro_batch, accumulate, precision, threads and so on), and what they leave open is chosen.
-        epochs, steps, samples, tokens: how long, one of them; None: as planned, or one epoch.
-        run: the folder of checkpoints, log and report; a run in it that has not ended is continued. "auto": runs/<job>. None
-            keeps nothing.
-        resume: True: there must be a run to continue; False: there must be none.
-        seed: of weights and of the order of data; 0.
-        save_every: "10min" or seconds between checkpoints; None chooses them from what a save takes and `interruptions`.
-        keep: newest checkpoints kept, beside the best; 2.
-        interruptions: a day, to be expected; None: one.
-        evaluate_every: steps between evaluations; None: at the end, or once an epoch where `monitor` needs it.
+        plan: a Plan or the path of its file. Without one, the keywords of gpuwise.step_settings.RunSettings (micro_batch,
+            accumulate, precision, threads and so on) set the strategy, and open settings are chosen.
+        epochs, steps, samples, tokens: length of the run, one of them; None takes the plan's, or one epoch.
+        run: folder of checkpoints, log and report. An unfinished run in it is continued. "auto" is runs/<job>; None stores
+            nothing.
+        resume: True requires a run to continue; False requires that there is none.
+        seed: seed of the weights and of the order of the data; 0 by default.
+        save_every: "10min" or seconds between checkpoints; None derives it from the time of a save and `interruptions`.
+        keep: number of newest checkpoints to keep, beside the best; 2 by default.
+        interruptions: expected interruptions a day; None takes one.
+        evaluate_every: steps between evaluations; None evaluates at the end, or once an epoch if `monitor` needs it.
         monitor: "max:accuracy" or "min:loss", whose best checkpoint is kept.
-        patience: evaluations without a better one, after which the run stops early; None: never.
-        time_limit: "11h" or seconds; the run is saved and ends before.
-        preemption: whose notices are listened to: auto | aws | gcp | azure | none.
+        patience: the run stops early after this many evaluations without improvement; None never stops early.
+        time_limit: "11h" or seconds; the run is saved and ends before that.
+        preemption: source of preemption notices: auto | aws | gcp | azure | none.
         on_nonfinite: "stop" or "skip" a step whose loss is not finite.
-        writers: of curves: "tensorboard", "wandb".
-        log: a file for the log, where not in the run's folder.
-        progress: auto | panel | plain | silent.
+        writers: writers of curves: "tensorboard", "wandb".
+        log: path of the log, if it is not in the run's folder.
+        progress: display of the progress: auto | panel | plain | silent.
 
     Attributes:
-        job, strategy, settings: what is run.
-        forecast: of a step; None where there can be none.
-        reasons: of what was chosen.
-        folder: of the run.
-        model: once it has begun.
-        result: once it has ended.
+        job, strategy, settings: the job, its strategy, and the settings of the run.
+        forecast: forecast of a step; None if it is not possible.
+        reasons: reasons for the chosen settings.
+        folder: folder of the run.
+        model: the model, once the run has begun.
+        result: the result, once the run has ended.
 
-    Raises JobError where the plan is for another job or the job fails, InputError, and what `forecast` raises.
+    Raises JobError if the plan is for another job or the job fails, InputError, and the errors of `forecast`.
     """
 
     def __init__(self, job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]):
@@ -126,7 +126,7 @@ class Trainer:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the settings that the user did not name are what they are, in sentences."""
+        """The reasons for the chosen settings, as sentences."""
         return sentences(self.reason_notes)
 
     @property
@@ -135,7 +135,7 @@ class Trainer:
 
     @property
     def model(self) -> torch.nn.Module:
-        """As it is trained now. Before the first step there is none yet."""
+        """The model in its current state. There is none before the first step."""
         return self._training.model
 
     @property
@@ -146,11 +146,13 @@ class Trainer:
         return iter(self._training)
 
     def run(self) -> TrainResult:
-        """All steps. Returns what came of them."""
+        """Runs all steps and returns the result."""
         return self._training.run()
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
-        safetensors file that transformers and timm load; before the first step, those of the newest checkpoint in the run's
-        folder. Returns its path."""
+        """Writes the current weights as a safetensors file that transformers and timm load, and returns its path.
+
+        If the job keeps averages, they replace the parameters. Before the first step, the weights are those of the newest
+        checkpoint in the run's folder.
+        """
         return self._training.export(Path(path))

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _forecast(job: str, sizes: Mapping[str, int], strategy: DeviceSettings, suite: bool, **_: object) -> tuple[Priced, Job]:
-    """What `gpuwise forecast --on here` says, without looking at what was measured before; and the job, to run it."""
+    """The forecast of `gpuwise forecast --on here` without earlier measurements, and the job to run."""
     from gpuwise.job.dependencies import require
 
     require("torch", purpose=f"run {job}")
@@ -80,7 +80,7 @@ def _forecast(job: str, sizes: Mapping[str, int], strategy: DeviceSettings, suit
 
 
 def _of_suite(name: str) -> tuple[Priced, Job]:
-    """A member at the micro-batch that suits this machine, halved until its forecast leaves room."""
+    """A member of the suite at a micro-batch for this machine, halved until its forecast leaves headroom."""
     from gpuwise.api.devices import device_of
     from gpuwise.hardware.catalog import load_catalog
     from gpuwise.measure.suite import LARGEST_SHARE, members, scaled
@@ -100,7 +100,7 @@ def _of_suite(name: str) -> tuple[Priced, Job]:
 
 
 def _device(chip: Chip) -> str:
-    """PyTorch's name of the device that a chip of this machine is. Raises UnsupportedError where it cannot use it."""
+    """PyTorch's device name of this machine's chip. Raises UnsupportedError if PyTorch cannot use it."""
     import torch
 
     if chip.kind == "cpu":
@@ -132,7 +132,7 @@ def _explained(error: Exception, job: Job | None, doing: str) -> GpuwiseError:
 
 
 def _end_before_others() -> None:
-    """Where memory is used up, Linux ends this process and not the one that waits for it (proc(5), oom_score_adj)."""
+    """Makes Linux kill this process first when memory runs out, not its parent (proc(5), oom_score_adj)."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

@@ -1,4 +1,4 @@
-"""validate: forecasts held against real steps on this machine, each job in a process of its own."""
+"""validate: compares forecasts with real steps on this machine, each job in a process of its own."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 CHILD = "gpuwise.api.trial"
-SILENCE_S = 600.0  # a child that says nothing for so long is ended
+SILENCE_S = 600.0  # a child that is silent for so long is killed
 _MOST_STEPS = 1_000_000
 _LESS = ("a smaller --micro-batch, with more --accumulate", "--recompute full")
 
 
 class TrialRequest(TypedDict):
-    """What a child process is requested for. steps: timed ones; None: as many as it takes."""
+    """The request to a child process. steps: number of timed steps; None lets the child decide."""
 
     job: str
     sizes: Mapping[str, int]
@@ -52,7 +52,7 @@ class TrialRequest(TypedDict):
 
 @dataclass(frozen=True)
 class Doing:
-    """What runs now: job `number` of `total`. trial: the job's, once it is done."""
+    """The progress of `validate`: job `number` of `total`. trial: the job's trial, once it is done."""
 
     number: int
     total: int
@@ -69,17 +69,18 @@ def validate(
     on_progress: Callable[[Doing], None] = lambda _: None,
     **settings: Unpack[DeviceSettings],
 ) -> Validation:
-    """Forecasts a step of each job for this machine, then runs real ones and holds both side by side: time, throughput, memory,
-    what bounds it. What was measured is kept, and the next forecast of the same step on this machine gives it.
+    """Forecasts a step of each job for this machine, runs real steps, and compares time, throughput, memory and bound.
+
+    The measurements are stored, and the next forecast of the same step on this machine uses them.
 
     Arguments:
         jobs: names as for `forecast`; no Job objects, as each job runs in a process of its own.
-        suite: the jobs are members of the suite, all of them where none is named, at sizes that suit this machine.
-        steps: timed ones; None: at least 7 and 5 s, 40 s at most.
-        the others: as for `forecast`, for every job; the suite has its own.
-        on_progress: told what runs.
+        suite: whether the jobs are members of the suite, at sizes for this machine; without names, all members.
+        steps: number of timed steps; None: at least 7 steps and 5 s, at most 40 s.
+        on_progress: called with each Doing.
+        others: as for `forecast`, for every job; the suite has its own.
 
-    A job that runs out of memory or fails is a trial with that outcome; the others go on. Ctrl-C keeps what is done.
+    A job that runs out of memory or fails is a trial with that outcome; the others go on. Ctrl-C keeps finished trials.
     Raises InputError, UnknownNameError, JobError or MissingDependencyError before anything runs.
     """
     names = _names(jobs)
@@ -132,7 +133,7 @@ def _run(requests: Sequence[TrialRequest], *, suite: bool, on_progress: Callable
 
 
 def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
-    """One job in a child process. Whatever becomes of the child is told by the outcome."""
+    """Runs one job in a child process. The outcome covers every way in which the child can end."""
     began, kills, before = time.monotonic(), _oom_kills(), load()
     trial = Trial(request["job"], FAILED, "the process ended without a word", sizes=request["sizes"])
     try:
@@ -143,14 +144,14 @@ def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
                     tell(answer["doing"])
                 trial = _updated(trial, answer)
     except ChildDiedError as death:
-        # What it had measured before it died stays measured.
+        # Measurements from before the child died are kept.
         if trial.outcome != MEASURED:
             trial = _died(trial, death, kills)
     return replace(trial, seconds=time.monotonic() - began, disturbance_notes=tuple(disturbances(before, load())))
 
 
 def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
-    """Killed by the system because memory was used up, where that is likely: the system counts whom it kills so."""
+    """The trial of a dead child: out of memory if the system's count of such kills suggests it."""
     counted = _oom_kills()
     by_another = death.signal == signal.SIGKILL and counted is not None and counted == kills
     if by_another:
@@ -163,7 +164,7 @@ def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
 
 
 def _oom_kills() -> int | None:
-    """Processes that Linux ended for want of memory since it started, in any container; None where it does not say."""
+    """Number of processes that Linux killed for lack of memory since boot, in any container; None where unknown."""
     try:
         kills = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:
@@ -234,7 +235,7 @@ def _check_suite(requested: Mapping[str, object]) -> None:
 
 
 def _check(names: Sequence[str], requested: Mapping[str, object], sizes: Mapping[str, int]) -> None:
-    """What can be told without PyTorch and without running the user's code."""
+    """Checks that need neither PyTorch nor the user's code."""
     if not names:
         raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
     strategy_of(requested)  # raises for values out of range and techniques that exclude each other

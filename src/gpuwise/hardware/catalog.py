@@ -21,7 +21,7 @@ DATA = Path(__file__).parent / "data"
 
 
 class Catalog:
-    """Chips, links and offers, read when first asked for. `user_files` override or add single rows."""
+    """Chips, links and offers, read when first used. `user_files` override or add single rows."""
 
     def __init__(self, *, data: Path = DATA, user_files: Iterable[Path] = ()):
         self._data = data
@@ -52,7 +52,7 @@ class Catalog:
 
     @cached_property
     def offer_rows(self) -> tuple[OfferRow, ...]:
-        """Every stored row, also those without a price."""
+        """All stored rows, including those without a price."""
         rows: dict[tuple[str, str, str], OfferRow] = {}
         for path, raw, text in self._files("offers/*.toml"):
             keys: set[tuple[str, str, str]] = set()
@@ -80,7 +80,7 @@ class Catalog:
 
     @cached_property
     def newest(self) -> str:
-        """The latest date of a price that gpuwise ships: a user's own row says nothing of the age of the others."""
+        """The latest date of a shipped price. A user's own rows are ignored, because they do not show the age of the others."""
         rows = Catalog(data=self._data).offer_rows if self.user_files else self.offer_rows
         return max((s.as_of for row in rows for s in (row.source, *row.sources.values())), key=exact_day, default="")
 
@@ -132,7 +132,7 @@ def user_files() -> tuple[Path, ...]:
 
 
 def load_catalog() -> Catalog:
-    """The catalog with the user's files as they are named now; read once a set of files."""
+    """The catalog with the user's current files; cached for each set of files."""
     return _load(tuple((path, _changed(path)) for path in user_files()))
 
 
@@ -199,7 +199,7 @@ def _list(raw: Mapping[str, object], section: str, path: Path, text: str) -> lis
 
 
 def _check_past(row: CatalogRow, fail: Callable[[str | None, str], FileFormatError]) -> None:
-    """A user's row cannot be of a day to come: it would be a slip, and never go stale."""
+    """Rejects a user's row with a future date, which would be a mistake and never become stale."""
     dated = [("as_of", row.source), *(("sources", source) for source in row.sources.values())]
     for key, source in dated:
         if source is not None and exact_day(source.as_of) > date.today().isoformat():

@@ -180,13 +180,13 @@ class Machine:
     """One host with its devices.
 
     Attributes:
-        chip: every device.
-        count: devices; below 1 a slice of one; of CPUs sockets.
-        link: among the devices; None for a single one.
-        link_between: to other machines; None where that is unknown.
-        host_cores: physical cores.
-        host_memory_bytes: of the host.
-        name: in words.
+        chip: chip of every device.
+        count: number of devices; below 1 for a slice of one; sockets for CPUs.
+        link: link between the devices; None for a single device.
+        link_between: link to other machines; None where unknown.
+        host_cores: physical cores of the host.
+        host_memory_bytes: memory of the host.
+        name: name in words.
     """
 
     chip: Chip
@@ -200,21 +200,21 @@ class Machine:
 
 @dataclass(frozen=True, repr=False)
 class Offer(Printed, SourcedFigures):
-    """One way to get a machine at a price: a row of a price list under one kind of terms.
+    """A machine at a price: a row of a price list under one kind of terms.
 
     Attributes:
         provider, instance, region: in the provider's words.
-        chip_id: of the catalog.
-        count: devices; below 1 a slice of one; 0 means that the host CPU (`chip_id`) is the device.
-        terms: of TERMS.
-        usd_per_hour: of the whole row.
-        vcpus: of the host.
-        host_memory_bytes, local_disk_bytes: of the host.
-        interconnect: what joins the devices, in the provider's words.
-        network_bytes_per_s: of a node, one direction.
-        network_link_id: of the catalog's link between machines.
-        max_session_hours, hours_per_week: None where unlimited.
-        stale: the price is over a year older than the newest price that gpuwise ships.
+        chip_id: id of the chip in the catalog.
+        count: number of devices; below 1 for a slice of one; 0 means that the host CPU (`chip_id`) is the device.
+        terms: one of TERMS.
+        usd_per_hour: price of the whole machine.
+        vcpus: virtual CPUs of the host.
+        host_memory_bytes, local_disk_bytes: memory and local disk of the host.
+        interconnect: link between the devices, in the provider's words.
+        network_bytes_per_s: network bandwidth of a node in one direction.
+        network_link_id: id of the link between machines in the catalog.
+        max_session_hours, hours_per_week: limits of a free tier; None where unlimited.
+        stale: whether the price is over a year older than the newest price that gpuwise ships.
     `caveats` say why this price is out of line, by kind of terms; they are shown wherever the price is.
     """
 

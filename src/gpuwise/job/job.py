@@ -29,7 +29,7 @@ SCHEDULES = ("constant", "cosine", "linear", "wsd")
 
 @dataclass(frozen=True)
 class Job:
-    """What to train.
+    """The description of what to train: model, batch, loss, data and optimizer.
 
     Arguments:
         model: a function that makes the plain `nn.Module`. It is called on meta, virtual and real devices, so it takes no
@@ -45,7 +45,7 @@ class Job:
             forecasts, and training on random numbers.
         samples: samples an epoch. None (the default): as many as `data` has, once it is opened.
         name: what reports call the job. Default "", which becomes the name in the file.
-        learning_rate: of an optimizer given by name. Default 1e-3.
+        learning_rate: learning rate of an optimizer that is set by name. Default 1e-3.
         schedule: of the learning rate, a name of `gpuwise.job.SCHEDULES` ("constant" | "cosine" | "linear" | "wsd"), or a
             function (step, steps) -> the factor of the optimizer step counted so from 0, in a run of that many. Default
             "constant".
@@ -137,7 +137,7 @@ class Job:
             raise JobError(f"a job's ema_decay must be between 0 and 1, got {self.ema_decay!r}.", ["ema_decay=0.999"])
 
     def step_facts(self, *, on_cpu: bool = False) -> StepFacts:
-        """What check_techniques knows of this job before its step is built. on_cpu: of a CPU, as its device."""
+        """The facts of this job for check_techniques, before its step is built. on_cpu: whether the device is a CPU."""
         return StepFacts(
             self.name or "the job",
             on_cpu=on_cpu,

@@ -31,10 +31,10 @@ class Axis:
     """A size that may vary: recorded at start, start + step, ..., start + degree × step.
 
     Attributes:
-        name: of the size, as in Header.sizes.
+        name: name of the size, as in Header.sizes.
         start: the smallest recorded value, in the size's unit.
-        step: between recorded values.
-        degree: of the polynomial.
+        step: distance between recorded values.
+        degree: degree of the polynomial.
         exact_every: the polynomial holds at multiples of this, such as 32 for image sizes. Default 1: at every value.
     """
 
@@ -59,12 +59,12 @@ class TraceFamily:
     """A Trace whose numbers carry one more axis of polynomial terms.
 
     Attributes:
-        header: of the default sizes.
+        header: header at the default sizes.
         axes: the sizes that may vary; none for a family of one.
         operations: values of shape (operations, len(COLUMNS), terms), with prod(degree + 1) terms over the axes.
-        sequence: as of a Trace.
+        sequence: as in a Trace.
         storages: size_bytes of shape (storages, terms).
-        modules: as of a Trace.
+        modules: as in a Trace.
     """
 
     header: Header
@@ -75,7 +75,7 @@ class TraceFamily:
     modules: tuple[str, ...]
 
     def covers(self, sizes: Mapping[str, int]) -> bool:
-        """Whether `at` can answer for these sizes."""
+        """Whether `at` supports these sizes."""
         axes = {axis.name: axis for axis in self.axes}
         return all(
             (axes[name].exact_every and value % axes[name].exact_every == 0)
@@ -168,7 +168,7 @@ def build_family(
 
 
 def family_of_one(trace: Trace) -> TraceFamily:
-    """A family without axes: it answers for the trace's own sizes alone."""
+    """A family without axes, which covers only the trace's own sizes."""
     operations = replace(trace.operations, values=_without_steps(trace)[..., None])
     storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
     return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules)

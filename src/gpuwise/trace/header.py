@@ -14,20 +14,20 @@ _ON_DISK = {"target": "substrate", "assumption_notes": "assumptions"}  # names o
 
 @dataclass(frozen=True)
 class Header:
-    """The step that a trace is of.
+    """The header of a trace: its job, sizes and strategy, and the assumptions of the recording.
 
     Attributes:
         job: the job's name.
-        fingerprint: of the job's parameters, 16 hexadecimal digits (gpuwise.job.fingerprint).
-        sizes: of the recorded batch: "micro_batch" in samples, and "seq_len" in tokens or "image_size" in pixels an edge
-            where the job has one.
+        fingerprint: fingerprint of the job's parameters, 16 hexadecimal digits (gpuwise.job.fingerprint).
+        sizes: sizes of the recorded batch: "micro_batch" in samples, and "seq_len" in tokens or "image_size" in pixels an edge
+            if the job has one.
         strategy: precision, recompute, optimizer, mode and techniques of the step.
-        parameters: of the model, a count.
-        trainable_parameters: those of them that get a gradient, a count.
+        parameters: number of parameters of the model.
+        trainable_parameters: number of parameters with a gradient.
         sample_unit: what throughput counts, "sample" | "image" | "token". Default "sample".
         units_per_sample: tokens a sample, else 1 (the default).
         target: the kind of device whose kernels were recorded, "accelerator" (the default) | "pre-ampere" | "cpu".
-        torch_version: of the recording; "" (the default) where unknown.
+        torch_version: PyTorch's version in the recording; "" (the default) where unknown.
         blocks: paths of the model's repeated blocks; empty by default.
         assumption_notes: guesses of the recording, each with the flag that changes it; none by default.
         gradient_shapes: the shape of the parameter behind each storage of category gradient, in their order, which is that
