@@ -1,5 +1,8 @@
-"""observe: a real step, operation by operation. The recorder that sees a step on the virtual accelerator sees it on the real
-device as well, so that each row of its trace has the seconds it took, among its neighbours, with their caches and memory."""
+"""observe: times a real step, operation by operation.
+
+The recorder of the virtual accelerator records the step on the real device, too. Each row of the trace therefore has its
+measured seconds, under the cache and memory conditions of the step.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,12 @@ MOST_STEPS = 50
 
 @dataclass(frozen=True)
 class Observation:
-    """A step that ran.
+    """An observed step.
 
-    trace: of one micro-batch. seconds: of each row of its sequence, shape (steps, rows). step_s: of whole steps that nobody
-    watched, shape (steps,).
+    Attributes:
+        trace: trace of one micro-batch.
+        seconds: seconds of each row of its sequence, shape (steps, rows).
+        step_s: seconds of whole steps without observation, shape (steps,).
     """
 
     trace: Trace

@@ -1,4 +1,4 @@
-"""Samples: what an observed step says of each class of kernels, as plain numbers that travel between processes."""
+"""Samples: the operations of an observed step by class of kernels, as plain numbers that are sent between processes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,16 @@ DTYPE_WORDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 class StepSamples:
     """One observed network, in one precision and mode.
 
-    step_s: of its steps, unwatched. unseen_s: a call's time beside its kernel (Observation.unseen_s). host_s: what a GPU's host
-    needs to launch it at least. classes: by class, dtype
-    the columns of Shapes, with `seconds`, the median of one run of each distinct operation, and `count`, its runs a step.
+    Attributes:
+        network: name of the network.
+        precision: precision of its steps.
+        mode: mode of its steps.
+        step_s: seconds of its steps without observation.
+        unseen_s: seconds of a call besides its kernel (Observation.unseen_s).
+        host_s: seconds that a GPU's host needs at least to launch a step.
+        flops: model FLOPs of the trace.
+        classes: by class and dtype the columns of Shapes, with `seconds`, the median of one run of each distinct
+            operation, and `count`, its runs per step.
     """
 
     network: str

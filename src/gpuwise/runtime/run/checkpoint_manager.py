@@ -1,7 +1,7 @@
-"""The checkpoints of a run: when its state is saved, what became of each save, and what that took.
+"""The checkpoints of a run: the times, results and costs of saves.
 
-RunCheckpoints is what the loop of a run works with. It hands the run's state to a CheckpointManager, which decides when, and
-has gpuwise.runtime.checkpoint write it.
+The loop of a run calls RunCheckpoints. It passes the run's state to a CheckpointManager, which chooses the times of saves
+and writes them with gpuwise.runtime.checkpoint.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ Event = tuple[dict[str, object], str]  # a record for the log, and a sentence fo
 
 
 class CheckpointSummary(TypedDict):
-    """What the result of a run has of its checkpoints.
+    """The checkpoints in the result of a run.
 
-    count: written by this process.
-    last_step: of the newest; None without any.
-    bytes: of the newest.
-    held_up_s: what all of them together held the training up.
-    save_s: of the newest, from its beginning to the disk.
-    interval_s: between two.
-    sentence: how the interval was chosen; "" after fewer than two.
-    problem: why the latest save failed; None where it did not.
+    Attributes:
+        count: checkpoints written by this process.
+        last_step: step of the newest checkpoint; None without any.
+        bytes: size of the newest checkpoint.
+        held_up_s: seconds for which all saves together blocked the training.
+        save_s: seconds of the newest save until it was on disk.
+        interval_s: seconds between two saves.
+        sentence: explanation of the interval; "" after fewer than two checkpoints.
+        problem: error of the latest save; None if it succeeded.
     """
 
     count: int
@@ -63,19 +64,20 @@ class CheckpointSummary(TypedDict):
 
 
 class CheckpointManager:
-    """Writes checkpoints while the run goes on, and knows when the next is due.
+    """Writes checkpoints while the run continues, and decides when the next is due.
 
     Arguments:
-        folder: of the checkpoints.
-        keep: so many of them, beside the best.
-        save_every_s: seconds between them; None chooses them from what a save takes and the interruptions to expect.
-        interruptions_per_day: of the machine, expected; None: the usual.
+        folder: folder of the checkpoints.
+        device: device of the run.
+        keep: number of newest checkpoints kept besides the best.
+        save_every_s: seconds between saves; None chooses them from the cost of a save and the expected interruptions.
+        interruptions_per_day: expected interruptions of the machine per day; None: the default.
 
     Attributes:
-        due_s: when the next save is due, by perf_counter.
-        last: step and time of the newest that is complete.
-        problem: why the latest save failed.
-        save_s: what a save takes from its beginning to the disk, as last measured.
+        due_s: time of the next save, by perf_counter.
+        last: step and time of the newest complete checkpoint.
+        problem: error of the latest save.
+        save_s: latest measured seconds of a save until it is on disk.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class CheckpointManager:
         self._disk = DiskWatch(folder)
         self._device, self._every_s = device, save_every_s
         self._interruptions = DEFAULT_INTERRUPTIONS_PER_DAY if interruptions_per_day is None else interruptions_per_day
-        self._interval: SaveInterval | None = None  # None: as asked, or chosen after the first save
+        self._interval: SaveInterval | None = None  # None: fixed by the settings, or not chosen before the first save
         self.due_s, self._begun_s = math.inf, -math.inf
         self._ended: list[Outcome] = []
         self._is_last = False
@@ -96,28 +98,32 @@ class CheckpointManager:
         self._count, self._nbytes, self._held_up_s = 0, 0, 0.0
 
     def latest(self) -> tuple[Checkpoint | None, list[Note]]:
-        """The newest whole checkpoint, and what there is to say of others. Raises FileFormatError as CheckpointStore does."""
+        """The newest complete checkpoint, and notes on others. Raises FileFormatError as CheckpointStore does."""
         checkpoint = self._store.latest()
         notes, self._store.notes = self._store.notes, []
         return checkpoint, notes
 
     def started(self, *, now_s: float) -> None:
-        """The run has begun: its clock for saves."""
+        """Starts the clock for saves at the beginning of the run."""
         self.due_s = now_s + self._interval_s()
 
     def save(self, step: int, state: Mapping[str, object], meta: Mapping[str, object], *, best: bool, wait: bool) -> None:
-        """Begins a save, or (wait) makes one. `look` gives what became of it."""
-        self._begun_s, self.due_s, self._is_last = time.perf_counter(), math.inf, wait  # no other until this one is on the disk
+        """Begins a save; with `wait` returns after its end. `look` returns its result."""
+        self._begun_s, self.due_s, self._is_last = (
+            time.perf_counter(),
+            math.inf,
+            wait,
+        )  # no other save until this one is on disk
         try:
             if wait:
                 self._ended.append(self._saver.save_now(step, state, meta=meta, best=best))
             else:
                 self._saver.begin(step, state, meta=meta, best=best)
-        except GpuwiseError as error:  # of a state that cannot be saved: the run is worth more than this save
+        except GpuwiseError as error:  # a state that cannot be saved must not end the run
             self._ended.append(SaveFailure(step, f"no checkpoint of step {step}: {error.what}"))
 
     def look(self, *, now_s: float) -> list[Event]:
-        """What has ended since the last look, and how the disk stands."""
+        """Events of saves that have ended since the last call, and of the disk's free space."""
         ended, self._ended = [*self._saver.poll(), *self._ended], []
         events = [self._event_of(outcome, now_s=now_s) for outcome in ended]
         if self._count and self._disk.due(now_s) and (warning := self._disk.look(now_s, self._nbytes)):
@@ -125,7 +131,7 @@ class CheckpointManager:
         return events
 
     def wait(self) -> None:
-        """For what is being written."""
+        """Waits for the save in progress."""
         self._ended += self._saver.finish()
 
     def summary(self) -> CheckpointSummary:
@@ -150,7 +156,7 @@ class CheckpointManager:
         self.problem, self.last, self.save_s = None, (outcome.step, now_s), outcome.held_up_s + outcome.write_s
         self._count, self._nbytes = self._count + 1, outcome.nbytes
         if self._every_s is None:
-            cpu_s = outcome.cpu_s if self._device.type == "cpu" else 0.0  # of a GPU's run the processor has time for it
+            cpu_s = outcome.cpu_s if self._device.type == "cpu" else 0.0  # in a run on a GPU the CPU is free for it
             self._interval = choose_interval(
                 save_s=outcome.write_s, held_up_s=outcome.held_up_s, cpu_s=cpu_s, interruptions_per_day=self._interruptions
             )
@@ -178,13 +184,14 @@ class CheckpointManager:
 
 
 class RunCheckpoints:
-    """The checkpoints of a run: none, where it has no folder.
+    """The checkpoints of a run.
 
     Arguments:
-        manager: None for a run without a folder; every method does nothing then.
-        state: what is saved.
-        meter: told that a save is no training.
-        stall: told that a save may take long.
+        manager: the checkpoint manager; None for a run without a folder, in which every method does nothing.
+        state: the state to save.
+        reporter: shows and logs saves.
+        meter: counts the time of saves as a pause.
+        stall: the stall watch, which allows more time for a save.
     """
 
     def __init__(
@@ -195,32 +202,31 @@ class RunCheckpoints:
 
     @property
     def due_s(self) -> float:
-        """When the next save is due, by perf_counter."""
+        """The time of the next save, by perf_counter."""
         return math.inf if self.manager is None else self.manager.due_s
 
     @property
     def save_s(self) -> float:
-        """What a save takes, as last measured; 0 before."""
+        """Latest measured seconds of a save; 0 before the first."""
         return 0.0 if self.manager is None else self.manager.save_s
 
     @property
     def begun(self) -> bool:
-        """Whether there is something to save: the run has a folder, and a step of it had a finite loss."""
+        """Whether the run can be saved: it has a folder, and a step had a finite loss."""
         return self.manager is not None and self._reporter.begun
 
     def check(self) -> None:
-        """Raises InputError or UnsupportedError for a state that cannot be saved, as it is now."""
+        """Raises InputError or UnsupportedError if the current state cannot be saved."""
         if self.manager is not None:
             check_saveable(self._state(), self._meta())
 
     def start(self) -> None:
-        """From now on the time to the next save counts."""
+        """Starts the time to the next save."""
         if self.manager is not None:
             self.manager.started(now_s=self._meter.now_s)
 
     def save(self, step: int, *, best: bool = False, wait: bool = False) -> None:
-        """A checkpoint of the run as it is after `step`; with `wait` it is on the disk when this returns. Weights that are no
-        longer finite are not saved."""
+        """Saves the run after `step`, unless its weights are non-finite. With `wait` it returns after the save is on disk."""
         if self.manager is None:
             return
         self._stall.beat("save")
@@ -234,7 +240,7 @@ class RunCheckpoints:
         self.look()
 
     def save_last(self, step: int) -> None:
-        """As `save`, and waits until it is on the disk. What an evaluation has just saved is not saved again."""
+        """Saves and waits until the save is on disk. A step that an evaluation has just saved is not saved again."""
         if self.manager is None:
             return
         self.wait()
@@ -242,14 +248,14 @@ class RunCheckpoints:
             self.save(step, wait=True)
 
     def wait(self) -> None:
-        """Until what is being written is on the disk."""
+        """Waits until the save in progress is on disk."""
         if self.manager is not None:
             self.manager.wait()
             if self._reporter.begun:
                 self.look()
 
     def look(self) -> None:
-        """Tells which saves have ended since the last look, and of a disk that is nearly full."""
+        """Reports saves that have ended since the last call, and a nearly full disk."""
         if self.manager is None:
             return
         for record, sentence in self.manager.look(now_s=self._meter.now_s):
@@ -262,6 +268,6 @@ class RunCheckpoints:
         return self.state.state(spent_s=self._meter.spent_s)
 
     def _meta(self) -> dict[str, object]:
-        """What a checkpoint says of the run, for whoever looks at it."""
+        """The description of the run in a checkpoint."""
         evaluations = self.state.evaluations
         return finite({"metrics": evaluations.metrics, "best": evaluations.best, "run": self._reporter.identity})

@@ -1,4 +1,4 @@
-"""Losses of a program on a GPU, read without holding the device up."""
+"""Losses of a program on a GPU, read without blocking the device."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-AHEAD = 4  # steps that the host may be ahead of what it knows of their losses
+AHEAD = 4  # steps that the host may run ahead of the latest known loss
 
 Row = TypeVar("Row")
 
 
 class DeviceLosses(Generic[Row]):
-    """Each step's loss, and its named parts, are copied to the host as the device gets there, and known some steps later, with
-    what was put beside them.
+    """Copies each step's loss and its named parts to the host asynchronously; they are known some steps later.
 
     Arguments:
-        numbers: of a step, the loss and its parts.
+        numbers: numbers per step: the loss and its parts.
     """
 
     def __init__(self, numbers: int = 1) -> None:
         self.numbers = numbers
         self._room = torch.empty(AHEAD + 1, numbers, dtype=torch.float32, pin_memory=torch.cuda.is_available())
-        self._waiting: deque[tuple[Row, int, torch.cuda.Event]] = deque()  # with its slot of the room, and when it is there
+        self._waiting: deque[tuple[Row, int, torch.cuda.Event]] = deque()  # row, slot of the host memory, end of the copy
         self._slot = 0
 
     def put(self, row: Row, values: Sequence[Tensor]) -> None:
-        """values: as many as `numbers` says."""
+        """Begins the copy of a step's `numbers` values; `known` returns them with the row."""
         slot, self._slot = self._slot, (self._slot + 1) % len(self._room)
         for number, value in enumerate(values):
             self._room[slot, number].copy_(value.reshape(()), non_blocking=True)
@@ -38,9 +37,10 @@ class DeviceLosses(Generic[Row]):
         self._waiting.append((row, slot, event))
 
     def known(self, *, wait: bool = False) -> list[tuple[Row, list[float]]]:
-        """What has become known since this was asked last, in order.
+        """The rows and values that have arrived since the last call, in order.
 
-        wait: for all of them. Else it waits only for one that the host is AHEAD steps ahead of: so there is room for another.
+        Arguments:
+            wait: waits for all values. Otherwise it waits only for a step that is AHEAD steps old, to free its slot.
         """
         losses: list[tuple[Row, list[float]]] = []
         while self._waiting:

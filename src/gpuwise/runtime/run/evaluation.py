@@ -1,4 +1,4 @@
-"""Evaluations on held-out data while a run goes on: the job's own metrics, the best of them, and when to stop early."""
+"""Evaluations on held-out data during a run: the job's own metrics, their best value, and early stopping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuwise.strategy import Strategy
 
 
 class BestMetric(TypedDict):
-    """The best value of the monitored metric, and the step it was reached at."""
+    """The best value of the monitored metric, and its step."""
 
     step: int
     metric: str
@@ -31,7 +31,7 @@ class BestMetric(TypedDict):
 
 
 class EvaluationsState(TypedDict):
-    """What is saved of the evaluations of a run."""
+    """The saved state of the evaluations of a run."""
 
     done_at: int
     metrics: dict[str, float]
@@ -40,10 +40,9 @@ class EvaluationsState(TypedDict):
 
 
 def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
-    """The job's metrics of the model as it is, of the averaged parameters where there are any; and what went wrong.
+    """The job's metrics of the current model, with averaged parameters if there are any, and the error of a failed metric.
 
-    It draws no random numbers that training would draw, and leaves the model in the mode it was found in. A metric that
-    fails never ends a run.
+    An evaluation does not change the random numbers of training or the mode of the model. A failed metric never ends a run.
     """
     if job.evaluate is None:
         return {}, None
@@ -65,19 +64,19 @@ def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
 
 
 class Evaluations:
-    """When the job's metrics are asked for, what they were last, the best of them, and whether they get better any more.
+    """The schedule and the results of a run's evaluations.
 
     Arguments:
-        micro_batches_per_epoch: None where nobody knows.
+        micro_batches_per_epoch: micro-batches in an epoch; None if unknown.
 
     Attributes:
-        due_at: the step after which the next is due, infinite without any.
-        done_at: the step of the last one, -1 before it.
-        metrics: of the last one that did not fail.
-        best: by the monitored metric; None before one, or without such a metric.
-        took_s: what the last one took.
+        due_at: step after which the next evaluation is due; infinite without evaluations.
+        done_at: step of the last evaluation; -1 before the first.
+        metrics: metrics of the last successful evaluation.
+        best: best value of the monitored metric; None before the first, or without such a metric.
+        took_s: duration of the last evaluation in seconds.
 
-    Raises InputError where the settings ask for what the job has not.
+    Raises InputError when the settings require metrics that the job does not have.
     """
 
     def __init__(self, job: Job, strategy: Strategy, settings: TrainSettings, micro_batches_per_epoch: int | None):
@@ -91,7 +90,7 @@ class Evaluations:
         self.took_s = 0.0
 
     def run(self, step: int, program: Program, *, reporter: Reporter, meter: Meter) -> dict[str, float]:
-        """The job's metrics after `step`, told and logged; {} where it failed. `seen` is to be called with them."""
+        """Computes, shows and logs the job's metrics after `step`; {} on failure. Pass the result to `seen`."""
         began_s = time.perf_counter()
         metrics, problem = evaluate(program.job, program)
         self.took_s = time.perf_counter() - began_s
@@ -104,9 +103,9 @@ class Evaluations:
         return metrics
 
     def seen(self, step: int, metrics: dict[str, float]) -> bool:
-        """After an evaluation, {} where it failed. Returns whether it is the best so far.
+        """Records the metrics of an evaluation ({} on failure). Returns whether it is the best so far.
 
-        Raises InputError where the monitored metric is not among them.
+        Raises InputError when the monitored metric is missing.
         """
         self.done_at = step
         if self._every is not None:
@@ -133,14 +132,14 @@ class Evaluations:
 
     @property
     def over(self) -> bool:
-        """Whether the run's patience is at its end."""
+        """Whether the run's patience is exhausted."""
         return self._patience is not None and self._since_best >= self._patience
 
     def state(self) -> EvaluationsState:
         return {"done_at": self.done_at, "metrics": self.metrics, "best": self.best, "since_best": self._since_best}
 
     def load(self, state: EvaluationsState, step: int) -> None:
-        """Continues after `step`. An evaluation that was due there, and not made any more, is due at once."""
+        """Continues after `step`. An evaluation that was due at this step but not made is due at once."""
         self.done_at, self.metrics = state["done_at"], dict(state["metrics"])
         self.best, self._since_best = state["best"], state["since_best"]
         if self._every is not None:

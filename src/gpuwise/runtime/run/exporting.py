@@ -1,4 +1,4 @@
-"""The weights of a run that is not running: from its newest checkpoint to a file for others."""
+"""Exports the weights of a finished or interrupted run from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gpuwise.strategy import Strategy
 
 
 def export_checkpoint(job: Job, folder: Path, path: Path) -> Path:
-    """Writes the weights of the newest whole checkpoint of the run in `folder`, averages in place of parameters where the
-    job keeps them, as `export_weights` does. Returns the file.
+    """Writes the weights of the newest complete checkpoint in `folder` as `export_weights` does. Returns the file.
 
-    Raises InputError where there is no checkpoint, JobError where the run is another job's, FileFormatError for damaged files.
+    Averages replace parameters if the job keeps averages. Raises InputError without a checkpoint, JobError when the run
+    belongs to another job, FileFormatError for damaged files.
     """
     run = RunFolder(folder)
     identity, checkpoint = run.identity(), CheckpointStore(run.checkpoints).latest()
@@ -30,7 +30,7 @@ def export_checkpoint(job: Job, folder: Path, path: Path) -> Path:
     if identity["fingerprint"] != fingerprint(job):
         raise JobError(f"{folder} holds a run of another job: {identity.get('job')!r}.", ["the job it was begun with"])
     state = cast(ProgramState, checkpoint.load())
-    # As it was trained, but for what only changes how a step is taken.
+    # The strategy of the training, without settings that only change how a step is executed.
     strategy = Strategy.from_dict(identity["strategy"]).but(compile=False, offload="none")
     program = build(job, strategy, torch.device("cpu"))
     restore_weights(program.model, state["model"])

@@ -1,4 +1,4 @@
-"""What the first steps of a run did not train, told once."""
+"""Reports parameters that the first steps of a run did not train."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ NAMED = 5  # parameters that a note names
 
 
 class FirstUpdateCheck:
-    """Looks for parameters without a gradient, without an optimizer, or that the first update did not move.
+    """Finds parameters without a gradient, without an optimizer, or unchanged by the first update.
 
-    waiting: until the first update was looked at; `look` is to be called after each step so long.
+    Attributes:
+        waiting: true until the first update has been checked; until then `look` must be called after each step.
     """
 
     def __init__(self, program: Program, *, losses: LossTracker, reporter: Reporter, meter: Meter):
@@ -24,14 +25,14 @@ class FirstUpdateCheck:
         self._first = FirstUpdate(program.optimizer, program.names_of_updated())
 
     def gradients(self) -> None:
-        """To be called when the first gradients are there, before they are used."""
+        """Checks the first gradients; call it before the first update."""
         if names := self._program.without_gradient():
             self._reporter.notes.append(training_notes.no_gradient(parameters=_listed(names)))
         if names := self._program.left_out_of_optimizer():
             self._reporter.notes.append(training_notes.not_given_to_the_optimizer(parameters=_listed(names)))
 
     def look(self) -> None:
-        """What did not move in the first update, once there was one."""
+        """Reports parameters that the first update did not change."""
         if (notes := self._first.notes()) is None:
             return
         self.waiting = False
@@ -43,7 +44,7 @@ class FirstUpdateCheck:
                 self._reporter.display.note(note.text)
 
     def end(self) -> None:
-        """The run is over: an update that was never made is news."""
+        """Reports at the end of the run if no update was ever made."""
         if not self.waiting or not self._meter.done:
             return
         self.waiting = False

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, whose it is, and whether a run may be continued there."""
+"""The folder of a run: its files, its identity, and the check whether a run may continue in it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,31 @@ from gpuwise.strategy import Strategy
 from gpuwise.version import __version__
 
 FORMAT, VERSION = "gpuwise-run", 1
-MAX_BYTES = 1_000_000  # of run.json
+MAX_BYTES = 1_000_000  # largest accepted run.json
 _KINDS = {"fingerprint": str, "strategy": dict, "global_batch": int, "seed": int, "steps": int, "recipe": dict}
-_RECIPE = ("optimizer", "learning_rate", "schedule", "warmup_steps", "clip_norm", "ema_decay", "step")  # how a job is trained
-_HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # what `written_whole` writes aside
+_RECIPE = (
+    "optimizer",
+    "learning_rate",
+    "schedule",
+    "warmup_steps",
+    "clip_norm",
+    "ema_decay",
+    "step",
+)  # attributes that define a job's training
+_HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # temporary files of `written_whole`
 
 
 class RunIdentity(TypedDict):
-    """What tells one run from another: run.json.
+    """The identity of a run: the content of run.json.
 
-    job, fingerprint: of the job.
-    strategy: how a step is run, with the settings of the host.
-    recipe: how the job is trained, as far as JSON can hold it.
-    begun: when, in UTC.
-    plan: that is carried out, if there is one.
-    ended: how, as TrainResult.stopped says; absent while the run goes on, or where it was killed.
+    Attributes:
+        job: name of the job.
+        fingerprint: fingerprint of the job.
+        strategy: strategy of the run, with the host settings.
+        recipe: training settings of the job, as far as JSON can represent them.
+        begun: start of the run, in UTC.
+        plan: the plan that the run carries out, if any.
+        ended: TrainResult.stopped; absent while the run continues, or after it was killed.
     """
 
     format: str
@@ -78,9 +88,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder, and keeps other runs out of it. One that was made for nothing is removed again.
+        """Makes and locks the folder. On exit a new folder that is still empty is removed.
 
-        Raises InputError where it cannot be made, or another run has it.
+        Raises InputError when the folder cannot be made, or another run has locked it.
         """
         before = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
@@ -102,20 +112,20 @@ class RunFolder:
                         folder.rmdir()
 
     def exposure(self) -> list[Note]:
-        """A note where everybody on this machine can write to the folder."""
+        """A note if every user of this machine can write to the folder."""
         if not self.path.stat().st_mode & stat.S_IWOTH:
             return []
         return [training_notes.folder_open_to_everybody(folder=str(self.path))]
 
     def _remove_leftovers(self) -> None:
-        """What a process that was killed left half written. For the one that holds the lock."""
+        """Removes temporary files of a killed process; the caller must hold the lock."""
         for path in self.path.glob(".*.tmp"):
             if _HALF.fullmatch(path.name):
                 with suppress(OSError):
                     path.unlink()
 
     def identity(self) -> RunIdentity | None:
-        """What run.json says; None where there is none. Raises FileFormatError for a damaged, foreign or newer one."""
+        """The content of run.json; None if it does not exist. Raises FileFormatError for a damaged, foreign or newer file."""
         path = self.path / "run.json"
         try:
             content = parse_json(read_regular(path, limit_bytes=MAX_BYTES))
@@ -147,9 +157,9 @@ def _makes_sense(content: Mapping[str, object]) -> bool:
 
 
 def _make(folder: Path) -> None:
-    """Makes a run's folder: for its owner alone, and, in a folder that a group shares, for that group. Raises OSError.
+    """Makes a run's folder, accessible to its owner and, within a folder shared by a group, to that group. Raises OSError.
 
-    A shared folder has the set-group-ID bit, or its group may write to it. One that is there already keeps its mode.
+    A shared folder has the set-group-ID bit, or is writable by its group. An existing folder keeps its mode.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     mode = folder.parent.stat().st_mode
@@ -179,7 +189,7 @@ def identity_of(
 
 
 def _plain(value: object) -> object:
-    """Of a recipe's entry what JSON can hold."""
+    """Converts an entry of a recipe to JSON types."""
     if isinstance(value, Mapping):
         return f"its own: {', '.join(map(str, value))}"
     if callable(value):
@@ -187,16 +197,16 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     try:
-        return float(value)  # type: ignore[arg-type]  # of a tensor or a number of NumPy's
+        return float(value)  # type: ignore[arg-type]  # a tensor or a NumPy number
     except (TypeError, ValueError):
         return str(value)
 
 
 def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> list[Note]:
-    """What changes between a run and its continuation.
+    """Notes on differences between a run and its continuation.
 
-    Raises JobError for another job, InputError for another seed or global batch: the order of its data, and what a step
-    means, would no longer be the same.
+    Raises JobError for another job, InputError for another seed or global batch, which would change the order of the data
+    and the meaning of a step.
     """
     elsewhere = "train in another folder: --run FOLDER"
     if saved.get("fingerprint") != identity["fingerprint"]:
@@ -233,10 +243,9 @@ def _changes(before: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 
 def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettings) -> Path:
-    """Where a run goes that names no folder: root/<job>, or the first root/<job>-2, -3, ... that is free, or holds the same
-    run not ended.
+    """The default folder of a run: the first of root/<job>, root/<job>-2, -3, ... that is free or has the same unfinished run.
 
-    Raises InputError where there must be one to continue, and none is.
+    Raises InputError when a run must be continued and none exists.
     """
     name = re.sub(r"[^a-z0-9.]+", "-", (job.name or "run").lower()).strip("-.") or "run"
     identity = identity_of(job, strategy, settings, steps=0)

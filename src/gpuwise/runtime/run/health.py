@@ -1,4 +1,4 @@
-"""RunHealth: the memory of a run, its stalls, other programs on its processors, and what its data has to say."""
+"""RunHealth: monitors a run's memory, its stalls, other programs on its processors, and notes of its data."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gpuwise.runtime.run.reporter import Reporter
 
 
 class RunHealth:
-    """Looks at how a run is doing, a few times a second; while entered, a thread watches that it does not stand still.
+    """A context that monitors a run: the loop calls `look` a few times per second, and a thread detects stalls.
 
     Arguments:
-        memory: counting since before the model was built.
-        forecast: of the memory, for when it runs out.
+        memory: peak memory, counted since before the model was built.
+        forecast: memory forecast, for an out-of-memory error.
 
     Attributes:
-        memory_bytes: at the last look; None before, and where the system does not say.
-        stall: the loop calls its `beat` whenever it turns to something else.
+        memory_bytes: memory at the last check; None before the first, or if the system does not provide it.
+        stall: the stall watch; the loop calls its `beat` at each change of phase.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RunHealth:
         self._reporter, self._meter = reporter, meter
         self._neighbours = Neighbours(torch.get_num_threads()) if program.device.type == "cpu" else None
         self._stalls: deque[Stall] = deque()
-        self._noted = len(loader.notes)  # more come while an iterable is read
+        self._noted = len(loader.notes)  # reading an iterable may add notes
 
     def __enter__(self) -> RunHealth:
         self.stall.__enter__()
@@ -59,7 +59,7 @@ class RunHealth:
         self.stall.__exit__(*error)
 
     def look(self) -> None:
-        """Tells what has come up since the last look."""
+        """Reports new findings since the last call."""
         self.memory_bytes = self._memory.now_bytes()
         self.stall.step_s = self._meter.recent_step_time_s
         if self._neighbours is not None and (note := self._neighbours.look(time.monotonic())):
@@ -73,18 +73,18 @@ class RunHealth:
             self._reporter.log.write("event", record)
 
     def peak_memory_bytes(self) -> int | None:
-        """The most that was held since before the model was built; None where the system does not say."""
+        """Peak bytes since before the model was built; None if the system does not provide them."""
         return self._memory.bytes()
 
     def free_share(self) -> float:
-        """The share of the processor time that the run wants which other programs have left it."""
+        """The share of the requested processor time that other programs have left to the run."""
         return 1.0 if self._neighbours is None else self._neighbours.available()
 
     def memory_view(self, micro_batches: Sequence[Batch]) -> MemoryView:
-        """What is known of the memory of a step that ran out of it."""
+        """The state of memory in a step that ran out of it."""
         job, strategy = self._program.job, self._program.strategy
         example = None
-        with suppress(Exception):  # the user's own code, and there may be no memory left for it
+        with suppress(Exception):  # the user's own code may fail, also for lack of memory
             example = job.batch(strategy.micro_batch)
         return MemoryView(
             forecast=self._forecast,
@@ -96,6 +96,6 @@ class RunHealth:
         )
 
     def _on_stall(self, stall: Stall) -> None:
-        """From the watch's own thread: the user is told at once, the log at the next look."""
+        """Called in the watch's thread. Informs the user at once; `look` writes the log."""
         self._reporter.display.note(stall.text)
         self._stalls.append(stall)

@@ -1,4 +1,4 @@
-"""How many optimizer steps a run has."""
+"""The number of optimizer steps of a run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuwise.strategy import Strategy
 
 
 def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[Note]]:
-    """Optimizer steps of a run, at least one, and what was assumed. Samples and tokens are rounded up to whole steps.
+    """The optimizer steps of a run, at least one, and notes on assumptions. Samples and tokens are rounded up to whole steps.
 
-    Raises JobError where nothing says how long an epoch is, InputError for tokens of a job that has none.
+    Raises JobError when the length of an epoch is unknown, InputError for tokens of a job without tokens.
     """
     if settings.steps is not None:
         return int(settings.steps), []

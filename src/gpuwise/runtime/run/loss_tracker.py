@@ -1,4 +1,4 @@
-"""LossTracker: what becomes of the loss of a step once it is known."""
+"""LossTracker: processes the loss of each step."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from gpuwise.runtime.show import StepRecord
 
 
 class StepRow(NamedTuple):
-    """What the log has of a step beside its loss.
+    """The figures of a step in the log, without its loss; see StepRecord.
 
-    positions: epoch and first sample of each of its micro-batches.
-    parts: names of the numbers that its loss came with.
+    Attributes:
+        positions: epoch and first sample of each micro-batch.
+        parts: names of the parts of the loss.
+        cause: cause of a non-finite step, if known.
     """
 
     now_s: float
@@ -38,12 +40,13 @@ class StepRow(NamedTuple):
 
 
 class LossTracker:
-    """Logs the losses of a run, and ends the run at one that is not finite, where the settings say so. The files of the run are
-    opened by its first finite loss.
+    """Logs the losses of a run, and ends it at a non-finite loss if the settings require that.
+
+    The first finite loss opens the files of the run.
 
     Attributes:
-        loss: the latest that is known and finite; NaN before there is one.
-        parts: the named numbers that the latest known loss came with.
+        loss: latest known finite loss; NaN before the first.
+        parts: named parts of the latest known loss.
         started: whether a step of this process had a finite loss.
     """
 
@@ -69,7 +72,7 @@ class LossTracker:
         return self.history.last
 
     def add(self, row: StepRow, values: list[float]) -> None:
-        """A step whose loss, and the parts of it, have become known. Raises JobError where the run cannot go on with it."""
+        """Adds a step with its loss and the parts of the loss. Raises JobError when the run cannot continue."""
         loss = values[0]
         event = self.history.watch.see(row.step, loss, what=row.cause.text if row.cause else "")
         if math.isfinite(loss):
@@ -98,9 +101,9 @@ class LossTracker:
             self._tell(event, row)
 
     def _start(self, loss: float) -> None:
-        """There is something to keep from here on: the files of the run are opened, and the time to the first save counts."""
+        """Opens the files of the run at its first finite loss, and starts the time to the first save."""
         if not self._reporter.begun:
-            self._checkpoints.check()  # the optimizer has had no state until now
+            self._checkpoints.check()  # the optimizer has its state only now
         self.started = True
         if not self._reporter.begun:
             self.history.first = loss
@@ -109,13 +112,13 @@ class LossTracker:
         self._checkpoints.start()
 
     def _tell(self, event: LossEvent, row: StepRow) -> None:
-        """Of a loss that is not finite, or that jumped."""
+        """Reports a non-finite loss or a spike."""
         if event.first:
             self._reporter.tell(event.text, event.kind, step=event.step, loss=event.loss)
         if event.kind != "nonfinite":
             return
         saved = self._save_position(event, row)
-        # fp16 finds its scale by trying, but no scale helps against NaN in the data.
+        # The loss scale of fp16 adapts by trial, but no scale helps against NaN in the data.
         skips = self._settings.on_nonfinite == "skip"
         if event.ends or (row.cause is not None and row.cause.of_data and not skips):
             name, half = self._job.name or "the job", self._strategy.precision in ("amp-fp16", "bf16")
@@ -128,11 +131,11 @@ class LossTracker:
             raise JobError(f"{what} at step {event.step}; {before}.{saved}", row.cause.ways_out if row.cause else ways)
 
     def _save_position(self, event: LossEvent, row: StepRow) -> str:
-        """Writes which samples the step had, into the folder of the run. Returns a sentence, or ""."""
+        """Writes the samples of the step to the folder of the run. Returns a sentence, or ""."""
         folder = self._reporter.folder
         if folder is None or not self._reporter.begun:
             return ""
-        with suppress(OSError):  # a full disk must not hide what is wrong
+        with suppress(OSError):  # a full disk must not hide the original problem
             where = self._loader.where(row.positions)
             path = write_bad_batch(folder.path, where, loss=event.loss, step=event.step, seed=self._settings.seed)
             return f" Its data is named in {path}."

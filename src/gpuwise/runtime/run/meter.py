@@ -1,4 +1,4 @@
-"""Meter: the clock of a run. Tells the program's own time from the time spent waiting for data."""
+"""Meter: the clock of a run, which separates the program's own time from the wait for data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from array import array
 
 from gpuwise.results.training import WARMUP_STEPS, StepTime, measured_step_time
 
-RECENT_STEPS = 50  # what the displayed step time is the median of
+RECENT_STEPS = 50  # steps in the median of the displayed step time
 
 
 class Meter:
-    """Started when made; then, for each optimizer step of `global_batch` samples: `fetch`, `begin`, `end`, and around what
-    the caller does with it `leave` and `back`, which is the next `fetch`.
+    """Starts on construction. Each optimizer step calls `fetch`, `begin` and `end`.
+
+    `leave` and `back` enclose the caller's own work between steps; `back` includes the next `fetch`.
 
     Arguments:
-        steps: of the whole run.
-        before: steps that were taken before the run was continued here.
-        spent_before_s: seconds that they took.
+        steps: steps of the whole run.
+        global_batch: samples per step.
+        before: steps taken before the run was resumed.
+        spent_before_s: seconds of these steps.
     """
 
     def __init__(self, *, steps: int, global_batch: int, before: int = 0, spent_before_s: float = 0.0):

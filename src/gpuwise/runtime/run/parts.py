@@ -44,20 +44,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunParts:
-    """What the loop of a run works with.
+    """The parts of a run, for its loop.
 
-    settings: how the run is run.
-    forecast: of its step; None where there is none.
-    loader: the micro-batches of the job.
-    program: the model, its forward and backward pass, its optimizer.
-    stepper: takes a step.
-    losses: those of the steps so far.
-    meter: the clock, and how many steps were taken.
-    evaluations: the job's metrics on held-out data, and when they are due.
-    checkpoints: saves the state of the run.
-    stop: whether a signal, a notice or a time limit ends the run.
-    health: memory, stalls and other programs.
-    reporter: display, log and curves.
+    Attributes:
+        settings: settings of the run.
+        forecast: forecast of its step; None without one.
+        loader: the micro-batches of the job.
+        program: the model, its forward and backward pass, its optimizer.
+        stepper: takes a step.
+        losses: losses of the steps so far.
+        meter: the clock and the step counter.
+        evaluations: the job's metrics on held-out data and their schedule.
+        checkpoints: saves the state of the run.
+        stop: whether a signal, a notice or a time limit ends the run.
+        health: memory, stalls and other programs.
+        reporter: display, log and curves.
     """
 
     settings: TrainSettings

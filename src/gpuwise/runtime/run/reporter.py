@@ -12,20 +12,21 @@ from gpuwise.runtime.show import Display, Fanout, RunLog, Writer
 
 
 class Reporter:
-    """Tells the user, and the files of the run, what happens.
+    """Reports events of a run to the user and to the files of the run.
 
     Arguments:
-        display, log: open already; the log's file is made by `begin`.
-        writers: of curves; `begin` opens them.
-        meter: says at which step something is told.
-        folder: of the run; None keeps nothing.
-        identity: what run.json says; None without a folder.
-        header: what the log and the writers begin with.
-        notes: from before the first step; they are shown at once, and logged by `begin`.
+        display: the display, already open.
+        log: the log; `begin` creates its file.
+        writers: writers of curves; `begin` opens them.
+        meter: provides the step of an event.
+        folder: folder of the run; None writes no files.
+        identity: content of run.json; None without a folder.
+        header: header of the log and the writers.
+        notes: notes from before the first step, which are shown at once and logged by `begin`.
 
     Attributes:
-        notes: what the user should know of the run; its result has them.
-        begun: whether the files of the run are open. A run that fails in its first step leaves none behind.
+        notes: notes for the user; the result of the run contains them.
+        begun: whether the files of the run are open. A run that fails in its first step leaves no files.
     """
 
     def __init__(

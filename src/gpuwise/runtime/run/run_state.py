@@ -19,7 +19,7 @@ from gpuwise.runtime.run.evaluation import Evaluations, EvaluationsState
 
 
 class SavedRun(TypedDict):
-    """What a checkpoint has of a run beside its program."""
+    """The state of a run in a checkpoint, besides its program."""
 
     first_loss: float
     last_loss: float
@@ -31,10 +31,12 @@ class SavedRun(TypedDict):
 
 @dataclass
 class LossHistory:
-    """What is kept of the losses so far.
+    """The history of a run's losses.
 
-    watch: counts those that are not finite and those that jumped.
-    first, last: of a step whose loss was finite; NaN before there is one.
+    Attributes:
+        watch: counts non-finite losses and spikes.
+        first: first finite loss; NaN before it.
+        last: latest finite loss; NaN before the first.
     """
 
     watch: LossWatch

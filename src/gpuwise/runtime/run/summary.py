@@ -25,10 +25,11 @@ TELLING_BYTES = 2**30
 
 
 class Ending(NamedTuple):
-    """What ended a run before its last step.
+    """The reason why a run ended before its last step.
 
-    reason: a signal, a sentence, or "early stop"; None where nothing did.
-    request: of whoever asked for it.
+    Attributes:
+        reason: a signal, a sentence, or "early stop"; None if the run took all its steps.
+        request: the stop request; None without one.
     """
 
     reason: str | None = None

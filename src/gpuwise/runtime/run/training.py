@@ -40,10 +40,15 @@ def _end_all() -> None:
 
 
 class TrainedStep(NamedTuple):
-    """What iterating gives after each step.
+    """The item that an iteration over Training yields after each step.
 
-    loss: the latest that is known, on a GPU of up to four steps before.
-    parts: the named numbers that it came with.
+    Attributes:
+        step: optimizer steps so far.
+        steps: optimizer steps of the whole run.
+        samples: samples so far.
+        loss: latest known loss; on a GPU up to four steps old.
+        learning_rate: learning rate of the step.
+        parts: named parts of the loss.
     """
 
     step: int

@@ -18,9 +18,12 @@ _ANOMALY = "torch.autograd.set_detect_anomaly(True) in the job, which names the 
 
 
 class NonFiniteCause(NamedTuple):
-    """Why a step is not finite, where more than its loss is known.
+    """The cause of a non-finite step.
 
-    text: a clause. ways_out: as errors have them. of_data: NaN in the batch, which no loss scale helps against.
+    Attributes:
+        text: a clause for the message.
+        ways_out: remedies, as in errors.
+        of_data: whether the batch contains NaN, against which no loss scale helps.
     """
 
     text: str
@@ -29,11 +32,11 @@ class NonFiniteCause(NamedTuple):
 
 
 class UpdateGuard:
-    """Makes the updates of a program. Call `before` first, then one of the two others with the loss.
+    """Makes the updates of a program. Call `before` first, then `update` or `update_unseen` with the loss.
 
-    Buffers that forward wrote (batch norm's statistics) go back where the update is skipped: by `skips`, or by a loss scaler
-    where the loss is not finite. Of a step whose scaled gradients alone overflow they stay, as in plain PyTorch: its forward
-    was sound.
+    A skipped update, by `skips` or by a loss scaler at a non-finite loss, restores the buffers that forward wrote (batch
+    norm's statistics). A step in which only the scaled gradients overflow keeps them, as in plain PyTorch, because its
+    forward was finite.
     """
 
     def __init__(self, program: Program, *, skips: bool):
