@@ -56,13 +56,16 @@ def read_regular(path: str | os.PathLike[str], *, limit_bytes: int) -> bytes:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, of an OSError without its number and path."""
+    """The message of an error; for an OSError, without its number and path."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """The tables of a TOML text. Raises ValueError (tomllib.TOMLDecodeError is one) where it is none, too deep, or has a
-    whole number that 64 bits do not hold."""
+    """The tables of a TOML text.
+
+    Raises ValueError (tomllib.TOMLDecodeError is one) if the text is no TOML, is nested too deeply, or has a whole number
+    beyond 64 bits.
+    """
     if max((line.count(".") for line in text.splitlines()), default=0) > MOST_KEY_PARTS:
         raise ValueError("a key with too many parts")
     try:
@@ -74,7 +77,7 @@ def parse_toml(text: str) -> dict[str, object]:
 
 
 def parse_json(text: str | bytes) -> object:
-    """What a JSON text holds. Raises ValueError as parse_toml does, and for NaN and Infinity, which JSON does not have."""
+    """The value of a JSON text. Raises ValueError like parse_toml, and for NaN and Infinity, which JSON does not have."""
     try:
         data: object = json.loads(text, parse_constant=_refuse)
     except RecursionError:

@@ -20,7 +20,7 @@ _COUNT_CELLS = 10  # of "123/123" and the blanks around it
 
 @contextmanager
 def shown(*, as_json: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """What to call with each Progress; None under --json where nobody watches."""
+    """The display to call with each Progress; None under --json without a terminal."""
     if sys.stderr.isatty():
         with _bar() as show:
             yield show
@@ -36,7 +36,7 @@ def shown(*, as_json: bool) -> Iterator[Callable[[Progress], None] | None]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
-    """What runs, and the latest figure beside it. No refresh thread: it would take a core from what is measured."""
+    """A bar with the current benchmark and the latest figure. It has no refresh thread, which would occupy a core."""
     from rich import progress as rich
     from rich.console import Console
     from rich.markup import escape

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HasDict(Protocol):
-    """What has a JSON form."""
+    """A result with a JSON form."""
 
     def to_dict(self) -> Mapping[str, object]: ...
 

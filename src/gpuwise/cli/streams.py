@@ -36,7 +36,7 @@ def ready_streams() -> None:
 
 
 def say(text: str) -> None:
-    """On standard error. Where that is full or gone, the exit code alone says it."""
+    """Prints to standard error. If that is full or closed, only the exit code tells of the failure."""
     try:
         click.echo(text, err=True)
     except (OSError, ValueError):
@@ -52,7 +52,7 @@ def print_json(data: object) -> None:
 
 
 def flush_stdout() -> None:
-    """So that what is left in the buffer fails here, and not when Python ends. Raises OSError."""
+    """Flushes the buffer, so that errors occur here and not when Python ends. Raises OSError."""
     answers().flush()
 
 

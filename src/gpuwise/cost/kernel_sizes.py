@@ -1,4 +1,4 @@
-"""What single kernels are described by: the dimensions of a product, a convolution or an attention, or the bytes moved."""
+"""The sizes that describe single kernels: dimensions of a product, a convolution or an attention, or the bytes moved."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _product(s: Mapping[str, int], element: float, *, backward: bool) -> dict[st
 
 
 def _convolution(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str, float]:
-    """As an implicit matrix product; backward makes the gradients of input and weight."""
+    """A convolution as an implicit matrix product; backward computes the gradients of input and weight."""
     kernel, groups, passes = s["kernel_size"], s["groups"], 2 if backward else 1
     if s["in_channels"] % groups or s["out_channels"] % groups:
         raise InputError(f"{groups} groups do not divide {s['in_channels']} and {s['out_channels']} channels.")
@@ -62,7 +62,7 @@ def _convolution(s: Mapping[str, int], element: float, *, backward: bool) -> dic
 
 
 def _attention(s: Mapping[str, int], element: float, *, backward: bool) -> dict[str, float]:
-    """Two products, five backward; a causal query sees the keys up to its own."""
+    """Attention as two products, or five in backward; a causal query sees the keys up to its own."""
     queries, keys, causal = s["queries"], s["keys"], bool(s["causal"]) and s["queries"] > 1
     if s["heads"] % s["kv_heads"]:
         raise InputError(f"{s['kv_heads']} key and value heads do not divide {s['heads']} heads.")
@@ -117,7 +117,7 @@ def columns_of(kind: str, sizes: Mapping[str, int], dtype: str) -> dict[str, flo
 
 
 def checked_sizes(kind: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """All sizes of a kind, defaults included. Raises InputError for those missing, unknown or out of range."""
+    """All sizes of a kind, with defaults. Raises InputError for missing, unknown or out-of-range sizes."""
     needed, defaults, _ = SIZES.get(kind.split("_")[0], _BYTES)
     wrong = [name for name in sizes if name not in needed and name not in defaults]
     missing = [name for name in needed if name not in sizes]

@@ -1,4 +1,4 @@
-"""What a chip computes in, which of its arithmetic units an operation runs on, and how fast they are by the datasheet."""
+"""The precisions of a chip, the arithmetic units of each operation, and their rates in the datasheet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUANTIZED = {
     "int8": "int8",
     "uint8": "int8",
 }
-# What numbers can be held in where a chip has no units for them, most like them first.
+# Substitute types if a chip has no units for a type, the most similar first.
 NEAREST = {
     "fp4": ("fp8", "bf16", "fp16", "fp32"),
     "fp8": ("bf16", "fp16", "fp32"),
@@ -80,7 +80,7 @@ def fast_fp16(chip: Chip) -> bool:
 
 
 def why_not(chip: Chip, *, mode: str) -> Note | None:
-    """In a few words why a chip cannot run a step (mode: train | infer) or cannot be priced; None where it can."""
+    """A few words on why a chip cannot run a step (mode: train | infer) or cannot be priced; None if it can."""
     if mode == "train" and not chip.trains:
         return CANNOT_TRAIN
     if chip.compute_capability is not None and chip.compute_capability < OLDEST_CAPABILITY:
@@ -91,7 +91,7 @@ def why_not(chip: Chip, *, mode: str) -> Note | None:
 
 
 def check_can_run(chip: Chip, *, mode: str, precision: str | None = None) -> None:
-    """Raises UnsupportedError where `why_not` has a reason, or the chip does not compute in the precision asked."""
+    """Raises UnsupportedError if `why_not` has a reason, or if the chip does not compute in the requested precision."""
     reason = why_not(chip, mode=mode)
     if reason == CANNOT_TRAIN:
         ways = ["choose a chip that trains: `gpuwise chips`"]
@@ -119,14 +119,14 @@ def check_can_run(chip: Chip, *, mode: str, precision: str | None = None) -> Non
 
 
 def _nearest(chip: Chip, precision: str) -> list[str]:
-    """The way out of a precision that a chip lacks: the one most like it that the chip computes in."""
+    """The way out if a chip lacks a precision: the most similar one that the chip computes in."""
     half = ["amp-bf16", *(["amp-fp16"] if fast_fp16(chip) else [])]
     order = [*half, "fp32"] if precision.endswith("16") or precision == "fp8" else ["fp32", *half]
     return [f"--precision {name}" for name in order if name in precisions_of(chip)][:1]
 
 
 def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: Parameters) -> Units:
-    """The units that contract numbers of `dtype` on this chip. Raises UnsupportedError where there are none.
+    """The units that contract numbers of `dtype` on this chip. Raises UnsupportedError if there are none.
 
     Arguments:
         dtype: what the operation computes in, as the trace has it. kind: of operation; on NVIDIA GPUs since Ampere
@@ -201,7 +201,7 @@ def _double(chip: Chip) -> Units:
 
 
 def _missing(chip: Chip, name: str) -> UnsupportedError:
-    """For an operation of the model in another type than the strategy's precision; the way out is the nearest the chip has."""
+    """The error for an operation in another type than the strategy's precision. The way out is the chip's nearest precision."""
     ways = _nearest(chip, name) if name in ("fp32", "fp16", "bf16", "fp8") else []
     if name in NEAREST:
         able = [other for other in NEAREST[name] if chip.peak_flops_per_s.get(other) and (other != "fp16" or fast_fp16(chip))]

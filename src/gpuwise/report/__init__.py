@@ -1,1 +1,1 @@
-"""How results are shown: a module for each, with a function from the result to what rich prints. No computing."""
+"""Reports: a module for each result, with a function from the result to text that rich prints. No computing here."""

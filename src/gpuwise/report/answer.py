@@ -1,4 +1,4 @@
-"""What would fit, as text."""
+"""The smallest change that fits, as text."""
 
 from __future__ import annotations
 

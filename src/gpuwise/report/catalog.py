@@ -1,4 +1,4 @@
-"""Chips and offers as tables. What has no verified source carries a question mark."""
+"""Chips and offers as tables. Figures without a verified source have a question mark."""
 
 from __future__ import annotations
 

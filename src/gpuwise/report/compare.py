@@ -16,7 +16,7 @@ _RIGHT = ("step time", "throughput", "speed-up")
 
 
 def compare_report(comparison: Comparison) -> Group:
-    """One row a device, then the reason for each speed-up."""
+    """A table with one row per device, then the reason for each speed-up."""
     rows = comparison.rows
     parts: list[RenderableType] = [
         Text(f"{comparison.job} on {len(rows)} devices; speed-ups over {comparison.baseline}", style="bold"),

@@ -112,7 +112,7 @@ def _legend(rows: list[FitRow]) -> list[RenderableType]:
 
 
 def _ways_out(result: FitResult) -> list[RenderableType]:
-    """Where it does not fit: what would."""
+    """The ways to make a job fit that does not."""
     parts: list[RenderableType] = []
     together = result.nearest_combination
     if not isinstance(result.answer, FittingChange) and together is not None and len(together.techniques) > 1:

@@ -28,7 +28,7 @@ TOP_MODULES = 10
 
 
 def forecast_report(forecast: Forecast) -> Group:
-    """Time, throughput, memory by category, what bounds it and why, what its figures rest on, and every guess."""
+    """Time, throughput, memory by category, the bound with its reason, the sources of the figures, and every guess."""
     memory = forecast.memory
     parts: list[RenderableType] = [title(forecast), Text(""), grid(figures(forecast))]
     parts += [

@@ -37,7 +37,7 @@ _SMALL = {
 
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
-    """Writes aside and renames, so that the file is complete or absent. Raises FileFormatError where it cannot write."""
+    """Writes a temporary file and renames it, so that the file is complete or absent. Raises FileFormatError on failure."""
     header: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
@@ -69,13 +69,13 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
-    """Raises FileFormatError for a file that is truncated, foreign, of a newer version or inconsistent."""
+    """Reads a trace or family. Raises FileFormatError if the file is truncated, foreign, newer or inconsistent."""
     try:
         arrays = _members(path)
         header = parse_json(arrays.pop("header").tobytes())
     except FileNotFoundError:
         raise FileFormatError(f"there is no trace file {path}.") from None
-    except Exception as error:  # whatever damage makes fail: the archive, its compression, an array's head, the JSON
+    except Exception as error:  # damage may break the archive, its compression, an array's head or the JSON
         raise FileFormatError(
             f"{path} is not a gpuwise trace, or is damaged ({reason_of(error)}).",
             ["record it again", "check that the copy is complete"],
@@ -91,7 +91,7 @@ def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
         return _from_parts(header, arrays)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error.what}") from None
-    except Exception as error:  # whatever a damaged header makes fail: a missing key, a wrong type, an unknown strategy
+    except Exception as error:  # a damaged header: a missing key, a wrong type, an unknown strategy
         raise FileFormatError(f"{path}: the trace is damaged ({type(error).__name__}: {error}).") from None
 
 

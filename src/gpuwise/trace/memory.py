@@ -14,14 +14,14 @@ ALLOCATION_GRANULE_BYTES = 512  # PyTorch rounds each request up to this (c10/cu
 
 @dataclass(frozen=True)
 class Live:
-    """Bytes alive while each position runs.
+    """Live bytes at each position.
 
     Attributes:
-        allocated_bytes: shape (positions,).
-        peak_position: its argmax.
-        peak_bytes: its maximum.
+        allocated_bytes: live bytes at each position, shape (positions,).
+        peak_position: argmax of allocated_bytes.
+        peak_bytes: maximum of allocated_bytes.
         by_category: bytes at the peak, by names of CATEGORIES; they sum exactly to peak_bytes.
-        persistent_bytes: of the storages that live through the whole step.
+        persistent_bytes: bytes of the storages that live through the whole step.
     """
 
     allocated_bytes: np.ndarray
@@ -32,17 +32,17 @@ class Live:
 
 
 def rounded(size_bytes: np.ndarray, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> np.ndarray:
-    """Sizes as the allocator counts them."""
+    """Sizes rounded up as the allocator does."""
     return -(-size_bytes // granule_bytes) * granule_bytes
 
 
 def alive_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -> np.ndarray:
-    """Bytes alive while each position runs, zero where the second micro-batch does not run. Shape (categories, positions).
+    """Live bytes at each position, shape (categories, positions); zero if the second micro-batch does not run.
 
-    Memory that a kernel takes and frees inside one call counts as temporary.
+    Memory that a kernel allocates and frees inside one call counts as temporary.
 
     Arguments:
-        granule_bytes: what sizes are rounded up to; 1: nothing is rounded (a CPU's allocator).
+        granule_bytes: sizes are rounded up to a multiple of this; 1 rounds nothing (a CPU's allocator).
     """
     sequence, storages = trace.sequence, trace.storages
     length = len(sequence)

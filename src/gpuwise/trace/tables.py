@@ -1,4 +1,4 @@
-"""The tables of a trace: its distinct operations, the order in which they run, and the storages they make.
+"""The tables of a trace: its distinct operations, the order in which they run, and the storages they allocate.
 
 Columnar: each field is an array with one entry a row.
 """
@@ -74,9 +74,9 @@ class Operations:
     """Distinct operations, one a row, however often a step runs them.
 
     Attributes:
-        name: of the operator, such as "aten.mm.default".
+        name: name of the operator, such as "aten.mm.default".
         kind: index into KINDS. Shape (operations,).
-        dtype: the type computed in: "float32", "bfloat16", "float16", "int64", ...
+        dtype: type of the computation: "float32", "bfloat16", "float16", "int64", ...
         values: the numbers that COLUMNS names. Shape (operations, len(COLUMNS)); a family has one more axis, of polynomial
             terms.
     """
@@ -133,12 +133,12 @@ class OperationSequence:
 
 @dataclass(frozen=True)
 class Storages:
-    """Memory that tensors of the step hold, one storage a row. All columns have shape (storages,).
+    """The memory of the step's tensors, one storage a row. All columns have shape (storages,).
 
     Attributes:
-        size_bytes: in a family with one more axis, of polynomial terms.
+        size_bytes: bytes of the storage; a family has one more axis, of polynomial terms.
         category: index into CATEGORIES.
-        module: of the operation that made it, index into the trace's modules.
+        module: module of the operation that allocates it, index into the trace's modules.
         born: the first position at which it is alive; BEFORE: it is alive when the step begins.
         died: the last position at which it is alive; the number of positions: it is alive when the step ends.
     """

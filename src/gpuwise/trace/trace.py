@@ -33,7 +33,7 @@ class Trace:
     """One optimizer step of one rank.
 
     Attributes:
-        header: which step of which job it is.
+        header: job, sizes and strategy of the step.
         operations: the distinct operations.
         sequence: the positions, in the order they run.
         storages: the memory that lives between positions.
@@ -51,7 +51,7 @@ class Trace:
         return self.header.strategy.accumulation
 
     def with_accumulation(self, accumulation: int) -> Trace:
-        """The same step over another number of micro-batches. Raises UnsupportedError where it has one alone."""
+        """The same step with another number of micro-batches. Raises UnsupportedError if it supports only one."""
         self.header.check_accumulation(accumulation)
         strategy = self.header.strategy.but(accumulation=accumulation)
         return replace(self, header=replace(self.header, strategy=strategy))
@@ -97,7 +97,7 @@ class Trace:
 
     @cached_property
     def _phase_counts(self) -> np.ndarray:
-        """Shape (phases, operations)."""
+        """`counts` of each phase, shape (phases, operations)."""
         cell = self.sequence.phase.astype(np.int64) * len(self.operations) + self.sequence.operation
         counts = np.bincount(cell, weights=self.repeats, minlength=len(PHASES) * len(self.operations))
         return counts.astype(np.int64).reshape(len(PHASES), -1)
@@ -117,7 +117,7 @@ class Trace:
         return self.header.sizes["micro_batch"] * self.accumulation
 
     def check(self) -> Trace:
-        """Self, or FileFormatError where indices or lengths do not agree."""
+        """Returns self. Raises FileFormatError if indices or lengths do not agree."""
         ops, seq, sto, length = self.operations, self.sequence, self.storages, len(self.sequence)
         shape = (len(ops), len(COLUMNS))
         if len({len(seq.operation), len(seq.module), len(seq.phase), len(seq.micro_step)}) != 1:

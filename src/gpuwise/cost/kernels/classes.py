@@ -1,4 +1,4 @@
-"""Which class of kernels an operation belongs to: the key under which calibration files hold its figures."""
+"""The class of kernels of an operation, which is the key of its figures in calibration files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TERMS: dict[str, Callable[[Shapes, Hardware], KernelTerms]] = {
     "loss": rows.loss_terms,
 }
 
-# Names of operations that set kernels of a kind apart.
+# Names of operations that tell kernels of a kind apart.
 FINER: dict[str, dict[str, tuple[str, ...]]] = {
     "copy": {"_cast": ("_to_copy",), "_cat": ("cat",)},
     "elementwise": {

@@ -22,7 +22,7 @@ _CACHE_BYTES_PER_CLOCK = {"gpu": 64.0 + 32.0, "cpu": 2 * 64.0 + 64.0}
 
 
 def boost(chip: Chip) -> float:
-    """The highest clock boards run at over the boost clock of the datasheet."""
+    """The highest clock of real boards, divided by the boost clock of the datasheet."""
     return GEFORCE_BOOST if chip.vendor == "NVIDIA" and chip.kind == "gpu-consumer" else 1.0
 
 
@@ -35,7 +35,7 @@ def most_flops_per_s(chip: Chip, units: Units, kernel_class: str = "") -> float:
 
 
 def winograd(kernel_class: str, figure: str) -> bool:
-    """Whether kernels of a class may do with fewer operations than are counted."""
+    """Whether kernels of a class may need fewer operations than are counted."""
     return kernel_class.startswith("conv") and figure == "fp32"
 
 
@@ -49,7 +49,7 @@ def cache_bytes_per_s(chip: Chip) -> float | None:
 
 
 def why_beyond_peak(chip: Chip, *, convolutions: bool = False) -> str:
-    """Why kernels may do more operations a second than the datasheet says; "" where they may not.
+    """Why kernels may exceed the operations a second of the datasheet; "" if they may not.
 
     convolutions: whether some are of fp32, counted in full whatever the algorithm.
     """
@@ -64,7 +64,7 @@ def why_beyond_peak(chip: Chip, *, convolutions: bool = False) -> str:
 
 
 def why_beyond_memory(chip: Chip) -> str:
-    """Why kernels may move more bytes a second than memory does; "" where the chip's cache is not known."""
+    """Why kernels may exceed the bandwidth of memory; "" if the chip's cache is unknown."""
     if family(chip) == "systolic":
         return "a compiled graph keeps on the chip what one kernel leaves to the next"
     return f"part of the bytes stays in the {format_bytes(chip.l2_bytes)} cache" if chip.l2_bytes else ""

@@ -1,5 +1,7 @@
-"""Shapes and Hardware: what term functions look at. Arrays, one entry an operation, so that a table of measurements of
-several chips is priced by the same code as a step."""
+"""Shapes and Hardware: the inputs of term functions.
+
+They are arrays with one entry an operation, so the same code prices a step and a table of measurements of several chips.
+"""
 
 from __future__ import annotations
 

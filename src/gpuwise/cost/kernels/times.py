@@ -1,4 +1,4 @@
-"""How long each distinct operation of a Trace takes on a Chip, by the calibrated figures of its class of kernels."""
+"""The time of each distinct operation of a Trace on a Chip, from the calibrated figures of its class of kernels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.trace.trace import Trace
 
-# How the names of terms begin that are arithmetic; the others are traffic, to memory or to a cache.
+# Prefixes of arithmetic terms; the other terms are traffic to memory or to a cache.
 ARITHMETIC = ("compute", "direct", "winograd")
-# A class that no file has figures for: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
+# For a class without figures in any file: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
 GENERIC = AppliedEntry(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
 
 
@@ -29,12 +29,12 @@ class ClassTimes:
     """Seconds of one run of each operation of one class, shape (operations,).
 
     Attributes:
-        name: of the class, with its numerics.
-        device_s: all of it.
-        compute_s, memory_s: the two roofs.
-        floor_s: the part that no size avoids.
-        least_s: what the hardware needs at the least (see limits).
-        units: that compute it; None where only bytes matter.
+        name: name of the class, with its numerics.
+        device_s: total seconds.
+        compute_s, memory_s: seconds under each of the two roofs.
+        floor_s: the part that does not depend on the size.
+        least_s: lower bound of the hardware (see limits).
+        units: arithmetic units that compute it; None where only bytes matter.
         figures: the calibration entry behind it.
     """
 
@@ -55,11 +55,11 @@ class KernelTimes:
     Attributes:
         device_s, compute_s, memory_s, floor_s: see ClassTimes.
         ideal_s: a contraction's model operations (as MFU counts them) at the datasheet peak; 0 for other kinds.
-        names: of the classes.
-        kernel_class: of each operation, an index into names.
-        figures: the calibration entry behind each class; its level is "generic" where no file has any.
-        notes: assumptions made about the chip's units.
-        peaks: the catalog's rates that priced contractions.
+        names: names of the classes.
+        kernel_class: class of each operation, an index into names.
+        figures: the calibration entry behind each class; its level is "generic" if no file has figures.
+        notes: assumptions about the chip's units.
+        peaks: the catalog's rates behind the prices of contractions.
     """
 
     device_s: np.ndarray
@@ -170,7 +170,7 @@ def _least_memory_s(shapes: Shapes, hardware: Hardware, chip: Chip) -> np.ndarra
 
 
 def hardware_of(chip: Chip, parameters: Parameters, *, peak_flops_per_s: float = 1.0) -> Hardware:
-    """What term functions need of a chip. It must have a known bandwidth (check_can_run sees to it)."""
+    """The figures of a chip for term functions. Its bandwidth must be known (check_can_run ensures it)."""
     assert chip.memory_bandwidth_bytes_per_s is not None
     return Hardware(
         peak_flops_per_s=peak_flops_per_s,

@@ -1,1 +1,1 @@
-"""One rank of several, composed from the trace of a rank alone."""
+"""The trace of one of several ranks, composed from the trace of a single rank."""

@@ -10,10 +10,10 @@ class Communication:
     """Payloads of collectives in one optimizer step, zero for one device.
 
     Attributes:
-        all_reduce_bytes: of the full tensors, summed over calls. So are the next two.
-        all_gather_bytes: of the gathered tensors.
-        reduce_scatter_bytes: of the tensors before they are scattered.
-        calls: collectives of any kind.
+        all_reduce_bytes: bytes of the full tensors, summed over calls.
+        all_gather_bytes: bytes of the gathered tensors, summed over calls.
+        reduce_scatter_bytes: bytes of the tensors before the scatter, summed over calls.
+        calls: number of collectives of any kind.
     """
 
     all_reduce_bytes: int = 0

@@ -1,4 +1,4 @@
-"""One rank of several, from the trace of a rank alone: data parallel by replicas (DDP) or by shards (FSDP2).
+"""The trace of one of several ranks, from that of a single rank: data parallel by replicas (DDP) or shards (FSDP2).
 
 Composition, not a recording: the search can afford it for thousands of strategies. A test holds it against FSDP2 itself
 run on the virtual accelerator.
@@ -18,12 +18,12 @@ from gpuwise.trace.trace import Trace
 
 
 def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
-    """The trace of one rank under strategy.mesh, and what it communicates.
+    """The trace of one rank under strategy.mesh, and its communication.
 
     Arguments:
         trace: of `recorded_as(strategy)` on one device, at strategy's micro_batch and accumulation.
 
-    Raises what check_techniques raises.
+    Raises the errors of check_techniques.
     """
     mesh = strategy.mesh
     check_techniques(strategy, StepFacts(trace.header.job, own_step=trace.header.own_step))

@@ -1,4 +1,4 @@
-"""Which recording of one device a step of several is composed from."""
+"""The single-device recording that a step of several devices is composed from."""
 
 from __future__ import annotations
 

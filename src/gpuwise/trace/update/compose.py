@@ -24,10 +24,10 @@ def with_plain_update(strategy: Strategy) -> Strategy:
 
 
 def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *, on_cpu: bool = False) -> Recorded:
-    """The step of a strategy: the job's own update as recorded, another in its place (gpuwise.trace.update.optimizers).
+    """The step of a strategy, with the recorded update or one composed in its place (gpuwise.trace.update.optimizers).
 
     Arguments:
-        record: gives the recording of a strategy. It is called with the strategy itself only where that cannot be composed.
+        record: returns the recording of a strategy. It is called with the strategy itself only if that cannot be composed.
         on_cpu: whether the step is forecast on a CPU.
 
     Raises what `record` and check_techniques raise.

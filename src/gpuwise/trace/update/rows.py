@@ -1,4 +1,4 @@
-"""UpdateRows: the operations and memory of one optimizer step, written down row by row."""
+"""UpdateRows: the operations and memory of one optimizer step, built row by row."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Parameter:
     """A trainable parameter.
 
     Attributes:
-        shape: of the tensor.
-        element_bytes: of one of its numbers.
+        shape: shape of the tensor.
+        element_bytes: bytes of one element.
         hidden: whether it is a matrix of a repeated block, which muon takes. Default False.
     """
 
@@ -48,10 +48,10 @@ class Parameter:
 
 @dataclass
 class Temporary:
-    """Memory an update takes.
+    """Temporary memory of an update.
 
     Attributes:
-        size_bytes: of the storage.
+        size_bytes: bytes of the storage.
         born: the row of the update that allocates it.
         died: the last row at which it is alive; -1 (the default): the update has not freed it.
     """
@@ -86,15 +86,15 @@ class UpdateRows:
         dims: tuple[int, int, int, int] | None = None,
         new: Iterable[int] = (),
     ) -> list[Temporary]:
-        """Writes down one operation and returns what it allocates.
+        """Adds one operation and returns its allocations.
 
         Arguments:
-            name: of the operator.
-            dtype: computed in.
-            read: bytes.
-            written: bytes.
-            kind: one of KINDS. Default "elementwise"; "gemm" where dims are given.
-            kernels: launches. Default 1.
+            name: name of the operator.
+            dtype: type of the computation.
+            read: bytes read.
+            written: bytes written.
+            kind: one of KINDS. Default "elementwise"; "gemm" if dims are set.
+            kernels: number of launches. Default 1.
             dims: batch, m, n, k of a product. Default None.
             new: bytes of each tensor that it allocates. Default none.
         """
