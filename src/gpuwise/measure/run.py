@@ -1,6 +1,6 @@
-"""measure: runs the microbenchmarks in processes of their own, keeps what they say, and writes the calibration of this machine.
+"""measure: runs the microbenchmarks in separate processes, collects their results and writes this machine's calibration.
 
-This process imports no PyTorch: it waits, so that nothing disturbs what is measured, and outlives a benchmark that is killed.
+This process imports no PyTorch. It only waits, so that it does not disturb the measurement, and it survives a killed benchmark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass
 class _Answers:
-    """What the workers have said so far."""
+    """The workers' answers so far."""
 
     rows: list[MeasuredRow] = field(default_factory=list)
     samples: list[dict[str, object]] = field(default_factory=list)
@@ -128,7 +128,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
 
 
 def _run(todo: list[Stage], device: str, collected: _Answers, show: OnProgress) -> None:
-    """All stages, in one worker as long as it lives; where it dies, the next begins after what killed it."""
+    """Runs all stages in one worker. If it dies, the next worker continues after the stage that killed it."""
     first, deaths = 0, 0
     while first < len(todo):
         begun = first
@@ -165,8 +165,10 @@ def _take(answer: StageAnswer, collected: _Answers) -> None:
 
 
 def _compare(collected: _Answers) -> None:
-    """Says so where the memory was another at the end than at the beginning, and takes the middle: programs of others on the
-    same host use it, too, and this system does not see them."""
+    """Adds a note if memory bandwidth differs between the beginning and the end of the sweep, and takes the middle.
+
+    Other programs on the same host, invisible to this system, may use the memory, too.
+    """
     if not collected.levels or not collected.again or {collected.levels[-1].name, collected.again[-1].name} != {"memory"}:
         return
     first, last = collected.levels[-1].measured, collected.again[-1].measured

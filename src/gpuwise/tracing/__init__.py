@@ -1,4 +1,4 @@
-"""The virtual accelerator and the recorder: a Program becomes a Trace."""
+"""The virtual accelerator and the recorder, which turn a Program into a Trace."""
 
 from gpuwise.tracing.family import trace_family
 from gpuwise.tracing.record import record

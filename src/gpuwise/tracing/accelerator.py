@@ -21,7 +21,7 @@ def register() -> None:
 
 @cache
 def problem() -> str | None:
-    """Why the backend does not work on this PyTorch, tried on one linear layer forward and backward; None where it works."""
+    """The reason why the backend fails on this PyTorch, tested with one linear layer forward and backward; None if it works."""
     try:
         register()
         with VirtualMode(), torch.autograd.set_multithreading_enabled(False):

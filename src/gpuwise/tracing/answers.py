@@ -1,4 +1,4 @@
-"""The values that a model reads from fake tensors. Each is made up, and reported by a note beside the result."""
+"""The values that a model reads from fake tensors. They are invented, and a note reports each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Answers:
         """The value that an operator reads.
 
         Arguments:
-            noted: whether the user should hear of it; an optimizer that reads its own counters is no guess. Default True.
+            noted: whether to add a note; False for an optimizer that reads its own counters. Default True.
         """
         answer: bool | int | float
         if op in _COMPARED:
@@ -79,12 +79,12 @@ class Answers:
         return answer
 
     def leaves_device(self) -> None:
-        """A tensor is copied from the device to the CPU: noted, unless gpuwise itself does so to offload memory."""
+        """Notes a copy of a tensor from the device to the CPU, unless gpuwise makes the copy to offload memory."""
         if called_by_job():
             self.note(leaves_the_device(position=location_of_caller()))
 
     def note(self, note: Note) -> None:
-        """Keeps a note beside the result, once."""
+        """Adds a note to the result, once."""
         self.notes[note] = None
 
     def _note_answer(self, question: str, answer: bool | float) -> None:

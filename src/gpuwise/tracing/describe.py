@@ -34,7 +34,7 @@ def size_bytes(tensor: Tensor) -> int:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As Operations.dtype has it, such as "bfloat16"."""
+    """The name of a dtype as in Operations.dtype, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -115,7 +115,7 @@ def _product_dims(call: OperatorCall) -> Dims:
 
 
 def _convolution_dims(call: OperatorCall) -> tuple[Dims, int]:
-    """The convolution as an implicit matrix product, and how many such products the call does."""
+    """The dimensions of the convolution as an implicit matrix product, and the number of such products."""
     arguments: ConvolutionArguments | ConvolutionBackwardArguments
     if call.packet is aten.convolution_backward:
         arguments = ConvolutionBackwardArguments(*call.args)
@@ -130,7 +130,7 @@ def _convolution_dims(call: OperatorCall) -> tuple[Dims, int]:
     return (groups, x.shape[0] * prod(positions.shape[2:]), columns, rows_of_kernel), max(passes, 1)
 
 
-# Where the operators of a pool have its window among their arguments.
+# Positions of the window among the arguments of pooling operators.
 _WINDOWS = {
     aten.max_pool2d_with_indices: 1,
     aten.avg_pool2d: 1,
@@ -142,7 +142,7 @@ _WINDOWS = {
 
 
 def _window(call: OperatorCall) -> int:
-    """Numbers that one result of a pool is of: a CPU takes them one by one. 0 where the operator does not say."""
+    """Input elements per output of a pool, which a CPU processes one by one; 0 if the operator does not state them."""
     position = _WINDOWS.get(call.packet)
     if position is None:
         return 0
@@ -168,13 +168,13 @@ def _attention(call: OperatorCall) -> tuple[int, Dims, int, int]:
 
 
 def _norm_dims(call: OperatorCall) -> tuple[int, int, int]:
-    """Gradients of weights that are computed, rows, and numbers in a row of a norm's backward."""
+    """A norm's backward: the number of computed weight gradients, rows, and elements per row."""
     width = prod(call.args[2])
     return sum(map(bool, call.args[-1][1:])), call.tensor(1).numel() // width, width
 
 
 def _recurrent(call: OperatorCall) -> tuple[int, int]:
-    """Flops and launches of a whole recurrent layer: every row meets every matrix, one launch a time step at least."""
+    """FLOPs and launches of a whole recurrent layer: every row times every matrix, at least one launch per time step."""
     x, hx = call.tensors(0, 4)
     weight: list[Tensor] = call.args[1]
     backward = call.packet is aten._cudnn_rnn_backward

@@ -90,7 +90,7 @@ def disagreement(a: Trace, b: Trace) -> float:
 
 
 def _length(trace: Trace) -> tuple[int, int]:
-    """Operations that run in a step, and storages it knows; those of a second micro-batch only where that runs."""
+    """The numbers of operations and storages of a step, with those of a second micro-batch if the trace has one."""
     runs = np.append(trace.repeats > 0, False)
     born = trace.storages.born
     return int(runs.sum()), int(((born < 0) | runs[born]).sum())

@@ -1,4 +1,4 @@
-"""Which kind of kernel an operator is. Unknown operators are sorted by PyTorch's own tags."""
+"""The kind of kernel of an operator. PyTorch's own tags classify unknown operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModuleTracker: which module of the model runs."""
+"""ModuleTracker: tracks the module of the model that is running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModuleTracker:
         self._module_of_node: dict[int, int] = {}  # by the sequence number of an autograd node
 
     def watch(self, model: nn.Module) -> None:
-        """Takes the model's modules and parameters as those to tell apart."""
+        """Registers the model's modules and parameters for tracking."""
         self._paths = {id(module): name for name, module in model.named_modules()}
         names = [(parameter, name.rpartition(".")[0]) for name, parameter in model.named_parameters()]
         self.parameters = {id(parameter): (order, path) for order, (parameter, path) in enumerate(names)}
@@ -55,7 +55,7 @@ class ModuleTracker:
 
     @contextmanager
     def tracking(self) -> Iterator[None]:
-        """Inside, calls of modules are noticed."""
+        """A context that tracks calls of modules."""
         call_module = nn.Module.__call__
 
         def call(module: nn.Module, *args: object, **kwargs: object) -> object:

@@ -1,4 +1,4 @@
-"""Attributes of PyTorch and other libraries that have another value for the length of a recording."""
+"""Temporary changes of attributes of PyTorch and other libraries during a recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def patched(owner: object, name: str, value: object) -> Iterator[None]:
-    """Inside, the owner's attribute has this value."""
+    """A context in which the owner's attribute has this value."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -27,7 +27,7 @@ IMAGES = {
 }
 
 
-LARGE = 5_000_000_000  # parameters from which nobody trains in fp32
+LARGE = 5_000_000_000  # parameters from which fp32 training is not recorded
 GIANT = 20_000_000_000
 LARGE_PRECISIONS = ("bf16", "amp-bf16")
 # Presets that people adapt on one small GPU ship with adapters too: (precision, recompute, adapter).
@@ -38,7 +38,7 @@ ADAPTED = {
 
 
 def variants(info: PresetInfo) -> list[Strategy]:
-    """Every variant of a preset that ships: selective recomputation in bf16 alone and not of the giants, to save time."""
+    """Every shipped variant of a preset. Selective recomputation is recorded in bf16 only, and not for the largest presets."""
     blocks = bool(repeated_blocks(meta_model(resolve(info.name))))
     precisions = LARGE_PRECISIONS if info.parameters >= LARGE else PRECISIONS
     train = [Strategy(precision=p, recompute=r) for p in precisions for r in (("none", "full") if blocks else ("none",))]
@@ -88,7 +88,7 @@ def record_preset(info: PresetInfo, strategy: Strategy) -> TraceFamily:
 def record_presets(
     names: Iterable[str] | None = None, *, folder: Path | None = None, on_recorded: Callable[[Path], None] = lambda path: None
 ) -> None:
-    """Records and writes every variant of the presets named (None: all)."""
+    """Records and writes every variant of the named presets (None: all)."""
     for info in PRESETS.values():
         if names is not None and info.name not in names:
             continue

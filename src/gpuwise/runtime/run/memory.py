@@ -1,4 +1,4 @@
-"""How much memory a run took at most."""
+"""The peak memory of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CLEAR = Path("/proc/self/clear_refs")  # see proc(5): writing 5 resets the peak
 
 
 class PeakMemory:
-    """Starts counting when made. On a GPU its allocator's bytes; on the CPU the process's resident set (Linux only)."""
+    """Counts from construction: the allocator's bytes on a GPU, the process's resident set on the CPU (Linux only)."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -25,14 +25,14 @@ class PeakMemory:
         self._before_bytes, self._peak_before_bytes = _resident("VmRSS"), _resident("VmHWM")
 
     def now_bytes(self) -> int | None:
-        """What is held now, above what was held at the start."""
+        """Bytes in use now, minus those at the start."""
         if self.device.type == "cuda":
             return torch.cuda.memory_allocated(self.device) - (self._before_bytes or 0)
         now = _resident("VmRSS")
         return None if now is None or self._before_bytes is None else max(0, now - self._before_bytes)
 
     def bytes(self) -> int | None:
-        """The peak since the start, above what was held at the start; None where it cannot be known."""
+        """Peak bytes since the start, minus those at the start; None if unknown."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) - (self._before_bytes or 0)
         peak = _resident("VmHWM")

@@ -1,4 +1,4 @@
-"""The learning rate over a run: a factor of the optimizer's own, step by step."""
+"""The learning-rate schedule of a run: a factor of the optimizer's own learning rate for each step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ Shape = Callable[[int, int], float]  # (step after the warm-up, steps after it) 
 
 
 def factor_of(job: Job, steps: int) -> Factor:
-    """Step, counted from 0, -> factor of the learning rate, in a run of `steps` optimizer steps.
+    """The factor of the learning rate as a function of the step (from 0), in a run of `steps` optimizer steps.
 
-    constant; cosine: half a wave down to a tenth; linear: a line down to 0; wsd: constant, then over the last fifth
-    1 - sqrt(progress) down to 0. Before each, `warmup_steps` of a line up from near 0.
+    Each schedule begins with a linear warm-up from near 0 over `warmup_steps`:
+        - constant
+        - cosine: half a wave down to a tenth
+        - linear: a line down to 0
+        - wsd: constant, then 1 - sqrt(progress) down to 0 over the last fifth
     """
     warmup, schedule = job.warmup_steps, job.schedule
     shape = _SHAPES[schedule] if isinstance(schedule, str) else _checked(schedule)
@@ -37,9 +40,9 @@ def factor_of(job: Job, steps: int) -> Factor:
 
 
 class LearningRate:
-    """Sets the learning rate of an optimizer, each group's its own times one factor.
+    """Sets the learning rate of each parameter group to its initial rate times a common factor.
 
-    To be made before a saved state is loaded into the optimizer, which brings the learning rates of its step.
+    Construct it before a saved state is loaded into the optimizer, which replaces the initial rates.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer | NamedOptimizers, factor: Factor):
@@ -49,7 +52,7 @@ class LearningRate:
         self.value = self._own[0]
 
     def set(self, step: int) -> None:
-        """For optimizer step `step`, counted from 0."""
+        """Sets the learning rate of optimizer step `step`, counted from 0."""
         factor = self._factor(step)
         if factor == self._last:
             return
@@ -83,7 +86,7 @@ _SHAPES = {"constant": _constant, "cosine": _cosine, "linear": _linear, "wsd": _
 
 
 def _checked(own: Shape) -> Shape:
-    """The job's own function, with what it returns looked at."""
+    """The job's own function with a check of its results."""
 
     def shape(step: int, steps: int) -> float:
         factor = own(step, steps)

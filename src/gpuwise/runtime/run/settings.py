@@ -1,4 +1,4 @@
-"""TrainSettings: how a run is run, beyond its job and its strategy."""
+"""TrainSettings: the settings of a run besides its job and its strategy."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class TrainSettings:
         folder: of the run, for checkpoints, log and report; None keeps nothing.
         resume: auto continues what is in the folder, must raises where there is nothing to continue, never raises where there
             is something.
-        keep: newest checkpoints kept, beside the best; 2.
+        keep: number of newest checkpoints kept besides the best; 2.
         save_every_s: seconds between checkpoints; None chooses them from what a save takes and interruptions_per_day.
-        interruptions_per_day: of the machine, to be expected; None: the usual.
+        interruptions_per_day: expected interruptions of the machine per day; None: the default.
         evaluate_every: optimizer steps between evaluations by job.evaluate; None: at the end, or once an epoch where `monitor`
             needs it.
         monitor: "max:accuracy" or "min:loss", a metric of job.evaluate whose best checkpoint is kept.
         patience: evaluations without a better one before the run stops early; None: never.
-        time_limit_s: the run saves and stops before so many seconds have passed; None: no limit.
-        preemption: whose notices that a machine will be taken away are listened to: auto | aws | gcp | azure | none.
-        on_nonfinite: a step whose loss is not finite stops the run ("stop"), or is skipped ("skip").
+        time_limit_s: seconds within which the run saves and stops; None: no limit.
+        preemption: provider whose interruption notices the run follows: auto | aws | gcp | azure | none.
+        on_nonfinite: a step with a non-finite loss stops the run ("stop") or is skipped ("skip").
         log_path: JSON lines go there, not to the folder; a pipe or a device gets a copy.
         progress: what stderr shows: auto | panel | plain | silent.
-        writers: of curves: "tensorboard", "wandb".
-        usd_per_hour: what the machine costs; None where that is not known.
+        writers: writers of curves: "tensorboard", "wandb".
+        usd_per_hour: price of the machine in US dollars per hour; None if unknown.
         host: threads, loader workers and the like.
         job_argument: what the user calls the job; "" for a Job object.
         started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
@@ -107,7 +107,7 @@ class TrainSettings:
 
     @property
     def monitored(self) -> tuple[str, bool] | None:
-        """The metric that is monitored, and whether more of it is better."""
+        """The monitored metric, and whether larger values are better."""
         if self.monitor is None:
             return None
         which, colon, metric = self.monitor.partition(":")
@@ -116,6 +116,6 @@ class TrainSettings:
         return metric, which == "max"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types; what is None is left out. Host settings stand with the strategy."""
+        """The settings as plain types, without None. Host settings are part of the strategy."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items() if value is not None}
