@@ -1,4 +1,4 @@
-"""What the world offers: chips, links, machines and offers, each figure with its source and date."""
+"""Chips, links, machines and offers; each figure has a source and a date."""
 
 from typing import TYPE_CHECKING
 

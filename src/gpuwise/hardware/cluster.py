@@ -41,7 +41,7 @@ class Cluster:
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """The total number of devices."""
         return self.devices_per_machine * self.machines
 
     @property
@@ -56,7 +56,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """As the command line takes it: 'rtx-4090', 'h100-80gb-sxm:8', 'h100-80gb-sxm:8x4'."""
+        """The cluster as on the command line: 'rtx-4090', 'h100-80gb-sxm:8', 'h100-80gb-sxm:8x4'."""
         if self.machines > 1:
             return f"{self.chip.id}:{self.devices_per_machine}x{self.machines}"
         return f"{self.chip.id}:{self.devices_per_machine}" if self.devices_per_machine > 1 else self.chip.id

@@ -1,4 +1,4 @@
-"""What disturbed a measurement, by snapshots of this machine before and after."""
+"""The disturbances of a measurement, from snapshots of this machine before and after."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shares(before: LoadSnapshot, after: LoadSnapshot) -> Shares | None:
 
 
 def disturbances(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
-    """What between the two made figures worse than the machine is; thresholds are this module's constants."""
+    """The disturbances between two snapshots that made figures worse. Thresholds are this module's constants."""
     return [*_other_programs(before, after), *_limits(before, after), *_clock_changes(before, after), *_gpu_load(before, after)]
 
 
@@ -128,6 +128,6 @@ def _gpu_load(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
 
 
 def _grown(before: LoadSnapshot, after: LoadSnapshot, name: str) -> float | None:
-    """By how much a counter grew; None where it is not counted or began anew."""
+    """The growth of a counter; None if it is missing or was reset."""
     first, last = getattr(before, name), getattr(after, name)
     return None if first is None or last is None or last < first else last - first

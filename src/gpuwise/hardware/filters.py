@@ -60,7 +60,7 @@ class _Field(Generic[Item]):
 
 
 def _price(offer: Offer | OfferRow) -> float | None:
-    """Of a row: the lowest of its prices."""
+    """The lowest price of a row."""
     return offer.usd_per_hour if isinstance(offer, Offer) else min(offer.prices.values(), default=None)
 
 

@@ -1,4 +1,4 @@
-"""Which link joins the devices of a machine, and which joins machines."""
+"""The link between the devices of a machine, and the link between machines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _as_achieved(link: Link | None, chip: Chip, count: float) -> Link | None:
 
 
 def host_link(chip: Chip, catalog: Catalog) -> Link | None:
-    """From the host to the chip: its PCIe slot, PCIe 4.0 x16 where its generation is not known; None on a CPU."""
+    """The link from the host to the chip: its PCIe slot, or PCIe 4.0 x16 if the generation is unknown; None for a CPU."""
     if chip.kind == "cpu":
         return None
     link, rates = pcie_link(chip, catalog=catalog) or catalog.links["pcie4x16"], chip.achieved

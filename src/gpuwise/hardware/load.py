@@ -1,4 +1,4 @@
-"""What this machine is doing: snapshots of its processors, clocks and GPUs."""
+"""The load of this machine: snapshots of its processors, clocks and GPUs."""
 
 from __future__ import annotations
 
@@ -135,6 +135,6 @@ def _heat_throttles(root: Path, processors: tuple[int, ...]) -> int | None:
 
 
 def _waiting_s(root: Path) -> float | None:
-    """Of /proc/pressure/cpu (kernel: accounting/psi)."""
+    """A figure of /proc/pressure/cpu (kernel: accounting/psi)."""
     total = re.search(r"^some .*total=(\d+)", read(root / "proc/pressure/cpu"), re.MULTILINE)
     return int(total[1]) / 1e6 if total else None

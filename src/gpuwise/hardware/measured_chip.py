@@ -1,4 +1,4 @@
-"""What `gpuwise measure` found of this machine, kept in the folder of the configuration: one file a machine."""
+"""The results of `gpuwise measure` for this machine, one file a machine in the configuration folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "machines"
 
 
 def calibration_path(machine: str) -> Path:
-    """Where the file of a machine is kept. machine: its key (gpuwise.hardware.detect.machine_key)."""
+    """The path of a machine's file. machine: its key (gpuwise.hardware.detect.machine_key)."""
     return config_home() / FOLDER / f"{machine}.toml"
 
 

@@ -1,4 +1,4 @@
-"""What is sold as one and seen as several: boards of two GPUs, modules of two dies, TPU chips of two cores."""
+"""Packages that are sold as one but have several devices: boards of two GPUs, modules of two dies, TPUs of two cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chip usually costs by the hour, and which prices are out of line with that."""
+"""The usual price of a chip-hour, and prices that are outliers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shipped data files say, kept as JSON in the user's cache folder, which is read faster than TOML.
+"""A cache of the shipped data files as JSON in the user's cache folder; JSON is read faster than TOML.
 
 An entry is one file that names the digest of the data file and of itself. Whatever is not as it was written is read from
 the data file again. GPUWISE_NO_CACHE=1 switches it off.

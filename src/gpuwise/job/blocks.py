@@ -1,4 +1,4 @@
-"""Which parts of a model repeat: the units of recompute and of sharding."""
+"""The repeated parts of a model: the units of recompute and of sharding."""
 
 from __future__ import annotations
 

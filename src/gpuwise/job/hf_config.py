@@ -102,7 +102,7 @@ def _problem(raw: object) -> str:
 
 
 def _values(raw: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Those that are set, of a config and of those inside it, by their path."""
+    """The values that are set in a config and in nested configs, by path."""
     for key, value in raw.items():
         if isinstance(value, dict) and key not in _WHOLE:
             yield from _values(value, f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""Which hardware, how many, which settings, bought how: search, economics, reasons, and the Plan file. No PyTorch here.
+"""The search for hardware, device count, settings and terms, with economics, reasons and plan files. No PyTorch here.
 
 The verbs are `gpuwise.plan.search.plan`, `gpuwise.plan.fit.fit.fit` and `gpuwise.plan.compare.compare`.
 """

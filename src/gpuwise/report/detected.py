@@ -1,4 +1,4 @@
-"""What was detected of a machine, in a line a part. Takes the plain types of its to_dict, as measurements keep them."""
+"""The detected parts of a machine, one a line. The input is the plain types of its to_dict, as measurements store them."""
 
 from __future__ import annotations
 

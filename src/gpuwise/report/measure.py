@@ -104,7 +104,7 @@ def _title(result: MachineMeasurement) -> Text:
 
 
 def _machine(result: MachineMeasurement) -> list[tuple[str, str]]:
-    """What was detected, in brief, and what it counts as."""
+    """A summary of the detected hardware, and the chip it counts as."""
     by = f"method {result.method}" + (f", PyTorch {result.torch_version}" if result.torch_version else "")
     joined = joined_words(part(result.detected, "interconnect"))
     return [

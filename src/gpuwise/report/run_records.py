@@ -1,4 +1,4 @@
-"""What the records of a run's log say together, where it was interrupted and resumed."""
+"""Joins the records of a run's log over interruptions and resumes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _STOPPED = {"finished": "trained", "early stop": "stopped early", "time limit": 
 
 
 def train_report(result: TrainResult) -> Group:
-    """Where it stands: loss, pace, the forecast next to what was measured, what was saved, and how to go on."""
+    """The state of a run: loss, pace, the forecast beside the measurement, saved files, and how to continue."""
     how = _STOPPED.get(result.stopped, result.stopped)
     parts: list[RenderableType] = [
         Text(

@@ -99,7 +99,7 @@ def overall(result: Validation) -> list[tuple[str, str]]:
 
 
 def remarks(result: Validation) -> list[str]:
-    """What the user should know beside the figures."""
+    """The notes beside the figures."""
     lines = [*result.notes, *(f"{trial.job}: {words}" for trial in result.trials for words in trial.disturbed)]
     if result.interrupted:
         lines.append("interrupted: what was not done is left out")

@@ -91,7 +91,7 @@ def _opening(result: Validation) -> list[str]:
 
 
 def _facts(trial: Trial) -> list[str]:
-    """What the table of all jobs has no room for."""
+    """The details that have no room in the table of all jobs."""
     facts = [] if trial.measured is not None else [ending(trial)]
     if trial.forecast is None:
         return facts

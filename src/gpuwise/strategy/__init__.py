@@ -1,4 +1,4 @@
-"""How a job is trained: Strategy, of the step of one rank; Mesh, of the devices; HostSettings, of the host that feeds them."""
+"""The settings of training: Strategy (the step of one rank), Mesh (the devices) and HostSettings (the host)."""
 
 from gpuwise.strategy.host import HostSettings
 from gpuwise.strategy.kernels import (

@@ -40,6 +40,6 @@ class HostSettings:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> HostSettings:
-        """Of a dictionary with other keys, too, those of the host. Raises InputError for values out of range."""
+        """HostSettings from a dictionary that may have other keys. Raises InputError for values out of range."""
         fields_given: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         return cls(**fields_given)

@@ -16,7 +16,7 @@ from gpuwise.strategy.strategy import Strategy
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What is known of a job and its device. Nothing is refused because of what is not known.
+    """The known facts of a job and its device. An unknown fact never leads to a refusal.
 
     Attributes:
         job: the job's name, as errors call it. Default "the job".

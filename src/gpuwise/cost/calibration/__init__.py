@@ -1,4 +1,4 @@
-"""How well chips use what their datasheets promise: fitted figures by chip, architecture, generation and family."""
+"""The efficiency of chips against their datasheets: fitted figures by chip, architecture, generation and family."""
 
 from gpuwise.cost.calibration.entry import CalibrationEntry, EfficiencyCurve, Term, to_table
 from gpuwise.cost.calibration.files import LEVELS, PROVENANCE, CalibrationFile, parse, shipped

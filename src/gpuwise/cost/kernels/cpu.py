@@ -84,7 +84,7 @@ def attention(shapes: Shapes, hardware: Hardware) -> KernelTerms:
 
 
 def not_skipped(shapes: Shapes) -> np.ndarray:
-    """What a causal kernel computes over the half that counts: it takes keys in blocks, and skips only whole ones."""
+    """The work of a causal kernel over the half that counts: it takes keys in blocks and skips only whole blocks."""
     kept: np.ndarray = np.minimum(2.0, 1.0 + KEY_BLOCK / np.maximum(shapes.n, 1.0))
     return np.where(shapes.causal > 0, kept, 1.0)
 

@@ -1,4 +1,4 @@
-"""What no kernel is priced beyond, whatever figures say that were fitted elsewhere: roofs above those of the datasheet.
+"""Upper limits of all kernel prices, whatever the fitted figures say: roofs above those of the datasheet.
 
 A datasheet's peak is at its boost clock, which some boards pass, and its bandwidth is that of memory, which what stays in a
 cache does not need.

@@ -27,7 +27,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
 
 
 def features(moved_bytes: np.ndarray, hardware: Hardware) -> dict[str, np.ndarray]:
-    """What decides how fast bytes move: both grow with them."""
+    """The features that decide how fast bytes move. Both grow with the bytes."""
     return {
         "unit_bytes": np.maximum(moved_bytes / hardware.units, 1.0),
         "cached": np.maximum(moved_bytes / np.maximum(hardware.cache_bytes, 1.0), 1e-6),

@@ -1,4 +1,4 @@
-"""What this machine is, found without PyTorch: reads only, needs no rights, never fails; what is not told is None or empty."""
+"""Detects this machine without PyTorch. It only reads, needs no rights and never fails; unknown facts are None or empty."""
 
 from gpuwise.hardware.detect.container import Container, detect_container
 from gpuwise.hardware.detect.cpu import Cache, Cpu, detect_cpu

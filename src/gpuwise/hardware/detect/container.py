@@ -1,4 +1,4 @@
-"""What the system allows this process: the limits of its control groups, version 1 and 2."""
+"""The limits of this process by its control groups, version 1 and 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system tells in small files and through small tools, read so that nothing fails: what is not there is empty."""
+"""Reads small files of the system and output of small tools. Reading never fails; a missing source is empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All of this machine: what `here` means, what `doctor` and `measure` show, and a name for it in files."""
+"""The whole machine: the device `here`, the facts that `doctor` and `measure` show, and its name in files."""
 
 from __future__ import annotations
 

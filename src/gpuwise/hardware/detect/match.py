@@ -1,4 +1,4 @@
-"""What this machine has, as chips of the catalog: by their names, or local entries that say what they rest on."""
+"""Matches this machine's hardware with chips of the catalog, by name, or makes local entries with their sources."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def match_cpu(cpu: Cpu, chips: Mapping[str, Chip]) -> Chip | None:
 
 
 def most_like_this(catalog: Catalog) -> Chip:
-    """What DEVICE `cpu` means: the catalog CPU of this vendor (else of any) whose peak is nearest to this machine's."""
+    """The chip of DEVICE `cpu`: the catalog CPU of this vendor (else of any) whose peak is nearest to this machine's."""
     cpu = detect_cpu()
     here = local_cpu_chip(cpu, catalog).peak_flops_per_s["fp32"]
     cpus = [chip for chip in catalog.chips.values() if chip.kind == "cpu" and "fp32" in chip.peak_flops_per_s]

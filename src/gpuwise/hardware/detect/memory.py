@@ -31,7 +31,7 @@ class Memory:
 
 
 def detect_memory(root: Path = ROOT, limits: Container | None = None) -> Memory:
-    """What /proc/meminfo says; of the channels nothing (see detect_channels)."""
+    """The facts in /proc/meminfo, which do not include the channels (see detect_channels)."""
     limits = limits or detect_container(root)
     info = read(root / "proc/meminfo")
     total, available = (re.search(rf"^{key}:\s*(\d+) kB", info, re.MULTILINE) for key in ("MemTotal", "MemAvailable"))

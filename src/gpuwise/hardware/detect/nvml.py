@@ -142,7 +142,7 @@ class _Nvml:
         return active
 
     def bus_id(self, handle: object) -> str:
-        """As /sys writes it, e.g. 0000:3b:00.0: NVML's domain has eight digits."""
+        """The PCI address as in /sys, e.g. 0000:3b:00.0; NVML's domain has eight digits."""
         return _as_in_sys(getattr(self.ask("PciInfo", handle), "busId", ""))
 
 

@@ -1,1 +1,1 @@
-"""From the length of a run to calendar time and money."""
+"""The calendar time and money of a run."""

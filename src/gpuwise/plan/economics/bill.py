@@ -1,4 +1,4 @@
-"""From the work of a training run to calendar time and money, and the chance to finish before a deadline.
+"""The calendar time and money of a training run, and the probability to finish before a deadline.
 
 Every constant that is a guess is named in the assumptions of the result, with the flag that changes it.
 """

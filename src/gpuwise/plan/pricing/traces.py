@@ -20,7 +20,7 @@ NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
 
 RankTrace = tuple[Trace, Communication]
-"""What one rank does in a step, and what the ranks communicate."""
+"""The trace of one rank in a step, and its communication."""
 
 Recording = TypeVar("Recording", Trace, TraceFamily)
 

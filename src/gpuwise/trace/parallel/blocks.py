@@ -1,4 +1,4 @@
-"""Where the repeated blocks of a model are in its step: their modules, their spans, their gradients."""
+"""The repeated blocks of a model in its step: their modules, spans and gradients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spans(trace: Trace, block_of: np.ndarray, micro_step: int, phases: tuple[str
 
 
 def first_in_a_module(trace: Trace, micro_step: int) -> int:
-    """Where backward reaches the first module: the loss is done, and the first gather of backward begins."""
+    """The position at which backward reaches the first module. The loss is done and the first gather of backward begins."""
     sequence = trace.sequence
     inside = (sequence.phase == PHASES.index("backward")) & (sequence.micro_step == micro_step) & (sequence.module != 0)
     return int(inside.argmax()) if inside.any() else len(sequence)
