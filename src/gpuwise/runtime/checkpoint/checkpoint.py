@@ -29,9 +29,12 @@ _SUFFIX = ".safetensors"
 
 
 class Checkpoint:
-    """A checkpoint on the disk, whole or damaged. `path` is its folder, `step` the optimizer steps done.
+    """A checkpoint on disk, complete or damaged.
 
-    manifest: what it says of itself; raises FileFormatError where that is damaged.
+    Attributes:
+        path: folder of the checkpoint.
+        step: optimizer steps so far.
+        manifest: its manifest; raises FileFormatError if that is damaged.
     """
 
     def __init__(self, path: Path, step: int):
@@ -47,12 +50,12 @@ class Checkpoint:
 
     @property
     def meta(self) -> Mapping[str, object]:
-        """What the caller gave with the state."""
+        """The metadata that the caller stored with the state."""
         return self.manifest.meta
 
     @property
     def of_run(self) -> str | None:
-        """The fingerprint of the job it is of, as far as its meta says."""
+        """The fingerprint of its job; None if its metadata does not contain one."""
         run = self.meta.get("run")
         return run.get("fingerprint") if isinstance(run, dict) else None
 
@@ -65,7 +68,7 @@ class Checkpoint:
             return False
 
     def verify(self) -> None:
-        """Reads every file once. Raises FileFormatError with what is damaged."""
+        """Reads every file once. Raises FileFormatError that names the damaged file."""
         for name, digest in self.manifest.files.items():
             check(self.path / name, digest)
         if STATE not in self.manifest.files:
@@ -108,9 +111,9 @@ def write_checkpoint(
 
 
 def remove_folder(files: Files, folder: Path) -> list[str]:
-    """Removes a checkpoint's files, and its folder where nothing else is in it; of a link, the link alone.
+    """Removes a checkpoint's files, and its folder if nothing else is in it. Of a link only the link is removed.
 
-    Returns the names of what else is: somebody put it there, and it stays. Raises OSError.
+    Returns the names of other files, which are kept. Raises OSError.
     """
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
         files.remove(folder)
@@ -127,8 +130,10 @@ def remove_folder(files: Files, folder: Path) -> list[str]:
 
 
 def own_names(folder: Path) -> set[str]:
-    """Names in the folder of a checkpoint that are the checkpoint's: those of its manifest, or, where that cannot be read, all
-    that could be. Raises OSError."""
+    """Names of the checkpoint's own files in its folder: those of its manifest, or all possible ones if it is unreadable.
+
+    Raises OSError.
+    """
     names = {name for name in os.listdir(folder) if stat.S_ISREG(os.lstat(folder / name).st_mode) or name == MANIFEST}
     try:
         listed = Manifest.from_json(read_ordinary(folder / MANIFEST, max_bytes=MAX_MANIFEST_BYTES)).files

@@ -1,4 +1,4 @@
-"""Weights as plain safetensors, for whatever reads those: transformers, timm, another program."""
+"""Exports weights as plain safetensors, for transformers, timm and other programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = "model.safetensors"  # the name transformers and timm look for
 
 
 def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict under the names its model has unwrapped."""
+    """A state dict with the names of the unwrapped model."""
     return {plain_name(name): tensor for name, tensor in weights.items()}
 
 

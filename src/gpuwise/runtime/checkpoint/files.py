@@ -1,4 +1,4 @@
-"""The system calls of a save, in one place: what a test can count, refuse, slow down or end the process at."""
+"""The system calls of a save, in one class, so that a test can count, refuse or delay them, or end the process at one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Files:
         os.close(fd)
 
     def sync_folder(self, path: Path) -> None:
-        """Makes the names in a folder last, as `sync` does with the contents of a file."""
+        """Makes the names in a folder durable, as `sync` does with the contents of a file."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -55,6 +55,6 @@ class Files:
         return sorted(os.listdir(folder))
 
     def free_bytes(self, folder: Path) -> int:
-        """What an ordinary user can still write to the filesystem of a folder."""
+        """Bytes that an unprivileged user can still write to the filesystem of a folder."""
         status = os.statvfs(folder)
         return status.f_bavail * status.f_frsize

@@ -1,4 +1,4 @@
-"""How often to save: what loses least, from how long a save takes and how often a run is interrupted."""
+"""Chooses the interval between saves with the least loss, from the cost of a save and the rate of interruptions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuwise.plan.economics.spot import DEFAULT_INTERRUPTIONS_PER_DAY, daly_inte
 from gpuwise.units import format_duration
 
 DAY_S = 86_400.0
-# The first save comes early: it measures what a save takes. A run that is over by then is saved at its end alone.
+# The first save comes early, to measure the cost of a save. A shorter run is saved only at its end.
 FIRST_S = 30.0
 LEAST_S, MOST_S = 10.0, 3600.0
-MOST_SHARE = 0.02  # of a run's time that saving may take
-BUSY_SHARE = 0.5  # of the time that the disk may be busy with it
+MOST_SHARE = 0.02  # largest share of a run's time spent on saves
+BUSY_SHARE = 0.5  # largest share of the time in which saves keep the disk busy
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,17 @@ def choose_interval(
     cpu_s: float = 0.0,
     interruptions_per_day: float = DEFAULT_INTERRUPTIONS_PER_DAY,
 ) -> SaveInterval:
-    """The interval that loses least (Daly, see plan.economics), between ten seconds and an hour.
+    """The interval with the least loss (Daly, see plan.economics), between ten seconds and an hour.
+
+    Saves take at most 2 % of the time, and keep the disk busy for at most half of it. The interval may exceed an hour to
+    meet these limits.
 
     Arguments:
-        save_s: writing a checkpoint, from the copy of the state until it is on the disk.
-        held_up_s: what that held the training up.
-        cpu_s: processor time of the write that the training goes without: on a CPU, where it needs all cores itself.
-        interruptions_per_day: of the machine, expected.
+        save_s: seconds of a save, from the copy of the state until it is on disk.
+        held_up_s: seconds for which a save blocks the training.
+        cpu_s: processor seconds of a save that the training lacks: on a CPU, where training uses all cores.
+        interruptions_per_day: expected interruptions of the machine per day.
 
-    Never more than 2 % of the time goes into saving, nor is the disk busy more than half of it; for that it may be longer than
-    an hour.
     Raises InputError for negative times or rates.
     """
     arguments = {"save_s": save_s, "held_up_s": held_up_s, "cpu_s": cpu_s, "interruptions_per_day": interruptions_per_day}

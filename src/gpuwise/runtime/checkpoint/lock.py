@@ -1,4 +1,4 @@
-"""One run in a folder: a lock that dies with its process."""
+"""A lock on a run's folder that ends with its process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunLock:
         return self
 
     def release(self) -> None:
-        """Lets the next run have the folder. Without effect when it is not held."""
+        """Releases the folder; does nothing if it is not locked."""
         if self._fd is not None:
             with suppress(OSError):
                 os.ftruncate(self._fd, 0)  # nobody has it any more
@@ -170,7 +170,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _is_gone(holder: dict[str, object]) -> bool:
-    """Whether the process was one of this host, and is no more."""
+    """Whether the holder was a process of this host that has ended."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int) or not 0 < pid < 2**31:
         return False

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what is in it, with sizes and checksums, under a checksum of its own."""
+"""The manifest of a checkpoint: its files with sizes and checksums, and a checksum of the manifest itself."""
 
 from __future__ import annotations
 
