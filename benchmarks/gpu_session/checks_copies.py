@@ -103,11 +103,11 @@ def late_losses(device: torch.device) -> dict[str, Any]:
         losses: DeviceLosses[int] = DeviceLosses(2)
         found: list[tuple[int, list[float]]] = []
         for step in range(60):
-            found += losses.known()
+            found += losses.ready()
             _ = slow @ slow  # the loss is ready only after it
             losses.put(step, [torch.tensor(step + 0.5, device=device, dtype=dtype), torch.tensor(float(step), device=device)])
             latest = max(latest, step - len(found) + 1)
-        found += losses.known(wait=True)
+        found += losses.ready(wait=True)
         assert found == [(step, [step + 0.5, float(step)]) for step in range(60)], found
         assert latest <= AHEAD + 1, latest
     return {"steps_late": latest}

@@ -45,7 +45,7 @@ def detected(device: torch.device) -> dict[str, Any]:
     assert gpu.compute_capability in (None, (about.major, about.minor))
     assert abs(gpu.memory_bytes / about.total_memory - 1) < 0.05, (gpu.memory_bytes, about.total_memory)
     assert found.chip.kind.startswith("gpu"), found.chip.id
-    assert seen[0].known, f"{about.name} is not in the catalog"
+    assert seen[0].in_catalog, f"{about.name} is not in the catalog"
     assert seen[0].chip.id == found.chip.id, (seen[0].chip.id, found.chip.id)
     assert found.chip.sm_count in (None, about.multi_processor_count), (found.chip.sm_count, about.multi_processor_count)
     usable = found.chip.usable_memory_bytes

@@ -35,7 +35,7 @@ def test_nvidia(monkeypatch: pytest.MonkeyPatch):
     seen(monkeypatch, torch.cuda, SimpleNamespace(name="NVIDIA L4", total_memory=22.0 * GIB, major=8, minor=9))
     monkeypatch.setattr(torch.version, "hip", None)
     (found,) = devices.accelerators(CATALOG)
-    assert (found.device, found.chip.id, found.gpu.compute_capability, found.known) == ("cuda:0", "l4", (8, 9), True)
+    assert (found.device, found.chip.id, found.gpu.compute_capability, found.in_catalog) == ("cuda:0", "l4", (8, 9), True)
 
 
 def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
@@ -45,7 +45,7 @@ def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
     seen(monkeypatch, torch.cuda, known, other)
     one, two = devices.accelerators(CATALOG)
     assert (one.device, one.chip.id, one.gpu.vendor, one.gpu.compute_capability) == ("cuda:0", "mi300x", "AMD", None)
-    assert (two.device, two.chip.id, two.chip.name, two.known) == ("cuda:1", "here-gpu", "AMD Radeon Graphics", False)
+    assert (two.device, two.chip.id, two.chip.name, two.in_catalog) == ("cuda:1", "here-gpu", "AMD Radeon Graphics", False)
     assert two.chip.peak_flops_per_s == {}
 
 

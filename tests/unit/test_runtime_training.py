@@ -136,7 +136,7 @@ class KnownLater:
     def put(self, row, values):
         self.waiting.append((row, [value.item() for value in values]))
 
-    def known(self, *, wait=False):
+    def ready(self, *, wait=False):
         count = len(self.waiting) if wait else max(0, len(self.waiting) - 1)
         found, self.waiting = self.waiting[:count], self.waiting[count:]
         return found
@@ -171,7 +171,7 @@ def test_waiting_for_the_device_is_part_of_a_step(tmp_path):
     for step in known_later(run):
         if step.step == 1:
             later = run._run.stepper._unknown
-            later.known = lambda wait=False: ended.append(run._run.meter.step) or []
+            later.ready = lambda wait=False: ended.append(run._run.meter.step) or []
     assert ended[:4] == [1, 2, 3, 4]  # of steps 2 to 5, asked before the meter ended them
 
 

@@ -21,13 +21,13 @@ class Accelerator:
         device: PyTorch's name of it: cuda:0 (also for AMD), xpu:0 or mps.
         gpu: PyTorch's description of it.
         chip: the catalog's chip, or a local entry without rates.
-        known: whether the catalog contains it.
+        in_catalog: whether the catalog contains it.
     """
 
     device: str
     gpu: Gpu
     chip: Chip
-    known: bool
+    in_catalog: bool
 
 
 def accelerators(catalog: Catalog) -> tuple[Accelerator, ...]:
@@ -36,7 +36,7 @@ def accelerators(catalog: Catalog) -> tuple[Accelerator, ...]:
     for device, gpu in (*_cuda(), *_xpu(), *_mps()):
         chip = match_gpu(gpu, catalog.chips)
         local = unknown_gpu(gpu, "PyTorch on this machine") if chip is None else _as_here(chip, gpu)
-        accelerators_.append(Accelerator(device, gpu, local, known=chip is not None))
+        accelerators_.append(Accelerator(device, gpu, local, in_catalog=chip is not None))
     return tuple(accelerators_)
 
 

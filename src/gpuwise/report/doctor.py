@@ -42,12 +42,12 @@ def doctor_report(installation: Installation) -> Group:
 
 
 def _machine(installation: Installation) -> list[tuple[str, str]]:
-    known = dict(detected_words(installation.detected))
-    known.setdefault("GPUs", ", ".join(installation.gpus) or "none found")
+    rows = dict(detected_words(installation.detected))
+    rows.setdefault("GPUs", ", ".join(installation.gpus) or "none found")
     joined = "; ".join(_joined(part(installation.detected, "interconnect")))
     busy = "; ".join(words for gpu in parts(installation.detected, "gpu_loads") if (words := _busy(gpu)))
     more = [("GPUs now", busy), ("joined by", joined), ("name in files", installation.machine_key)]
-    return [*known.items(), *((label, words) for label, words in more if words)]
+    return [*rows.items(), *((label, words) for label, words in more if words)]
 
 
 def _joined(interconnect: Record) -> Iterator[str]:

@@ -86,17 +86,17 @@ def _dtypes(result: MachineMeasurement) -> list[str]:
 def _draw_bytes(chart: Axes, result: MachineMeasurement) -> None:
     """Benchmarks that are there for the bytes, by how many they touch; caches show as steps."""
     rows = [row for row in drawn(result) if not has_intensity(row)]
-    known = [value for level in result.memory for value in (level.measured, level.datasheet) if value]
-    ends = [*known, *(row.bytes_per_s for row in rows)] or [1e9, 1e11]
+    bandwidths = [value for level in result.memory for value in (level.measured, level.datasheet) if value]
+    ends = [*bandwidths, *(row.bytes_per_s for row in rows)] or [1e9, 1e11]
     scale, unit = bandwidth_unit(result)
     low, high = min(ends) / 1.4 / scale, 1.5 * max(ends) / scale
     for level in result.memory:
         for value, style in ((level.datasheet, "-"), (level.measured, "--")):
             if value is not None:
                 chart.axhline(value / scale, color=ROOF, linewidth=1.1, linestyle=style, zorder=1)
-    wanted = [log(level.measured / scale / low) / log(high / low) for level in result.memory]
-    for level, place in zip(result.memory, apart(wanted, 0.036, 0.0, 1.0), strict=True):
-        chart.text(1.02, place, level.name, transform=chart.transAxes, fontsize=8.5, va="center", color=ROOF)
+    targets = [log(level.measured / scale / low) / log(high / low) for level in result.memory]
+    for level, position in zip(result.memory, apart(targets, 0.036, 0.0, 1.0), strict=True):
+        chart.text(1.02, position, level.name, transform=chart.transAxes, fontsize=8.5, va="center", color=ROOF)
     for row in rows:
         _mark(chart, result, row, _touched(row), row.bytes_per_s / scale)
     least, most = min(map(_touched, rows), default=2**10), max(map(_touched, rows), default=2**30)
@@ -104,8 +104,8 @@ def _draw_bytes(chart: Axes, result: MachineMeasurement) -> None:
     chart.set_yscale("log")
     chart.set_xlim(least / 4, most * 2)
     chart.set_ylim(low, high)
-    ticks = [place for place in range(len(_PREFIXES)) if least / 4 < 2 ** (10 * place) < most * 2]
-    chart.set_xticks([2 ** (10 * place) for place in ticks], [f"1 {_PREFIXES[place]}" for place in ticks])
+    ticks = [index for index in range(len(_PREFIXES)) if least / 4 < 2 ** (10 * index) < most * 2]
+    chart.set_xticks([2 ** (10 * index) for index in ticks], [f"1 {_PREFIXES[index]}" for index in ticks])
     chart.set_xlabel("bytes touched by a run")
     chart.set_ylabel(unit)
     _numbered(chart, low, high)

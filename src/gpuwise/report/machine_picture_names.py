@@ -53,12 +53,12 @@ def name_slants(chart: Axes, result: MachineMeasurement, scale: float) -> None:
 def name_roofs(chart: Axes, result: MachineMeasurement, scale: float, unit: str, above: float) -> None:
     """In the margin, one under the other, with a thin line from each roof."""
     bottom, top = chart.get_ylim()
-    wanted = [log(peak.measured / scale / bottom) / log(top / bottom) for peak in result.peaks]
-    for peak, at, place in zip(result.peaks, wanted, apart(wanted, 0.045, above, 0.98), strict=True):
-        _lead(chart, (1.0, at), (1.03, place))
+    targets = [log(peak.measured / scale / bottom) / log(top / bottom) for peak in result.peaks]
+    for peak, at, position in zip(result.peaks, targets, apart(targets, 0.045, above, 0.98), strict=True):
+        _lead(chart, (1.0, at), (1.03, position))
         chart.text(
             1.036,
-            place,
+            position,
             f"{peak.dtype}  {_of(peak.measured, peak.datasheet, scale, unit)}",
             transform=chart.transAxes,
             fontsize=9,
@@ -71,13 +71,13 @@ def name_ridges(chart: Axes, result: MachineMeasurement, scale: float) -> None:
     """Where a roof meets the memory's slant as measured: a diamond, and its name above the chart."""
     (low, high), (bottom, top) = chart.get_xlim(), chart.get_ylim()
     peaks = {peak.dtype: peak.measured / scale for peak in result.peaks}
-    wanted = [log(ridge / low) / log(high / low) for ridge in result.ridges.values()]
-    for (dtype, ridge), at, place in zip(result.ridges.items(), wanted, apart(wanted, 0.075, 0.0, 0.97), strict=True):
+    targets = [log(ridge / low) / log(high / low) for ridge in result.ridges.values()]
+    for (dtype, ridge), at, position in zip(result.ridges.items(), targets, apart(targets, 0.075, 0.0, 0.97), strict=True):
         chart.plot([ridge, ridge], [bottom, peaks[dtype]], ":", color="#888888", linewidth=0.9, zorder=1)
         chart.plot([ridge], [peaks[dtype]], "D", color=ROOF, markersize=5, zorder=4)
-        _lead(chart, (at, log(peaks[dtype] / bottom) / log(top / bottom)), (at, 1.0), (place, 1.03))
+        _lead(chart, (at, log(peaks[dtype] / bottom) / log(top / bottom)), (at, 1.0), (position, 1.03))
         chart.text(
-            place,
+            position,
             1.04,
             f"{dtype}: {number(ridge)} operations a byte",
             transform=chart.transAxes,

@@ -80,9 +80,9 @@ def text_picture(result: MachineMeasurement, *, width: int = 72, height: int = 1
     for dtype, ridge in result.ridges.items():
         grid.put(ridge, next(peak.measured for peak in result.peaks if peak.dtype == dtype), "+")
     lines = [shortened(result.machine, width), ""]
-    for place, cells in enumerate(grid.lines()):
-        label = format_flops(top if place == 0 else bottom) if place in (0, height - 1) else ""
-        lines.append(f"{label:>{_MARGIN - 2}} |{cells:<{chart}}{names.get(place, '')[:_NAMES]}".rstrip())
+    for line, cells in enumerate(grid.lines()):
+        label = format_flops(top if line == 0 else bottom) if line in (0, height - 1) else ""
+        lines.append(f"{label:>{_MARGIN - 2}} |{cells:<{chart}}{names.get(line, '')[:_NAMES]}".rstrip())
     ends = f"{number(low) + ' operations a byte':<{chart - 12}}{number(high):>12}"
     lines += [f"{'a second':>{_MARGIN - 2}} +" + "-" * chart, " " * _MARGIN + ends, ""]
     shown = in_order(row for row in drawn(result) if has_intensity(row))

@@ -67,13 +67,13 @@ class TextTable:
         """What the table needs side by side, with no word broken; rich's own measure takes all columns to wrap."""
         widths = [max(map(cell_len, (header, *(row[i] for row in self.rows)))) for i, header in enumerate(self.headers)]
         if self.wide is not None:
-            place = self.headers.index(self.wide)
-            widths[place] = min(widths[place], _LEAST_WIDE)
+            index = self.headers.index(self.wide)
+            widths[index] = min(widths[index], _LEAST_WIDE)
         return sum(widths) + _GAP * (len(widths) - 1)
 
     def _table(self, groups: Sequence[Sequence[str]], wide: str | None) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-        places = [[self.headers.index(name) for name in group] for group in groups]
+        indices = [[self.headers.index(name) for name in group] for group in groups]
         # The rows decide what may wrap: of folded columns only those of text, whose first header is not a number's.
         for group in groups:
             number = group[0] in self.right
@@ -87,7 +87,7 @@ class TextTable:
                 min_width=_LEAST_WIDE if wraps and wide else None,
             )
         for row in self.rows:
-            table.add_row(*[_stacked([row[i] for i in group]) for group in places])
+            table.add_row(*[_stacked([row[i] for i in group]) for group in indices])
         return table
 
 

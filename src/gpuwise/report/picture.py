@@ -80,19 +80,19 @@ def plain(chart: Axes) -> None:
     chart.grid(color="#00000014", linewidth=0.7)
 
 
-def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def apart(targets: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places for labels, in their order and at least `gap` between neighbours, from low to high: those with the least squared
-    distance to where they are wanted (isotonic regression by pooling neighbours that would overlap)."""
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    pools: list[list[float]] = []  # of what is wanted, less the gaps below
+    distance to their targets (isotonic regression by pooling neighbours that would overlap)."""
+    order = sorted(range(len(targets)), key=targets.__getitem__)
+    pools: list[list[float]] = []  # of targets, less the gaps below
     for rank, index in enumerate(order):
-        pools.append([wanted[index] - rank * gap])
+        pools.append([targets[index] - rank * gap])
         while len(pools) > 1 and fmean(pools[-2]) >= fmean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
     most = high - (len(order) - 1) * gap
-    fitted = [max(low, min(fmean(pool), most)) for pool in pools for _ in pool]
-    places = {index: fitted[rank] + rank * gap for rank, index in enumerate(order)}
-    return [places[index] for index in range(len(wanted))]
+    pooled = [max(low, min(fmean(pool), most)) for pool in pools for _ in pool]
+    positions = {index: pooled[rank] + rank * gap for rank, index in enumerate(order)}
+    return [positions[index] for index in range(len(targets))]
 
 
 class LogGrid:

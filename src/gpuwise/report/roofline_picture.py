@@ -52,9 +52,9 @@ def draw(roofline: Roofline) -> Figure:
 
 def _range(roofline: Roofline) -> tuple[float, float]:
     """Of intensities: the left edge, where bytes alone are moved, and the right one."""
-    known = [point.intensity for point in drawn(roofline) if point.intensity] or [1.0]
+    intensities = [point.intensity for point in drawn(roofline) if point.intensity] or [1.0]
     ridges = list(roofline.ridges.values()) or [100.0]
-    return min([*known, *ridges]) / 8, 4 * max([*known, *ridges])
+    return min([*intensities, *ridges]) / 8, 4 * max([*intensities, *ridges])
 
 
 def _draw_bytes(chart: Axes, roofline: Roofline) -> None:
@@ -73,8 +73,8 @@ def _draw_bytes(chart: Axes, roofline: Roofline) -> None:
         color=ROOF,
     )
     only = [index for index, point in enumerate(drawn(roofline)) if point.intensity is None]
-    for place, index in enumerate(only):
-        _mark(chart, index, drawn(roofline)[index], place, drawn(roofline)[index].bytes_per_s / 1e9)
+    for position, index in enumerate(only):
+        _mark(chart, index, drawn(roofline)[index], position, drawn(roofline)[index].bytes_per_s / 1e9)
     chart.set_xlim(-1, max(len(only), 1))
     chart.set_ylim(0, 1.08 * max([memory.datasheet, *(drawn(roofline)[i].bytes_per_s for i in only)]) / 1e9)
     chart.set_xticks([])
@@ -182,8 +182,8 @@ def text_picture(roofline: Roofline, *, width: int = 72, height: int = 16) -> st
     for letter, _, across, up in reversed(points):
         grid.put(across, max(up, bottom), letter)
     lines = [shortened(f"{roofline.job} on {roofline.device}: {strategy_words(roofline.strategy)}", width), ""]
-    for place, row in enumerate(grid.lines()):
-        label = number(top if place == 0 else bottom) + " T" if place in (0, height - 1) else ""
+    for line, row in enumerate(grid.lines()):
+        label = number(top if line == 0 else bottom) + " T" if line in (0, height - 1) else ""
         lines.append(f"{label:>{_MARGIN - 2}} |" + row)
     lines += [
         f"{'FLOP/s':>{_MARGIN - 2}} +" + "-" * chart,

@@ -10,7 +10,7 @@ from html import escape
 from gpuwise.cost.forecast import Interval
 
 Point = tuple[float, float]
-Place = Callable[[float], float]  # of a value, on the picture
+Projection = Callable[[float], float]  # from a value to a coordinate of the picture
 
 STYLE = """:root { --curve: #33508a; --mark: #cf5a56; --band: #e3a13c; --good: #3f8f63 }
 @media (prefers-color-scheme: dark) { :root { --curve: #8fb0f0; --mark: #ef8580; --band: #e9b765; --good: #7cc79c } }
@@ -77,11 +77,11 @@ class Chart:
 
         parts = [self._axes(x, y, (low, high, log), (first, last)), self._band(y)]
         parts += [_drawn(mark, x(mark.step)) for mark in _apart(marks, x) if first <= mark.step <= last]
-        places = [(x(step), y(value)) for step, value in envelope(self.points)]
-        if len(places) == 1:
-            parts.append(f'<circle class="dot" cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="3"/>')
+        corners = [(x(step), y(value)) for step, value in envelope(self.points)]
+        if len(corners) == 1:
+            parts.append(f'<circle class="dot" cx="{corners[0][0]:.1f}" cy="{corners[0][1]:.1f}" r="3"/>')
         else:
-            parts.append(_path("raw" if self.smoothed else "curve", places))
+            parts.append(_path("raw" if self.smoothed else "curve", corners))
         if self.smoothed and len(self.points) > 2:
             parts.append(_path("curve", [(x(step), y(value)) for step, value in smooth(self._within(low, high))]))
         note = f" <span>{escape(self.note)}</span>" if self.note else ""
@@ -109,7 +109,7 @@ class Chart:
     def _within(self, low: float, high: float) -> Sequence[Point]:
         return [(step, min(max(value, low), high)) for step, value in self.points] if self.clipped else self.points
 
-    def _axes(self, x: Place, y: Place, up: tuple[float, float, bool], across: Point) -> str:
+    def _axes(self, x: Projection, y: Projection, up: tuple[float, float, bool], across: Point) -> str:
         low, high, log = up
         values = decades(low, high) if log else [self.unit * tick for tick in ticks(low / self.unit, high / self.unit, 5)]
         right, bottom = self.width - _RIGHT, _HEIGHT - _BOTTOM
@@ -125,7 +125,7 @@ class Chart:
         ]
         return "\n".join(lines)
 
-    def _band(self, y: Place) -> str:
+    def _band(self, y: Projection) -> str:
         if self.expected is None:
             return ""
         top, bottom, right = y(self.expected.high), y(self.expected.low), self.width - _RIGHT
@@ -163,9 +163,9 @@ def smooth(points: Sequence[Point], most: int = _BUCKETS) -> list[Point]:
         sums.append(sums[-1] + value)
     wide = max(1, int(_SMOOTHED * len(points)))
     last = len(points) - 1
-    places = sorted({round(i * last / (most - 1)) for i in range(most)}) if last >= most else range(last + 1)
-    windows = [(place, max(0, place - wide), min(last, place + min(wide, place)) + 1) for place in places]
-    return [(points[place][0], (sums[end] - sums[begin]) / (end - begin)) for place, begin, end in windows]
+    indices = sorted({round(i * last / (most - 1)) for i in range(most)}) if last >= most else range(last + 1)
+    windows = [(index, max(0, index - wide), min(last, index + min(wide, index)) + 1) for index in indices]
+    return [(points[index][0], (sums[end] - sums[begin]) / (end - begin)) for index, begin, end in windows]
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
@@ -185,7 +185,7 @@ def decades(low: float, high: float) -> list[float]:
     return [value for value in values if low <= value <= high]
 
 
-def _apart(marks: Sequence[Mark], x: Place) -> list[Mark]:
+def _apart(marks: Sequence[Mark], x: Projection) -> list[Mark]:
     """One mark of a kind a place: thousands of checkpoints are not thousands of ticks."""
     return list({(mark.kind, round(x(mark.step))): mark for mark in marks}.values())
 
@@ -200,5 +200,5 @@ def _drawn(mark: Mark, x: float) -> str:
     return f"<g><title>{escape(mark.text)}</title>{shape}</g>"
 
 
-def _path(name: str, places: Sequence[Point]) -> str:
-    return f'<path class="{name}" d="M' + "L".join(f"{across:.1f} {up:.1f}" for across, up in places) + '"/>'
+def _path(name: str, corners: Sequence[Point]) -> str:
+    return f'<path class="{name}" d="M' + "L".join(f"{across:.1f} {up:.1f}" for across, up in corners) + '"/>'

@@ -72,10 +72,10 @@ class CalibrationEntry:
 
     def parts_s(self, terms: Mapping[str, np.ndarray], features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The seconds of each term with a figure in this entry. A term without one costs nothing."""
-        known = {name: self.terms[name] for name in terms if name in self.terms}
-        over = dict.fromkeys(curve.over for term in known.values() for curve in term.curves)
+        priced = {name: self.terms[name] for name in terms if name in self.terms}
+        over = dict.fromkeys(curve.over for term in priced.values() for curve in term.curves)
         logs = {name: np.log(features[name]) for name in over if name in features}
-        return {name: terms[name] * term.factor(logs) for name, term in known.items()}
+        return {name: terms[name] * term.factor(logs) for name, term in priced.items()}
 
     def join_s(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
         """The smooth maximum of parts."""

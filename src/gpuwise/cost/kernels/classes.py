@@ -138,8 +138,8 @@ def _runs_channels_last(trace: Trace) -> bool:
 
 def _numbered(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
     """The distinct texts, and which of them each is."""
-    known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    return list(known), np.fromiter(map(known.__getitem__, texts), dtype=np.int64, count=len(texts))
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return list(numbers), np.fromiter(map(numbers.__getitem__, texts), dtype=np.int64, count=len(texts))
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def _norm_rows(shapes: Shapes) -> tuple[np.ndarray, np.ndarray]:
     half = (extra + 2) / (size / 2)
     length = np.maximum(np.sqrt(half**2 + 4 * shapes.bytes_read / size**2) - half, 1.0)
     rows = np.maximum(extra + size * length / 4, 1.0)
-    known = shapes.m > 0
-    return np.where(known, shapes.m, rows), np.where(known, np.maximum(shapes.k, 1.0), length)
+    has_rows = shapes.m > 0
+    return np.where(has_rows, shapes.m, rows), np.where(has_rows, np.maximum(shapes.k, 1.0), length)
 
 
 def _rows(shapes: Shapes, usual: float) -> tuple[np.ndarray, np.ndarray]:

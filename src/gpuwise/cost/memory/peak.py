@@ -127,10 +127,10 @@ def groups(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
     """Storages in groups, the largest group first."""
     starred, storages = grouped(trace.modules), trace.storages
     sizes = rounded(storages.size_bytes[rows])
-    made = _made_by(trace, rows)
+    operations = _made_by(trace, rows)
     small = sizes * _SMALL < sizes.sum()  # keeps, say, the statistics of a norm apart from its output
     totals: dict[tuple[str, int, str, bool], list[int]] = {}
-    columns = (storages.module[rows].tolist(), storages.category[rows].tolist(), made, small.tolist(), sizes.tolist())
+    columns = (storages.module[rows].tolist(), storages.category[rows].tolist(), operations, small.tolist(), sizes.tolist())
     for module, category, operation, is_small, size in zip(*columns, strict=True):
         entry = totals.setdefault((starred[module], category, operation, is_small), [0, 0, 0])
         entry[0], entry[1], entry[2] = entry[0] + 1, max(entry[1], size), entry[2] + size
@@ -170,10 +170,10 @@ def _singles(trace: Trace, rows: np.ndarray) -> tuple[Tensors, ...]:
     storages = trace.storages
     sizes = rounded(storages.size_bytes[rows])
     top = np.argsort(-sizes, kind="stable")[:TOP]
-    made = _made_by(trace, rows[top])
+    operations = _made_by(trace, rows[top])
     return tuple(
         Tensors(trace.modules[storages.module[row]], CATEGORIES[storages.category[row]], operation, 1, size, size)
-        for row, operation, size in zip(rows[top].tolist(), made, sizes[top].tolist(), strict=True)
+        for row, operation, size in zip(rows[top].tolist(), operations, sizes[top].tolist(), strict=True)
     )
 
 

@@ -168,7 +168,7 @@ class _Packer:
 class _Unpacker:
     def __init__(self, tensors: Mapping[str, Mapping[str, Tensor]]):
         self._tensors = tensors
-        self._made: dict[tuple[str, str], Tensor] = {}
+        self._loaded: dict[tuple[str, str], Tensor] = {}
 
     def value(self, value: object, depth: int) -> object:
         if depth > MAX_DEPTH + 1:
@@ -185,9 +185,9 @@ class _Unpacker:
 
     def tensor(self, part: str, name: str, how: Layout | None = None) -> Tensor:
         key = (part, name)
-        if key not in self._made:
-            self._made[key] = from_file(self._tensors[part][name], how or {}, _DTYPES)
-        return self._made[key]
+        if key not in self._loaded:
+            self._loaded[key] = from_file(self._tensors[part][name], how or {}, _DTYPES)
+        return self._loaded[key]
 
     def _tensor(self, value: object, depth: int) -> Tensor:
         tensor = self.value(value, depth)

@@ -205,7 +205,7 @@ class CheckpointStore:
     def _set_aside(self, folder: Path, path: Path, names: list[str]) -> None:
         """Somebody's own files, in the way of a checkpoint that is removed or written: they get a folder beside it."""
         suffixes = itertools.chain([".kept"], (f".kept-{number}" for number in itertools.count(2)))
-        kept = next(place for suffix in suffixes if not os.path.lexists(place := path.with_suffix(suffix)))
+        kept = next(free for suffix in suffixes if not os.path.lexists(free := path.with_suffix(suffix)))
         self.files.rename(folder, kept)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         files = f"{', '.join(names[:3])}{more}"

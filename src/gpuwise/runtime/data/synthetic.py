@@ -26,7 +26,7 @@ class Synthetic:
 
         Raises JobError when the job's batch function gives batches of different shapes.
         """
-        batches = [self._made(micro_batch, seed, number) for number in range(SYNTHETIC_BATCHES)]
+        batches = [self._random_batch(micro_batch, seed, number) for number in range(SYNTHETIC_BATCHES)]
         fixed = self.job.samples_in is None  # otherwise first dimensions may differ
         shapes = [{name: tuple(tensor.shape) for name, tensor in named_tensors(batch)} for batch in batches if fixed]
         for other in shapes[1:]:
@@ -40,14 +40,14 @@ class Synthetic:
         for index in itertools.count(offset // micro_batch):
             number = index % SYNTHETIC_BATCHES
             if _changes(batches[number]) != changes[number]:
-                batches[number] = self._made(micro_batch, seed, number)
+                batches[number] = self._random_batch(micro_batch, seed, number)
                 changes[number] = _changes(batches[number])
             yield Chunk(batches[number], 0, index * micro_batch)
 
     def close(self) -> None:
         pass
 
-    def _made(self, micro_batch: int, seed: int, number: int) -> object:
+    def _random_batch(self, micro_batch: int, seed: int, number: int) -> object:
         with draws_of(seed, number):
             return checked_batch(self.job, micro_batch)
 

@@ -35,7 +35,7 @@ class Cloud(ABC):
     def poll(self) -> Notice | None:
         answer = self._ask()
         if answer != self._latest_answer:
-            self._latest_answer, self._notice = answer, self._made(answer) if answer else None
+            self._latest_answer, self._notice = answer, self._to_notice(answer) if answer else None
         return self._notice
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Cloud(ABC):
         """The provider's notice in its own words; None if nothing is planned."""
 
     @abstractmethod
-    def _made(self, answer: tuple[str, ...]) -> Notice:
+    def _to_notice(self, answer: tuple[str, ...]) -> Notice:
         """Converts the provider's words to a Notice."""
 
     def _get(self, path: str, headers: Mapping[str, str]) -> str | None:
@@ -92,7 +92,7 @@ class Aws(Cloud):
             return ADVICE, "rebalance", str(_facts(answer).get("noticeTime", ""))
         return None
 
-    def _made(self, answer: tuple[str, ...]) -> Notice:
+    def _to_notice(self, answer: tuple[str, ...]) -> Notice:
         kind, action, when = answer
         if kind == ADVICE:
             return Notice(self.name, ADVICE, None, "AWS says that this spot instance is likely to be interrupted.")
@@ -137,11 +137,11 @@ class Gcp(Cloud):
     def _ask(self) -> tuple[str, ...] | None:
         if self._word("preempted", ("TRUE", "FALSE")) == "TRUE":
             return ("preempted",)
-        known = ("NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE")
-        event = self._word("maintenance-event", known)
+        words = ("NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE")
+        event = self._word("maintenance-event", words)
         return None if event == "NONE" else (event,)
 
-    def _made(self, answer: tuple[str, ...]) -> Notice:
+    def _to_notice(self, answer: tuple[str, ...]) -> Notice:
         if answer[0] not in self._LEADS_S:
             return Notice(self.name, ADVICE, None, "Google Cloud will move this machine to another host, which is a pause.")
         what = "preempt" if answer[0] == "preempted" else "stop"
@@ -150,11 +150,11 @@ class Gcp(Cloud):
         )  # up to one poll interval may have passed since the notice appeared
         return self._interruption(f"Google Cloud will {what} this machine", at_unix_s)
 
-    def _word(self, key: str, known: tuple[str, ...]) -> str:
+    def _word(self, key: str, words: tuple[str, ...]) -> str:
         answer = self._server.ask(self._PATH + key, headers={"Metadata-Flavor": "Google"})
         word = answer.text.strip()
         # Google's servers put this header on every answer; an answer without it comes from another server.
-        if answer.status != 200 or answer.headers.get("metadata-flavor") != "Google" or word not in known:
+        if answer.status != 200 or answer.headers.get("metadata-flavor") != "Google" or word not in words:
             raise NoAnswer(f"its metadata server answers {key} with status {answer.status} and {word[:80]!r}")
         return word
 
@@ -182,7 +182,7 @@ class Azure(Cloud):
         mine = [(str(event.get("EventType")), str(event.get("NotBefore") or "")) for event in events if self._is_mine(event)]
         return min(mine, key=lambda event: _unix_s(event[1]) or 0.0, default=None)
 
-    def _made(self, answer: tuple[str, ...]) -> Notice:
+    def _to_notice(self, answer: tuple[str, ...]) -> Notice:
         return self._interruption(f"Azure will {self._ENDING[answer[0]]} this machine", _unix_s(answer[1]))
 
     def _is_mine(self, event: object) -> bool:

@@ -28,7 +28,7 @@ class DeviceLosses(Generic[Row]):
         self._slot = 0
 
     def put(self, row: Row, values: Sequence[Tensor]) -> None:
-        """Begins the copy of a step's `numbers` values; `known` returns them with the row."""
+        """Begins the copy of a step's `numbers` values; `ready` returns them with the row."""
         slot, self._slot = self._slot, (self._slot + 1) % len(self._room)
         for number, value in enumerate(values):
             self._room[slot, number].copy_(value.reshape(()), non_blocking=True)
@@ -36,7 +36,7 @@ class DeviceLosses(Generic[Row]):
         event.record()
         self._waiting.append((row, slot, event))
 
-    def known(self, *, wait: bool = False) -> list[tuple[Row, list[float]]]:
+    def ready(self, *, wait: bool = False) -> list[tuple[Row, list[float]]]:
         """The rows and values that have arrived since the last call, in order.
 
         Arguments:

@@ -71,7 +71,7 @@ class Stepper:
             else:
                 loss = self._guard.update_unseen(loss)
                 # Waits where the device is behind: that is the time a step takes.
-                known = [] if self._unknown is None else self._unknown.known()
+                ready = [] if self._unknown is None else self._unknown.ready()
         except AT_ONCE:
             raise
         except BaseException as error:  # the user's own code may raise anything
@@ -101,7 +101,7 @@ class Stepper:
         if self._sees_losses:
             self._losses.add(row, [value, *(part.item() for part in parts.values())] if parts else [value])
             return
-        for earlier, values in known:  # before what `settle` waits for: losses become known in the order of their steps
+        for earlier, values in ready:  # before what `settle` waits for: losses become known in the order of their steps
             self._losses.add(earlier, values)
         if self._unknown is None or self._unknown.numbers != 1 + len(parts):
             self.settle()
@@ -111,7 +111,7 @@ class Stepper:
     def settle(self) -> None:
         """Waits for losses that are not known yet: nothing is saved that may not be finite."""
         self._stall.beat()
-        for row, values in self._unknown.known(wait=True) if self._unknown is not None else ():
+        for row, values in self._unknown.ready(wait=True) if self._unknown is not None else ():
             self._losses.add(row, values)
 
     def end(self) -> None:
