@@ -7,6 +7,7 @@ after it, and gathered again for its backward; its gradients are reduced and sca
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,11 @@ class _Buffer(NamedTuple):
     died: int
 
 
+def _buffers(size_bytes: np.ndarray, category: int, born: np.ndarray, died: np.ndarray) -> list[_Buffer]:
+    rows = zip(size_bytes.tolist(), repeat(category), born.tolist(), died.tolist(), strict=False)
+    return list(map(_Buffer._make, rows))
+
+
 class _ShardedStep:
     """The storages of a step as sharding changes them.
 
@@ -93,15 +99,15 @@ class _ShardedStep:
 
     def keep_gradients(self) -> None:
         """Adds the shards of the gradients."""
-        storages, length = self._trace.storages, len(self._trace.sequence)
-        for row in np.flatnonzero(self._gradient):
-            shard_bytes = storages.size_bytes[row] * self._widened / self._ranks
-            arrived = int(self._reduced_at[row])
-            if self._strategy.keep_gradients:  # what arrives is added to them
-                self._buffers.append(_Buffer(shard_bytes, _TEMPORARY, arrived, arrived))
-                self._buffers.append(_Buffer(shard_bytes, _GRADIENT, BEFORE, length))
-            else:
-                self._buffers.append(_Buffer(shard_bytes, _GRADIENT, arrived, int(storages.died[row])))
+        storages, rows = self._trace.storages, np.flatnonzero(self._gradient)
+        shard_bytes = storages.size_bytes[rows] * self._widened / self._ranks
+        arrived = self._reduced_at[rows]
+        if self._strategy.keep_gradients:  # what arrives is added to them
+            length = len(self._trace.sequence)
+            self._buffers += _buffers(shard_bytes, _TEMPORARY, arrived, arrived)
+            self._buffers += _buffers(shard_bytes, _GRADIENT, np.full_like(arrived, BEFORE), np.full_like(arrived, length))
+        else:
+            self._buffers += _buffers(shard_bytes, _GRADIENT, arrived, storages.died[rows])
 
     def storages(self) -> Storages:
         storages = self._trace.storages
