@@ -18,8 +18,9 @@ from benchmarks.support.figures import error_line
 from benchmarks.support.published import cases
 from benchmarks.support.published_case import Case
 from benchmarks.support.published_recordings import step_of
-from gpuwise.cost import Forecast, price
+from gpuwise.cost import Forecast
 from gpuwise.cost.parameters import Parameters, parameters
+from gpuwise.cost.price import price
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster

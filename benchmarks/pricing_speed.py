@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwise.cost import price
+from gpuwise.cost.price import price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster

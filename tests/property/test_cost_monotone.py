@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.cost import price
 from gpuwise.cost.calibration import shipped
+from gpuwise.cost.price import price
 from gpuwise.cost.rates import precisions_of
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.hardware.catalog import Catalog

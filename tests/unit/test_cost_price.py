@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpuwise.cost import price
 from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationEntry, CalibrationFile, Term, shipped, step_spread
 from gpuwise.cost.inputs import DataPipeline
 from gpuwise.cost.interval import level_shares
 from gpuwise.cost.kernels import classes, kernel_times
 from gpuwise.cost.parameters import parameters
+from gpuwise.cost.price import price
 from gpuwise.cost.rates import family, precisions_of, sustained_tensor_share, units_for
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.errors import InputError, UnsupportedError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from test_plan_synthetic import synthetic_trace
 
-from gpuwise.cost import price
 from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.cost.price import price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip

@@ -8,8 +8,8 @@ import pytest
 from test_plan_cpu_choice import CPU, GENERATED, trace_of
 from test_plan_synthetic import synthetic_source
 
-from gpuwise.cost import price
 from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.price import price
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster

@@ -1,6 +1,5 @@
 """A Trace on a Chip: kernel times, communication, memory, energy -> Forecast. No PyTorch here."""
 
 from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
-from gpuwise.cost.price import price
 
-__all__ = ["Forecast", "Interval", "MemoryForecast", "price"]
+__all__ = ["Forecast", "Interval", "MemoryForecast"]
