@@ -80,8 +80,8 @@ def apart(name: str, seq_len: int, samples: int, strategy: Strategy | None) -> d
     request = [name, seq_len, samples, None if strategy is None else strategy.to_dict()]
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.cpu_plan", "--child", json.dumps(request)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 # --- what is compared ---
@@ -90,12 +90,12 @@ def apart(name: str, seq_len: int, samples: int, strategy: Strategy | None) -> d
 def steps(rounds: int) -> Iterator[dict[str, Any]]:
     for name, seq_len, samples in JOBS:
         choice = chosen(name, seq_len, samples, given=())
-        found = [[apart(name, seq_len, samples, s)["step_s"] for s in (None, choice.strategy)] for _ in range(rounds)]
-        ratios = [naive / ours for naive, ours in found]
+        results = [[apart(name, seq_len, samples, s)["step_s"] for s in (None, choice.strategy)] for _ in range(rounds)]
+        ratios = [naive / ours for naive, ours in results]
         forecast_s = choice.forecast.step_time_s.value
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         print(
-            f"{name}: naive {median(n for n, _ in found):.3f} s, chosen {median(o for _, o in found):.3f} s (forecast "
+            f"{name}: naive {median(n for n, _ in results):.3f} s, chosen {median(o for _, o in results):.3f} s (forecast "
             f"{forecast_s:.3f}), ratio {median(ratios):.2f} ({spread})",
             flush=True,
         )
@@ -106,8 +106,8 @@ def steps(rounds: int) -> Iterator[dict[str, Any]]:
             "samples": samples,
             "seq_len": seq_len,
             "strategy": choice.strategy.to_dict(),
-            "naive_s": median(n for n, _ in found),
-            "chosen_s": median(o for _, o in found),
+            "naive_s": median(n for n, _ in results),
+            "chosen_s": median(o for _, o in results),
             "forecast_s": forecast_s,
             "ratio": median(ratios),
             "ratios": ratios,
@@ -129,16 +129,16 @@ def candidates() -> Iterator[dict[str, Any]]:
             choice = chosen(name, seq_len, samples, start=start, given=("precision", "channels_last", "compile"))
             seen = apart(name, seq_len, samples, start)
             row = {"job": name, "strategy": start.to_dict(), **seen, "forecast_s": choice.forecast.step_time_s.value}
-            said = ""
+            text = ""
             if compiled:
                 took_s = seen["first_s"] - seen["step_s"]
                 after = pays_back_after(took_s, eager_step_s=eager_s[precision, channels_last], compiled_step_s=seen["step_s"])
                 row |= {"compile_s": took_s, "compile_forecast_s": choice.compile_s, "pays_back_after_steps": after}
-                said = f"; compiling took {took_s:.0f} s (forecast {choice.compile_s:.0f}), pays back after {after:,} steps"
+                text = f"; compiling took {took_s:.0f} s (forecast {choice.compile_s:.0f}), pays back after {after:,} steps"
             else:
                 eager_s[precision, channels_last] = seen["step_s"]
             words = " ".join(filter(None, (precision, "channels-last" * channels_last, "compiled" * compiled)))
-            print(f"{name} {words}: {seen['step_s']:.3f} s, forecast {row['forecast_s']:.3f}{said}", flush=True)
+            print(f"{name} {words}: {seen['step_s']:.3f} s, forecast {row['forecast_s']:.3f}{text}", flush=True)
             yield row
 
 
@@ -174,7 +174,7 @@ def operations() -> None:
     time.perf_counter = time.process_time  # type: ignore[assignment]  # steadier than the clock on a shared machine
     keep_freed_memory()
     torch.set_num_threads(1)
-    found: dict[tuple[str, bool], list[StepSamples]] = {}
+    results: dict[tuple[str, bool], list[StepSamples]] = {}
     for name, job, samples in NETWORKS:
         with torch.device("meta"):
             images = any(p.dim() == 4 for p in job.model().parameters())
@@ -182,8 +182,8 @@ def operations() -> None:
             for precision in ("fp32", "amp-bf16"):
                 strategy = Strategy(precision, micro_batch=samples, channels_last=layout)
                 seen = samples_of(name, observe(job, strategy, torch.device("cpu")))
-                found.setdefault((precision, layout), []).append(seen)
-    for (precision, layout), seen_all in found.items():
+                results.setdefault((precision, layout), []).append(seen)
+    for (precision, layout), seen_all in results.items():
         table(f"{precision}{', channels-last' if layout else ''}", seen_all)
 
 

@@ -40,12 +40,12 @@ def jobs(folder: Path) -> dict[str, list[str]]:
     """Arguments of `gpuwise fit` by what they are of."""
     (folder / "own_8b.py").write_text(OWN_8B)
     os.utime(folder / "own_8b.py", (0, 0))
-    found = {
+    results = {
         "llama3-8b, a preset": ["llama3-8b"],
         "char_gpt.py of examples/": [f"{EXAMPLES / 'char_gpt.py'}:job"],
         "own 8B Llama, bf16": [f"{folder / 'own_8b.py'}:job", "--precision", "bf16"],
     }
-    return found | ({"timm:resnet50": ["timm:resnet50"]} if find_spec("timm") else {})
+    return results | ({"timm:resnet50": ["timm:resnet50"]} if find_spec("timm") else {})
 
 
 def seconds(command: list[str], cache: Path) -> tuple[float, float]:

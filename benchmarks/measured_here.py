@@ -55,11 +55,11 @@ def lean(validation: dict[str, Any]) -> dict[str, Any]:
 def agreement(results: dict[str, Any]) -> list[tuple[str, float, float]]:
     """(figure, first, second) of what both measurements have: peaks in operations a second, memory in bytes a second."""
     first, second = results["measurements"]
-    found = []
+    rows = []
     for name, key, unit in (("peaks", "dtype", "product"), ("memory", "name", "bandwidth")):
         other = {row[key]: row["measured"] for row in second[name]}
-        found += [(f"{row[key]} {unit}", row["measured"], other[row[key]]) for row in first[name] if row[key] in other]
-    return found
+        rows += [(f"{row[key]} {unit}", row["measured"], other[row[key]]) for row in first[name] if row[key] in other]
+    return rows
 
 
 def page(results: dict[str, Any]) -> str:
@@ -121,9 +121,9 @@ def _apart(first: float, second: float) -> float:
 
 def _disturbed(results: dict[str, Any]) -> list[str]:
     """What disturbed the machine meanwhile, as it was noticed."""
-    said = {note: None for one in results["measurements"] for note in one["notes"]}
-    said |= {f"{trial['job']}: {note}": None for trial in results["validation"]["trials"] for note in trial["disturbed"]}
-    return ["## What was noticed meanwhile", "", *[f"- {note}" for note in said]] if said else []
+    messages = {note: None for one in results["measurements"] for note in one["notes"]}
+    messages |= {f"{trial['job']}: {note}": None for trial in results["validation"]["trials"] for note in trial["disturbed"]}
+    return ["## What was noticed meanwhile", "", *[f"- {note}" for note in messages]] if messages else []
 
 
 def main() -> None:

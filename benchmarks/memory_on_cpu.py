@@ -108,9 +108,9 @@ def main() -> None:
             rows.append(compare(case, threads=arguments.threads))
             print(f"{case.name:<36} {rows[-1].predicted:>14,} {rows[-1].measured:>14,} {rows[-1].error:>12.5%}", flush=True)
     for title, wanted in (("all", (False, True)), ("without convolutions", (False,))):
-        found = [abs(row.error) for row in rows if row.convolutions in wanted]
-        if found:
-            print(f"{title}: median {statistics.median(found):.5%}, largest {max(found):.5%} of {len(found)}")
+        results = [abs(row.error) for row in rows if row.convolutions in wanted]
+        if results:
+            print(f"{title}: median {statistics.median(results):.5%}, largest {max(results):.5%} of {len(results)}")
 
 
 if __name__ == "__main__":

@@ -79,11 +79,11 @@ def compare(reference: Path, cache: Path, only: str = "") -> tuple[list[Row], Co
             left_out[str(source), OTHERS.get(str(source), "not expressed")] += len(part)
             continue
         for index in part.index:
-            found = how(part.loc[[index]], cache, catalog)
-            if isinstance(found, str):
-                left_out[str(source), found] += 1
+            result = how(part.loc[[index]], cache, catalog)
+            if isinstance(result, str):
+                left_out[str(source), result] += 1
             else:
-                rows.append(found)
+                rows.append(result)
     return rows, left_out
 
 

@@ -37,17 +37,17 @@ def parts(reference: Path, cache: Path, again: set[str]) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
 
     cache.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
-    found["cpu"] = kept("cpu", lambda: [asdict(memory_on_cpu.compare(case)) for case in cases()])
-    found["truth"] = kept("truth", lambda: _with_count(*memory_ground_truth.rows(reference)))
-    found["t4"] = kept("t4", lambda: [asdict(row) for row in memory_t4.rows(reference)])
-    measured = [memory_on_cpu.Row(**row) for row in found["cpu"]]
-    t4 = [memory_t4.Row(**row) for row in found["t4"]]
-    found["peers"] = kept(
+    results: dict[str, Any] = {}
+    results["cpu"] = kept("cpu", lambda: [asdict(memory_on_cpu.compare(case)) for case in cases()])
+    results["truth"] = kept("truth", lambda: _with_count(*memory_ground_truth.rows(reference)))
+    results["t4"] = kept("t4", lambda: [asdict(row) for row in memory_t4.rows(reference)])
+    measured = [memory_on_cpu.Row(**row) for row in results["cpu"]]
+    t4 = [memory_t4.Row(**row) for row in results["t4"]]
+    results["peers"] = kept(
         "peers", lambda: [asdict(row) for row in (*memory_peers.on_cpu(measured), *memory_peers.on_t4(t4, reference))]
     )
-    found["published"] = kept("published", lambda: _with_reasons(*memory_published.compare(reference, cache)))
-    return found
+    results["published"] = kept("published", lambda: _with_reasons(*memory_published.compare(reference, cache)))
+    return results
 
 
 def _with_count(rows: list[memory_on_cpu.Row], missing: int) -> dict[str, Any]:

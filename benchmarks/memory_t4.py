@@ -226,13 +226,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name contains this text")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    found = []
+    results = []
     print(f"{'MiB: forecast, measured, error':<44}" + "".join(f"{column:>28}" for column in COLUMNS))
     for row in rows(arguments.reference, arguments.only):
-        found.append(row)
+        results.append(row)
         cells = (f"{row.forecast_mib[c]:>9.1f} {row.measured_mib[c]:>9.1f} {row.error(c):>+8.3%}" for c in COLUMNS)
         print(f"{row.name:<44}" + "".join(cells), flush=True)
-    print("\n".join(summary(found)))
+    print("\n".join(summary(results)))
 
 
 if __name__ == "__main__":

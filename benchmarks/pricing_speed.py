@@ -34,8 +34,8 @@ SIZES = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written"
 
 def large_trace(operations: int) -> Trace:
     """A training step of that many distinct operations, in fp32 so that every chip computes it, each run once."""
-    found = [load_preset(name, precision="fp32") for name in PRESETS]
-    traces = [family.at(micro_batch=4) for family in found if family is not None]
+    results = [load_preset(name, precision="fp32") for name in PRESETS]
+    traces = [family.at(micro_batch=4) for family in results if family is not None]
     names, dtypes, kinds, values, phases = [], [], [], [], []
     count, round_ = 0, 0
     while count < operations:
@@ -68,14 +68,14 @@ def priced(trace: Trace, chip: Chip, *, replay: bool = False) -> None:
 
 def able(trace: Trace, catalog: Catalog) -> list[Chip]:
     """Chips that the step runs on."""
-    found = []
+    results = []
     for chip in catalog.chips.values():
         try:
             priced(trace, chip)
         except UnsupportedError:
             continue
-        found.append(chip)
-    return found
+        results.append(chip)
+    return results
 
 
 def line(name: str, work: Callable[[], object], runs: int) -> str:

@@ -62,15 +62,15 @@ def main() -> None:
 
 def measured(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
     """Samples a second by competitor and contestant, one number a round."""
-    found: dict[str, dict[str, list[float]]] = {rival: {name: [] for name in CONTESTANTS} for rival in COMPETITORS}
+    results: dict[str, dict[str, list[float]]] = {rival: {name: [] for name in CONTESTANTS} for rival in COMPETITORS}
     for turn in range(rounds):
         for rival, code in COMPETITORS.items():
             order = list(CONTESTANTS) if turn % 2 == 0 else list(reversed(CONTESTANTS))
             for name in order:
                 with competing(code):
-                    found[rival][name].append(samples_per_s(CONTESTANTS[name], steps))
-                print(f"round {turn + 1}, beside {rival}, {name}: {found[rival][name][-1]:,.0f} samples/s", flush=True)
-    return found
+                    results[rival][name].append(samples_per_s(CONTESTANTS[name], steps))
+                print(f"round {turn + 1}, beside {rival}, {name}: {results[rival][name][-1]:,.0f} samples/s", flush=True)
+    return results
 
 
 def samples_per_s(variables: dict[str, str], steps: int) -> float:
@@ -120,11 +120,11 @@ def table(results: dict[str, Any]) -> str:
         )
     about = results["about"]
     rounds = len(next(iter(results["rows"].values()))["active"])
-    said = (
+    text = (
         f"Samples a second of `examples/digits.py`: medians of {rounds} rounds in turns, smallest and largest "
         f"({about['cpu']}, {about['cores']} cores, load {about['load']}, {about['date']})."
     )
-    return "\n".join([said, "", *lines])
+    return "\n".join([text, "", *lines])
 
 
 def with_table(page: str, results: dict[str, Any]) -> str:

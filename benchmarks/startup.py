@@ -45,9 +45,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=9)
     seconds = measure(parser.parse_args().runs)
     empty = statistics.median(next(iter(seconds.values())))
-    for name, found in seconds.items():
-        median = statistics.median(found)
-        print(f"{median:6.3f} s  ({min(found):.3f} to {max(found):.3f})  {median / empty:5.1f}x  {name}")
+    for name, result in seconds.items():
+        median = statistics.median(result)
+        print(f"{median:6.3f} s  ({min(result):.3f} to {max(result):.3f})  {median / empty:5.1f}x  {name}")
 
 
 if __name__ == "__main__":

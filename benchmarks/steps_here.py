@@ -65,14 +65,14 @@ def told(name: str, without: list[float], having: list[float]) -> None:
 def freed(rounds: int) -> None:
     for name, seq_len, samples in STEPS:
         request = {"name": name, "seq_len": seq_len, "samples": samples}
-        found = [[apart({**request, "keep": keep}) for keep in (False, True)] for _ in range(rounds)]
-        told(f"{name}, {samples} samples", [a for a, _ in found], [b for _, b in found])
+        results = [[apart({**request, "keep": keep}) for keep in (False, True)] for _ in range(rounds)]
+        told(f"{name}, {samples} samples", [a for a, _ in results], [b for _, b in results])
 
 
 def bound(rounds: int) -> None:
     request = {"name": "mlp", "seq_len": 0, "samples": 512, "keep": True, "timed": SHORT_TIMED}
-    found = [(apart(request), apart(request, **BOUND)) for _ in range(3 * rounds)]
-    told("perceptron, 512 samples", [a for a, _ in found], [b for _, b in found])
+    results = [(apart(request), apart(request, **BOUND)) for _ in range(3 * rounds)]
+    told("perceptron, 512 samples", [a for a, _ in results], [b for _, b in results])
 
 
 def observed(rounds: int) -> None:

@@ -59,7 +59,7 @@ def at_a_terminal(words: list[str], folder: str, *, until: int | None = None) ->
         if not part:
             break
         written += part
-        seen = [int(found) for found in re.findall(rb"step (\d+)/", part)]
+        seen = [int(result) for result in re.findall(rb"step (\d+)/", part)]
         if until is not None and seen and max(seen) >= until:
             process.send_signal(signal.SIGTERM)
             until = None
@@ -74,9 +74,9 @@ def panel_picture(written: str) -> str:
     from rich.text import Text
 
     frames = [
-        (abs(int(found[1]) - PICTURED_AT * STEPS), frame)
+        (abs(int(result[1]) - PICTURED_AT * STEPS), frame)
         for frame in _REDRAWN.split(written)
-        if (found := PICTURED.search(frame))
+        if (result := PICTURED.search(frame))
     ]
     frame = min(frames)[1]
     frame = frame[frame.index("╭") : frame.rindex("╯") + 1].replace("\r\n", "\n")

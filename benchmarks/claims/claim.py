@@ -35,7 +35,7 @@ class Call:
 
     @functools.cache  # noqa: B019 - a handful of frozen calls, shared by rows
     def run(self) -> Any:
-        import gpuwise.api
+        import gpuwise
 
         function = functools.reduce(getattr, self.function.split("."), gpuwise)
         return function(self.job if isinstance(self.job, str) else self.job(), **dict(self.keywords))

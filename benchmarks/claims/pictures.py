@@ -61,7 +61,7 @@ def _speed_up() -> None:
 def _spot() -> None:
     """Savings of spot, a mark a provider and chip; the claim's 60 to 90 % is shaded."""
     by_provider: dict[str, list[float]] = defaultdict(list)
-    for (provider, _), saving in sorted(savings(Call("api.offers", "").run()).items()):
+    for (provider, _), saving in sorted(savings(Call("offers", "").run()).items()):
         by_provider[provider].append(100 * saving)
     providers = sorted(by_provider, key=lambda provider: -max(by_provider[provider]))
     figure, axes = pyplot.subplots(figsize=(7.2, 0.9 + 0.35 * len(providers)))

@@ -71,15 +71,15 @@ def shapes(frame: pd.DataFrame, numerics: str) -> Shapes:
 
 def hardware(frame: pd.DataFrame, catalog: Catalog, numerics: str) -> Hardware:
     """Figures of each row's chip."""
-    found = {}
+    results = {}
     for name in frame.chip.unique():
         chip = catalog.chip(name)
         units = units_for(chip, dtype=DTYPES[numerics], kind="attention", precision="bf16", parameters=parameters())
-        found[name] = hardware_of(
+        results[name] = hardware_of(
             chip, parameters(), peak_flops_per_s=sustained_peak(chip, units, parameters(), for_minutes=False)
         )
 
     def column(figure: str) -> np.ndarray:
-        return frame.chip.map({name: float(getattr(one, figure)) for name, one in found.items()}).to_numpy(float)
+        return frame.chip.map({name: float(getattr(one, figure)) for name, one in results.items()}).to_numpy(float)
 
     return Hardware(*map(column, ("peak_flops_per_s", "bandwidth_bytes_per_s", "units", "cache_bytes")))

@@ -159,21 +159,21 @@ def stated(entry: CalibrationEntry, interval: tuple[float, float]) -> Calibratio
 
 def assumed(known: Mapping[str, CalibrationEntry], interval: tuple[float, float]) -> dict[str, CalibrationEntry]:
     """Entries for what no row decides: like the class most like it; products in bf16 like those in fp32."""
-    found = {}
+    results = {}
     for name in [f"{name}.fp32" for name in CONTRACTIONS] + list(OTHERS):
         if name not in known:
             entry = prior_of(name, known) or known["gemm.fp32"]
             if name == "sort":
                 entry = replace(entry, terms=entry.terms | {"memory": Term(SORT_SLOWER)})
-            found[name] = replace(stated(entry, interval), evidence={"source": "assumed: like a class that was measured"})
-    half = {name: entry for name, entry in {**known, **found}.items() if name.endswith(".fp32")}
+            results[name] = replace(stated(entry, interval), evidence={"source": "assumed: like a class that was measured"})
+    half = {name: entry for name, entry in {**known, **results}.items() if name.endswith(".fp32")}
     source = {"source": "assumed: half as near to their own peak as in fp32, as tiles of bf16 are harder to feed"}
     for name, entry in half.items():
         slower = {
             key: replace(t, scale=2 * t.scale if key.startswith("compute") else t.scale) for key, t in entry.terms.items()
         }
-        found[name.replace(".fp32", ".bf16")] = replace(stated(entry, interval), terms=slower, evidence=source)
-    return found
+        results[name.replace(".fp32", ".bf16")] = replace(stated(entry, interval), terms=slower, evidence=source)
+    return results
 
 
 def reported(table: Table, kept: np.ndarray, context: Context, store: Store) -> Iterator[pd.DataFrame]:
@@ -181,19 +181,19 @@ def reported(table: Table, kept: np.ndarray, context: Context, store: Store) -> 
         for split, chosen in (("fitted", ~kept), ("unseen models", kept)):
             part = table.of(chosen & (table.chip == chip))
             if len(part):
-                found = HERE if chip == HERE.id else context.catalog.chip(chip)
-                entries = entries_of(store.calibration(found), part.parts)
+                result = HERE if chip == HERE.id else context.catalog.chip(chip)
+                entries = entries_of(store.calibration(result), part.parts)
                 level = "family" if chip == HERE.id else "chip"
                 yield error_rows("cpu", split, chip, errors(part, entries), **described(part, level))
 
 
 def unseen(context: Context, before: Store) -> pd.DataFrame:
     """Each published CPU forecast by the family's entries, fitted without it."""
-    table, found = table_of(steps(context)), []
+    table, result = table_of(steps(context)), []
     for chip in sorted(set(CHIPS.values())):
         part = table.of(table.chip == chip)
-        found.append(error_rows("cpu", "unseen device", chip, of_others(table, chip), **described(part, "family")))
-    return pd.concat(found, ignore_index=True)
+        result.append(error_rows("cpu", "unseen device", chip, of_others(table, chip), **described(part, "family")))
+    return pd.concat(result, ignore_index=True)
 
 
 def described(table: Table, level: str) -> dict[str, object]:

@@ -105,7 +105,7 @@ def prior_of(key: str, known: Mapping[str, CalibrationEntry]) -> CalibrationEntr
     forward = kernel_class.removesuffix("_backward")
     alike = forward.removesuffix("_channels_last")
     for name in (kernel_class, forward, f"{forward}_channels_last", alike, alike.split("_")[0]):
-        found = known.get(f"{name}.{numerics}" if numerics else name)
-        if found is not None:
-            return found
+        result = known.get(f"{name}.{numerics}" if numerics else name)
+        if result is not None:
+            return result
     return known.get("elementwise") if not numerics else None

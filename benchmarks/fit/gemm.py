@@ -136,10 +136,10 @@ def _pooled(
 ) -> tuple[CalibrationEntry, np.ndarray]:
     """An entry for some chips; log errors of the rows `others`, none by default."""
     weight = _weights(table.rows, chips)
-    asked = np.zeros(len(weight), dtype=bool) if others is None else others
-    needed = (weight > 0) | asked
+    requested = np.zeros(len(weight), dtype=bool) if others is None else others
+    needed = (weight > 0) | requested
     entry, log_errors = table.of(needed).fit(prior, weight[needed])
-    return entry, log_errors[asked[needed]]
+    return entry, log_errors[requested[needed]]
 
 
 def _architecture(context: Context, chip: str) -> str:
@@ -149,15 +149,15 @@ def _architecture(context: Context, chip: str) -> str:
 @lru_cache
 def _left_out(context: Context, key: str) -> pd.DataFrame:
     """Errors of every architecture from the family's figures fitted without it."""
-    found, frames = table(context, key), []
-    chips = sorted(set(found.rows.chip))
+    result, frames = table(context, key), []
+    chips = sorted(set(result.rows.chip))
     for architecture in sorted({_architecture(context, chip) for chip in chips}):
         own = [chip for chip in chips if _architecture(context, chip) == architecture]
         rest = [chip for chip in chips if chip not in own and chip not in UNSTEADY.get(key, ())]
         if rest:
-            asked = np.isin(found.rows.chip, own)
-            _, log_errors = _pooled(found, rest, others=asked)
-            frames.append(_errors(key, "unseen device", found.rows.of(asked), log_errors))
+            requested = np.isin(result.rows.chip, own)
+            _, log_errors = _pooled(result, rest, others=requested)
+            frames.append(_errors(key, "unseen device", result.rows.of(requested), log_errors))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -182,9 +182,9 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
 
 
 def _fit(context: Context, store: Store, key: str) -> pd.DataFrame:
-    found, frames = table(context, key), []
-    chips = sorted(set(found.rows.chip) - store.without)
-    family, _ = _pooled(found, [chip for chip in chips if chip not in UNSTEADY.get(key, ())])
+    result, frames = table(context, key), []
+    chips = sorted(set(result.rows.chip) - store.without)
+    family, _ = _pooled(result, [chip for chip in chips if chip not in UNSTEADY.get(key, ())])
     # Forecasts of devices never seen need no interval, only the figures.
     carried = None if store.without else _left_out(context, key)
     if carried is not None:
@@ -194,13 +194,13 @@ def _fit(context: Context, store: Store, key: str) -> pd.DataFrame:
         own = [chip for chip in chips if _architecture(context, chip) == architecture]
         pooled = family
         if len(own) > 1:
-            pooled, _ = _pooled(found, own, family)
+            pooled, _ = _pooled(result, own, family)
         for chip in own:
-            rows = found.rows.chip == chip
-            entry, log_errors = _pooled(found, [chip], pooled, rows)
-            kept = found.rows.kept_out[rows]
+            rows = result.rows.chip == chip
+            entry, log_errors = _pooled(result, [chip], pooled, rows)
+            kept = result.rows.kept_out[rows]
             frames += [
-                _errors(key, split, found.rows.of(rows).of(where), log_errors[where])
+                _errors(key, split, result.rows.of(rows).of(where), log_errors[where])
                 for split, where in (("fitted", ~kept), ("unseen shapes", kept))
             ]
             entry = _stated(entry, key, log_errors[kept], [chip], "shapes kept out")
@@ -209,7 +209,7 @@ def _fit(context: Context, store: Store, key: str) -> pd.DataFrame:
         if set(own) <= set(UNSTEADY.get(key, ())):
             continue
         if carried is not None:
-            pooled = _stated(pooled, key, _of_siblings(found, own, carried), own, "chips left out")
+            pooled = _stated(pooled, key, _of_siblings(result, own, carried), own, "chips left out")
         for name in (architecture, *SIBLINGS.get(architecture, ())):
             _put(store, "architecture", name, key, pooled)
     return pd.concat(frames, ignore_index=True)

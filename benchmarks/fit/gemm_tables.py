@@ -79,10 +79,10 @@ def _products(batch: np.ndarray, m: np.ndarray, n: np.ndarray, k: np.ndarray, *,
 def hardware_of_rows(chips: np.ndarray, catalog: Catalog, figure: str) -> Hardware:
     """Figures of each row's chip."""
     names, index = np.unique(chips, return_inverse=True)
-    found = []
+    results = []
     for name in names:
         chip = catalog.chip(str(name))
         units = units_for(chip, dtype=DTYPES[figure], kind="gemm", precision="fp32", parameters=parameters())
         peak = sustained_peak(chip, units, parameters(), for_minutes=False)
-        found.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
-    return Hardware(**{field: np.array([float(getattr(h, field)) for h in found])[index] for field in vars(found[0])})
+        results.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
+    return Hardware(**{field: np.array([float(getattr(h, field)) for h in results])[index] for field in vars(results[0])})

@@ -27,7 +27,7 @@ def spreads(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
     rows: of whole steps, with the columns of BY, split, device, model and log_error (log(measured / forecast)).
     """
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     nearer: dict[object, tuple[float, float]] = {}
     known = {key: part for key, part in _setting(rows).groupby(BY) if _enough(part)}
     for key in sorted(known, key=lambda key: LEVELS.index(key[1])):
@@ -35,8 +35,8 @@ def spreads(rows: pd.DataFrame) -> list[dict[str, Any]]:
         low, high = _interval(known[key])
         above = nearer.get((family, *how), (1.0, 1.0))  # what is carried further is no surer
         low, high = nearer[family, *how] = min(low, above[0]), max(high, above[1])
-        found.append({**dict(zip(BY, key, strict=True)), "low": low, "high": high, "rows": len(known[key])})
-    return [*found, *_compiled_elsewhere(found)]
+        results.append({**dict(zip(BY, key, strict=True)), "low": low, "high": high, "rows": len(known[key])})
+    return [*results, *_compiled_elsewhere(results)]
 
 
 def _compiled_elsewhere(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

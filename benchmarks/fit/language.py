@@ -78,8 +78,8 @@ def rows_of(context: Context) -> Rows:
 
 def _some_vision(context: Context) -> list[Case]:
     """A few steps in a hundred of vision models, by a checksum that looks at no result."""
-    found = [(f"{case.job}{case.size}{case.torch}", case) for case in vision_cases(context.reference)]
-    return [case for name, case in found if crc32(name.encode()) % ANCHOR_EVERY == 0]
+    results = [(f"{case.job}{case.size}{case.torch}", case) for case in vision_cases(context.reference)]
+    return [case for name, case in results if crc32(name.encode()) % ANCHOR_EVERY == 0]
 
 
 def fit(context: Context, store: Store) -> pd.DataFrame:
@@ -91,22 +91,22 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
     scales = fit_scales(rows.table, parts, seen, context.catalog, wide=WIDE)
     errors = _errors(rows, parts, scales, context)
     split = np.where(out, "unseen device", np.where(rows.kept, "unseen models", np.where(seen, "fitted", "not fitted")))
-    found = [_report(rows, split, errors, _levels(chip, chip[seen], context))[~rows.anchor]]
+    results = [_report(rows, split, errors, _levels(chip, chip[seen], context))[~rows.anchor]]
     if not store.without:  # models that are learned from, forecast by the others
         for model in sorted(set(rows.table.model[seen & ~rows.anchor])):
             own = rows.table.model == model
             scales_without = fit_scales(rows.table, parts, seen & ~own, context.catalog, wide=WIDE)
             errors = _errors(rows, parts, scales_without, context)
             levels = _levels(chip, chip[seen & ~own], context)
-            found.append(_report(rows, np.full(len(own), "unseen models"), errors, levels)[own & rows.fits & ~rows.anchor])
+            results.append(_report(rows, np.full(len(own), "unseen models"), errors, levels)[own & rows.fits & ~rows.anchor])
     put(scales, rows.table.parts, context, store, learned=set(chip[seen & ~rows.anchor]))
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(results, ignore_index=True)
 
 
 def unseen(context: Context, before: Store) -> pd.DataFrame:
     """Every chip forecast by scales learned on the others. Of kernels only what was not measured on it: where it has a file of
     its own, its architecture's and generation's rest on its rows, too, and are left out."""
-    rows, found = rows_of(context), []
+    rows, result = rows_of(context), []
     chip, known = rows.table.chip.astype(str), before.files
     for name in sorted(set(chip[~rows.anchor])):
         names = names_of(context.catalog.chip(name))
@@ -116,8 +116,8 @@ def unseen(context: Context, before: Store) -> pd.DataFrame:
         seen = rows.fits & ~rows.kept & (chip != name)
         errors = _errors(rows, parts, fit_scales(rows.table, parts, seen, context.catalog, wide=WIDE), context)
         split = np.full(len(chip), "unseen device", dtype=object)
-        found.append(_report(rows, split, errors, _levels(chip, chip[seen], context))[(chip == name) & ~rows.anchor])
-    return pd.concat(found, ignore_index=True)
+        result.append(_report(rows, split, errors, _levels(chip, chip[seen], context))[(chip == name) & ~rows.anchor])
+    return pd.concat(result, ignore_index=True)
 
 
 def _measured(chip: str, known: Mapping[tuple[str, str], CalibrationFile]) -> bool:

@@ -78,15 +78,15 @@ class Rows:
 def hardware_of_chips(chips: np.ndarray, catalog: Catalog, *, kind: str) -> Hardware:
     """For fp32 on CUDA cores, without TF32."""
     names, index = np.unique(chips, return_inverse=True)
-    found = []
+    results = []
     for name in names:
         chip = catalog.chip(str(name))
         units = units_for(chip, dtype="float32", kind="gemm", precision="fp32", parameters=parameters())
         peak = sustained_peak(chip, units, parameters()) if kind == "conv" else 1.0
-        found.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
+        results.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
     return Hardware(
         **{
-            field: np.array([float(getattr(h, field)) for h in found])[index]
+            field: np.array([float(getattr(h, field)) for h in results])[index]
             for field in ("peak_flops_per_s", "bandwidth_bytes_per_s", "units", "cache_bytes")
         }
     )
@@ -131,12 +131,12 @@ def convolutions(folder: Path) -> Rows:
 def in_models(folder: Path) -> dict[str, Rows]:
     """Operators inside BERT, GPT-2, GPT-3 and OPT, forward and backward, by class. Kept out by shape."""
     table = pd.read_parquet(folder / "kernels" / "fp32_model_op_traces.parquet")
-    found: dict[str, list[tuple[object, ...]]] = {}
+    results: dict[str, list[tuple[object, ...]]] = {}
     for row in table.itertuples():
         for name, way, read, written, m, k, seconds in _operations(row):
-            found.setdefault(name, []).append((CHIPS[row.gpu], way, 4.0 * read, 4.0 * written, m, k, seconds / 1e3))
+            results.setdefault(name, []).append((CHIPS[row.gpu], way, 4.0 * read, 4.0 * written, m, k, seconds / 1e3))
     rows = {}
-    for name, values in found.items():
+    for name, values in results.items():
         part = pd.DataFrame(values, columns=["chip", "way", "read", "written", "m", "k", "s"])
         part = part.groupby(["chip", "way", "read", "written", "m", "k"], as_index=False).s.median()
         least = np.where(part.way == "forward", 20e-6, 18e-6)  # the smallest calls of these tables: 18 to 25 µs

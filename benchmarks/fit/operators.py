@@ -163,22 +163,22 @@ def fit_groups(table: Table, without: frozenset[str]) -> dict[tuple[str, str], C
     """Entries by (level, of): the family's, and those of GROUPS."""
     known = ~table.rows.kept_out & ~table.of_chips(without)
     family = _fit(table, known & ~table.of_chips(APART.get(table.key, OLD)), _start(DESIGNS[table.key]), pull=1e-4)
-    found = {("family", "gpu"): family}
+    results = {("family", "gpu"): family}
     for level, of, members in GROUPS:
         rows = known & table.of_chips(members)
         if rows.any():
-            found[level, of] = _fit(table, rows, family, pull=1e-3)
-    return found
+            results[level, of] = _fit(table, rows, family, pull=1e-3)
+    return results
 
 
 def fit_chips(table: Table, without: frozenset[str]) -> dict[tuple[str, str], CalibrationEntry]:
     """Those of fit_groups, and each chip's that has rows enough."""
-    found = fit_groups(table, without)
+    result = fit_groups(table, without)
     for chip in table.chips(without):
         rows = ~table.rows.kept_out & table.of_chips([chip])
         if rows.sum() >= FEWEST_ROWS:
-            found["chip", chip] = _fit(table, rows, applying(found, chip), pull=1e-3)
-    return found
+            result["chip", chip] = _fit(table, rows, applying(result, chip), pull=1e-3)
+    return result
 
 
 def applying(found: Mapping[tuple[str, str], CalibrationEntry], chip: str) -> CalibrationEntry:
@@ -213,22 +213,22 @@ def unseen_errors(piece: str, table: Table, without: frozenset[str] = frozenset(
     for chips in UNSEEN:
         there = [chip for chip in table.chips(without) if chip in chips]
         if there:
-            found = fit_groups(table, without | frozenset(chips))
-            frames.append(_errors(piece, table, {chip: applying(found, chip) for chip in there}, split))
+            result = fit_groups(table, without | frozenset(chips))
+            frames.append(_errors(piece, table, {chip: applying(result, chip) for chip in there}, split))
     return pd.concat(frames, ignore_index=True)
 
 
 def _put(store: Store, piece: str, table: Table) -> pd.DataFrame:
     """Fits, puts the entries into the store, and gives the errors of fitted and kept-out rows and of devices never seen, which
     set the interval of what is carried from chip to chip."""
-    found = fit_chips(table, store.without)
+    result = fit_chips(table, store.without)
     chips = table.chips(store.without)
     split = np.where(table.rows.kept_out, "unseen shapes", "fitted")
-    errors = _errors(piece, table, {chip: applying(found, chip) for chip in chips}, split)
+    errors = _errors(piece, table, {chip: applying(result, chip) for chip in chips}, split)
     unseen = unseen_errors(piece, table, store.without)
     carried = spread(_of_kernels(unseen), least=0.1)
     members = {("family", "gpu"): chips, **{(level, of): list(known) for level, of, known in GROUPS}}
-    for (level, of), entry in found.items():
+    for (level, of), entry in result.items():
         own = _of_kernels(errors[(errors.split == "unseen shapes") & (errors.device == of)])
         interval = spread(own, least=0.05) if level == "chip" and len(own) >= FEWEST_ROWS else carried
         count = int(table.of_chips(members.get((level, of), [of])).sum())

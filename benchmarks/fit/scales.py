@@ -120,8 +120,8 @@ def _fit(
         by_parameter = group @ design.multiply(-share.reshape(-1, 1)).tocsr() @ _diagonal(prior)
         return vstack([by_parameter, identity(len(prior))]).tocsr()
 
-    found = least_squares(residual, np.zeros(len(prior)), jac=jacobian, method="trf", tr_solver="lsmr", max_nfev=60)
-    return Scales({of: float(value) for of, value in zip(index, found.x * prior, strict=True)})
+    result = least_squares(residual, np.zeros(len(prior)), jac=jacobian, method="trf", tr_solver="lsmr", max_nfev=60)
+    return Scales({of: float(value) for of, value in zip(index, result.x * prior, strict=True)})
 
 
 def _width(wide: Mapping[str, float], key: str) -> float:
@@ -131,12 +131,12 @@ def _width(wide: Mapping[str, float], key: str) -> float:
 
 def scaled_parts(table: Table, parts: Mapping[str, np.ndarray], scales: Scales, catalog: Catalog) -> dict[str, np.ndarray]:
     """Seconds of each class in each step, scaled. Shape (steps,) each."""
-    found = {key: seconds.copy() for key, seconds in parts.items()}
+    results = {key: seconds.copy() for key, seconds in parts.items()}
     for chip in np.unique(table.chip.astype(str)):
         rows, names = table.chip == chip, names_of(catalog.chip(chip))
-        for key, seconds in found.items():
+        for key, seconds in results.items():
             seconds[rows] *= scales.of(names, key)
-    return found
+    return results
 
 
 def forecast_s(table: Table, parts: Mapping[str, np.ndarray], scales: Scales, catalog: Catalog) -> np.ndarray:

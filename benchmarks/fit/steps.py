@@ -115,14 +115,14 @@ def table_of(steps: Iterable[Step]) -> Table:
             if not len(chosen):
                 continue
             key, hardware = _hardware(step, kernel_class, dtype)
-            found = Shapes.of(trace.operations, chosen, images=trace.header.sizes.get("micro_batch", 1))
-            found, count = _distinct(found, counts[chosen])
-            shapes.setdefault(key, []).append(found)
+            result = Shapes.of(trace.operations, chosen, images=trace.header.sizes.get("micro_batch", 1))
+            result, count = _distinct(result, counts[chosen])
+            shapes.setdefault(key, []).append(result)
             chip = [np.full(len(count), getattr(hardware, field.name)) for field in fields(Hardware)]
             rows.setdefault(key, []).append((np.full(len(count), index), count, *chip))
     parts = {}
-    for key, found in shapes.items():
-        joined = _joined(found)
+    for key, result in shapes.items():
+        joined = _joined(result)
         number, count, *chip = (np.concatenate(column) for column in zip(*rows[key], strict=True))
         terms = terms_of(key.split(".")[0], joined, Hardware(*chip), *families)
         parts[key] = Part(terms, joined.kernels * terms.floor, number, count)
@@ -168,9 +168,9 @@ def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, Calib
     entries = {}
     for key in keys:
         kernel_class, _, numerics = key.partition(".")
-        found = calibration.find(kernel_class, numerics)
-        if found is not None:
-            entries[key] = found.applied
+        result = calibration.find(kernel_class, numerics)
+        if result is not None:
+            entries[key] = result.applied
     return entries
 
 

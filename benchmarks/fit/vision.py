@@ -66,18 +66,18 @@ def rows_of(reference: Path, cache: Path, catalog_chips: tuple[str, ...]) -> Row
     """Eager steps on GPUs of the catalog whose model was recorded."""
     from gpuwise.hardware.catalog import Catalog
 
-    catalog, found, steps = Catalog(), [], []
+    catalog, result, steps = Catalog(), [], []
     for case in _cases(reference):
         if case.chip_id not in catalog_chips or (trace := _recorded(case, cache)) is None:
             continue
-        found.append(case)
+        result.append(case)
         steps.append(Step(catalog.chip(case.chip_id), trace, case.seconds, case.model, _group(case)))
-    return Rows(table_of(steps), found)
+    return Rows(table_of(steps), result)
 
 
 def _cases(reference: Path) -> Iterator[Case]:
-    found = [case for compiled, last in WAYS for case in timm_cases(reference, compiled=compiled, channels_last=last)]
-    yield from sorted((case for case in found if not case.subset.endswith("CPU")), key=lambda case: (case.job, case.size))
+    results = [case for compiled, last in WAYS for case in timm_cases(reference, compiled=compiled, channels_last=last)]
+    yield from sorted((case for case in results if not case.subset.endswith("CPU")), key=lambda case: (case.job, case.size))
 
 
 def _group(case: Case) -> str:
@@ -165,26 +165,26 @@ def _put(rows: Rows, seen: np.ndarray, context: Context, store: Store) -> None:
 def final(context: Context, store: Store, errors: pd.DataFrame) -> pd.DataFrame:
     """The errors of steps on known GPUs as the figures are at last: the piece "language" moves some of them."""
     table = rows_of(context.reference, context.cache, tuple(context.catalog.chips)).table
-    found = np.zeros(len(table))
+    result = np.zeros(len(table))
     for chip in np.unique(table.chip.astype(str)):
         mine = table.chip == chip
-        found[mine] = _log_errors(table.of(mine), entries_of(store.calibration(context.catalog.chips[chip]), table.parts))
+        result[mine] = _log_errors(table.of(mine), entries_of(store.calibration(context.catalog.chips[chip]), table.parts))
     assert (errors.device[: len(table)] == table.chip).all()  # fit reports them first, in this order
-    return errors.assign(log_error=np.concatenate([found, errors.log_error[len(table) :]]))
+    return errors.assign(log_error=np.concatenate([result, errors.log_error[len(table) :]]))
 
 
 def unseen(context: Context, before: Store) -> pd.DataFrame:
     """Each GPU forecast by figures pooled over the other ones."""
     rows = rows_of(context.reference, context.cache, tuple(context.catalog.chips))
-    found = []
+    results = []
     for chip in np.unique(rows.table.chip.astype(str)):
         errors = fit(context, before.copy(but=_names(chip, context), without=frozenset({chip})))
-        found.append(errors[(errors.split == "unseen device") & errors.group.str.contains("torch")].assign(level="family"))
+        results.append(errors[(errors.split == "unseen device") & errors.group.str.contains("torch")].assign(level="family"))
     own = _architectures(rows.table, ~rows.kept, context)
     store = vision_others.without_scales(before, own)
     _put(rows, ~rows.kept, context, store)
-    found.append(vision_others.unseen(context, store, own))
-    return pd.concat(found, ignore_index=True)
+    results.append(vision_others.unseen(context, store, own))
+    return pd.concat(results, ignore_index=True)
 
 
 def _architectures(table: Table, seen: np.ndarray, context: Context) -> set[str]:

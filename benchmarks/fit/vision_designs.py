@@ -138,15 +138,15 @@ MOVES = {
 
 def designs(keys: object, numerics: tuple[str, ...] = ("fp16", "bf16")) -> dict[str, Design]:
     """Of the classes among `keys` (`conv.fp16`, `elementwise`) that vision models determine."""
-    found = dict(MOVES)
+    results = dict(MOVES)
     for figure in numerics:
         for layout in ("", "_channels_last"):
             for back in ("", "_backward"):
                 other = bool(layout or back)
-                found[f"conv{layout}{back}.{figure}"] = CONV
-                found[f"conv_grouped{layout}{back}.{figure}"] = GROUPED
-                found[f"conv_depthwise{layout}{back}.{figure}"] = DEPTHWISE_OTHER if other else DEPTHWISE
-        found |= {f"{kind}.{figure}": PRODUCT for kind in ("gemm", "gemm_batched", "gemm_unaligned")}
+                results[f"conv{layout}{back}.{figure}"] = CONV
+                results[f"conv_grouped{layout}{back}.{figure}"] = GROUPED
+                results[f"conv_depthwise{layout}{back}.{figure}"] = DEPTHWISE_OTHER if other else DEPTHWISE
+        results |= {f"{kind}.{figure}": PRODUCT for kind in ("gemm", "gemm_batched", "gemm_unaligned")}
         for kind in ("attention", "attention_efficient"):
-            found |= {f"{kind}.{figure}": ATTENTION, f"{kind}_backward.{figure}": ATTENTION_BACKWARD}
-    return {key: found[key] for key in keys if key in found}  # type: ignore[attr-defined]
+            results |= {f"{kind}.{figure}": ATTENTION, f"{kind}_backward.{figure}": ATTENTION_BACKWARD}
+    return {key: results[key] for key in keys if key in results}  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ WORTH = 0.005  # smaller changes are not written
 
 def rows_of(context: Context) -> tuple[Table, list[Case]]:
     """Steps on one GPU of the catalog whose model was recorded, on tensor cores."""
-    found, steps = [], []
+    result, steps = [], []
     for case in cases(context.reference):
         known = case.subset in SUBSETS and case.count * case.machines == 1 and case.chip_id in context.catalog.chips
         if not known or not cached(case, context.cache):
@@ -40,14 +40,14 @@ def rows_of(context: Context) -> tuple[Table, list[Case]]:
             continue
         if any(key.startswith("conv") and key.endswith(".fp32") for key in keys):  # tables of kernels have these
             continue
-        found.append(case)
+        result.append(case)
         steps.append(step)
-    return table_of(steps), found
+    return table_of(steps), result
 
 
 def fit(context: Context, store: Store, own: Collection[str]) -> pd.DataFrame:
     """Scales on the pooled figures in the store. own: architectures with figures of their own, which stay."""
-    table, found = rows_of(context)
+    table, result = rows_of(context)
     parts = parts_of(table, store, context.catalog)
     out = np.isin(table.chip.astype(str), sorted(store.without))
     left = np.array([kept_out_model(model) for model in table.model])
@@ -59,12 +59,12 @@ def fit(context: Context, store: Store, own: Collection[str]) -> pd.DataFrame:
     # The figures of an architecture are those of one of its chips: the other ones are new to them.
     others = theirs & np.array([not _own(str(chip), store) for chip in table.chip])
     split = np.where(out | others, "unseen device", np.where(left, "unseen models", "fitted"))
-    return _errors(table, found, split, errors)
+    return _errors(table, result, split, errors)
 
 
 def unseen(context: Context, store: Store, own: Collection[str]) -> pd.DataFrame:
     """Each GPU forecast by scales learned on the others. store: with pooled figures."""
-    table, found = rows_of(context)
+    table, result = rows_of(context)
     parts = parts_of(table, store, context.catalog)
     wide = {key.split(".")[0]: FREE if key.startswith(SCALED) else FIXED for key in parts}
     theirs = np.array([names_of(context.catalog.chips[chip])["architecture"] in own for chip in table.chip])
@@ -74,7 +74,7 @@ def unseen(context: Context, store: Store, own: Collection[str]) -> pd.DataFrame
         scales = fit_scales(table, parts, ~out & ~theirs, context.catalog, wide=wide)
         errors[out] = np.log(table.seconds / forecast_s(table, parts, scales, context.catalog))[out]
         split[out] = "unseen device"
-    rows = _errors(table, found, split, errors)
+    rows = _errors(table, result, split, errors)
     return rows[rows.split != ""]
 
 

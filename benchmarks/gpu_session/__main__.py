@@ -78,8 +78,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _has_gpu() -> bool:
     """Asked in a process of its own: the one that asks has a context from then on."""
-    asked = "import torch; raise SystemExit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", asked]).returncode == 0
+    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ def prefetched(device: torch.device) -> dict[str, Any]:
             for _ in range(4):
                 busy = busy @ weight / 2048  # keeps the device behind the host
             sums.append(busy.mean() + 0 * chunk.batch["n"][0])
-        found = [value.item() for value in sums]
-        assert found == [float(number) for number in range(40)], f"pinned {pinned}: {found}"
+        results = [value.item() for value in sums]
+        assert results == [float(number) for number in range(40)], f"pinned {pinned}: {results}"
     return {"batches": 80}
 
 
@@ -101,14 +101,14 @@ def late_losses(device: torch.device) -> dict[str, Any]:
     latest = 0
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         losses: DeviceLosses[int] = DeviceLosses(2)
-        found: list[tuple[int, list[float]]] = []
+        results: list[tuple[int, list[float]]] = []
         for step in range(60):
-            found += losses.ready()
+            results += losses.ready()
             _ = slow @ slow  # the loss is ready only after it
             losses.put(step, [torch.tensor(step + 0.5, device=device, dtype=dtype), torch.tensor(float(step), device=device)])
-            latest = max(latest, step - len(found) + 1)
-        found += losses.ready(wait=True)
-        assert found == [(step, [step + 0.5, float(step)]) for step in range(60)], found
+            latest = max(latest, step - len(results) + 1)
+        results += losses.ready(wait=True)
+        assert results == [(step, [step + 0.5, float(step)]) for step in range(60)], results
         assert latest <= AHEAD + 1, latest
     return {"steps_late": latest}
 
@@ -116,7 +116,7 @@ def late_losses(device: torch.device) -> dict[str, Any]:
 def offloaded(device: torch.device) -> dict[str, Any]:
     """A step whose optimizer, or parameters too, live on the host trains as one that does not, in less device memory."""
     needs_cuda(device)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for offload in ("none", "none", "optimizer", "parameters"):  # the first leaves cuBLAS's workspace
         torch.manual_seed(0)
         torch.cuda.empty_cache()
@@ -128,12 +128,12 @@ def offloaded(device: torch.device) -> dict[str, Any]:
             torch.manual_seed(step)
             losses.append(program.step([program.job.batch(4)]).item())
         assert isinstance(program.optimizer, HostOptimizer) == (offload != "none")
-        found[offload] = {"losses": losses, "peak_bytes": torch.cuda.max_memory_allocated() - before}
+        results[offload] = {"losses": losses, "peak_bytes": torch.cuda.max_memory_allocated() - before}
         del program
     for offload in ("optimizer", "parameters"):
-        close(found[offload]["losses"], found["none"]["losses"], f"offload {offload}")
-        assert found[offload]["peak_bytes"] < found["none"]["peak_bytes"], found
-    return found
+        close(results[offload]["losses"], results["none"]["losses"], f"offload {offload}")
+        assert results[offload]["peak_bytes"] < results["none"]["peak_bytes"], results
+    return results
 
 
 def random_numbers(device: torch.device) -> dict[str, Any]:

@@ -37,26 +37,26 @@ def detected(device: torch.device) -> dict[str, Any]:
     """NVML, the catalog and PyTorch agree on the first GPU."""
     needs_cuda(device)
     about, survey = torch.cuda.get_device_properties(0), survey_gpus()
-    found = detect_machine(load_catalog(), measured=False)
+    result = detect_machine(load_catalog(), measured=False)
     [*seen] = accelerators(load_catalog())
     assert survey.gpus, "no GPU was detected"
     gpu, load_now = survey.gpus[0], survey.loads[0]
     assert gpu.name == about.name, (gpu.name, about.name)
     assert gpu.compute_capability in (None, (about.major, about.minor))
     assert abs(gpu.memory_bytes / about.total_memory - 1) < 0.05, (gpu.memory_bytes, about.total_memory)
-    assert found.chip.kind.startswith("gpu"), found.chip.id
+    assert result.chip.kind.startswith("gpu"), result.chip.id
     assert seen[0].in_catalog, f"{about.name} is not in the catalog"
-    assert seen[0].chip.id == found.chip.id, (seen[0].chip.id, found.chip.id)
-    assert found.chip.sm_count in (None, about.multi_processor_count), (found.chip.sm_count, about.multi_processor_count)
-    usable = found.chip.usable_memory_bytes
+    assert seen[0].chip.id == result.chip.id, (seen[0].chip.id, result.chip.id)
+    assert result.chip.sm_count in (None, about.multi_processor_count), (result.chip.sm_count, about.multi_processor_count)
+    usable = result.chip.usable_memory_bytes
     return {
-        "chip": found.chip.id,
+        "chip": result.chip.id,
         "told_by": survey.source,
         "gpu": repr(gpu),
         "load": repr(load_now),
         "usable_bytes": usable,
         "total_bytes": about.total_memory,
-        "sheet_bytes": found.chip.memory_bytes,
+        "sheet_bytes": result.chip.memory_bytes,
         "l2_bytes": about.L2_cache_size,
     }
 
@@ -135,12 +135,12 @@ def recorded_steps(device: torch.device, *, job: Callable[[], Job], precision: s
 
 def probe(device: torch.device, *, module: ModuleType, budget_s: float) -> dict[str, Any]:
     """A microbenchmark's rows: each with a time, and with results that are right where that is checked."""
-    said: list[str] = []
-    found = list(module.rows(budget_s, device, said.append))
-    wrong = [f"{row.name} {dict(row.sizes)}" for row in found if row.verified is False]
+    messages: list[str] = []
+    results = list(module.rows(budget_s, device, messages.append))
+    wrong = [f"{row.name} {dict(row.sizes)}" for row in results if row.verified is False]
     assert not wrong, f"wrong results: {wrong[:5]}"
-    assert all(row.timing.median_s > 0 for row in found)
-    return {"rows": [row.to_dict() for row in found], "said": said}
+    assert all(row.timing.median_s > 0 for row in results)
+    return {"rows": [row.to_dict() for row in results], "said": messages}
 
 
 def one_process_collectives(device: torch.device) -> dict[str, Any]:
@@ -152,12 +152,12 @@ def one_process_collectives(device: torch.device) -> dict[str, Any]:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
             assert worker.stdout is not None
             assert worker.stderr is not None
-            told = [json.loads(line) for line in worker.stdout]
-            said = worker.stderr.read().decode(errors="replace")
-    assert worker.returncode == 0, said[-400:]
-    assert any("timing" in answer for answer in told), said[-400:]
-    assert all(answer.get("verified", True) for answer in told), told
-    return {"rows": told}
+            messages = [json.loads(line) for line in worker.stdout]
+            text = worker.stderr.read().decode(errors="replace")
+    assert worker.returncode == 0, text[-400:]
+    assert any("timing" in answer for answer in messages), text[-400:]
+    assert all(answer.get("verified", True) for answer in messages), messages
+    return {"rows": messages}
 
 
 CHECKS: dict[str, Callable[[torch.device], dict[str, Any]]] = {

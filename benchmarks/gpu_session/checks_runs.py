@@ -37,9 +37,9 @@ def _losses(job: Job, strategy: Strategy, device: torch.device, folder: str, *, 
     seen: list[torch.Tensor] = []
 
     def loss(model: Any, batch: Any) -> torch.Tensor:
-        found = job.loss(model, batch)
-        seen.append(found.detach())
-        return found
+        result = job.loss(model, batch)
+        seen.append(result.detach())
+        return result
 
     settings = TrainSettings(steps=STEPS, folder=Path(folder) / "run", progress="silent", preemption="none", save_every_s=3600)
     for step in Training(replace(job, loss=loss), strategy, settings, device=device):
@@ -121,22 +121,22 @@ def _train(folder: str, run: str, steps: int, *, stop_at: int | None = None, num
                 sent_s = time.monotonic()
                 break
             time.sleep(0.01)
-        _, said = process.communicate(timeout=LATE_S)
+        _, message = process.communicate(timeout=LATE_S)
     if process.returncode not in (0, -number) and stop_at is None:
-        raise AssertionError(f"train ended with {process.returncode}: {said[-400:]}")
+        raise AssertionError(f"train ended with {process.returncode}: {message[-400:]}")
     return process.returncode, seen, time.monotonic() - sent_s if sent_s else 0.0
 
 
 def _last_step(log: Path) -> int:
     if not log.exists():
         return 0
-    found = 0
+    result = 0
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found = max(found, json.loads(line).get("step", 0))
+            result = max(result, json.loads(line).get("step", 0))
         except ValueError:  # the line that is being written
             continue
-    return found
+    return result
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
@@ -157,13 +157,13 @@ def too_large(device: torch.device) -> dict[str, Any]:
         failure = None
     assert failure is not None, "twice the free memory could be allocated"
     assert is_out_of_memory(failure), str(failure)
-    said = explain(failure, MemoryView(device=device, strategy=Strategy(micro_batch=8)), where="the check").what
-    assert "ran out of memory asking for" in said, said
+    text = explain(failure, MemoryView(device=device, strategy=Strategy(micro_batch=8)), where="the check").what
+    assert "ran out of memory asking for" in text, text
     blocks = [torch.empty(2**26, dtype=torch.uint8, device=device) for _ in range(256)]
     del blocks[::2]
     fragments = explain(RuntimeError("CUDA out of memory"), MemoryView(device=device), where="the check").what
     assert "fragments" in fragments, fragments
-    return {"said": said, "fragments": fragments}
+    return {"said": text, "fragments": fragments}
 
 
 def out_of_memory_run(device: torch.device) -> dict[str, Any]:

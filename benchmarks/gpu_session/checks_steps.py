@@ -118,16 +118,16 @@ def every_optimizer(device: torch.device, *, precision: str) -> dict[str, Any]:
     """Each optimizer in each kind of kernels it has."""
     from gpuwise.strategy import KERNELS_OF
 
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for optimizer in PLAIN:
         for kernels in KERNELS_OF[optimizer]:
             try:
-                found[f"{optimizer} {kernels}"] = compared(
+                results[f"{optimizer} {kernels}"] = compared(
                     device, job=classifier, optimizer=optimizer, precision=precision, optimizer_kernels=kernels
                 )
             except InputError as refusal:
-                found[f"{optimizer} {kernels}"] = {"refused": refusal.what}
-    return found
+                results[f"{optimizer} {kernels}"] = {"refused": refusal.what}
+    return results
 
 
 def every_technique(device: torch.device) -> dict[str, Any]:
@@ -141,12 +141,12 @@ def every_technique(device: torch.device) -> dict[str, Any]:
         "clipped": {"job_has": {"clip_norm": 0.1}},
         "averaged": {"job_has": {"ema_decay": 0.9}},
     }
-    found = {
+    results = {
         name: compared(device, job=language, optimizer="adamw", precision="fp32", **settings)
         for name, settings in techniques.items()
     }
-    found["channels last"] = compared(device, job=classifier, optimizer="momentum", precision="amp-bf16", channels_last=True)
-    return found
+    results["channels last"] = compared(device, job=classifier, optimizer="momentum", precision="amp-bf16", channels_last=True)
+    return results
 
 
 def overflow(device: torch.device, *, optimizer: str, kernels: str) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _on_cuda(case: StepCase) -> dict[str, Any]:
     reserved, used = torch.cuda.max_memory_reserved(), machine.used_bytes()
     free, total = torch.cuda.mem_get_info()
     stats = torch.cuda.memory_stats()
-    found = {
+    results = {
         "allocated_bytes": max(step["step"] for step in steps[:2]),
         "reserved_bytes": reserved,
         "device_bytes": None if used is None or before is None else used - before,
@@ -99,8 +99,8 @@ def _on_cuda(case: StepCase) -> dict[str, Any]:
         "host_bytes": _host_peak_bytes(),
     }
     with suppress(Exception):  # more to look at, where this version of PyTorch tells it
-        found |= _history()
-    return found
+        results |= _history()
+    return results
 
 
 class _Peaks:

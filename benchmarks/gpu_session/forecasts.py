@@ -49,15 +49,15 @@ def forecast_of(case: StepCase) -> dict[str, Any]:
     """What `gpuwise forecast --on here` says of the step, looking at no measurement of it; and more of its memory."""
     torch.set_num_threads(1)  # several are made beside each other
     priced = priced_of(case)
-    told = priced.forecast.to_dict()
-    found: dict[str, Any] = {name: told[name] for name in KEPT}
+    answer = priced.forecast.to_dict()
+    results: dict[str, Any] = {name: answer[name] for name in KEPT}
     if priced.device.target != "cpu":
         sizes = sizes_at_peak(priced.trace, priced.device.chip)
         most = sorted(sizes.items(), key=lambda item: -item[0] * item[1])[:MOST_SIZES]
-        found |= {"phases": phase_bytes(priced.trace, priced.device.chip), "sizes_at_peak": most}
+        results |= {"phases": phase_bytes(priced.trace, priced.device.chip), "sizes_at_peak": most}
     names = _operations(priced)
     kernels = {name: count for name, count in names.items() if "attention" in name}
-    return {**found, "operations": sum(names.values()), "attention_kernels": kernels}
+    return {**results, "operations": sum(names.values()), "attention_kernels": kernels}
 
 
 def priced_of(case: StepCase) -> Priced:
@@ -68,9 +68,9 @@ def priced_of(case: StepCase) -> Priced:
         for name, (_, setting) in settings_of(DeviceSettings).items()
         if name != "mesh" and (case.strategy.mode == "train" or not setting.only_training)
     }
-    asked: Any = {name: value for name, value in strategy.items() if name in names}
+    requests: Any = {name: value for name, value in strategy.items() if name in names}
     with attention_by(case.attention):
-        return forecast_step(source_of(case.job()), ON, history=False, **asked)
+        return forecast_step(source_of(case.job()), ON, history=False, **requests)
 
 
 def _operations(priced: Priced) -> Counter[str]:

@@ -82,9 +82,9 @@ def smi() -> dict[str, Any]:
         return {}
     gpus = []
     for gpu in root.findall("gpu"):
-        found = {path: _text(gpu.find(path)) for path in SMI_PATHS}
+        results = {path: _text(gpu.find(path)) for path in SMI_PATHS}
         processes = [{child.tag: child.text for child in process} for process in gpu.findall("processes/process_info")]
-        gpus.append({**{path: text for path, text in found.items() if text not in ("", "N/A")}, "processes": processes})
+        gpus.append({**{path: text for path, text in results.items() if text not in ("", "N/A")}, "processes": processes})
     return {"driver": _text(root.find("driver_version")), "cuda_driver": _text(root.find("cuda_version")), "gpus": gpus}
 
 
@@ -97,8 +97,8 @@ def used_bytes() -> int | None:
             pynvml.nvmlInit()
             return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
-        return int(subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout) * 2**20
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
+        return int(subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout) * 2**20
     return None
 
 

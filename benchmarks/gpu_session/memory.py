@@ -55,10 +55,10 @@ def table(file: RowFile) -> str:
             lines.append(f"{name:<62}  {_without(file, name, forecast, row)}")
             continue
         lines.append(f"{name:<62}" + _cells(forecast, row["figures"], errors))
-    for column, found in errors.items():
-        if found:
-            sizes = [abs(error) for error in found]
-            lines.append(f"{column}: median {statistics.median(sizes):.3%}, largest {max(sizes):.3%} of {len(found)}")
+    for column, result in errors.items():
+        if result:
+            sizes = [abs(error) for error in result]
+            lines.append(f"{column}: median {statistics.median(sizes):.3%}, largest {max(sizes):.3%} of {len(result)}")
     return "\n".join([*lines, *_contact(file), *_differences(file)])
 
 
@@ -68,8 +68,8 @@ def _without(file: RowFile, name: str, forecast: dict[str, Any] | None, row: dic
         memory = forecast["memory"]
         return f"out of memory; the forecast: {memory['device_bytes'] / GIB:.2f} GiB, fits: {memory['fits']}"
     if forecast is None:
-        told = file.row(f"forecast/{name}") or {"outcome": "none", "said": ""}
-        return f"{row['outcome']}; its forecast {told['outcome']}: {told['said'][:120]}"
+        answer = file.row(f"forecast/{name}") or {"outcome": "none", "said": ""}
+        return f"{row['outcome']}; its forecast {answer['outcome']}: {answer['said'][:120]}"
     return f"{row['outcome']}: {row['said'][:140]}"
 
 
@@ -95,10 +95,10 @@ def _error(ours: int | None, theirs: int | None, found: list[float]) -> str:
 
 
 def _contact(file: RowFile) -> list[str]:
-    found = file.figures("contact/device")
-    if found is None:
+    result = file.figures("contact/device")
+    if result is None:
         return []
-    used = {name: value for name, value in found["used_bytes"].items() if value is not None}
+    used = {name: value for name, value in result["used_bytes"].items() if value is not None}
     words = ", ".join(f"{name} {value / MIB:.0f}" for name, value in used.items())
     return [f"device memory outside the allocator, MiB: {words or 'not known'}"]
 
@@ -108,9 +108,9 @@ def _differences(file: RowFile) -> list[str]:
     lines = []
     for name in file.configurations("step"):
         forecast, measured = file.figures(f"forecast/{name}") or {}, file.figures(f"step/{name}") or {}
-        found = differing(forecast.get("sizes_at_peak", []), measured.get("sizes_at_peak", []))
-        if found:
-            words = ", ".join(f"{size:,} x {there} (forecast {ours})" for size, ours, there in found[:NAMED])
+        result = differing(forecast.get("sizes_at_peak", []), measured.get("sizes_at_peak", []))
+        if result:
+            words = ", ".join(f"{size:,} x {there} (forecast {ours})" for size, ours, there in result[:NAMED])
             lines.append(f"  {name}: {words}")
     return ["allocations at the peak that differ, bytes x how many:", *lines] if lines else []
 
@@ -120,5 +120,5 @@ def differing(forecast: Sequence[Sequence[int]], measured: Sequence[Sequence[int
     if not forecast or not measured:
         return []
     ours, theirs = ({int(size): int(count) for size, count in pairs} for pairs in (forecast, measured))
-    found = [(size, ours.get(size, 0), theirs.get(size, 0)) for size in ours.keys() | theirs.keys()]
-    return sorted((row for row in found if row[1] != row[2]), key=lambda row: -row[0] * abs(row[1] - row[2]))
+    results = [(size, ours.get(size, 0), theirs.get(size, 0)) for size in ours.keys() | theirs.keys()]
+    return sorted((row for row in results if row[1] != row[2]), key=lambda row: -row[0] * abs(row[1] - row[2]))

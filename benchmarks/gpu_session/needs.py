@@ -40,10 +40,10 @@ def missing(modules: dict[str, str]) -> str:
 
 def versions() -> dict[str, str]:
     """Of what is there."""
-    found = {}
+    results = {}
     for package in [name.partition(">")[0] for name in (*NEEDED.values(), *WANTED.values())] + ["triton"]:
         try:
-            found[package] = version(package)
+            results[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return results

@@ -90,7 +90,7 @@ class PowerLog:
         return read
 
     def _by_tool(self) -> Any:
-        asked = [
+        command = [
             "nvidia-smi",
             "--query-gpu=power.draw,clocks.sm,temperature.gpu",
             "--format=csv,noheader,nounits",
@@ -100,7 +100,7 @@ class PowerLog:
             str(round(1e3 * EVERY_S)),
         ]
         try:
-            tool = self._tool = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            tool = self._tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         except OSError:
             return None
         self.source = "nvidia-smi"

@@ -63,8 +63,8 @@ class RowFile:
 
     def figures(self, name: str) -> dict[str, Any] | None:
         """Of a row that was measured; None of any other."""
-        found = self.row(name)
-        return found["figures"] if found is not None and found["outcome"] == MEASURED else None
+        result = self.row(name)
+        return result["figures"] if result is not None and result["outcome"] == MEASURED else None
 
     def attempts(self, name: str) -> int:
         """How often the row's process was started and ended without an outcome."""

@@ -58,10 +58,10 @@ def serve(rows: Mapping[str, Row]) -> None:
                 break
             *lines, held = (held + chunk).split(b"\n")
             for line in lines:
-                asked = json.loads(line)
-                pid = _fork(rows[asked["row"]], Path(asked["answer"]))
-                children[pid] = _Child(pid, asked["id"], time.monotonic() + asked["limit_s"])
-                _say(id=asked["id"], pid=pid)
+                request = json.loads(line)
+                pid = _fork(rows[request["row"]], Path(request["answer"]))
+                children[pid] = _Child(pid, request["id"], time.monotonic() + request["limit_s"])
+                _say(id=request["id"], pid=pid)
         for child in list(children.values()):
             if time.monotonic() > child.until_s:
                 child.timed_out = True
@@ -94,10 +94,10 @@ def _started_by(pid: int) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for one in found:  # grows as it goes
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+    results = [pid]
+    for one in results:  # grows as it goes
+        results += [child for child, parent in parents.items() if parent == one]
+    return results[1:]
 
 
 def _fork(row: Row, answer: Path) -> int:
@@ -123,21 +123,21 @@ def _anew_where_cuda_began(row: Row, answer: Path) -> None:
     import torch
 
     if torch.cuda._is_in_bad_fork():
-        asked = ["-m", "benchmarks.gpu_session.server", *sys.argv[1:], "--row", row.name, str(answer)]
-        os.execv(sys.executable, [sys.executable, *asked])
+        command = ["-m", "benchmarks.gpu_session.server", *sys.argv[1:], "--row", row.name, str(answer)]
+        os.execv(sys.executable, [sys.executable, *command])
 
 
 def answer_row(row: Row, path: Path) -> None:
     """Runs a row and writes its outcome, what was said and its figures."""
     began_s = time.monotonic()
-    outcome, said, figures = MEASURED, "", {}
+    outcome, text, figures = MEASURED, "", {}
     try:
         figures = dict(row.run())
     except Exception as error:
-        outcome, said = outcome_of(error)
-    found = {"outcome": outcome, "said": said, "figures": figures, "seconds": time.monotonic() - began_s}
+        outcome, text = outcome_of(error)
+    results = {"outcome": outcome, "said": text, "figures": figures, "seconds": time.monotonic() - began_s}
     with written_whole(path) as file:
-        file.write(json.dumps(found).encode())
+        file.write(json.dumps(results).encode())
 
 
 def outcome_of(error: Exception) -> tuple[str, str]:
@@ -145,16 +145,16 @@ def outcome_of(error: Exception) -> tuple[str, str]:
     from gpuwise.errors import MissingDependencyError
     from gpuwise.runtime.health import is_out_of_memory
 
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
     if isinstance(error, NotHereError | MissingDependencyError | ImportError):
-        return SKIPPED, said
+        return SKIPPED, text
     if isinstance(error, AssertionError):
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace is not None else ""
-        return WRONG, said + where
-    return (OUT_OF_MEMORY if is_out_of_memory(error) else FAILED), said
+        return WRONG, text + where
+    return (OUT_OF_MEMORY if is_out_of_memory(error) else FAILED), text
 
 
 def main() -> None:

@@ -88,11 +88,11 @@ class Session:
             return []
         del self._running[told["id"]]
         if row["answer"].exists():
-            found = json.loads(row["answer"].read_text(encoding="utf-8"))
-            window = found["figures"].pop(POWER, None)
+            result = json.loads(row["answer"].read_text(encoding="utf-8"))
+            window = result["figures"].pop(POWER, None)
             if window is not None:
-                found["figures"]["power"] = self._power.between(*window)
-            self._tell(row, **found)
+                result["figures"]["power"] = self._power.between(*window)
+            self._tell(row, **result)
             return []
         if told["timed_out"] and row["cut"]:
             self.file.add("left", row=row["name"])
@@ -106,8 +106,8 @@ class Session:
 
     def _tell(self, row: dict[str, Any], **found: Any) -> None:
         self.file.add("row", row=row["name"], attempts=max(1, self.file.attempts(row["name"])), **found)
-        said = f": {found['said'][:160]}" if found["said"] else ""
-        print(f"{row['name']}: {found['outcome']}{said}", file=sys.stderr, flush=True)
+        text = f": {found['said'][:160]}" if found["said"] else ""
+        print(f"{row['name']}: {found['outcome']}{text}", file=sys.stderr, flush=True)
 
     @contextmanager
     def _serving(self, scratch: str) -> Iterator[None]:
@@ -140,5 +140,5 @@ class Session:
         line = self._server.stdout.readline()
         if not line:
             raise SystemExit("the process that starts the rows has ended; what it said stands above.")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        result: dict[str, Any] = json.loads(line)
+        return result

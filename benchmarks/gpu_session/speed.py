@@ -83,14 +83,14 @@ def works(device: str, *, toy: bool) -> dict[str, tuple[Work, str, tuple[str, ..
         warm=4,
         timed=15,
     )
-    found = {
+    results = {
         "llama-8b": (eight, "bf16", PAIR),
         "llama-1b": (one, "bf16", SHORT),
         "gpt2": (gpt2, "amp-bf16", ALL),
         "resnet50": (resnet, "amp-bf16", ALL),
     }
     return {
-        name: (replace(work, device=device, threads=None), precision, who) for name, (work, precision, who) in found.items()
+        name: (replace(work, device=device, threads=None), precision, who) for name, (work, precision, who) in results.items()
     }
 
 

@@ -50,9 +50,9 @@ def time_of(case: StepCase, device: str) -> dict[str, Any]:
     if device == "cpu":
         torch.set_num_threads(1)
     with attention_by(case.attention):
-        found = run_trial(case.job(), case.strategy, torch.device(device), steps=5 if device == "cpu" else None, say=say)
+        result = run_trial(case.job(), case.strategy, torch.device(device), steps=5 if device == "cpu" else None, say=say)
     *_, timed_s, profiled_s = began_s.values()
-    return {**asdict(found), POWER: (timed_s, profiled_s)}
+    return {**asdict(result), POWER: (timed_s, profiled_s)}
 
 
 def _validation(members: tuple[str, ...], steps: int) -> dict[str, Any]:
@@ -68,10 +68,10 @@ def _measurement(most_s: float) -> dict[str, Any]:
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, most_s)
     try:
-        found = gpuwise.measure(quick=True).to_dict()
+        result = gpuwise.measure(quick=True).to_dict()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return {name: value for name, value in found.items() if name not in ("detected", "calibration")}
+    return {name: value for name, value in result.items() if name not in ("detected", "calibration")}
 
 
 def table(file: RowFile) -> str:
@@ -88,11 +88,11 @@ def table(file: RowFile) -> str:
             lines.append(f"{name:<48}  {row['outcome']}: {row['said'][:140]}")
             continue
         lines.append(f"{name:<48}" + _cells(forecast, file.figures(f"again/{name}"), row["figures"], errors))
-    for moment, found in errors.items():
-        if found:
-            sizes = [abs(error) for error in found]
+    for moment, result in errors.items():
+        if result:
+            sizes = [abs(error) for error in result]
             lines.append(
-                f"{moment} the calibration: median {statistics.median(sizes):.1%}, largest {max(sizes):.1%} of {len(found)}"
+                f"{moment} the calibration: median {statistics.median(sizes):.1%}, largest {max(sizes):.1%} of {len(result)}"
             )
     return "\n".join([*lines, *_measured(file), *_validated(file)])
 
@@ -125,11 +125,11 @@ def _ms(seconds: float) -> str:
 
 
 def _measured(file: RowFile) -> list[str]:
-    found = file.figures("measure/quick")
-    if found is None:
+    result = file.figures("measure/quick")
+    if result is None:
         return []
-    lines = [f"measure: {found['seconds']:.0f} s, complete {found['complete']}; {'; '.join(found['notes'])[:300]}"]
-    for row in (*found["peaks"], *found["memory"]):
+    lines = [f"measure: {result['seconds']:.0f} s, complete {result['complete']}; {'; '.join(result['notes'])[:300]}"]
+    for row in (*result["peaks"], *result["memory"]):
         sheet = f", datasheet {row['datasheet'] / 1e12:.4g}" if row.get("datasheet") else ""
         lines.append(f"  {row.get('dtype') or row['name']}: {row['measured'] / 1e12:.4g} T/s{sheet}")
     return lines
@@ -140,8 +140,8 @@ def _validated(file: RowFile) -> list[str]:
     for moment in ("before", "after"):
         for trial in (file.figures(f"validate/{moment}") or {"trials": []})["trials"]:
             error, memory = trial["step_error"], trial["memory_error"]
-            told = (
+            answer = (
                 f"time {error:+.1%}, memory {memory:+.2%}" if error is not None and memory is not None else trial["said"][:120]
             )
-            lines.append(f"validate {moment} the calibration, {trial['job']}: {trial['outcome']}, {told}")
+            lines.append(f"validate {moment} the calibration, {trial['job']}: {trial['outcome']}, {answer}")
     return lines

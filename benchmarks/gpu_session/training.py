@@ -49,8 +49,8 @@ def table(file: RowFile) -> str:
     for name in file.configurations("check"):
         row = file.row(f"check/{name}")
         assert row is not None
-        told = "" if row["outcome"] == MEASURED else f": {row['said'][:300]}"
-        lines.append(f"{name:<44} {'holds' if row['outcome'] == MEASURED else row['outcome']}{told}")
+        answer = "" if row["outcome"] == MEASURED else f": {row['said'][:300]}"
+        lines.append(f"{name:<44} {'holds' if row['outcome'] == MEASURED else row['outcome']}{answer}")
     return "\n".join([*lines, *_found(file), *_speeds(file), *_saves(file)])
 
 
@@ -61,21 +61,21 @@ def _found(file: RowFile) -> list[str]:
     if kernels is not None:
         lines.append(f"attention kernels: {kernels['different']} of {kernels['calls']} calls differ: {kernels['kinds']}")
     for name in file.configurations("check"):
-        found = file.figures(f"check/{name}") or {}
-        if name.startswith("recorded") and found:
-            lines.append(f"{name}: rows {found['rows']}, operators that differ (recorded, real): {found['different']}")
+        result = file.figures(f"check/{name}") or {}
+        if name.startswith("recorded") and result:
+            lines.append(f"{name}: rows {result['rows']}, operators that differ (recorded, real): {result['different']}")
     return lines
 
 
 def _speeds(file: RowFile) -> list[str]:
     """Milliseconds a step, medians of the rounds, with the ratio to gpuwise's own; and what share of the peak that is."""
-    found: dict[str, dict[str, list[float]]] = {}
+    results: dict[str, dict[str, list[float]]] = {}
     for name in file.configurations("speed"):
         figures, work = file.figures(f"speed/{name}"), name.partition(",")[0]
         if figures is not None:
-            found.setdefault(work, {}).setdefault(figures["contestant"], []).append(figures["step_s"])
-    lines = ["", f"{'work':<12}{'contestant':<28}{'ms a step':>12}{'gpuwise is':>14}{'MFU':>8}{'rounds':>8}"] if found else []
-    for work, seconds in found.items():
+            results.setdefault(work, {}).setdefault(figures["contestant"], []).append(figures["step_s"])
+    lines = ["", f"{'work':<12}{'contestant':<28}{'ms a step':>12}{'gpuwise is':>14}{'MFU':>8}{'rounds':>8}"] if results else []
+    for work, seconds in results.items():
         best = statistics.median(seconds.get("gpuwise", [float("nan")]))
         for contestant, each in seconds.items():
             step_s = statistics.median(each)
@@ -94,9 +94,9 @@ def _mfu(file: RowFile, work: str, step_s: float) -> str:
 
 
 def _saves(file: RowFile) -> list[str]:
-    found = file.figures("saves/gpt2") or {"saves": []}
+    result = file.figures("saves/gpt2") or {"saves": []}
     return [
         f"checkpoint of {save['bytes'] / 1e9:.2f} GB: held up {1e3 * save['held_up_s']:.1f} ms, written in "
         f"{save['write_s']:.2f} s, lost {1e3 * save['lost_s']:.1f} ms of steps of {1e3 * save['step_s']:.1f} ms"
-        for save in found["saves"]
+        for save in result["saves"]
     ]

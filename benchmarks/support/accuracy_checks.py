@@ -78,14 +78,14 @@ def operations_against_published_mfu(reference: Path, cache: Path) -> dict[str, 
     table = pd.read_csv(reference / "published" / "end_to_end.csv", low_memory=False)
     table["subsets"] = table.subsets.astype(str)
     table = table[table.mfu > 0]
-    catalog, found = Catalog(), []
+    catalog, result = Catalog(), []
     for index in table.index:
         for case in published._mpt(table.loc[[index]]):
             step = forecast(case, cache, catalog, parameters())
             peak = catalog.chip(case.chip_id).peak_flops_per_s["bf16"]
             ours = step.flops_per_step / (case.seconds * step.count * peak)
-            found.append((dict(case.size)["seq_len"], 100 * ours / float(table.mfu[index])))
-    lengths, ratio = (np.array(column) for column in zip(*found, strict=True))
+            result.append((dict(case.size)["seq_len"], 100 * ours / float(table.mfu[index])))
+    lengths, ratio = (np.array(column) for column in zip(*result, strict=True))
     short, long = int(lengths.min()), int(lengths.max())
     return {
         "mfu_rows": len(ratio),

@@ -18,7 +18,7 @@ from gpuwise.hardware.catalog import Catalog
 
 def rows(reference: Path, cache: Path) -> pd.DataFrame:
     """One row a published step that can be forecast: log_error, device, devices, sharded, inside its interval."""
-    catalog, found = Catalog(), []
+    catalog, result = Catalog(), []
     for case in cases(reference):
         if case.count * case.machines == 1:
             continue
@@ -26,7 +26,7 @@ def rows(reference: Path, cache: Path) -> pd.DataFrame:
             step = forecast(case, cache, catalog, parameters()).step_time_s
         except GpuwiseError:
             continue
-        found.append(
+        result.append(
             {
                 "device": case.chip_id,
                 "devices": case.count * case.machines,
@@ -35,16 +35,16 @@ def rows(reference: Path, cache: Path) -> pd.DataFrame:
                 "inside": step.low <= case.seconds <= step.high,
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(result)
 
 
 def part(reference: Path, cache: Path) -> str:
     """The part of the page."""
-    found = rows(reference, cache)
-    parallel, sharded = found[~found.sharded], found[found.sharded]
+    result = rows(reference, cache)
+    parallel, sharded = result[~result.sharded], result[result.sharded]
     size = np.where(sharded.devices <= 8, "8 GPUs", "more than 8 GPUs")
     return accuracy_text.SEVERAL.format(
-        inside=f"{found.inside.mean():.0%}",
+        inside=f"{result.inside.mean():.0%}",
         by_count=by(parallel, "devices"),
         by_chip=by(parallel, "device"),
         by_mpt_chip=by(sharded.assign(GPUs=size), "device", "GPUs"),

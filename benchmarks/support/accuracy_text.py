@@ -250,9 +250,9 @@ def peers_part(ours: Mapping[str, pd.DataFrame]) -> str:
         size = errors(ours[name])
         if not len(size):
             continue
-        said = f"{size.mean():.1%}; median {np.median(size):.1%}, 90th percentile {np.quantile(size, 0.9):.1%}"
+        text = f"{size.mean():.1%}; median {np.median(size):.1%}, 90th percentile {np.quantile(size, 0.9):.1%}"
         verdict = "" if not mean else ", **better**" if 100 * size.mean() < mean else ", **worse**"
-        lines.append([what, who, theirs, said + verdict])
+        lines.append([what, who, theirs, text + verdict])
     head = ["what", "who", "their figure", "gpuwise"]
     return PEERS.format(table=table(head, [*lines, *OTHER_PEERS], words=4))
 

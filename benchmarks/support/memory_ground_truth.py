@@ -23,7 +23,7 @@ def rows(reference: Path) -> tuple[list[Row], int]:
     """Every row but the MLP's, whose layers the table does not say; and how many those are."""
     table = pd.read_csv(reference / "memory" / "cpu_ground_truth.csv")
     known = table[table.model != "mlp"]
-    found = []
+    results = []
     for row in known.itertuples():
         strategy = Strategy(
             precision=PRECISION[str(row.precision)],
@@ -36,8 +36,8 @@ def rows(reference: Path) -> tuple[list[Row], int]:
         notes = [str(row.attention)] if row.model == "bert_base" else []
         notes += ["mask"] if row.mask else []
         name = ", ".join([f"{row.model}, {row.batch} × {size}", strategy.precision, str(row.optimizer), _kernels(row), *notes])
-        found.append(Row(name, predicted_bytes(job, strategy), int(row.measured_peak_bytes), row.model == "resnet50"))
-    return found, len(table) - len(known)
+        results.append(Row(name, predicted_bytes(job, strategy), int(row.measured_peak_bytes), row.model == "resnet50"))
+    return results, len(table) - len(known)
 
 
 def _kernels(row: Any) -> str:

@@ -42,8 +42,8 @@ def main() -> None:
         here = about()
         if results.get("about", here) != here:
             parser.error("the results are of another machine or of other versions: measure all rows again, without --only")
-        found = results["rows"] | dict(measured(rows, options.rounds))
-        results = {"about": here, "rows": {name: found[name] for name in names() if name in found}}
+        result = results["rows"] | dict(measured(rows, options.rounds))
+        results = {"about": here, "rows": {name: result[name] for name in names() if name in result}}
     print(page(results))
     if options.write:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

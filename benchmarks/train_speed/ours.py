@@ -90,7 +90,7 @@ def in_turns(work: Work, precision: str) -> dict[str, Any]:
     """
     small = work is MLP
     each, rounds = (TURNS["steps"], TURNS["rounds"]) if small else (1, work.timed)
-    found: dict[str, list[float]] = {"gpuwise": [], "by hand": []}
+    results: dict[str, list[float]] = {"gpuwise": [], "by hand": []}
     with tempfile.TemporaryDirectory() as folder:
         run = iter(training(work, precision, steps=LONG_RUN, columns=True, folder=folder))
         ours = next(run)  # sets what both use: seeds, precision, memory
@@ -106,10 +106,10 @@ def in_turns(work: Work, precision: str) -> dict[str, Any]:
                 else:
                     for _ in range(each):
                         loss = peers.take(work, model, optimizer, next(batches), precision)
-                found[name].append((time.perf_counter() - began_s) / each)
+                results[name].append((time.perf_counter() - began_s) / each)
         run.close()
     return {
-        "seconds": {name: seconds[2:] for name, seconds in found.items()},
+        "seconds": {name: seconds[2:] for name, seconds in results.items()},
         "same_loss": abs(ours.loss - loss) <= 1e-4 * abs(loss),
     }
 

@@ -153,12 +153,12 @@ def _when(row: dict[str, Any]) -> str:
 
 def _turned(row: dict[str, Any]) -> str:
     turns = row["turns"]
-    found = [round_["ratio"] - 1 for round_ in turns]
+    results = [round_["ratio"] - 1 for round_ in turns]
     step, hand = (median(round_[name] for round_ in turns) for name in ("step_s", "by_hand_s"))
     same = "the same loss" if all(round_["same_loss"] for round_ in turns) else "NOT the same loss"
     return (
-        f"{_time(step)} a step against {_time(hand)} by hand, {median(found):+.1%} ({min(found):+.1%} to "
-        f"{max(found):+.1%}), {same} at the end."
+        f"{_time(step)} a step against {_time(hand)} by hand, {median(results):+.1%} ({min(results):+.1%} to "
+        f"{max(results):+.1%}), {same} at the end."
     )
 
 

@@ -71,14 +71,14 @@ def measured(rows: Sequence[str], rounds: int) -> Iterator[tuple[str, dict[str, 
         for row in rows:
             table, name, precision = names()[row]
             work, ask = TABLES[table][name], partial(_told, server, table=table, work=name, precision=precision)
-            found: dict[str, Any] = {"work": work.text, "precision": precision, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+            results: dict[str, Any] = {"work": work.text, "precision": precision, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
             load = [os.getloadavg()[0]]
             if table == "saves":
-                found |= {"saves": ask("saved")}
+                results |= {"saves": ask("saved")}
             else:
                 times = 2 * rounds if table == "small" else rounds
-                found |= {"batch": work.batch, "timed": work.timed, **_rounds(ask, CONTESTANTS[table], work.timed, times)}
-            yield row, {**found, "load": [*load, os.getloadavg()[0]]}
+                results |= {"batch": work.batch, "timed": work.timed, **_rounds(ask, CONTESTANTS[table], work.timed, times)}
+            yield row, {**results, "load": [*load, os.getloadavg()[0]]}
 
 
 def _rounds(ask: Callable[[str], Any], contestants: Sequence[str], timed: int, rounds: int) -> dict[str, Any]:

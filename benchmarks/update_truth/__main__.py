@@ -40,25 +40,25 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for case in [*cases(), *(compiled_cases() if asked.compiled else [])]:
-        if asked.only in case.name:
-            found = run(case)
+    for case in [*cases(), *(compiled_cases() if options.compiled else [])]:
+        if options.only in case.name:
+            result = run(case)
             rows.append(
                 {
                     "optimizer": case.optimizer,
                     "kernels": case.kernels,
                     "precision": case.precision,
                     "technique": case.technique.name,
-                    "deviation": found,
+                    "deviation": result,
                     "tolerance": case.tolerance,
                 }
             )
-            print(f"{found:9.2g}  of {case.tolerance:7.1g}  {case.name}", file=sys.stderr)
+            print(f"{result:9.2g}  of {case.tolerance:7.1g}  {case.name}", file=sys.stderr)
     data = {"torch": torch.__version__.partition("+")[0], "cpu": torch.backends.cpu.get_cpu_capability(), "rows": rows}
     print(table(rows))
-    if asked.write:
+    if options.write:
         RESULTS.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         PAGE.write_text(page(data), encoding="utf-8")
     if wrong := [row for row in rows if row["deviation"] > row["tolerance"]]:
@@ -72,8 +72,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = []
         for precision in PRECISIONS:
             here = (optimizer, kernels, precision)
-            found = [row["deviation"] for row in rows if (row["optimizer"], row["kernels"], row["precision"]) == here]
-            cells.append(f"{max(found):.1e}" if found else "not run")
+            results = [row["deviation"] for row in rows if (row["optimizer"], row["kernels"], row["precision"]) == here]
+            cells.append(f"{max(results):.1e}" if results else "not run")
         lines.append(f"| {optimizer}, {kernels} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -117,7 +117,7 @@ class Case:
 
 def cases() -> list[Case]:
     """Every optimizer in every kernel and precision it has, with every technique."""
-    found = []
+    results = []
     for optimizer in OPTIMIZERS:
         if "bit" in optimizer and find_spec("torchao") is None:
             continue
@@ -125,8 +125,8 @@ def cases() -> list[Case]:
             for kernels in kernels_for(optimizer, on_cpu=True, in_16_bits=precision == "bf16", scaled=precision == "amp-fp16"):
                 for technique in TECHNIQUES:
                     if precision in technique.only and not (technique.recipe.get("adapter") and find_spec("peft") is None):
-                        found.append(Case(optimizer, kernels, precision, technique))
-    return found
+                        results.append(Case(optimizer, kernels, precision, technique))
+    return results
 
 
 def covering() -> list[Case]:

@@ -260,10 +260,10 @@ class Life:
 
     def __init__(self, plan: Plan):
         context = _context()
-        self._pipe, told = context.Pipe(duplex=False)
-        self.process = context.Process(target=live, args=(plan, told), daemon=False)
+        self._pipe, answer = context.Pipe(duplex=False)
+        self.process = context.Process(target=live, args=(plan, answer), daemon=False)
         self.process.start()
-        told.close()
+        answer.close()
         os.read(self._pipe.fileno(), len(HELLO))  # it is there: what comes before is Python's own
         self.error = ""
 
@@ -318,14 +318,14 @@ class History:
 
 
 def reference(run: str, folder: Path, steps: int, fault: Fault | None = None) -> Reference:
-    life, told, first_s = Life(Plan(run, folder, steps, fault)), {}, 0.0
+    life, answer, first_s = Life(Plan(run, folder, steps, fault)), {}, 0.0
     began_s = time.perf_counter()
     for step, data in life:
         first_s = first_s or time.perf_counter() - began_s
-        told[step] = data
+        answer[step] = data
     _check(life.ended() == 0, f"the reference run failed: {life.error}")
-    _check(list(told) == list(range(1, steps + 1)), "the reference run is not whole")
-    return Reference(told, _state(folder), first_s, (time.perf_counter() - began_s - first_s) / steps)
+    _check(list(answer) == list(range(1, steps + 1)), "the reference run is not whole")
+    return Reference(answer, _state(folder), first_s, (time.perf_counter() - began_s - first_s) / steps)
 
 
 def killed_at_random(
@@ -412,8 +412,8 @@ def _compare(life: Life, start: int, expected: Reference, history: History, kill
 
 def newest(folder: Path) -> int:
     """The step of the newest checkpoint; 0 without any."""
-    found = CheckpointStore(folder / "checkpoints").latest()
-    return found.step if found else 0
+    result = CheckpointStore(folder / "checkpoints").latest()
+    return result.step if result else 0
 
 
 def check_left(folder: Path, history: History) -> None:
@@ -432,9 +432,9 @@ def check_left(folder: Path, history: History) -> None:
 def check_ended(folder: Path, expected: Reference) -> None:
     """A run that has ended, with whatever in between: weights, optimizer, averages, random numbers, position in the data, all
     of it; and nothing half done is left in its folder, unless it was killed in its very end, with its last checkpoint made."""
-    found = _state(folder)
+    result = _state(folder)
     for part, value in expected.state.items():
-        _check(same(value, found[part]), f"{part} is another in the end")
+        _check(same(value, result[part]), f"{part} is another in the end")
     if "ended" not in json.loads((folder / "run.json").read_text()):
         return
     left = {path.name for path in folder.iterdir()} - KEPT

@@ -33,9 +33,9 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def family() -> TraceFamily:
-    found = load_preset("tabular-mlp", precision="fp32")
-    assert found is not None
-    return found
+    result = load_preset("tabular-mlp", precision="fp32")
+    assert result is not None
+    return result
 
 
 def kept(made: TraceFamily | UnsupportedError | None = None) -> None:
@@ -62,9 +62,9 @@ def of_another_job(path: Path) -> None:
 
 
 def of_another_precision(path: Path) -> None:
-    found = load_preset("tabular-mlp", precision="bf16")
-    assert found is not None
-    save(found, path)
+    result = load_preset("tabular-mlp", precision="bf16")
+    assert result is not None
+    save(result, path)
 
 
 def one_trace(path: Path) -> None:
@@ -217,16 +217,16 @@ def test_the_command_goes_on(tmp_path: Path, traces: Path, monkeypatch: pytest.M
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)["memory"], done.stderr
 
-    memory, said = run()
-    assert run() == (memory, "") == (memory, said)
+    memory, text = run()
+    assert run() == (memory, "") == (memory, text)
     truncate(the("*.npz", traces))
-    again, told = run()
+    again, answer = run()
     assert again == memory
-    assert told.startswith("warning: the cached ")
+    assert answer.startswith("warning: the cached ")
     assert run() == (memory, "")
     for path in traces.iterdir():
         path.write_text("{")
-    again, told = run()
+    again, answer = run()
     assert again == memory
-    assert "warning" in told
+    assert "warning" in answer
     assert run() == (memory, "")

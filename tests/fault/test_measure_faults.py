@@ -51,34 +51,34 @@ def networks_begin(here: Here) -> int:
 class TestInterrupted:
     def test_what_there_is_is_kept_and_fitted(self, here: Here):
         first = networks_begin(here)
-        found = measure(quick=True, on_progress=interrupting(first + 4))
-        assert (found.complete, found.interrupted) == (False, True)
-        assert len(found.rows) == first + 4
+        result = measure(quick=True, on_progress=interrupting(first + 4))
+        assert (result.complete, result.interrupted) == (False, True)
+        assert len(result.rows) == first + 4
         assert len(here.worker.asked[-1]["samples"]) == 4
-        assert found.calibration == str(here.path)
+        assert result.calibration == str(here.path)
         assert "complete = false" in here.path.read_text()
         assert here.worker.closed == len(here.worker.asked) == 3, "the worker was ended"
 
     def test_too_early_to_fit_it_writes_nothing(self, here: Here):
         first = networks_begin(here)
-        found = measure(quick=True, on_progress=interrupting(first + 3))
-        assert (found.interrupted, found.calibration) == (True, "")
-        assert len(found.rows) == first + 3
+        result = measure(quick=True, on_progress=interrupting(first + 3))
+        assert (result.interrupted, result.calibration) == (True, "")
+        assert len(result.rows) == first + 3
         assert files(here.path.parent) == []
 
     def test_at_once(self, here: Here):
-        found = measure(on_progress=interrupting(0))
-        assert (found.interrupted, found.rows, found.peaks, found.memory) == (True, (), (), ())
-        assert found.ridges == {}
+        result = measure(on_progress=interrupting(0))
+        assert (result.interrupted, result.rows, result.peaks, result.memory) == (True, (), (), ())
+        assert result.ridges == {}
 
     def test_while_fitting(self, here: Here):
         here.worker.fitted = KeyboardInterrupt()
         try:
-            found = measure()
+            result = measure()
         except KeyboardInterrupt:  # would end the test run
             pytest.fail("what was measured is lost")
-        assert (found.complete, found.interrupted, found.calibration) == (False, True, "")
-        assert len(found.rows) == here.worker.total
+        assert (result.complete, result.interrupted, result.calibration) == (False, True, "")
+        assert len(result.rows) == here.worker.total
         assert files(here.path.parent) == []
 
     def test_the_command_line_shows_what_was_found_and_ends_as_shells_expect(self, here: Here, monkeypatch: pytest.MonkeyPatch):
@@ -100,52 +100,52 @@ class TestInterrupted:
 class TestKilled:
     def test_the_next_worker_begins_after_what_killed_it(self, here: Here):
         here.worker.dies = {3}
-        found = measure()
-        assert found.complete
-        assert [row.sizes["n"] for row in found.rows] == [n for n in range(here.worker.total) if n != 3]
+        result = measure()
+        assert result.complete
+        assert [row.sizes["n"] for row in result.rows] == [n for n in range(here.worker.total) if n != 3]
         sweeps = [request["stages"] for request in here.worker.asked if "stages" in request]
         assert sweeps[1] == sweeps[0][4:]
         what = sweeps[0][3]["what"]
-        assert any(note.startswith(f"{what}: ") and "SIGKILL" in note for note in found.notes)
-        assert found.calibration
+        assert any(note.startswith(f"{what}: ") and "SIGKILL" in note for note in result.notes)
+        assert result.calibration
 
     def test_the_last_stage(self, here: Here):
         measure()
         last = here.worker.total - 1
         here.worker.dies = {last}
-        found = measure()
-        assert len(found.rows) == last
-        assert found.calibration
+        result = measure()
+        assert len(result.rows) == last
+        assert result.calibration
 
     def test_so_often_it_is_given_up(self, here: Here):
         here.worker.dies = {2, 3, 5, 6}
-        found = measure()
-        assert (found.complete, found.interrupted) == (False, False)
-        assert [row.sizes["n"] for row in found.rows] == [0, 1, 4]
-        assert f"{here.worker.total - 6} microbenchmarks were left out after that" in found.notes
-        assert found.calibration == ""
+        result = measure()
+        assert (result.complete, result.interrupted) == (False, False)
+        assert [row.sizes["n"] for row in result.rows] == [0, 1, 4]
+        assert f"{here.worker.total - 6} microbenchmarks were left out after that" in result.notes
+        assert result.calibration == ""
 
     def test_after_enough_networks_there_is_still_a_fit(self, here: Here):
         first = networks_begin(here)
         here.worker.total = 0
         here.worker.dies = {0, 1, first + 4}
-        found = measure(quick=True)
-        assert not found.complete
-        assert found.calibration
+        result = measure(quick=True)
+        assert not result.complete
+        assert result.calibration
 
     def test_one_that_cannot_even_start(self, here: Here):
         here.worker.dies_before = MOST_DEATHS
-        found = measure()
-        assert (found.complete, found.rows, found.calibration) == (False, (), "")
-        assert sum("ImportError" in note for note in found.notes) == MOST_DEATHS
+        result = measure()
+        assert (result.complete, result.rows, result.calibration) == (False, (), "")
+        assert sum("ImportError" in note for note in result.notes) == MOST_DEATHS
         assert files(here.path.parent) == []
 
     def test_the_fit(self, here: Here):
         here.worker.fitted = ChildDiedError("the fit was killed by SIGKILL, as the system does where memory is used up.")
-        found = measure()
-        assert len(found.rows) == here.worker.total
-        assert found.calibration == ""
-        assert any("the fit was killed by SIGKILL" in note for note in found.notes)
+        result = measure()
+        assert len(result.rows) == here.worker.total
+        assert result.calibration == ""
+        assert any("the fit was killed by SIGKILL" in note for note in result.notes)
         assert files(here.path.parent) == []
 
     def test_the_first_look(self, here: Here, monkeypatch: pytest.MonkeyPatch):
@@ -209,10 +209,10 @@ class TestRefused:
 class TestNotWritten:
     def test_where_others_used_the_machine_up_meanwhile(self, here: Here):
         here.loads = [QUIET, QUIET, QUIET, FULL_OF_OTHERS]
-        found = measure()
-        assert found.calibration == ""
-        assert any(note.startswith("nothing was written: other programs") for note in found.notes)
-        assert len(found.rows) == here.worker.total
+        result = measure()
+        assert result.calibration == ""
+        assert any(note.startswith("nothing was written: other programs") for note in result.notes)
+        assert len(result.rows) == here.worker.total
         assert files(here.path.parent) == []
 
     def test_and_an_earlier_measurement_stays(self, here: Here):

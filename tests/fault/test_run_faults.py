@@ -61,13 +61,13 @@ def trained(folder: Path | None, run: str = "rows", *, until: int | None = None,
 
 
 def told_by(run: Training, *, until: int | None = None) -> dict[int, bytes]:
-    found = {}
+    results = {}
     for step in run:
-        found[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+        results[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
         wait_for_the_save(run)
         if step.step == until:
             break
-    return found
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def begun(tmp_path, whole) -> Path:
     """The folder of a run that was stopped, with the checkpoints of two steps."""
     folder = tmp_path / "run"
     assert trained(folder, until=STOP).items() <= whole.items()
-    assert [found.step for found in CheckpointStore(folder / "checkpoints").all()] == [STOP, STOP - 1]
+    assert [result.step for result in CheckpointStore(folder / "checkpoints").all()] == [STOP, STOP - 1]
     return folder
 
 
@@ -105,13 +105,13 @@ def test_a_damaged_file_takes_the_run_back_to_the_checkpoint_before(name, damage
     assert list(later) == list(range(STOP, STEPS + 1))
     assert later.items() <= whole.items()
     assert run.result.resumed_from == STOP - 1
-    said = [
+    messages = [
         note
         for note in run.result.notes
         if f"step-{STOP:08d} ({name}" in note or f"JSON of {name}" in note or f"of {name} is wrong" in note
     ]
-    assert said, run.result.notes
-    assert said[0] in events(begun)
+    assert messages, run.result.notes
+    assert messages[0] in events(begun)
 
 
 def test_all_damaged_is_refused_and_nothing_is_deleted(begun):
@@ -202,14 +202,14 @@ class Disk(Quick):
 def test_a_disk_that_refuses_for_a_while_costs_only_the_saves_of_that_while(error, tmp_path, whole, monkeypatch):
     disk = Disk()
     monkeypatch.setattr(store, "Files", lambda: disk)
-    run, told, held = made(tmp_path), {}, []
+    run, answer, held = made(tmp_path), {}, []
     for step in run:
-        told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+        answer[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
         wait_for_the_save(run)
         if step.step == 5:
             held = [path.name for path in (tmp_path / "checkpoints").iterdir()]
         disk.error = error if 5 <= step.step < 9 else 0
-    assert told == whole
+    assert answer == whole
     assert len(held) == 2
     why = "the disk is full" if error == errno.ENOSPC else os.strerror(error)
     failed = [record for record in read_log(tmp_path / "log.jsonl") if record["record"] == "checkpoint" and "failed" in record]
@@ -230,16 +230,16 @@ def test_a_disk_full_to_the_end_is_told_and_costs_no_result(tmp_path, whole, mon
     """Neither checkpoints nor report can be written any more, the run is done all the same."""
     disk = Disk()
     monkeypatch.setattr(store, "Files", lambda: disk)
-    run, told = made(tmp_path), {}
+    run, answer = made(tmp_path), {}
 
     for step in run:
-        told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+        answer[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
         wait_for_the_save(run)
         if step.step == 5:
             disk.error = errno.ENOSPC
             monkeypatch.setattr(run_folder, "written_whole", full)
             monkeypatch.setattr(summary, "written_whole", full)
-    assert told == whole
+    assert answer == whole
     assert run.result.steps == STEPS
     assert "the disk is full" in run.result.checkpoints["problem"]
     assert any("No space left on device" in note for note in run.result.notes)
@@ -310,15 +310,15 @@ class Slow(Quick):
 
 def test_a_slow_disk_does_not_hold_the_training_up(tmp_path, whole, monkeypatch):
     """While one checkpoint is being written, none is begun."""
-    disk, told = Slow(), {}
+    disk, answer = Slow(), {}
     monkeypatch.setattr(store, "Files", lambda: disk)
     for step in made(tmp_path):
-        told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+        answer[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
         if step.step == 3:
             assert disk.begun.wait(20)
         if step.step == STEPS - 2:
             disk.go.set()
-    assert told == whole
+    assert answer == whole
     saved = [record["step"] for record in read_log(tmp_path / "log.jsonl") if record["record"] == "checkpoint"]
     assert saved[0] == 2
     assert saved[1] >= STEPS - 2
@@ -327,13 +327,13 @@ def test_a_slow_disk_does_not_hold_the_training_up(tmp_path, whole, monkeypatch)
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 def test_saves_go_on_when_the_clock_jumps(jump_s, tmp_path, whole, monkeypatch):
-    run, told, real = made(tmp_path, time_limit_s=600.0), {}, time.time
+    run, answer, real = made(tmp_path, time_limit_s=600.0), {}, time.time
     for step in run:
-        told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+        answer[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
         wait_for_the_save(run)
         if step.step == STEPS // 2:
             monkeypatch.setattr(time, "time", lambda: real() + jump_s)
-    assert told == whole
+    assert answer == whole
     saved = {record["step"] for record in read_log(tmp_path / "log.jsonl") if record["record"] == "checkpoint"}
     assert any(STEPS // 2 < step < STEPS for step in saved)
     assert run.result.stopped == "finished"
@@ -344,11 +344,11 @@ def test_saves_go_on_when_the_clock_jumps(jump_s, tmp_path, whole, monkeypatch):
 
 def test_a_killed_loader_worker_ends_the_run_and_a_resume_goes_on(tmp_path):
     whole = trained(tmp_path / "whole", "loader workers")
-    told = {}
+    messages = {}
 
     def train_and_kill() -> None:
         for step in made(tmp_path / "run", "loader workers"):
-            told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+            messages[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
             if step.step == 4:
                 victim = multiprocessing.active_children()[0]
                 victim.kill()
@@ -360,18 +360,18 @@ def test_a_killed_loader_worker_ends_the_run_and_a_resume_goes_on(tmp_path):
     assert multiprocessing.active_children() == []
     assert read_log(tmp_path / "run" / "log.jsonl")[-1]["record"] == "error"
     later = trained(tmp_path / "run", "loader workers")
-    assert {**told, **later} == whole
+    assert {**messages, **later} == whole
     assert min(later) >= 4
 
 
 def test_a_second_run_in_the_folder_is_refused_and_the_first_unharmed(tmp_path, whole):
-    told = {}
+    messages = {}
     for step in made(tmp_path):
-        told[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
+        messages[step.step] = TOLD.pack(step.step, step.loss, step.learning_rate)
         if step.step == 5:
             with pytest.raises(InputError, match=f"in use by process {os.getpid()}"):
                 trained(tmp_path)
-    assert told == whole
+    assert messages == whole
     assert newest(tmp_path) == STEPS
 
 
@@ -379,16 +379,16 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_unharmed(tmp_path, 
 def test_a_signal_to_the_whole_group_saves_and_the_rest_is_the_same(number, tmp_path):
     """The loader workers get it, too: they deliver until the run has saved."""
     expected = runs.reference("loader workers", tmp_path / "whole", STEPS)
-    plan, told = Plan("loader workers", tmp_path / "run", STEPS), {}
+    plan, answer = Plan("loader workers", tmp_path / "run", STEPS), {}
     life = Life(plan)
     for step, data in life:
-        told[step] = data
-        if len(told) == 3:
+        answer[step] = data
+        if len(answer) == 3:
             os.killpg(life.process.pid, number)
     assert life.ended() == 0
-    assert 3 <= len(told) < STEPS
-    assert told.items() <= expected.told.items()
-    assert newest(plan.folder) == max(told)
+    assert 3 <= len(answer) < STEPS
+    assert answer.items() <= expected.told.items()
+    assert newest(plan.folder) == max(answer)
     assert number.name in [record.get("why") for record in read_log(plan.folder / "log.jsonl")]
     assert live_once(plan, expected, runs.History())
     check_ended(plan.folder, expected)
@@ -405,11 +405,11 @@ def test_a_notice_of_the_cloud_saves_before_the_machine_goes(tmp_path, monkeypat
         }
         monkeypatch.setattr(parts, "source_for", lambda name: Aws(server.url))
         run = made(tmp_path, steps=10**6)
-        told = told_by(run, until=10**5)
+        answer = told_by(run, until=10**5)
     assert time.time() < goes_s
     assert run.result.stopped == "interrupted"
     assert "AWS will terminate this spot instance" in run.result.stop_reason
-    assert newest(tmp_path) == run.result.steps == max(told)
+    assert newest(tmp_path) == run.result.steps == max(answer)
     assert "AWS will terminate" in events(tmp_path)
 
 

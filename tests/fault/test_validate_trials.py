@@ -67,9 +67,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(validating, "_oom_kills", lambda: None)  # as where the system does not count
-    told: list[Doing] = []
+    messages: list[Doing] = []
     names = ["jobs.py:killed", "jobs.py:raising", "jobs.py:huge", "jobs.py:fine"]
-    result = gpuwise.validate(names, steps=3, micro_batch=8, on_progress=told.append)
+    result = gpuwise.validate(names, steps=3, micro_batch=8, on_progress=messages.append)
     killed, raising, huge, fine = result.trials
     assert [trial.job for trial in result.trials] == names
 
@@ -88,7 +88,7 @@ def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Pat
     assert fine.forecast["strategy"]["micro_batch"] == 8
     assert result.failed
     assert not result.interrupted
-    assert [doing.number for doing in told if doing.trial] == [1, 2, 3, 4]
+    assert [doing.number for doing in messages if doing.trial] == [1, 2, 3, 4]
 
     kept = history.entries()
     assert [(entry.job, entry.digest, entry.steps) for entry in kept] == [("tiny", fine.digest, 3)]
@@ -103,12 +103,12 @@ def test_a_member_of_the_suite_on_the_command_line(folder: Path):
     with open(folder / "xdg_state_home", "w"):  # where the history's folder would be
         done = CliRunner().invoke(main, ["validate", "--suite", "digits-cnn", "--steps", "2", "--json", "--report", "page.md"])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    (trial,) = found["trials"]
+    result = json.loads(done.stdout)
+    (trial,) = result["trials"]
     assert (trial["job"], trial["outcome"]) == ("digits-cnn", "measured")
     assert abs(trial["memory_error"]) < 0.01 or trial["device"] != "cpu"
-    assert found["suite"] is True
-    assert found["history"] == ""
+    assert result["suite"] is True
+    assert result["history"] == ""
     assert "the history cannot be kept" in done.stderr
     assert "1/1 digits-cnn" in done.stderr
     assert "digits-cnn" in (folder / "page.md").read_text()

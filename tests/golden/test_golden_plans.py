@@ -52,15 +52,15 @@ def planned(name: str) -> dict[str, Any]:
     source = source_of(job)
     source.search_recorded()
     try:
-        found = plan(source.traces(), Request(job_argument=job, **wanted), catalog.offers, catalog)
+        result = plan(source.traces(), Request(job_argument=job, **wanted), catalog.offers, catalog)
     except NothingInside as nothing:
         rejected = {reason: item.count for reason, item in nothing.rejected.items()}
         return {"cheapest": row(nothing.cheapest), "fastest": row(nothing.fastest), "rejected": rejected}
     return {
-        "considered": found.considered,
-        "priced": found.priced,
-        "plans": [row(each) for each in found.plans],
-        "rejected": {reason: item.count for reason, item in found.rejected.items()},
+        "considered": result.considered,
+        "priced": result.priced,
+        "plans": [row(each) for each in result.plans],
+        "rejected": {reason: item.count for reason, item in result.rejected.items()},
     }
 
 

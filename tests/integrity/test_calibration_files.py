@@ -77,8 +77,8 @@ def test_a_family_has_figures_for_every_kind(name):
 def test_spreads_never_narrow_with_the_level(name, mode):
     """Where both rest on rows, or both are assumed: what was measured may be narrower than what was assumed above it."""
     for compiled in (False, True):
-        found = [step_spread(level, family=name, mode=mode, compiled=compiled) for level in ("machine", *LEVELS)]
-        for near, far in pairwise(found):
+        results = [step_spread(level, family=name, mode=mode, compiled=compiled) for level in ("machine", *LEVELS)]
+        for near, far in pairwise(results):
             if bool(near.rows) == bool(far.rows):
                 assert far.high / far.low >= 0.95 * near.high / near.low
 

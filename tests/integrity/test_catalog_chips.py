@@ -180,8 +180,8 @@ def test_other_traps():
 
 def test_chips_that_nothing_trains_on():
     for chip in CHIPS:
-        said = re.search(r"inference only|cannot train", chip.notes) is not None
-        assert chip.trains == (not said and chip.kind not in ("fpga", "neuromorphic") and "inferentia" not in chip.id), chip.id
+        text = re.search(r"inference only|cannot train", chip.notes) is not None
+        assert chip.trains == (not text and chip.kind not in ("fpga", "neuromorphic") and "inferentia" not in chip.id), chip.id
 
 
 # What is sold as one and PyTorch sees as several devices: the package, its devices, and its vendor's memory (GiB), bandwidth

@@ -40,16 +40,16 @@ class Obvious:
     def malloc(self, size: int) -> Block | None:
         size = (size + 511) // 512 * 512
         pool = "small" if size <= MIB else "large"
-        found = self.find(pool, size) or self.take(pool, size)
+        result = self.find(pool, size) or self.take(pool, size)
         self.peak_reserved = max(self.peak_reserved, self.reserved())
-        if found is None:
+        if result is None:
             self.releases += 1
             self.release()
-            found = self.take(pool, size)
+            result = self.take(pool, size)
             self.peak_reserved = max(self.peak_reserved, self.reserved())
-        if found is None:
+        if result is None:
             return None
-        segment, block = found
+        segment, block = result
         rest = block.size - size
         if (rest >= 512) if pool == "small" or self.expandable else (rest > MIB):
             segment.insert(segment.index(block) + 1, Block(block.start + size, rest, "free"))
@@ -85,11 +85,11 @@ class Obvious:
         return self.expand(pool, size) if self.expandable else self.segment(pool, size)
 
     def segment(self, pool: str, size: int) -> tuple[list[Block], Block] | None:
-        asked = 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
-        if self.reserved() + asked > self.limit:
+        requested = 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
+        if self.reserved() + requested > self.limit:
             return None
-        self.address -= asked
-        block = Block(self.address, asked, "free")
+        self.address -= requested
+        block = Block(self.address, requested, "free")
         self.segments[pool].append([block])
         return self.segments[pool][-1], block
 
@@ -187,8 +187,8 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     sizes: list[int] = []
     order: list[int] = []
     alive: list[int] = []
-    asked = draw(st.sampled_from([SIZES, st.integers(2, 14).map(lambda n: n * MIB)]))
-    for choice, size in draw(st.lists(st.tuples(st.integers(0, 59), asked), max_size=80)):
+    requested = draw(st.sampled_from([SIZES, st.integers(2, 14).map(lambda n: n * MIB)]))
+    for choice, size in draw(st.lists(st.tuples(st.integers(0, 59), requested), max_size=80)):
         if choice < 28 and alive:
             which = alive.pop(choice % len(alive))
             order.append(~which)
@@ -205,28 +205,28 @@ def test_the_replay_does_what_the_obvious_allocator_does(
     history: tuple[list[int], list[int]], limit: int | None, expandable: bool
 ) -> None:
     sizes, order = history
-    found = replay(sizes, order, limit_bytes=limit, expandable=expandable)
+    result = replay(sizes, order, limit_bytes=limit, expandable=expandable)
     truth, peak, peak_event, failed = obviously(sizes, order, 10**15 if limit is None else limit, expandable)
-    assert found.peak_allocated_bytes == peak
-    assert found.peak_event == peak_event
-    assert found.peak_reserved_bytes == truth.peak_reserved
-    assert found.cache_releases == truth.releases
-    assert (found.out_of_memory.event if found.out_of_memory else None) == failed
-    if found.out_of_memory:
-        assert found.out_of_memory.allocated_bytes == truth.allocated()
-        assert found.out_of_memory.reserved_bytes == truth.reserved()
+    assert result.peak_allocated_bytes == peak
+    assert result.peak_event == peak_event
+    assert result.peak_reserved_bytes == truth.peak_reserved
+    assert result.cache_releases == truth.releases
+    assert (result.out_of_memory.event if result.out_of_memory else None) == failed
+    if result.out_of_memory:
+        assert result.out_of_memory.allocated_bytes == truth.allocated()
+        assert result.out_of_memory.reserved_bytes == truth.reserved()
     if not expandable:
-        assert found.segments == sum(len(pool) for pool in truth.segments.values())
+        assert result.segments == sum(len(pool) for pool in truth.segments.values())
 
 
 def live_requests(sizes: list[int], order: list[int]) -> list[int]:
     """Bytes asked for and not freed, rounded up, after each event."""
-    total, found = 0, []
+    total, result = 0, []
     for which in order:
         size = -(-sizes[which if which >= 0 else ~which] // 512) * 512
         total += size if which >= 0 else -size
-        found.append(total)
-    return found
+        result.append(total)
+    return result
 
 
 @settings(deadline=None, max_examples=150)
@@ -234,14 +234,14 @@ def live_requests(sizes: list[int], order: list[int]) -> list[int]:
 def test_what_is_reserved_holds_what_is_allocated_and_blocks_hold_their_requests(history: tuple[list[int], list[int]]) -> None:
     sizes, order = history
     classic, expandable = (replay(sizes, order, expandable=mode) for mode in (False, True))
-    asked = max(live_requests(sizes, order), default=0)
-    for found in (classic, expandable):
-        assert found.peak_allocated_bytes <= found.reserved_at_peak_bytes <= found.peak_reserved_bytes
-        assert found.peak_allocated_bytes or not found.reserved_at_peak_bytes
-        assert found.cache_releases == 0
-        assert all(size <= block for size, block in zip(sizes, found.block_bytes, strict=True))
+    requested = max(live_requests(sizes, order), default=0)
+    for result in (classic, expandable):
+        assert result.peak_allocated_bytes <= result.reserved_at_peak_bytes <= result.peak_reserved_bytes
+        assert result.peak_allocated_bytes or not result.reserved_at_peak_bytes
+        assert result.cache_releases == 0
+        assert all(size <= block for size, block in zip(sizes, result.block_bytes, strict=True))
     # Blocks of expandable segments are always cut to the request; others keep up to 1 MiB that is not.
-    assert expandable.peak_allocated_bytes == asked <= classic.peak_allocated_bytes <= asked + MIB * len(sizes)
+    assert expandable.peak_allocated_bytes == requested <= classic.peak_allocated_bytes <= requested + MIB * len(sizes)
     assert expandable.peak_reserved_bytes <= 22 * MIB * (len(sizes) + 1) + sum(sizes)
 
 
@@ -257,10 +257,10 @@ def test_once_all_is_freed_every_segment_is_whole_and_can_be_given_back(
     limit = replay(sizes, order, expandable=expandable).peak_reserved_bytes
     whole = limit // (20 * MIB) * 20 * MIB if expandable else limit
     assume(whole >= 10 * MIB)
-    found = replay([*sizes, whole], [*order, len(sizes)], limit_bytes=limit, expandable=expandable)
-    assert found.out_of_memory is None
-    assert found.cache_releases <= 1
-    assert found.block_bytes[-1] == whole
+    result = replay([*sizes, whole], [*order, len(sizes)], limit_bytes=limit, expandable=expandable)
+    assert result.out_of_memory is None
+    assert result.cache_releases <= 1
+    assert result.block_bytes[-1] == whole
 
 
 @settings(deadline=None, max_examples=100)

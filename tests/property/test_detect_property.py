@@ -59,9 +59,9 @@ def damaged(draw: st.DrawFn) -> dict[str, bytes]:
         how = draw(st.sampled_from(["usual", "usual", "junk", "cut", "spliced", "bytes", "missing"]))
         at = draw(st.integers(0, len(usual)))
         junk = draw(JUNK)
-        found = {"usual": usual, "junk": junk, "cut": usual[:at], "spliced": usual[:at] + junk + usual[at + 1 :]}
+        results = {"usual": usual, "junk": junk, "cut": usual[:at], "spliced": usual[:at] + junk + usual[at + 1 :]}
         if how != "missing":
-            contents[name] = draw(st.binary(max_size=80)) if how == "bytes" else found[how].encode("utf-8", "replace")
+            contents[name] = draw(st.binary(max_size=80)) if how == "bytes" else results[how].encode("utf-8", "replace")
     return contents
 
 
@@ -75,12 +75,12 @@ def test_detection_never_fails(contents: dict[str, bytes]):
             (root / name).write_bytes(content)
         settle_s, load_module._SETTLE_S = load_module._SETTLE_S, 0.0
         try:
-            found, before, after = detect(root), load_module.load(root), load_module.load(root)
+            result, before, after = detect(root), load_module.load(root), load_module.load(root)
         finally:
             load_module._SETTLE_S = settle_s
-        json.dumps(found.to_dict())
-        assert machine_key(found) == machine_key(detect(root))
-        assert found.cpu.cores >= 1
-        assert found.cpu.threads >= 1
+        json.dumps(result.to_dict())
+        assert machine_key(result) == machine_key(detect(root))
+        assert result.cpu.cores >= 1
+        assert result.cpu.threads >= 1
         assert isinstance(disturbances(before, after), list)
         assert isinstance(all_busy(before, after), bool)

@@ -91,13 +91,13 @@ def test_a_user_file_is_valid_or_a_file_format_error(text):
         path = Path(folder) / "mine.toml"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         catalog = Catalog(user_files=[path])
-        told = None
+        answer = None
         try:
             chips, offers = catalog.chips, catalog.offers
         except FileFormatError as error:
-            told = error.what
-        if told is not None:
-            assert "mine.toml" in told
+            answer = error.what
+        if answer is not None:
+            assert "mine.toml" in answer
             return
         assert len(chips) >= len(CHIPS)
         assert all(offer.usd_per_hour >= 0 for offer in offers)

@@ -187,18 +187,18 @@ def test_more_work_never_takes_less_time_or_money(terms, work_s, factor):
 @MANY
 @given(batch=st.integers(1, 5000), devices=st.integers(1, 16), micro_batch=some(st.integers(1, 32)), exact=st.booleans())
 def test_micro_batch_times_accumulation_times_devices_is_the_global_batch(batch, devices, micro_batch, exact):
-    found = batch_for(batch, devices=devices, micro_batch=micro_batch, exact=exact)
+    result = batch_for(batch, devices=devices, micro_batch=micro_batch, exact=exact)
     if exact:
-        assert found in (None, batch)
-    if found is None:
+        assert result in (None, batch)
+    if result is None:
         return
-    constraints = Constraints(found, micro_batch=micro_batch)
+    constraints = Constraints(result, micro_batch=micro_batch)
     ladder = StrategySearch(StepPricer(StepTraces(SOURCE))).ladder(
-        "fp32", "none", Mesh(dp_replicate=devices), constraints, micro_batches(found // devices, micro_batch)
+        "fp32", "none", Mesh(dp_replicate=devices), constraints, micro_batches(result // devices, micro_batch)
     )
     assert ladder
     for strategy in ladder:
-        assert strategy.micro_batch * strategy.accumulation * devices == strategy.global_batch == found
+        assert strategy.micro_batch * strategy.accumulation * devices == strategy.global_batch == result
 
 
 SEARCH = StrategySearch(StepPricer(StepTraces(SOURCE)))  # one for all examples: traces are made once
@@ -247,11 +247,11 @@ OFFERS = [
 def _offers_inside(samples, budget, deadline_h):
     request = Request(samples=samples, budget_usd=budget, deadline_s=deadline_h * 3600, limit=None)
     try:
-        found = plan(StepTraces(SOURCE), request, OFFERS, CATALOG)
+        result = plan(StepTraces(SOURCE), request, OFFERS, CATALOG)
     except NoPlanError:
         return set()
-    assert all(p.usd.value <= budget and p.hours <= deadline_h for p in found.plans)
-    return {p.offer.instance for p in found.plans}
+    assert all(p.usd.value <= budget and p.hours <= deadline_h for p in result.plans)
+    return {p.offer.instance for p in result.plans}
 
 
 @FEW

@@ -70,9 +70,9 @@ def write(path: Path, text: str, *, time_s: float = 1_500_000_000) -> None:
 
 
 def family() -> TraceFamily:
-    found = load_preset("tabular-mlp", precision="fp32")
-    assert found is not None
-    return found
+    result = load_preset("tabular-mlp", precision="fp32")
+    assert result is not None
+    return result
 
 
 def refuse(*args: Any, **more: Any) -> Any:
@@ -84,8 +84,8 @@ def trace_of(source: StepSource, strategy: Strategy) -> Trace:
 
 
 def known(argument: str = "train.py:job", **sizes: int) -> bool:
-    found = JobCache.of(argument, dict(sizes))
-    return found is not None and found.facts is not None
+    result = JobCache.of(argument, dict(sizes))
+    return result is not None and result.facts is not None
 
 
 @pytest.mark.parametrize(
@@ -250,11 +250,11 @@ def test_nothing_is_kept_of_a_file_changed_since_the_process_began(project: Path
 
 
 def test_a_preset_is_kept_where_its_recording_does_not_answer(traces: Path, monkeypatch: pytest.MonkeyPatch):
-    asked = Strategy(adapter="lora", micro_batch=2)
-    first = trace_of(source_of("tabular-mlp"), asked)
+    requested = Strategy(adapter="lora", micro_batch=2)
+    first = trace_of(source_of("tabular-mlp"), requested)
     assert any(traces.iterdir())
     monkeypatch.setattr(gpuwise.job, "resolve", refuse)
-    assert trace_of(source_of("tabular-mlp"), asked).header == first.header
+    assert trace_of(source_of("tabular-mlp"), requested).header == first.header
 
 
 def test_the_cache_stays_inside_its_limit(traces: Path, monkeypatch: pytest.MonkeyPatch):
@@ -280,8 +280,8 @@ def test_writers_and_readers_do_not_meet_halves(traces: Path):
     def write_and_read(_: int) -> bool:
         entries = JobCache("a", {})
         entries.store(family(), FACTS, Strategy(), "accelerator")
-        found = JobCache("a", {}).load(Strategy(), "accelerator")
-        return found is not None and found.header == family().header
+        result = JobCache("a", {}).load(Strategy(), "accelerator")
+        return result is not None and result.header == family().header
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(write_and_read, range(40)))
@@ -313,10 +313,10 @@ def test_files_opened_inside_the_context_are_noted(tmp_path: Path):
         (tmp_path / "a.txt").read_text()
         (tmp_path / "new.txt").write_text("")
     (tmp_path / "b.txt").read_text()
-    found = read.states(unchanged_since_s=1_600_000_000)
-    assert found[str(tmp_path / "a.txt")] == state_of(str(tmp_path / "a.txt"))
-    assert str(tmp_path / "b.txt") not in found
-    assert str(tmp_path / "new.txt") not in found
+    result = read.states(unchanged_since_s=1_600_000_000)
+    assert result[str(tmp_path / "a.txt")] == state_of(str(tmp_path / "a.txt"))
+    assert str(tmp_path / "b.txt") not in result
+    assert str(tmp_path / "new.txt") not in result
 
 
 def test_the_state_of_a_large_file_is_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -332,9 +332,9 @@ def test_the_state_of_a_large_file_is_its_size_and_time(tmp_path: Path, monkeypa
 
 def test_a_trace_that_another_optimizer_was_asked_of_is_named_so():
     entries = JobCache("a", {})
-    asked = Strategy(optimizer="sgd")
-    made = replace(family(), header=replace(family().header, strategy=asked))
-    entries.store(made, FACTS, asked, "accelerator")
-    found = entries.load(asked, "accelerator")
-    assert found is not None
-    assert found.header.strategy.optimizer == "sgd"
+    requested = Strategy(optimizer="sgd")
+    made = replace(family(), header=replace(family().header, strategy=requested))
+    entries.store(made, FACTS, requested, "accelerator")
+    result = entries.load(requested, "accelerator")
+    assert result is not None
+    assert result.header.strategy.optimizer == "sgd"

@@ -136,7 +136,7 @@ def an_entry(micro_batch: int = 64, **changes: object) -> HistoryEntry:
     """An entry of the tabular MLP on this machine."""
     priced = forecast_step(source_of("tabular-mlp"), "here:1", micro_batch=micro_batch, precision="fp32")
     name = digest(priced.trace, priced.forecast.strategy)
-    found = replace(
+    result = replace(
         ENTRY,
         digest=name,
         machine=measured.machine_key(),
@@ -144,7 +144,7 @@ def an_entry(micro_batch: int = 64, **changes: object) -> HistoryEntry:
         torch=measured.torch_version(),
         threads=_threads(),
     )
-    return replace(found, **changes)
+    return replace(result, **changes)
 
 
 def _threads() -> int:
@@ -161,18 +161,18 @@ def forecast(**settings: object) -> gpuwise.Forecast:
 def test_a_forecast_takes_what_was_measured_here():
     model = forecast()
     history.append(an_entry())
-    told = forecast()
-    assert told.step_time_s.value == ENTRY.median_s
-    assert told.step_time_s.low == pytest.approx(0.95 * ENTRY.median_s)  # the percentiles lie nearer
-    assert told.step_time_s.high == pytest.approx(1.05 * ENTRY.median_s)
-    assert told.provenance["step_time_s"] == "measured here"
-    assert told.rests_on == {"measured here": 1.0}
+    answer = forecast()
+    assert answer.step_time_s.value == ENTRY.median_s
+    assert answer.step_time_s.low == pytest.approx(0.95 * ENTRY.median_s)  # the percentiles lie nearer
+    assert answer.step_time_s.high == pytest.approx(1.05 * ENTRY.median_s)
+    assert answer.provenance["step_time_s"] == "measured here"
+    assert answer.rests_on == {"measured here": 1.0}
     factor = ENTRY.median_s / model.step_time_s.value
-    assert told.throughput == pytest.approx(64 / ENTRY.median_s)
-    assert told.mfu == pytest.approx(model.mfu / factor)
-    assert (told.memory, told.flops_per_step, told.bound) == (model.memory, model.flops_per_step, model.bound)
-    said = next(line for line in told.assumptions if "measured here on 2026-11-20" in line)
-    assert "10 ms a step over 50 steps" in said
+    assert answer.throughput == pytest.approx(64 / ENTRY.median_s)
+    assert answer.mfu == pytest.approx(model.mfu / factor)
+    assert (answer.memory, answer.flops_per_step, answer.bound) == (model.memory, model.flops_per_step, model.bound)
+    text = next(line for line in answer.assumptions if "measured here on 2026-11-20" in line)
+    assert "10 ms a step over 50 steps" in text
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_other_devices_and_waiting_for_data_are_not_measured():
 def test_the_last_counts_and_the_interval_spans_those_before():
     history.append(an_entry(median_s=0.02, low_s=0.019, high_s=0.021))
     history.append(an_entry())
-    told = forecast().step_time_s
-    assert (told.value, told.high) == (ENTRY.median_s, 0.021)
-    assert told.low == pytest.approx(0.95 * ENTRY.median_s)
+    answer = forecast().step_time_s
+    assert (answer.value, answer.high) == (ENTRY.median_s, 0.021)
+    assert answer.low == pytest.approx(0.95 * ENTRY.median_s)
 
 
 def test_a_quiet_measurement_is_preferred_to_a_disturbed_one():
@@ -223,6 +223,6 @@ def test_a_quiet_measurement_is_preferred_to_a_disturbed_one():
     assert alone.step_time_s.high >= model.high
     history.append(an_entry())
     history.append(an_entry(median_s=0.05, low_s=0.05, high_s=0.05, disturbed=True))
-    told = forecast().step_time_s
-    assert told.value == ENTRY.median_s
-    assert told.high < 0.05
+    answer = forecast().step_time_s
+    assert answer.value == ENTRY.median_s
+    assert answer.high < 0.05

@@ -56,9 +56,12 @@ def test_compiled_steps_on_a_cpu_take_their_random_numbers_whoever_asks():
     added_s = drawing_s(eager, CPU)
     expected_s = pytest.approx(without.step_time_s.value + added_s)
     assert added_s > 0.1
-    found = [own_price(source, CPU, None)(COMPILED)[0], forecast_here(source, COMPILED, Here(CPU, None, "cpu"), HostSettings())]
-    assert [forecast.step_time_s.value for forecast in found] == [expected_s, expected_s]
-    assert found[0] == found[1]
+    results = [
+        own_price(source, CPU, None)(COMPILED)[0],
+        forecast_here(source, COMPILED, Here(CPU, None, "cpu"), HostSettings()),
+    ]
+    assert [forecast.step_time_s.value for forecast in results] == [expected_s, expected_s]
+    assert results[0] == results[1]
     assert "random numbers of compiled steps are not priced: it was recorded compiled." in without.assumptions
 
 

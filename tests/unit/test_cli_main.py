@@ -192,10 +192,10 @@ def test_completion_scripts(shell: str):
     ],
 )
 def test_completion_of_commands_presets_and_chips(arguments: list[str], incomplete: str, expected: set[str]):
-    found = ShellComplete(main, {}, "gpuwise", "_GPUWISE_COMPLETE").get_completions(arguments, incomplete)
-    assert {item.value for item in found} == expected
+    result = ShellComplete(main, {}, "gpuwise", "_GPUWISE_COMPLETE").get_completions(arguments, incomplete)
+    assert {item.value for item in result} == expected
 
 
 def test_completion_of_a_job_that_is_no_preset_offers_files():
-    found = ShellComplete(main, {}, "gpuwise", "_GPUWISE_COMPLETE").get_completions(["train"], "examples/di")
-    assert [item.type for item in found] == ["file"]
+    result = ShellComplete(main, {}, "gpuwise", "_GPUWISE_COMPLETE").get_completions(["train"], "examples/di")
+    assert [item.type for item in result] == ["file"]

@@ -69,10 +69,10 @@ def test_it_prints_the_report_and_a_line_a_stage(asked):
     result = run("measure", "--quick")
     assert (result.exit_code, asked) == (0, [True])
     assert "peaks of arithmetic" in result.stdout
-    told = result.stderr.splitlines()
-    assert len(told) == len({row.group for row in CPU.rows})
-    assert told[1] == "21/31 · matrix products: 12 measured, best product 4096 x 4096 x 4096 bf16: 348 GFLOP/s"
-    assert told[-1].startswith("31/31 · collectives: 3 measured, best broadcast 64 MiB fp32: 2.1 GB/s")
+    answer = result.stderr.splitlines()
+    assert len(answer) == len({row.group for row in CPU.rows})
+    assert answer[1] == "21/31 · matrix products: 12 measured, best product 4096 x 4096 x 4096 bf16: 348 GFLOP/s"
+    assert answer[-1].startswith("31/31 · collectives: 3 measured, best broadcast 64 MiB fp32: 2.1 GB/s")
     assert "whole steps: 1 measured, best MLP fp32: 1.4 µs" in result.stderr
 
 
@@ -129,9 +129,9 @@ def test_on_a_terminal_a_bar_shows_what_runs_and_the_latest_figure(monkeypatch, 
         assert show is not None
         show(Progress(0, 33, "warming up", None))
         show(Progress(12, 33, f"[bold] product {'of a long name ' * 9}", CPU.rows[12]))
-    told = stream.getvalue()
-    assert "12/33" in told
-    assert "[bold] product" in told  # a name is no markup
-    assert "…" in told
-    assert "294 GFLOP/s" in told or "GFLOP/s" in told
-    assert "Traceback" not in told
+    answer = stream.getvalue()
+    assert "12/33" in answer
+    assert "[bold] product" in answer  # a name is no markup
+    assert "…" in answer
+    assert "294 GFLOP/s" in answer or "GFLOP/s" in answer
+    assert "Traceback" not in answer

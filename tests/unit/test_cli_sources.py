@@ -65,12 +65,12 @@ def test_assumptions_that_the_user_answered_are_dropped():
 def test_one_step_of_a_job_is_recorded_once_and_at_its_own_batch(monkeypatch: pytest.MonkeyPatch):
     import gpuwise.tracing as tracing
 
-    asked, record = [], tracing.record
-    monkeypatch.setattr(tracing, "record", lambda job, strategy, **k: asked.append(strategy) or record(job, strategy, **k))
+    requested, record = [], tracing.record
+    monkeypatch.setattr(tracing, "record", lambda job, strategy, **k: requested.append(strategy) or record(job, strategy, **k))
     source = source_of(DIGITS)
     trace = trace_of(source, Strategy("tf32", micro_batch=5, accumulation=2, mesh=Mesh(dp_replicate=4)))
     assert trace.samples == 10
-    assert [(strategy.micro_batch, strategy.mesh) for strategy in asked] == [(5, Mesh())]
+    assert [(strategy.micro_batch, strategy.mesh) for strategy in requested] == [(5, Mesh())]
     family = source(Strategy())
     assert live_bytes(family.at(micro_batch=5, accumulation=2)).peak_bytes == live_bytes(trace).peak_bytes
 
@@ -99,9 +99,9 @@ def test_a_preset_uses_its_recording_only_where_that_answers(monkeypatch: pytest
     assert source.recorded(Strategy("bf16")) is None
     for other in ({"offload": "optimizer"}, {"adapter": "lora"}, {"optimizer": "sgd"}, {"compile": True}):
         assert source.recorded(Strategy(**other)) is None  # type: ignore[arg-type]
-    said = " ".join(source(Strategy()).header.assumptions)
-    assert "assumed 10,000 samples an epoch" in said
-    assert "--optimizer" in said
+    message = " ".join(source(Strategy()).header.assumptions)
+    assert "assumed 10,000 samples an epoch" in message
+    assert "--optimizer" in message
     assert not any("attention kernels" in text for text in source.find(Strategy(), "pre-ampere").header.assumptions)
     source.search_recorded()
     with pytest.raises(UnsupportedError, match="no recorded trace of tabular-mlp in bf16"):
@@ -162,9 +162,9 @@ def test_a_saved_step_answers_for_another_optimizer_too(tmp_path: Path):
 
 
 def test_a_recording_with_flash_attention_says_so_on_a_gpu_that_has_none():
-    for target, said in (("accelerator", False), ("pre-ampere", True)):
+    for target, text in (("accelerator", False), ("pre-ampere", True)):
         lines = source_of("llama3-8b").find(Strategy("bf16"), target).header.assumptions
-        assert any("attention kernels of Ampere" in line for line in lines) is said
+        assert any("attention kernels of Ampere" in line for line in lines) is text
 
 
 @pytest.mark.parametrize(

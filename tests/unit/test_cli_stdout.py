@@ -70,8 +70,8 @@ def test_stdout_is_json_alone(arguments: tuple[str, ...]):
     done = process(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["job"] == "talks"
-    for said in ("python loading", "python at exit", "the stream from before", "descriptor", "C"):
-        assert said in done.stderr.splitlines()
+    for text in ("python loading", "python at exit", "the stream from before", "descriptor", "C"):
+        assert text in done.stderr.splitlines()
     if "--loader-workers" in arguments:
         assert "python reading" in done.stderr.splitlines()
 

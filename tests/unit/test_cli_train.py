@@ -60,10 +60,10 @@ def test_train_json_is_the_result_and_nothing_else(folder: Path):
         "train", "tiny.py:job", "--epochs", "2", "--micro-batch", "8", "--accumulate", "2", "--log", "log.jsonl", "--json"
     )
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert (found["steps"], found["samples"]) == (8, 128)
-    assert found["strategy"]["accumulation"] == 2
-    assert found["forecast"]["forecast_s"] > 0
+    actual = json.loads(result.stdout)
+    assert (actual["steps"], actual["samples"]) == (8, 128)
+    assert actual["strategy"]["accumulation"] == 2
+    assert actual["forecast"]["forecast_s"] > 0
     records = [json.loads(line)["record"] for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [record for record in records if record not in ("step", "event", "checkpoint")] == ["header", "summary"]
 
@@ -78,9 +78,9 @@ def test_train_prints_the_forecast_beside_what_was_measured():
 def test_a_plan_is_run_as_it_is(plan: gpuwise.Plan, folder: Path):
     assert plan.strategy.global_batch == 16
     save_plan(plan, folder / "plan.toml")
-    found = json.loads(run("train", "tiny.py:job", "--plan", "plan.toml", "--json").stdout)
-    assert found["strategy"] == plan.strategy.to_dict()
-    assert found["steps"] == plan.steps == 8
+    result = json.loads(run("train", "tiny.py:job", "--plan", "plan.toml", "--json").stdout)
+    assert result["strategy"] == plan.strategy.to_dict()
+    assert result["steps"] == plan.steps == 8
 
 
 def test_a_plan_for_no_steps_is_not_one_for_all(plan: gpuwise.Plan):
@@ -243,18 +243,18 @@ def test_a_job_object_is_a_job():
         loss=lambda model, batch: model(batch["x"]).mean(),
         samples=100,
     )
-    found = gpuwise.forecast(job, on="rtx-4090", micro_batch=3, precision="fp32")
-    assert (found.job, found.strategy.micro_batch) == ("mine", 3)
+    result = gpuwise.forecast(job, on="rtx-4090", micro_batch=3, precision="fp32")
+    assert (result.job, result.strategy.micro_batch) == ("mine", 3)
     assert gpuwise.plan(job, budget=10, on="rtx-4090").best.samples == 100
     with pytest.raises(InputError, match="this job makes batches of seq_len None, not 8"):
         gpuwise.forecast(job, on="rtx-4090", seq_len=8)
 
 
 def test_here_is_this_machine():
-    found = gpuwise.forecast("tiny.py:job", on="here")
-    assert found.memory.capacity_bytes > 2**28
-    assert found.usd_per_hour is None
-    assert any(line.startswith("`here` is") for line in found.assumptions)
+    result = gpuwise.forecast("tiny.py:job", on="here")
+    assert result.memory.capacity_bytes > 2**28
+    assert result.usd_per_hour is None
+    assert any(line.startswith("`here` is") for line in result.assumptions)
 
 
 def test_plans_for_here_count_what_was_measured_as_train_does(monkeypatch: pytest.MonkeyPatch):

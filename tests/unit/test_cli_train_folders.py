@@ -65,16 +65,16 @@ def test_a_job_that_changes_the_folder_takes_nothing_along(folder: Path):
     result = run(*TRAIN, "--run", "r", "--export", "out/w.safetensors", "--json")
     assert result.exit_code == 0, result.output
     assert Path.cwd() != folder
-    found = json.loads(result.stdout)
-    assert (found["run_folder"], found["log_path"]) == (str(folder / "r"), str(folder / "r" / "log.jsonl"))
+    actual = json.loads(result.stdout)
+    assert (actual["run_folder"], actual["log_path"]) == (str(folder / "r"), str(folder / "r" / "log.jsonl"))
     kept = {"r/lock", "r/log.jsonl", "r/report.html", "r/run.json", "out/w.safetensors", "moves.py"}
     assert {name for name in files(folder) if "__pycache__" not in name} == kept
     assert [path.name for path in (folder / "r" / "checkpoints").iterdir()] == ["step-00000016"]
 
 
 def test_without_a_name_the_run_is_in_runs_of_the_folder_it_began_in(folder: Path):
-    found = json.loads(run(*TRAIN, "--log", "my.jsonl", "--json").stdout)
-    assert (found["run_folder"], found["log_path"]) == (str(folder / "runs" / "moves"), str(folder / "my.jsonl"))
+    result = json.loads(run(*TRAIN, "--log", "my.jsonl", "--json").stdout)
+    assert (result["run_folder"], result["log_path"]) == (str(folder / "runs" / "moves"), str(folder / "my.jsonl"))
     assert (folder / "runs" / "moves" / "checkpoints" / "step-00000016" / "manifest.json").is_file()
 
 

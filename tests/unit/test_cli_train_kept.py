@@ -114,9 +114,9 @@ def test_a_last_checkpoint_that_cannot_be_made_has_its_own_exit_code(folder: Pat
         patch.setattr(Files, "free_bytes", lambda self, where: 1000)
         result = train("job", "--run", "r", "--export", "w.safetensors", "--json")
     assert result.exit_code == 3
-    found = json.loads(result.stdout)
-    assert (found["steps"], found["stopped"]) == (6, "finished")
-    assert found["unsaved"] == [found["checkpoints"]["problem"]]
+    actual = json.loads(result.stdout)
+    assert (actual["steps"], actual["stopped"]) == (6, "finished")
+    assert actual["unsaved"] == [actual["checkpoints"]["problem"]]
     assert "no checkpoint of step 6: the disk is nearly full" in result.stderr
     assert "There is no older one." in result.stderr
     assert "--resume" in result.stderr
@@ -220,8 +220,8 @@ def test_export_of_a_finished_run_exports(folder: Path):
     assert all(torch.equal(first[name], again[name]) for name in first)
     saved = load_file(folder / "r" / "checkpoints" / "step-00000006" / "model.safetensors")
     assert first["weight"].tolist() != saved["weight"].tolist()  # averages
-    found = json.loads(train("averaged", "--run", "r", "--export", "third.safetensors", "--json").stdout)
-    assert found["exported"] == str(folder / "third.safetensors")
+    actual = json.loads(train("averaged", "--run", "r", "--export", "third.safetensors", "--json").stdout)
+    assert actual["exported"] == str(folder / "third.safetensors")
     after = {path: path.stat().st_mtime_ns for path in (folder / "r").rglob("*")}
     assert {path: time for path, time in after.items() if path.name not in ("lock", "r")} == {
         path: time for path, time in before.items() if path.name not in ("lock", "r")

@@ -66,18 +66,18 @@ def answer(*arguments: str):
 
 
 def test_forecast_json_holds_the_contract():
-    found = answer("forecast", JOB, "--on", "h100-sxm", "--micro-batch", "256", "--precision", "amp-bf16")
-    assert (found["device"], found["count"], found["strategy"]["micro_batch"]) == ("h100-80gb-sxm", 1, 256)
-    assert set(found["step_time_s"]) == {"value", "low", "high"}
-    assert set(found["throughput"]) == {"value", "unit"}
-    memory = found["memory"]
+    result = answer("forecast", JOB, "--on", "h100-sxm", "--micro-batch", "256", "--precision", "amp-bf16")
+    assert (result["device"], result["count"], result["strategy"]["micro_batch"]) == ("h100-80gb-sxm", 1, 256)
+    assert set(result["step_time_s"]) == {"value", "low", "high"}
+    assert set(result["throughput"]) == {"value", "unit"}
+    memory = result["memory"]
     assert {"peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "capacity_bytes", "fits"} <= set(memory)
     assert sum(memory["by_category"].values()) == memory["peak_allocated_bytes"]
-    assert {"flops_per_step", "mfu", "energy_j", "usd_per_hour", "assumptions"} <= set(found)
-    assert set(found["bound"]) == {"compute", "memory", "launch", "communication", "input"}
-    assert found["provenance"]["step_time_s"] in found["rests_on"]
-    assert sum(found["rests_on"].values()) == pytest.approx(1)
-    assert "bounds" in found["why"]
+    assert {"flops_per_step", "mfu", "energy_j", "usd_per_hour", "assumptions"} <= set(result)
+    assert set(result["bound"]) == {"compute", "memory", "launch", "communication", "input"}
+    assert result["provenance"]["step_time_s"] in result["rests_on"]
+    assert sum(result["rests_on"].values()) == pytest.approx(1)
+    assert "bounds" in result["why"]
 
 
 def test_a_guess_is_named_and_an_answered_one_is_not():
@@ -85,20 +85,20 @@ def test_a_guess_is_named_and_an_answered_one_is_not():
     assert "assumed precision amp-bf16; --precision changes it" in guessed
     assert "assumed micro-batch 32; --micro-batch changes it" in guessed
     assert "price of" in guessed
-    asked = ("--micro-batch", "8", "--precision", "fp32", "--optimizer", "adamw")
-    named = " ".join(answer("forecast", JOB, "--on", "rtx-4090", *asked)["assumptions"])
+    requested = ("--micro-batch", "8", "--precision", "fp32", "--optimizer", "adamw")
+    named = " ".join(answer("forecast", JOB, "--on", "rtx-4090", *requested)["assumptions"])
     for flag in ("--precision", "--micro-batch", "--optimizer"):
         assert flag in guessed
         assert flag not in named
 
 
 def test_several_devices_replicate_unless_told_otherwise():
-    found = answer("forecast", JOB, "--on", "h100-sxm:8")
-    assert found["strategy"]["mesh"]["dp_replicate"] == 8
-    assert any("dp_replicate" in line and "--mesh" in line for line in found["assumptions"])
+    result = answer("forecast", JOB, "--on", "h100-sxm:8")
+    assert result["strategy"]["mesh"]["dp_replicate"] == 8
+    assert any("dp_replicate" in line and "--mesh" in line for line in result["assumptions"])
     sharded = answer("forecast", JOB, "--on", "h100-sxm:8", "--mesh", "dp_shard=8")
     assert sharded["strategy"]["mesh"]["dp_shard"] == 8
-    assert sharded["memory"]["by_category"]["optimizer_state"] < found["memory"]["by_category"]["optimizer_state"]
+    assert sharded["memory"]["by_category"]["optimizer_state"] < result["memory"]["by_category"]["optimizer_state"]
     assert answer("forecast", JOB, "--on", "h100-sxm", "--mesh", "dp=4")["count"] == 4
 
 
@@ -106,9 +106,9 @@ def test_a_model_too_large_for_one_device_is_sharded(tmp_path: Path, monkeypatch
     record(tmp_path / "big", width=16384, layers=12)
     monkeypatch.setattr(presets, "DATA", tmp_path / "big")
     presets.load_preset.cache_clear()
-    found = answer("forecast", JOB, "--on", "a100-40gb-sxm:8", "--micro-batch", "1")
-    assert found["strategy"]["mesh"]["dp_shard"] == 8
-    assert any("dp_shard" in line and "a copy on each device would need" in line for line in found["assumptions"])
+    result = answer("forecast", JOB, "--on", "a100-40gb-sxm:8", "--micro-batch", "1")
+    assert result["strategy"]["mesh"]["dp_shard"] == 8
+    assert any("dp_shard" in line and "a copy on each device would need" in line for line in result["assumptions"])
     assert answer("forecast", JOB, "--on", "a100-40gb-sxm", "--micro-batch", "1")["memory"]["fits"] is False
 
 
@@ -120,37 +120,37 @@ def test_inference_needs_less_than_training():
 
 def test_a_saved_trace_is_a_job(tmp_path: Path):
     save(synthetic_family(Strategy("amp-bf16")), tmp_path / "job.npz")
-    found = answer("forecast", "job.npz", "--on", "h100-sxm")
-    assert found["job"] == "synthetic"
-    assert found["strategy"]["precision"] == "amp-bf16"
+    result = answer("forecast", "job.npz", "--on", "h100-sxm")
+    assert result["job"] == "synthetic"
+    assert result["strategy"]["precision"] == "amp-bf16"
     refused = run("forecast", "job.npz", "--on", "h100-sxm", "--precision", "fp32")
     assert refused.exit_code == 2
     assert "was recorded with precision amp-bf16, not fp32" in refused.stderr
 
 
 def test_fit_names_the_largest_micro_batch_and_what_each_technique_frees():
-    found = answer("fit", JOB, "--on", "rtx-4090")
-    assert found["largest_micro_batch"] > 1
-    assert found["techniques"][0]["technique"] == "as asked"
+    result = answer("fit", JOB, "--on", "rtx-4090")
+    assert result["largest_micro_batch"] > 1
+    assert result["techniques"][0]["technique"] == "as asked"
     assert "rtx-4090" in run("fit", JOB, "--on", "rtx-4090").stdout
 
 
 def test_compare_keeps_the_order_and_says_why():
-    found = answer("compare", JOB, "--on", "t4, h100-sxm", "--micro-batch", "64")
-    assert [row["device"] for row in found["rows"]] == ["t4", "h100-80gb-sxm"]
-    assert all(row["reason"] for row in found["rows"])
+    result = answer("compare", JOB, "--on", "t4, h100-sxm", "--micro-batch", "64")
+    assert [row["device"] for row in result["rows"]] == ["t4", "h100-80gb-sxm"]
+    assert all(row["reason"] for row in result["rows"])
     assert "speed-up" in run("compare", JOB, "--on", "t4,h100-sxm").stdout
 
 
 def test_plan_ranks_and_writes_a_plan_that_reads_back(tmp_path: Path):
     result = run(*PLAN, "--json", "-o", "plan.toml")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    best = found["plans"][0]
+    actual = json.loads(result.stdout)
+    best = actual["plans"][0]
     keys = {"rank", "offer", "device", "count", "strategy", "forecast", "hours", "usd", "finish_probability", "reasons"}
     assert keys <= set(best)
-    assert [plan["rank"] for plan in found["plans"]] == list(range(1, len(found["plans"]) + 1))
-    assert found["rejected"]
+    assert [plan["rank"] for plan in actual["plans"]] == list(range(1, len(actual["plans"]) + 1))
+    assert actual["rejected"]
     assert "wrote plan.toml" in result.stderr
     saved = load_plan(tmp_path / "plan.toml")
     assert saved.to_dict() == {**best, "reasons": list(saved.reasons), "reason_notes": saved.to_dict()["reason_notes"]}
@@ -192,9 +192,9 @@ def test_what_is_not_recorded_asks_for_torch_when_that_is_absent(monkeypatch: py
 
 
 def test_chips_filters_and_marks_what_is_unverified():
-    found = answer("chips", "memory>=24GB", "kind=gpu-consumer")
-    assert found
-    assert all(chip["kind"] == "gpu-consumer" and chip["memory_bytes"] >= 24e9 for chip in found)
+    result = answer("chips", "memory>=24GB", "kind=gpu-consumer")
+    assert result
+    assert all(chip["kind"] == "gpu-consumer" and chip["memory_bytes"] >= 24e9 for chip in result)
     shown = run("chips").stdout
     assert f"{len(hardware.load_catalog().chips)} chips" in shown
     assert "? unverified" in shown
@@ -202,13 +202,13 @@ def test_chips_filters_and_marks_what_is_unverified():
 
 
 def test_offers_are_cheapest_first_with_dates():
-    found = answer("offers", "h100-sxm", "--spot")
-    prices = [offer["usd_per_hour"] / max(offer["count"], 1e-9) for offer in found]
+    result = answer("offers", "h100-sxm", "--spot")
+    prices = [offer["usd_per_hour"] / max(offer["count"], 1e-9) for offer in result]
     assert prices == sorted(prices)
-    assert {offer["terms"] for offer in found} == {"spot"}
+    assert {offer["terms"] for offer in result} == {"spot"}
     shown = run("offers", "h100-sxm").stdout
     assert "price of" in shown
-    assert all(offer["source"]["as_of"] for offer in found)
+    assert all(offer["source"]["as_of"] for offer in result)
 
 
 def test_offers_without_a_price_are_counted_and_listed_with_the_reason():
@@ -236,9 +236,9 @@ def test_nothing_inside_names_the_cheapest_the_fastest_and_a_way_that_works(tmp_
     assert result.exit_code == 2
     assert "inside a budget of $5.00 and a deadline of 1 h. The cheapest is" in result.stderr
     assert "the fastest is" in result.stderr
-    found = json.loads(run(*wanted, "--json").stdout)
-    assert found["error"]["code"] == "no-plan"
-    assert found["cheapest"]["usd"] <= found["fastest"]["usd"]
+    actual = json.loads(run(*wanted, "--json").stdout)
+    assert actual["error"]["code"] == "no-plan"
+    assert actual["cheapest"]["usd"] <= actual["fastest"]["usd"]
     assert not list(tmp_path.iterdir())
     # without a deadline, free tiers that would take decades are out too: the message says so, and no budget of $0
     year = run("plan", JOB, "--samples", "1e15", "--budget", "5")
@@ -263,7 +263,7 @@ CATALOGS = {
 
 @pytest.mark.parametrize("name", CATALOGS)
 def test_a_corrupted_user_catalog_is_named_with_its_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    content, said = CATALOGS[name]
+    content, text = CATALOGS[name]
     file = tmp_path / "config" / "gpuwise" / "mine.toml"
     file.parent.mkdir(parents=True)
     file.mkdir() if content is None else file.write_bytes(content)
@@ -273,20 +273,20 @@ def test_a_corrupted_user_catalog_is_named_with_its_line(name: str, tmp_path: Pa
         result = run(*arguments)
         assert result.exit_code == 2, arguments
         assert f"{file}" in result.stderr
-        assert said in result.stderr
+        assert text in result.stderr
         assert "\n  try: " in result.stderr
         assert json.loads(run(*arguments, "--json").stdout)["error"]["code"] == "bad-file"
     assert not (tmp_path / "out.toml").exists()
 
 
 def test_doctor_tells_versions_dates_and_presets():
-    found = answer("doctor")
-    assert found["versions"]["gpuwise"]
-    assert found["chips"] == len(hardware.load_catalog().chips)
-    assert found["presets"][JOB] == "2.13.0"
-    assert found["presets"]["resnet50"] is None
-    assert any("resnet50" in problem for problem in found["problems"])
-    assert found["config_files"] == []
+    result = answer("doctor")
+    assert result["versions"]["gpuwise"]
+    assert result["chips"] == len(hardware.load_catalog().chips)
+    assert result["presets"][JOB] == "2.13.0"
+    assert result["presets"]["resnet50"] is None
+    assert any("resnet50" in problem for problem in result["problems"])
+    assert result["config_files"] == []
     assert "recorded presets" in run("doctor").stdout
 
 

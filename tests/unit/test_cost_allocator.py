@@ -48,9 +48,9 @@ def run(*steps: int | str, limit_mib: int | None = None, expandable: bool = Fals
     ],
 )
 def test_one_request(asked: int, allocated: int, reserved: int) -> None:
-    found = run(asked)
-    assert (found.peak_allocated_bytes, found.peak_reserved_bytes, found.segments) == (allocated, reserved, 1)
-    assert found.block_bytes == (allocated,)
+    result = run(asked)
+    assert (result.peak_allocated_bytes, result.peak_reserved_bytes, result.segments) == (allocated, reserved, 1)
+    assert result.block_bytes == (allocated,)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_one_request(asked: int, allocated: int, reserved: int) -> None:
     ],
 )
 def test_one_request_of_expandable_segments_takes_whole_pages(asked: int, allocated: int, reserved: int) -> None:
-    found = run(asked, expandable=True)
-    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (allocated, reserved)
+    result = run(asked, expandable=True)
+    assert (result.peak_allocated_bytes, result.peak_reserved_bytes) == (allocated, reserved)
 
 
 def test_a_freed_block_serves_the_next_request_of_its_pool_alone() -> None:
@@ -112,9 +112,9 @@ def test_out_of_memory_comes_only_after_cached_blocks_were_given_back() -> None:
 def test_expandable_segments_give_back_free_pages_beside_living_blocks() -> None:
     steps = (4 * MIB, 16 * MIB, 4 * MIB, 16 * MIB, 4 * MIB, 16 * MIB, "-1", "-3", "-5", 48 * MIB)
     assert run(*steps, limit_mib=100).out_of_memory is not None
-    found = run(*steps, limit_mib=100, expandable=True)
-    assert found.out_of_memory is None
-    assert found.cache_releases == 0  # the free end of the range grows by what is missing
+    result = run(*steps, limit_mib=100, expandable=True)
+    assert result.out_of_memory is None
+    assert result.cache_releases == 0  # the free end of the range grows by what is missing
     filled = run(50 * MIB, 10 * MIB, 40 * MIB, "-0", 60 * MIB, limit_mib=120, expandable=True)
     assert filled.out_of_memory is None
     assert filled.cache_releases == 1
@@ -123,21 +123,24 @@ def test_expandable_segments_give_back_free_pages_beside_living_blocks() -> None
 
 def test_expandable_segments_keep_the_block_that_can_grow_for_last() -> None:
     # 12 MiB are free before a living block and 6 at the end. A request for 5 takes the 12, so 8 more make the range grow.
-    found = run(12 * MIB, 2 * MIB, "-0", 5 * MIB, 8 * MIB, expandable=True)
-    assert found.peak_reserved_bytes == 40 * MIB
+    result = run(12 * MIB, 2 * MIB, "-0", 5 * MIB, 8 * MIB, expandable=True)
+    assert result.peak_reserved_bytes == 40 * MIB
 
 
 def test_more_is_reserved_at_the_peak_than_is_in_blocks() -> None:
-    found = run(4 * MIB)
-    assert (found.peak_allocated_bytes, found.reserved_at_peak_bytes) == (4 * MIB, 20 * MIB)
+    result = run(4 * MIB)
+    assert (result.peak_allocated_bytes, result.reserved_at_peak_bytes) == (4 * MIB, 20 * MIB)
     assert run().reserved_at_peak_bytes == 0
 
 
 @pytest.mark.parametrize("unit", [2**40, 2**50, 2**60], ids=["TiB", "PiB", "EiB"])
 @pytest.mark.parametrize("expandable", [False, True])
 def test_no_size_that_int64_counts_is_too_large(unit: int, expandable: bool) -> None:
-    found = run(4 * unit, 3 * unit, "-0", unit, 3 * unit, expandable=expandable)
-    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (7 * unit, 7 * unit + -7 * unit % (20 * MIB) * expandable)
+    result = run(4 * unit, 3 * unit, "-0", unit, 3 * unit, expandable=expandable)
+    assert (result.peak_allocated_bytes, result.peak_reserved_bytes) == (
+        7 * unit,
+        7 * unit + -7 * unit % (20 * MIB) * expandable,
+    )
 
 
 def names(events: Events) -> list[tuple[str, str, int]]:
@@ -174,9 +177,9 @@ def test_live_events_peak_where_live_bytes_are_counted(accumulation: int) -> Non
     """Under expandable segments every block is cut to its request, so allocated is exactly what is counted."""
     trace = small_trace().with_accumulation(accumulation)
     events = step_events(trace)
-    found = replay(events.size_bytes.tolist(), events.order.tolist(), expandable=True)
-    assert found.peak_allocated_bytes == live_bytes(trace).peak_bytes
-    by_category = events.by_category(np.array(found.block_bytes), found.peak_event)
+    result = replay(events.size_bytes.tolist(), events.order.tolist(), expandable=True)
+    assert result.peak_allocated_bytes == live_bytes(trace).peak_bytes
+    by_category = events.by_category(np.array(result.block_bytes), result.peak_event)
     assert by_category == live_bytes(trace).by_category | {"workspace": 0}
 
 

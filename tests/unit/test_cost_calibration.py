@@ -57,9 +57,9 @@ def file(level, entries=None, scale=None):
 
 
 def test_a_file_is_read_whole():
-    found = parse(GOOD, "chip-rtx-4090.toml")
-    assert (found.level, found.of, found.scale) == ("chip", "rtx-4090", {"conv": 1.1})
-    product = found.entries["gemm.bf16"]
+    result = parse(GOOD, "chip-rtx-4090.toml")
+    assert (result.level, result.of, result.scale) == ("chip", "rtx-4090", {"conv": 1.1})
+    product = result.entries["gemm.bf16"]
     assert (product.floor_s, product.sharpness, product.spread) == (2e-6, 3.0, (0.9, 1.2))
     assert product.terms["compute"].curves[0] == EfficiencyCurve("k", (64, 256, 1024), (1.5, 1.0, 0.9))
     assert product.evidence["source"] == "a table"
@@ -119,12 +119,12 @@ def test_the_most_telling_file_with_an_entry_counts():
     """Level first, likeness of numerics second."""
     family = file("family", {"gemm.bf16": entry(4), "gemm.fp16": entry(5), "softmax": entry(6)})
     chip = file("chip", {"gemm.fp16": entry(1)})
-    found = Calibration((chip, family))
-    assert found.find("gemm", "bf16").level == "chip"
-    assert found.find("gemm", "bf16").entry.terms["memory"].scale == 1
-    assert found.find("softmax").level == "family"
-    assert found.find("gemm", "fp32") is None
-    assert found.find("pool") is None
+    result = Calibration((chip, family))
+    assert result.find("gemm", "bf16").level == "chip"
+    assert result.find("gemm", "bf16").entry.terms["memory"].scale == 1
+    assert result.find("softmax").level == "family"
+    assert result.find("gemm", "fp32") is None
+    assert result.find("pool") is None
 
 
 def test_a_scale_applies_to_what_the_level_above_gives():
@@ -133,8 +133,8 @@ def test_a_scale_applies_to_what_the_level_above_gives():
         file("architecture", scale={"conv": 3.0}),
         file("family", {"conv.fp16": entry()}),
     )
-    found = Calibration(files).find("conv", "fp16")
-    assert (found.level, found.scale) == ("chip", 6.0)
+    result = Calibration(files).find("conv", "fp16")
+    assert (result.level, result.scale) == ("chip", 6.0)
     own = Calibration((file("chip", {"conv.fp16": entry()}, {"conv": 2.0}), file("family", {"conv.fp16": entry()})))
     assert own.find("conv", "fp16").scale == 1.0
 
@@ -151,8 +151,8 @@ def test_a_scale_applies_to_what_the_level_above_gives():
     ],
 )
 def test_a_class_without_figures_takes_those_it_is_a_case_of(kind, known, taken):
-    found = Calibration((file("family", {name: entry(scale) for name, scale in known.items()}),)).find(kind)
-    assert found.entry.terms["memory"].scale == taken
+    result = Calibration((file("family", {name: entry(scale) for name, scale in known.items()}),)).find(kind)
+    assert result.entry.terms["memory"].scale == taken
 
 
 def test_a_chip_is_known_by_its_id_architecture_generation_and_family():

@@ -76,12 +76,12 @@ def warned(act: Any, *arguments: Any) -> tuple[Any, list[str]]:
 
 def test_what_was_written_is_read(tmp_path: Path):
     chip = written(tmp_path)
-    found = calibration(chip)
-    assert found.files[1:] == calibration(CHIP).files
-    assert (found.files[0].level, found.files[0].of) == ("machine", CHIP.id)
-    got = found.find("gemm", "fp32")
+    result = calibration(chip)
+    assert result.files[1:] == calibration(CHIP).files
+    assert (result.files[0].level, result.files[0].of) == ("machine", CHIP.id)
+    got = result.find("gemm", "fp32")
     assert (got.entry, got.level, got.scale) == (GEMM, "machine", 1.0)
-    assert [(s.level, s.mode, s.low, s.high, s.rows) for s in found.spreads] == [
+    assert [(s.level, s.mode, s.low, s.high, s.rows) for s in result.spreads] == [
         ("machine", "train", 0.9, 1.1, 8),
         ("machine", "infer", 0.9, 1.1, 8),
     ]
@@ -115,14 +115,14 @@ def test_a_class_without_an_entry_keeps_the_shipped_one_and_takes_its_share_of_t
     write(tmp_path / "m.toml", CHIP.id, only, FIGURES, ABOUT)
     chip = replace(CHIP, calibration=str(tmp_path / "m.toml"))
     assert calibration(chip).find("gemm", "fp32") == calibration(CHIP).find("gemm", "fp32")
-    found = forecast(chip)
-    assert 0 < found.rests_on["measured here"] < 1
-    assert found.step_time_s.high / found.step_time_s.value > 1.1
+    result = forecast(chip)
+    assert 0 < result.rests_on["measured here"] < 1
+    assert result.step_time_s.high / result.step_time_s.value > 1.1
 
 
 def test_factors_of_a_gpu_stand_on_what_is_shipped(tmp_path: Path):
-    found = {"entries": {}, "scale": {"gemm.fp32": 1.25, "optimizer": 0.5}, "spreads": []}
-    write(tmp_path / "m.toml", GPU.id, found, {}, ABOUT)
+    results = {"entries": {}, "scale": {"gemm.fp32": 1.25, "optimizer": 0.5}, "spreads": []}
+    write(tmp_path / "m.toml", GPU.id, results, {}, ABOUT)
     chip, shipped = replace(GPU, calibration=str(tmp_path / "m.toml")), calibration(GPU)
     for kind, numerics, factor in (("gemm", "fp32", 1.25), ("optimizer", "", 0.5)):
         got, before = calibration(chip).find(kind, numerics), shipped.find(kind, numerics)
@@ -149,11 +149,11 @@ def test_a_second_measurement_is_seen_at_once_and_replaces_the_first_whole(tmp_p
 
 def test_a_file_that_is_gone_is_said_once_a_forecast(tmp_path: Path):
     gone = replace(CHIP, calibration=str(tmp_path / "gone.toml"))
-    found, said = warned(forecast, gone)
-    assert found.to_dict() == forecast(CHIP).to_dict()
-    assert len(said) == 1
-    assert "what was measured on this machine is left out" in said[0]
-    assert "`gpuwise measure` writes it anew" in said[0]
+    result, text = warned(forecast, gone)
+    assert result.to_dict() == forecast(CHIP).to_dict()
+    assert len(text) == 1
+    assert "what was measured on this machine is left out" in text[0]
+    assert "`gpuwise measure` writes it anew" in text[0]
 
 
 ENTRY = '[entry."gemm.fp32"]\n'
@@ -180,10 +180,10 @@ DAMAGED = {
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_file_is_left_out_with_one_warning(text: bytes | str, tmp_path: Path):
     chip = written(tmp_path, text)
-    found, said = warned(forecast, chip)
-    assert found.to_dict() == forecast(CHIP).to_dict()
-    assert len(said) == 1
-    assert chip.calibration in said[0]
+    result, message = warned(forecast, chip)
+    assert result.to_dict() == forecast(CHIP).to_dict()
+    assert len(message) == 1
+    assert chip.calibration in message[0]
 
 
 def test_a_curve_over_what_is_not_known_stops_no_forecast(tmp_path: Path):
@@ -193,8 +193,8 @@ def test_a_curve_over_what_is_not_known_stops_no_forecast(tmp_path: Path):
 
 
 def test_a_folder_in_its_place_is_left_out(tmp_path: Path):
-    _, said = warned(forecast, replace(CHIP, calibration=str(tmp_path)))
-    assert len(said) == 1
+    _, text = warned(forecast, replace(CHIP, calibration=str(tmp_path)))
+    assert len(text) == 1
 
 
 VALUES = [
@@ -245,9 +245,9 @@ def mutated(draw: st.DrawFn) -> bytes:
 def test_whatever_is_in_the_file_it_is_used_or_left_out_with_one_warning(text: bytes):
     with tempfile.TemporaryDirectory() as folder:
         chip = written(Path(folder), text)
-        found, said = warned(machine_file, chip.calibration)
-        assert len(said) == (found is None)
-        if found is not None and found.file.of == CHIP.id:
+        result, message = warned(machine_file, chip.calibration)
+        assert len(message) == (result is None)
+        if result is not None and result.file.of == CHIP.id:
             step = warned(forecast, chip)[0].step_time_s  # may warn of figures that overflow
             assert step.low <= step.value <= step.high
 
@@ -271,12 +271,12 @@ def test_whatever_stands_at_a_key_it_is_a_file_or_a_format_error(value: Any, key
         "entry": FITTED["entries"],
         "spread": FITTED["spreads"],
     }
-    found, error = None, None
+    result, error = None, None
     try:
-        found = parse_machine(data | {key: value}, "here.toml")
+        result = parse_machine(data | {key: value}, "here.toml")
     except FileFormatError as caught:
         error = caught
-    assert (found is None) != (error is None)
+    assert (result is None) != (error is None)
     assert error is None or ("here.toml" in error.what and error.ways_out)
 
 
@@ -314,9 +314,9 @@ class TestWriting:
 
 def test_absurd_figures_of_the_chip_are_ignored():
     for absurd in (float("nan"), float("inf"), -1e9, 0, True, "3e11", [3e11], {"a": 1}, 1e30, 10**400, None):
-        found = _with(CHIP, {"peak_flops_per_s": {"fp32": absurd}, "memory_bandwidth_bytes_per_s": absurd})
-        assert found.peak_flops_per_s == CHIP.peak_flops_per_s
-        assert found.memory_bandwidth_bytes_per_s == CHIP.memory_bandwidth_bytes_per_s
+        result = _with(CHIP, {"peak_flops_per_s": {"fp32": absurd}, "memory_bandwidth_bytes_per_s": absurd})
+        assert result.peak_flops_per_s == CHIP.peak_flops_per_s
+        assert result.memory_bandwidth_bytes_per_s == CHIP.memory_bandwidth_bytes_per_s
         assert _with(CHIP, {"peak_flops_per_s": absurd}).peak_flops_per_s == CHIP.peak_flops_per_s
 
 

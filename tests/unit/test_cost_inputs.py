@@ -46,13 +46,13 @@ def test_each_micro_batch_is_copied_once_and_what_stays_is_not(accumulation: int
 
 
 def test_a_copy_takes_the_host_link_as_far_as_links_are_used() -> None:
-    found = input_s(fed_trace(), T4)
+    result = input_s(fed_trace(), T4)
     link = CATALOG.links["pcie3x16"].per_direction_bytes_per_s
     assert link is not None
-    assert found.copy_bytes == BATCH_BYTES
-    assert found.copy_s == pytest.approx(BATCH_BYTES / link / parameters().link_efficiency)
-    assert found.loader_s == 0
-    assert any("pinned" in note.text and "PCIe 3.0 x16" in note.text for note in found.notes)
+    assert result.copy_bytes == BATCH_BYTES
+    assert result.copy_s == pytest.approx(BATCH_BYTES / link / parameters().link_efficiency)
+    assert result.loader_s == 0
+    assert any("pinned" in note.text and "PCIe 3.0 x16" in note.text for note in result.notes)
 
 
 def test_pageable_memory_is_slower_and_the_step_waits_for_it() -> None:
@@ -65,9 +65,9 @@ def test_pageable_memory_is_slower_and_the_step_waits_for_it() -> None:
 
 @pytest.mark.parametrize("chip", [M4, CPU], ids=lambda chip: chip.id)
 def test_where_host_and_device_share_one_memory_nothing_is_copied(chip: gpuwise.Chip) -> None:
-    found = input_s(fed_trace(), chip)
-    assert (found.copy_s, found.copy_bytes) == (0, 0)
-    assert not any("copied" in note.text for note in found.notes)
+    result = input_s(fed_trace(), chip)
+    assert (result.copy_s, result.copy_bytes) == (0, 0)
+    assert not any("copied" in note.text for note in result.notes)
 
 
 def test_the_slowest_of_step_copy_and_loader_sets_the_pace() -> None:

@@ -92,15 +92,15 @@ def test_a_larger_batch_or_slower_chip_never_takes_less_time(backward):
     images, side = random.integers(1, 32, 400).astype(float), random.integers(3, 64, 400).astype(float)
     small, large = (convolution(factor * images, channels, outputs, side, backward=backward) for factor in (1, 3))
     slow = replace(CHIP, peak_flops_per_s=5e12, bandwidth_bytes_per_s=6e11)
-    found, larger, slower = conv.terms(small, CHIP), conv.terms(large, CHIP), conv.terms(small, slow)
-    for name, seconds in found.seconds.items():
+    result, larger, slower = conv.terms(small, CHIP), conv.terms(large, CHIP), conv.terms(small, slow)
+    for name, seconds in result.seconds.items():
         assert (larger.seconds[name] >= seconds * (1 - 1e-9)).all(), name
         assert (slower.seconds[name] >= seconds).all(), name
-    for name, values in found.features.items():
+    for name, values in result.features.items():
         assert (values > 0).all()
         if name != "winograd_waves":
             np.testing.assert_array_equal(slower.features[name], values)
     # That one is the measure of its term: under any curve over it that falls no faster than its square root, the term grows.
-    curved = [t.seconds["winograd"] / t.features["winograd_waves"] ** 0.5 for t in (found, larger, slower)]
+    curved = [t.seconds["winograd"] / t.features["winograd_waves"] ** 0.5 for t in (result, larger, slower)]
     assert (curved[1] >= curved[0] * (1 - 1e-9)).all()
     assert (curved[2] >= curved[0] * (1 - 1e-9)).all()

@@ -109,7 +109,7 @@ def test_every_cpu_of_the_catalog_prices_eager_and_compiled_steps(chip):
         times = kernel_times(step(*operations, compiled=compiled), chip, parameters())
         assert (times.device_s > 0).all()
         assert (times.device_s < 1).all()
-        assert "generic" not in {found.level for found in times.figures}
+        assert "generic" not in {result.level for result in times.figures}
 
 
 def test_a_chip_that_was_measured_has_figures_of_its_own():
@@ -124,7 +124,7 @@ def test_a_larger_product_is_never_quicker(grown):
     for chip in (DESKTOP, CATALOG.chip("epyc-9654")):
         for kernel_class in ("gemm", "conv", "conv_channels_last", "gemm_batched", "attention"):
             shape = {"m": 49.0, "n": 64.0, "k": 64.0, "batch": 1.0, grown: sizes}
-            found = calibration(chip).find(kernel_class, "fp32")
+            result = calibration(chip).find(kernel_class, "fp32")
             terms = cpu.terms(kernel_class, product(**shape), HARDWARE)
-            seconds = found.entry.join_s(found.entry.parts_s(terms.seconds, terms.features))
+            seconds = result.entry.join_s(result.entry.parts_s(terms.seconds, terms.features))
             assert (np.diff(seconds) >= -1e-12).all(), (chip.id, kernel_class)

@@ -41,8 +41,8 @@ def test_a_deep_product_of_few_tiles_is_split():
 def test_whole_waves_never_beat_the_peak():
     random = np.random.default_rng(0)
     m, n, k = (2 ** random.uniform(0, 14, 500) for _ in range(3))
-    found = gemm.terms(products(np.ceil(m), np.ceil(n), np.ceil(k)), CHIP)
-    assert np.all(found.seconds["compute"] >= found.seconds["compute_even"] * (1 - 1e-9))
+    result = gemm.terms(products(np.ceil(m), np.ceil(n), np.ceil(k)), CHIP)
+    assert np.all(result.seconds["compute"] >= result.seconds["compute_even"] * (1 - 1e-9))
 
 
 def test_activations_that_fit_the_cache_cost_half_and_weights_do_not():
@@ -74,9 +74,9 @@ def test_features_do_not_depend_on_rates():
 
 
 def test_an_empty_product_has_finite_terms():
-    found = gemm.terms(products(0, 16, 16), CHIP)
-    assert all(np.all(np.isfinite(x)) for x in (*found.seconds.values(), *found.features.values()))
-    assert all(np.all(x > 0) for x in found.features.values())
+    result = gemm.terms(products(0, 16, 16), CHIP)
+    assert all(np.all(np.isfinite(x)) for x in (*result.seconds.values(), *result.features.values()))
+    assert all(np.all(x > 0) for x in result.features.values())
 
 
 CHIPS = ["h100-80gb-sxm", "rtx-4090", "t4", "b200-180gb-sxm"]

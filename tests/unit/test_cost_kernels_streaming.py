@@ -25,21 +25,21 @@ def layer_norm(number_of_rows, length, element):
 
 
 def test_memory_is_all_bytes_at_full_bandwidth_and_features_count_units_and_cache():
-    found = streaming.terms(shapes([3e6, 3e9], [1e6, 1e9]), CHIP)
-    np.testing.assert_allclose(found.seconds["memory"], [4e-6, 4e-3])
-    np.testing.assert_allclose(found.features["unit_bytes"], [4e4, 4e7])
-    np.testing.assert_allclose(found.features["cached"], [1, 1000])
+    result = streaming.terms(shapes([3e6, 3e9], [1e6, 1e9]), CHIP)
+    np.testing.assert_allclose(result.seconds["memory"], [4e-6, 4e-3])
+    np.testing.assert_allclose(result.features["unit_bytes"], [4e4, 4e7])
+    np.testing.assert_allclose(result.features["cached"], [1, 1000])
 
 
 def test_a_chip_without_a_known_cache_gets_no_credit_for_one():
-    found = streaming.terms(shapes(1e3, 1e3), replace(CHIP, cache_bytes=0))
-    assert found.features["cached"] >= 1000
+    result = streaming.terms(shapes(1e3, 1e3), replace(CHIP, cache_bytes=0))
+    assert result.features["cached"] >= 1000
 
 
 def test_scattered_indices_are_sorted_first_and_other_operations_have_none():
-    found = streaming.terms(shapes(1e6, 1e6, m=[0, 1, 4096]), CHIP).seconds["rows"]
+    result = streaming.terms(shapes(1e6, 1e6, m=[0, 1, 4096]), CHIP).seconds["rows"]
     expected = [0, 1 + streaming.SORTED, 4096 + streaming.SORTED]
-    np.testing.assert_allclose(found, streaming.INDEX_S * np.array(expected) / CHIP.units)
+    np.testing.assert_allclose(result, streaming.INDEX_S * np.array(expected) / CHIP.units)
 
 
 def test_features_are_positive_for_an_operation_that_moves_nothing():
@@ -51,15 +51,15 @@ def test_features_are_positive_for_an_operation_that_moves_nothing():
 @pytest.mark.parametrize("element", [2.0, 4.0])
 def test_rows_of_a_layer_norm_follow_from_its_bytes(element):
     number, length = np.array([4096.0, 100.0, 16384.0, 1.0]), np.array([1024.0, 4096.0, 64.0, 8.0])
-    found = rows.norm_terms(layer_norm(number, length, element), CHIP)
-    np.testing.assert_allclose(found.features["length"], length)
-    np.testing.assert_allclose(found.seconds["rows"], rows.ROW_S * number / CHIP.units)
+    result = rows.norm_terms(layer_norm(number, length, element), CHIP)
+    np.testing.assert_allclose(result.features["length"], length)
+    np.testing.assert_allclose(result.seconds["rows"], rows.ROW_S * number / CHIP.units)
 
 
 def test_recorded_rows_are_taken_where_a_trace_has_them():
-    found = rows.norm_terms(shapes(1e6, 5e5, m=128, k=1000), CHIP)
-    assert found.features["length"] == 1000
-    assert found.seconds["rows"] == pytest.approx(rows.ROW_S * 128 / CHIP.units)
+    result = rows.norm_terms(shapes(1e6, 5e5, m=128, k=1000), CHIP)
+    assert result.features["length"] == 1000
+    assert result.seconds["rows"] == pytest.approx(rows.ROW_S * 128 / CHIP.units)
     assert rows.softmax_terms(shapes(1e6, 1e6, m=10, k=25000), CHIP).features["length"] == 25000
 
 

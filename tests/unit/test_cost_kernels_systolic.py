@@ -92,9 +92,9 @@ def test_elementwise_work_is_mostly_fused_away():
 
 @pytest.mark.parametrize("name", ["tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v7", "gaudi2", "gaudi3", "trainium1"])
 def test_chips_with_published_runs_have_a_file_of_their_architecture(name):
-    found = calibration(CATALOG.chip(name)).find("gemm", "bf16")
-    assert found.level == "architecture"
-    assert 0.5 < 1 / (found.scale * found.entry.terms["compute"].scale) < 0.95  # share of the peak
+    result = calibration(CATALOG.chip(name)).find("gemm", "bf16")
+    assert result.level == "architecture"
+    assert 0.5 < 1 / (result.scale * result.entry.terms["compute"].scale) < 0.95  # share of the peak
 
 
 def test_the_rest_stand_on_their_datasheet():

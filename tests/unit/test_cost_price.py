@@ -285,10 +285,10 @@ def test_fp32_in_passes_of_bf16_is_priced_and_planned_alike(name):
 
 def test_unverified_figures_that_were_used_are_named_in_one_line():
     def named(chip, **options):
-        found = forecast(
+        result = forecast(
             training(**options), chip=chip, communication=Traffic(10**6), devices_per_machine=2, inside=FAST
         ).assumptions
-        (line,) = [text for text in found if text.startswith("unverified")]
+        (line,) = [text for text in result if text.startswith("unverified")]
         return line.split(": ")[1].split(", ")
 
     doubtful = replace(H100, sources={name: Source("memory", "2026", verified=False) for name in ("tdp_w", "bf16", "fp16")})
@@ -433,10 +433,10 @@ def test_a_slow_data_pipeline_bounds_the_step():
 
 def test_why_names_what_bounds_most_and_a_way_out():
     product = make_trace([(gemm(8192, 8192, 8192, "float32", 4), "forward", "net.mlp")], precision="fp32")
-    said = forecast(product).why
-    assert said.startswith("arithmetic bounds")
-    assert "net.mlp" in said
-    assert "--precision amp-bf16" in said
+    text = forecast(product).why
+    assert text.startswith("arithmetic bounds")
+    assert "net.mlp" in text
+    assert "--precision amp-bf16" in text
     moved = make_trace([(operation("copy", bytes_read=10**9, bytes_written=10**9), "forward", "m")])
     assert forecast(moved).why.startswith("memory bandwidth bounds")
     small = make_trace([(operation("elementwise", bytes_read=64, bytes_written=64), "forward", "m")], repeat=1000)

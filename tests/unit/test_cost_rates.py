@@ -33,9 +33,9 @@ def units(chip: str, dtype: str) -> Units:
     ],
 )
 def test_quantized_products_run_at_the_rate_of_their_own_units(chip: str, dtype: str, rate: str, figure: str) -> None:
-    found = units(chip, dtype)
-    assert (found.rate, found.figure, found.note) == (rate, figure, None)
-    assert found.peak_flops_per_s == CATALOG.chip(chip).peak_flops_per_s[figure]
+    result = units(chip, dtype)
+    assert (result.rate, result.figure, result.note) == (rate, figure, None)
+    assert result.peak_flops_per_s == CATALOG.chip(chip).peak_flops_per_s[figure]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_type_without_units_is_refused_with_the_nearest_the_chip_has(chip: str
 
 def test_a_cpu_of_unknown_int8_rate_multiplies_integers_at_its_fp32_rate_and_says_so() -> None:
     chip = CATALOG.chip("xeon-8380")
-    found = units("xeon-8380", "int8")
-    assert (found.peak_flops_per_s, found.figure) == (chip.peak_flops_per_s["fp32"], "fp32")
-    assert "int8" in found.note.text
+    result = units("xeon-8380", "int8")
+    assert (result.peak_flops_per_s, result.figure) == (chip.peak_flops_per_s["fp32"], "fp32")
+    assert "int8" in result.note.text
     known = replace(chip, peak_flops_per_s={**chip.peak_flops_per_s, "int8": 4e13})
     assert units_for(known, dtype="int8", kind="gemm", precision="fp32", parameters=parameters()) == Units("cpu", 4e13, "int8")
 
@@ -71,11 +71,11 @@ def test_a_cpu_of_unknown_int8_rate_multiplies_integers_at_its_fp32_rate_and_say
 def test_every_chip_answers_or_refuses(dtype: str) -> None:
     for chip in CATALOG.chips.values():
         try:
-            found = units(chip.id, dtype)
+            result = units(chip.id, dtype)
         except UnsupportedError:
             assert not chip.peak_flops_per_s.get(QUANTIZED[dtype])
         else:
-            assert found.peak_flops_per_s > 0
+            assert result.peak_flops_per_s > 0
 
 
 def test_fp8_is_a_precision_of_gpus_and_of_tpus_that_have_it() -> None:

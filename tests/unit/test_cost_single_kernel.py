@@ -17,17 +17,17 @@ IMAGE = {"batch": 8, "in_channels": 64, "out_channels": 128, "height": 56, "widt
 
 
 def test_a_product_has_its_flops_its_bytes_and_its_interval():
-    found = gpuwise.kernel("gemm", on="h100-sxm", dtype="bf16", m=4096, n=1024, k=512)
-    assert found.kernel == "gemm.bf16"
-    assert found.flops == 2 * 4096 * 1024 * 512
-    assert found.bytes == 2 * (4096 * 512 + 512 * 1024 + 4096 * 1024)
-    assert found.time_s.low < found.time_s.value < found.time_s.high
+    result = gpuwise.kernel("gemm", on="h100-sxm", dtype="bf16", m=4096, n=1024, k=512)
+    assert result.kernel == "gemm.bf16"
+    assert result.flops == 2 * 4096 * 1024 * 512
+    assert result.bytes == 2 * (4096 * 512 + 512 * 1024 + 4096 * 1024)
+    assert result.time_s.low < result.time_s.value < result.time_s.high
     spread = calibration(H100).find("gemm", "bf16").entry.spread
-    assert found.time_s.low / found.time_s.value == pytest.approx(spread[0])
-    assert sum(found.bound.values()) == pytest.approx(1)
-    assert found.provenance in PROVENANCE.values()
-    assert found.to_dict()["time_s"]["value"] == found.time_s.value
-    assert gpuwise.kernel("gemm", on="h100-sxm", dtype="bfloat16", m=4096, n=1024, k=512) == found
+    assert result.time_s.low / result.time_s.value == pytest.approx(spread[0])
+    assert sum(result.bound.values()) == pytest.approx(1)
+    assert result.provenance in PROVENANCE.values()
+    assert result.to_dict()["time_s"]["value"] == result.time_s.value
+    assert gpuwise.kernel("gemm", on="h100-sxm", dtype="bfloat16", m=4096, n=1024, k=512) == result
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8", "int8"])
@@ -36,23 +36,23 @@ def test_no_product_is_faster_than_its_units_at_the_highest_clock(dtype):
     for chip in load_catalog().chips.values():
         for side in (2048, 8192):
             try:
-                found = gpuwise.kernel("gemm", on=chip.id, dtype=dtype, m=side, n=side, k=side)
+                result = gpuwise.kernel("gemm", on=chip.id, dtype=dtype, m=side, n=side, k=side)
             except UnsupportedError:
                 continue
             geforce = chip.vendor == "NVIDIA" and chip.kind == "gpu-consumer"
-            assert found.highest_flops_per_s == pytest.approx(found.peak_flops_per_s * (1.15 if geforce else 1))
-            assert found.flops / found.time_s.low <= found.highest_flops_per_s * 1.0001
-            if found.flops / found.time_s.value > found.peak_flops_per_s * 1.0001:
+            assert result.highest_flops_per_s == pytest.approx(result.peak_flops_per_s * (1.15 if geforce else 1))
+            assert result.flops / result.time_s.low <= result.highest_flops_per_s * 1.0001
+            if result.flops / result.time_s.value > result.peak_flops_per_s * 1.0001:
                 assert geforce, chip.id
-                assert "GeForce boards" in found.beyond
+                assert "GeForce boards" in result.beyond
             if dtype in ("bf16", "fp8", "int8") and chip.kind != "cpu":  # others may take units of another precision
-                assert found.peak_flops_per_s == pytest.approx(chip.peak_flops_per_s[dtype]), chip.id
+                assert result.peak_flops_per_s == pytest.approx(chip.peak_flops_per_s[dtype]), chip.id
 
 
 def test_a_product_that_is_faster_than_the_datasheet_says_why():
-    found = gpuwise.kernel("gemm", on="rtx-4090", m=8192, n=8192, k=8192)
-    assert found.flops / found.time_s.value > found.peak_flops_per_s == 165.2e12
-    assert found.beyond.startswith("GeForce boards run beyond their datasheet's 2,520 MHz")
+    result = gpuwise.kernel("gemm", on="rtx-4090", m=8192, n=8192, k=8192)
+    assert result.flops / result.time_s.value > result.peak_flops_per_s == 165.2e12
+    assert result.beyond.startswith("GeForce boards run beyond their datasheet's 2,520 MHz")
     small = gpuwise.kernel("elementwise", on="rtx-4090", bytes_read=10**7, bytes_written=10**7)
     assert small.bytes / small.time_s.value > 1008e9
     assert small.beyond == "part of the bytes stays in the 72 MiB cache"
@@ -79,12 +79,12 @@ def test_several_products_and_groups_are_classes_of_their_own():
 
 
 def test_a_convolution_is_an_implicit_product():
-    found = gpuwise.kernel("conv", on="h100-sxm", dtype="fp16", **IMAGE)
-    assert found.flops == 2 * 8 * 56 * 56 * 128 * 64 * 9
-    assert found.bytes == 2 * (8 * 64 * 56**2 + 128 * 64 * 9 + 8 * 128 * 56**2)
+    result = gpuwise.kernel("conv", on="h100-sxm", dtype="fp16", **IMAGE)
+    assert result.flops == 2 * 8 * 56 * 56 * 128 * 64 * 9
+    assert result.bytes == 2 * (8 * 64 * 56**2 + 128 * 64 * 9 + 8 * 128 * 56**2)
     halved = gpuwise.kernel("conv", on="h100-sxm", dtype="fp16", **IMAGE, stride=2)
-    assert halved.flops == found.flops / 4
-    assert gpuwise.kernel("conv_backward", on="h100-sxm", dtype="fp16", **IMAGE).flops == 2 * found.flops
+    assert halved.flops == result.flops / 4
+    assert gpuwise.kernel("conv_backward", on="h100-sxm", dtype="fp16", **IMAGE).flops == 2 * result.flops
 
 
 def test_attention_counts_heads_keys_and_the_mask():
@@ -110,19 +110,19 @@ def test_sizes_describe_the_same_operation_as_a_trace():
         if operations.name[row] != "aten.mm.default":
             continue
         m, n, k = (int(operations.column(name)[row]) for name in "mnk")
-        found = kernel_forecast("gemm", H100, dtype=operations.dtype[row], sizes={"m": m, "n": n, "k": k})
-        assert found.flops == operations.column("flops")[row]
-        assert found.bytes == operations.column("bytes_read")[row] + operations.column("bytes_written")[row]
+        result = kernel_forecast("gemm", H100, dtype=operations.dtype[row], sizes={"m": m, "n": n, "k": k})
+        assert result.flops == operations.column("flops")[row]
+        assert result.bytes == operations.column("bytes_read")[row] + operations.column("bytes_written")[row]
         seen += 1
     assert seen > 4
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("gemm", "conv", "attention", "rnn")])
 def test_every_other_kind_is_described_by_its_bytes(kind):
-    found = gpuwise.kernel(kind, on="rtx-4090", dtype="fp32", bytes_read=10**10, bytes_written=10**10)
-    assert found.flops == 0
-    assert found.bytes == 2 * 10**10
-    assert found.time_s.value > (2e10 - 2 * 75.5e6) / 1.008e12  # but what the cache holds before and after
+    result = gpuwise.kernel(kind, on="rtx-4090", dtype="fp32", bytes_read=10**10, bytes_written=10**10)
+    assert result.flops == 0
+    assert result.bytes == 2 * 10**10
+    assert result.time_s.value > (2e10 - 2 * 75.5e6) / 1.008e12  # but what the cache holds before and after
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ def assert_exact(found):
 def test_categories_sum_to_the_peak_exactly(micro_batch, width, layers, accumulation, recompute, chip):
     strategy = Strategy(recompute=recompute)
     trace = synthetic_trace(micro_batch=micro_batch, width=width, layers=layers, strategy=strategy)
-    found = timeline(trace.with_accumulation(accumulation), Cluster(CATALOG.chip(chip)))
-    assert_exact(found)
-    assert len(found.phase) == len(found.start_s) - 1 == found.size_bytes.shape[1]
-    assert (found.start_s[1:] >= found.start_s[:-1]).all()
+    result = timeline(trace.with_accumulation(accumulation), Cluster(CATALOG.chip(chip)))
+    assert_exact(result)
+    assert len(result.phase) == len(result.start_s) - 1 == result.size_bytes.shape[1]
+    assert (result.start_s[1:] >= result.start_s[:-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -70,27 +70,27 @@ def test_it_is_exact_where_cached_blocks_had_to_be_given_back():
     free = memory_forecast(trace, Cluster(chip), parameters=parameters())
     outside = free.device_bytes - free.peak_reserved_bytes
     tight = (free.peak_allocated_bytes + free.peak_reserved_bytes * 9) // 10 + outside
-    found = timeline(trace, Cluster(chip, memory_bytes=tight))
-    assert found.memory.cache_releases > 0
-    assert_exact(found)
+    result = timeline(trace, Cluster(chip, memory_bytes=tight))
+    assert result.memory.cache_releases > 0
+    assert_exact(result)
 
 
 def test_phases_follow_each_other_and_recomputation_is_marked():
-    found = timeline(of_preset("gpt2", precision="amp-bf16", recompute="full"), Cluster(CATALOG.chip("rtx-4090")))
-    assert [phase for phase, _, _ in found.spans] == ["forward", "backward", "optimizer"]
-    assert len(found.recomputes) == 12
-    begin, end = found.spans[1][1:]
-    assert all(begin <= a < b <= end for a, b in found.recomputes)
+    result = timeline(of_preset("gpt2", precision="amp-bf16", recompute="full"), Cluster(CATALOG.chip("rtx-4090")))
+    assert [phase for phase, _, _ in result.spans] == ["forward", "backward", "optimizer"]
+    assert len(result.recomputes) == 12
+    begin, end = result.spans[1][1:]
+    assert all(begin <= a < b <= end for a, b in result.recomputes)
     assert not timeline(of_preset("gpt2", precision="amp-bf16"), Cluster(CATALOG.chip("rtx-4090"))).recomputes
-    json.dumps(found.to_dict(), allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_sampled_columns_keep_the_peak():
-    found = timeline(of_preset("gpt2", precision="amp-bf16", micro_batch=4), Cluster(CATALOG.chip("rtx-4090")))
+    result = timeline(of_preset("gpt2", precision="amp-bf16", micro_batch=4), Cluster(CATALOG.chip("rtx-4090")))
     for columns in (1, 60, 700):
-        sampled = found.sampled(columns)
-        assert sampled.shape == (len(found.categories), columns)
-        assert sampled.sum(axis=0).max() == found.memory.peak_allocated_bytes
+        sampled = result.sampled(columns)
+        assert sampled.shape == (len(result.categories), columns)
+        assert sampled.sum(axis=0).max() == result.memory.peak_allocated_bytes
 
 
 def test_the_tensors_of_the_peak_are_grouped_by_layer_largest_first():

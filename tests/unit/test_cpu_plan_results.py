@@ -13,8 +13,8 @@ def test_a_part_is_written_and_the_other_stays(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu_plan, "candidates", lambda: iter([{"job": "resnet50"}]))
     monkeypatch.setattr("sys.argv", ["cpu_plan", "--only", "candidates", "--write"])
     cpu_plan.main()
-    found = json.loads(file.read_text(encoding="utf-8"))
-    assert found.keys() == {"steps", "candidates"}
-    assert found["steps"] == before["steps"]
-    assert found["candidates"].keys() == before["steps"].keys()
-    assert found["candidates"]["rows"] == [{"job": "resnet50"}]
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert result.keys() == {"steps", "candidates"}
+    assert result["steps"] == before["steps"]
+    assert result["candidates"].keys() == before["steps"].keys()
+    assert result["candidates"]["rows"] == [{"job": "resnet50"}]

@@ -23,9 +23,9 @@ def test_rows_replace_those_of_the_same_steps_and_add_to_the_others(target):
     row = {"family": "gpu", "level": "chip", "mode": "infer", "compiled": False, "low": 0.83, "high": 1.17, "rows": 120}
     write_spreads.write_spreads([row, {**row, "compiled": True, "low": 0.7}])
     after = parse_steps(target.read_text(encoding="utf-8"))
-    found = {(s.family, s.level, s.mode, s.compiled): s for s in after}
-    assert (found["gpu", "chip", "infer", False].low, found["gpu", "chip", "infer", False].rows) == (0.83, 120)
-    assert found["gpu", "chip", "infer", True].low == 0.7
+    results = {(s.family, s.level, s.mode, s.compiled): s for s in after}
+    assert (results["gpu", "chip", "infer", False].low, results["gpu", "chip", "infer", False].rows) == (0.83, 120)
+    assert results["gpu", "chip", "infer", True].low == 0.7
     assert {s for s in before if s.level != "chip"} <= set(after)
 
 

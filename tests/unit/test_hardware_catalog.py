@@ -224,10 +224,10 @@ def test_stale_is_over_a_year_before_the_newest(as_of, stale):
 
 
 def test_to_dict_marks_unverified_figures():
-    told = Catalog().chips["epyc-7763"].to_dict()
-    assert "memory_bytes" not in told  # unknown is left out, never 0
-    assert "memory_bandwidth_bytes_per_s" in told["unverified"]
-    assert told["source"]["verified"] is False
+    answer = Catalog().chips["epyc-7763"].to_dict()
+    assert "memory_bytes" not in answer  # unknown is left out, never 0
+    assert "memory_bandwidth_bytes_per_s" in answer["unverified"]
+    assert answer["source"]["verified"] is False
 
 
 def test_a_broken_link_is_told_by_name(tmp_path, monkeypatch):

@@ -253,8 +253,8 @@ BIOS, END = bytes([0, 4, 0, 0]) + b"Maker\0Version\0\0", bytes([127, 4, 0, 0, 0,
 )
 def test_channels_by_the_firmwares_tables(tmp_path: Path, slots: list[tuple[str, str]], channels: int | None):
     table = BIOS + b"".join(module(*slot) for slot in slots) + module("DIMM_Z1", "P9 CHANNEL Z", size=0) + END
-    found = detect_channels(Memory(), tree(tmp_path, {"sys/firmware/dmi/tables/DMI": table}))
-    assert found == Memory(channels=channels, modules=len(slots), kind="DDR4", transfers_per_s=3.2e9)
+    result = detect_channels(Memory(), tree(tmp_path, {"sys/firmware/dmi/tables/DMI": table}))
+    assert result == Memory(channels=channels, modules=len(slots), kind="DDR4", transfers_per_s=3.2e9)
 
 
 @pytest.mark.parametrize("table", [b"", b"\x11", b"\x11\x02\x00\x00", b"\x11\x22" + bytes(5), bytes(100), b"\xff" * 64])
@@ -368,20 +368,20 @@ def test_what_nvml_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     library = fake()
     tree(tmp_path, {"sys/bus/pci/devices/0000:0b:00.0/numa_node": "1\n", "sys/bus/pci/devices/0000:1b:00.0/numa_node": "-1\n"})
-    found = read_nvml(tmp_path, library)
-    assert found is not None
+    result = read_nvml(tmp_path, library)
+    assert result is not None
     assert library.open == 0
-    assert found.source == "NVML"
-    assert found.gpus[0] == Gpu(
+    assert result.source == "NVML"
+    assert result.gpus[0] == Gpu(
         "NVIDIA H100 80GB HBM3", 80 << 30, "NVIDIA", "570.1", (9, 0), 500.0, 700.0, 1.98e9, 2.619e9, 5, 16, 18, 1
     )
-    assert (found.gpus[1].numa_node, found.gpus[2].nvlinks, found.gpus[2].compute_capability) == (None, 0, (8, 9))
-    assert found.pairs == (
+    assert (result.gpus[1].numa_node, result.gpus[2].nvlinks, result.gpus[2].compute_capability) == (None, 0, (8, 9))
+    assert result.pairs == (
         GpuPair(0, 1, "NVLink switch", 0, True),
         GpuPair(0, 2, "PCIe across NUMA nodes", 0, True),
         GpuPair(1, 2, "PCIe across NUMA nodes", 0, True),
     )
-    load = found.loads[1]
+    load = result.loads[1]
     assert (load.busy, load.memory_used_bytes, load.processes, load.clock_hz, load.temperature_c) == (
         0.45,
         1 << 30,
@@ -399,10 +399,10 @@ def test_direct_nvlinks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         NvLinkState=lambda h, link: (1 if link < 3 else 0) if link < 4 else 1 // 0,
         NvLinkRemotePciInfo=lambda h, link: SimpleNamespace(busId=f"00000000:{1 - h}B:00.0"),
     )
-    found = read_nvml(tmp_path, library)
-    assert found is not None
-    assert found.pairs == (GpuPair(0, 1, "NVLink", 3, True),)
-    assert found.gpus[0].nvlinks == 3
+    result = read_nvml(tmp_path, library)
+    assert result is not None
+    assert result.pairs == (GpuPair(0, 1, "NVLink", 3, True),)
+    assert result.gpus[0].nvlinks == 3
 
 
 def test_a_driver_that_answers_nothing_more_than_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -410,11 +410,11 @@ def test_a_driver_that_answers_nothing_more_than_names(tmp_path: Path, monkeypat
     library = FakeNvml()
     library.nvmlDeviceGetCount, library.nvmlDeviceGetHandleByIndex = lambda: 2, lambda place: place
     library.nvmlDeviceGetName = lambda h: "NVIDIA GB10"
-    found = read_nvml(tree(tmp_path, {"proc/meminfo": "MemTotal: 1024 kB"}), library)
-    assert found is not None
-    assert found.gpus == (Gpu("NVIDIA GB10", 2**20, nvlinks=0),) * 2  # without memory of its own it has the machine's
-    assert found.pairs == (GpuPair(0, 1, "unknown"),)
-    assert found.loads[0].busy is None
+    result = read_nvml(tree(tmp_path, {"proc/meminfo": "MemTotal: 1024 kB"}), library)
+    assert result is not None
+    assert result.gpus == (Gpu("NVIDIA GB10", 2**20, nvlinks=0),) * 2  # without memory of its own it has the machine's
+    assert result.pairs == (GpuPair(0, 1, "unknown"),)
+    assert result.loads[0].busy is None
 
 
 def test_a_gpu_that_is_cut_up_is_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -426,9 +426,9 @@ def test_a_gpu_that_is_cut_up_is_its_parts(tmp_path: Path, monkeypatch: pytest.M
         MigDeviceHandleByIndex=lambda h, n: 1 if n == 0 else 1 // 0,
     )
     library.NAMES = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
-    found = read_nvml(tmp_path, library)
-    assert found is not None
-    assert [gpu.name for gpu in found.gpus] == ["NVIDIA A100-SXM4-40GB MIG 1g.5gb"]
+    result = read_nvml(tmp_path, library)
+    assert result is not None
+    assert [gpu.name for gpu in result.gpus] == ["NVIDIA A100-SXM4-40GB MIG 1g.5gb"]
 
 
 def test_without_driver_or_package_nvml_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -502,28 +502,28 @@ def test_nodes_product_and_other_gpus(tmp_path: Path):
                 f"sys/bus/pci/devices/{place}/device": "0x74a1",
             },
         )
-    found = detect(root)
-    assert [node.index for node in found.interconnect.numa_nodes] == [0, 2, 10]
-    assert (found.interconnect.numa_nodes[0].memory_bytes, found.interconnect.numa_nodes[0].distances) == (
+    result = detect(root)
+    assert [node.index for node in result.interconnect.numa_nodes] == [0, 2, 10]
+    assert (result.interconnect.numa_nodes[0].memory_bytes, result.interconnect.numa_nodes[0].distances) == (
         2 << 20,
         (10, 21, 21),
     )
-    assert (found.system.product, found.system.hypervisor) == ("Amazon EC2 g5.xlarge", True)
-    assert found.pci_gpus == ("0x1002:0x74a1",) * 2
+    assert (result.system.product, result.system.hypervisor) == ("Amazon EC2 g5.xlarge", True)
+    assert result.pci_gpus == ("0x1002:0x74a1",) * 2
 
 
 def test_nothing_to_read_is_nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files.shutil, "which", lambda name: None)
-    found = detect(tmp_path)
-    assert (found.memory, found.container, found.gpus, found.pci_gpus) == (Memory(), Container(), (), ())
-    assert found.cpu.cores >= 1
-    assert machine_key(found)
+    result = detect(tmp_path)
+    assert (result.memory, result.container, result.gpus, result.pci_gpus) == (Memory(), Container(), (), ())
+    assert result.cpu.cores >= 1
+    assert machine_key(result)
 
 
 def test_this_machine():
-    found = detect()
-    assert json.loads(json.dumps(found.to_dict()))["cpu"]["cores"] == found.cpu.cores >= 1
-    assert [disk.use for disk in found.disks] == ["working folder", "cache"]
+    result = detect()
+    assert json.loads(json.dumps(result.to_dict()))["cpu"]["cores"] == result.cpu.cores >= 1
+    assert [disk.use for disk in result.disks] == ["working folder", "cache"]
 
 
 MACHINE = replace(

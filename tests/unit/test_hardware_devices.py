@@ -118,8 +118,8 @@ def offer(instance):
     ],
 )
 def test_link_inside_a_machine_of_chips(what, count, link):
-    found = link_inside(CATALOG.chips[what], count, catalog=CATALOG)
-    assert (found and found.id) == link
+    result = link_inside(CATALOG.chips[what], count, catalog=CATALOG)
+    assert (result and result.id) == link
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_link_inside_a_machine_of_chips(what, count, link):
 )
 def test_link_inside_an_offer(instance, link):
     what = offer(instance)
-    found = link_inside(what, what.count, catalog=CATALOG)
-    assert (found and found.id) == link
+    result = link_inside(what, what.count, catalog=CATALOG)
+    assert (result and result.id) == link
 
 
 def chips(text):
@@ -162,8 +162,8 @@ def test_chip_filters():
 
 def test_offer_filters():
     wanted = parse_filter("h100-sxm terms=spot provider=aws price<30 count=8", offers=True)
-    found = [o for o in CATALOG.offers if wanted.matches(CATALOG.chips[o.chip_id], o)]
-    assert [o.instance for o in found] == ["p5.48xlarge"]
+    results = [o for o in CATALOG.offers if wanted.matches(CATALOG.chips[o.chip_id], o)]
+    assert [o.instance for o in results] == ["p5.48xlarge"]
     small = parse_filter("chip=l4 memory<4GB", offers=True)  # a slice has its share of the memory
     assert {o.count for o in CATALOG.offers if small.matches(CATALOG.chips[o.chip_id], o)} == {0.125}
 
@@ -213,8 +213,8 @@ def test_bad_filters(text, told):
     ],
 )
 def test_names_of_nvidia_smi(name, mib, chip_id):
-    found = match_gpu(Gpu(name, mib * 2**20), CATALOG.chips)
-    assert (found and found.id) == chip_id
+    result = match_gpu(Gpu(name, mib * 2**20), CATALOG.chips)
+    assert (result and result.id) == chip_id
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def test_names_of_nvidia_smi(name, mib, chip_id):
     ],
 )
 def test_names_of_other_drivers(name, vendor, gib, chip_id):
-    found = match_gpu(Gpu(name, int(gib * 2**30), vendor), CATALOG.chips)
-    assert (found and found.id) == chip_id
+    result = match_gpu(Gpu(name, int(gib * 2**30), vendor), CATALOG.chips)
+    assert (result and result.id) == chip_id
 
 
 @pytest.mark.parametrize(("multiprocessors", "chip_id"), [(110, "mi250x"), (104, "mi250")])
@@ -270,9 +270,9 @@ def test_a_device_that_is_a_part_of_what_is_sold_says_so():
 )
 def test_a_step_measured_on_an_mi250_is_that_of_one_die(job, settings, measured_s):
     """Models and kernels of the rows differ from the presets', so within a fifth; the whole module would take half the time."""
-    found = gpuwise.forecast(job, on="mi250", precision="fp32", **settings)
-    assert found.step_time_s.value == pytest.approx(measured_s, rel=0.2)
-    assert found.memory.capacity_bytes < 64 * 2**30
+    result = gpuwise.forecast(job, on="mi250", precision="fp32", **settings)
+    assert result.step_time_s.value == pytest.approx(measured_s, rel=0.2)
+    assert result.memory.capacity_bytes < 64 * 2**30
 
 
 def test_what_fits_a_module_does_not_fit_its_die():

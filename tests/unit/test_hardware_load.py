@@ -115,8 +115,8 @@ def test_what_disturbed_a_gpu():
     assert on_gpus(GPU, capped, 2)[1] == "the power limit is 200 W, the card's default is 350 W (GPU 1)"
     hot = replace(GPU, held_back_s={"power": 100.5, "heat": 8.0})
     assert on_gpus(GPU, hot, 2)[0] == "heat held back the clock of GPU 0 30 % of the time"
-    told = replace(GPU, held_back=("power limit", "heat"), held_back_s={})
-    assert on_gpus(replace(GPU, held_back_s={}), told) == ["the clock of the GPU is held back: power limit, heat"]
+    answer = replace(GPU, held_back=("power limit", "heat"), held_back_s={})
+    assert on_gpus(replace(GPU, held_back_s={}), answer) == ["the clock of the GPU is held back: power limit, heat"]
 
 
 def test_when_others_leave_nothing():
@@ -167,11 +167,11 @@ def test_a_snapshot_reads_the_processors_we_may_use_and_our_own_share(tmp_path: 
             "sys/devices/system/cpu/cpu1/thermal_throttle/package_throttle_count": "4\n",
         },
     )
-    found = load(root)
-    assert (found.busy_s, found.idle_s, found.stolen_s) == pytest.approx((233 / TICKS, 305 / TICKS, 7 / TICKS))
-    assert found.own_s == pytest.approx(157 / TICKS)
-    assert (found.processors, found.clock_hz, found.heat_throttles, found.waiting_s) == (2, 2.5e9, 7, 2.5)
-    assert found.load_average == (0.5, 1.25, 2.0)
+    result = load(root)
+    assert (result.busy_s, result.idle_s, result.stolen_s) == pytest.approx((233 / TICKS, 305 / TICKS, 7 / TICKS))
+    assert result.own_s == pytest.approx(157 / TICKS)
+    assert (result.processors, result.clock_hz, result.heat_throttles, result.waiting_s) == (2, 2.5e9, 7, 2.5)
+    assert result.load_average == (0.5, 1.25, 2.0)
     tree(root, {"sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "3100000\n"})
     assert load(root).clock_hz == 3.1e9
 
@@ -190,9 +190,9 @@ def test_this_machine():
     while time.process_time() < until_s:
         pass
     after = load()
-    found = shares(before, after)
-    if found is not None:  # where the system counts processor times
-        assert found.own > 0
-        assert found.others >= 0
-        assert found.others + found.stolen + found.own <= 1.0 + 1e-9
+    result = shares(before, after)
+    if result is not None:  # where the system counts processor times
+        assert result.own > 0
+        assert result.others >= 0
+        assert result.others + result.stolen + result.own <= 1.0 + 1e-9
     assert all(isinstance(note, Note) for note in disturbances(before, after))

@@ -68,15 +68,15 @@ def test_where_it_is_kept(home: Path):
 
 def test_the_figures_of_a_cpu_are_those_measured():
     path = put(TEXT.format(chip=CPU.id))
-    found = with_measurements(CPU, "here")
-    assert found.calibration == str(path)
-    assert found.peak_flops_per_s == {**CPU.peak_flops_per_s, "fp32": 2.5e11, "bf16": 3.9e11}
-    assert found.memory_bandwidth_bytes_per_s == 3.1e10
+    result = with_measurements(CPU, "here")
+    assert result.calibration == str(path)
+    assert result.peak_flops_per_s == {**CPU.peak_flops_per_s, "fp32": 2.5e11, "bf16": 3.9e11}
+    assert result.memory_bandwidth_bytes_per_s == 3.1e10
     source = Source("gpuwise measure on this machine", "2026-05-04")
-    assert {found.source_of(name) for name in ("fp32", "bf16", "memory_bandwidth_bytes_per_s")} == {source}
-    assert found.source_of("tdp_w") == CPU.source_of("tdp_w")
-    assert "fp32" not in found.unverified
-    assert (found.id, found.name, found.sm_count) == (CPU.id, CPU.name, CPU.sm_count)
+    assert {result.source_of(name) for name in ("fp32", "bf16", "memory_bandwidth_bytes_per_s")} == {source}
+    assert result.source_of("tdp_w") == CPU.source_of("tdp_w")
+    assert "fp32" not in result.unverified
+    assert (result.id, result.name, result.sm_count) == (CPU.id, CPU.name, CPU.sm_count)
 
 
 def test_a_gpu_keeps_its_sheet_and_gets_the_calibration():
@@ -114,10 +114,10 @@ def test_nothing_was_measured_or_another_chip():
 @pytest.mark.parametrize("text", ["schema = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "\0"])
 def test_a_damaged_file_is_pointed_to_so_that_the_forecast_says_so(text: str):
     path = put(text)
-    found = with_measurements(CPU, "here")
-    assert found == replace(CPU, calibration=str(path))
+    result = with_measurements(CPU, "here")
+    assert result == replace(CPU, calibration=str(path))
     with pytest.warns(UserWarning, match="what was measured on this machine is left out"):
-        assert calibration(found) == calibration(CPU)
+        assert calibration(result) == calibration(CPU)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_a_damaged_file_is_pointed_to_so_that_the_forecast_says_so(text: str):
 )
 def test_absurd_figures_are_ignored(figures: str):
     put(f'schema = 1\nlevel = "machine"\nof = "{CPU.id}"\n{figures}\n')
-    found = with_measurements(CPU, "here")
-    assert found.peak_flops_per_s == CPU.peak_flops_per_s
-    assert found.memory_bandwidth_bytes_per_s == CPU.memory_bandwidth_bytes_per_s
+    result = with_measurements(CPU, "here")
+    assert result.peak_flops_per_s == CPU.peak_flops_per_s
+    assert result.memory_bandwidth_bytes_per_s == CPU.memory_bandwidth_bytes_per_s
 
 
 def detected(gpus: tuple[Gpu, ...] = ()) -> DetectedMachine:
@@ -173,9 +173,9 @@ def test_here_is_as_measured(machine: list[str]):
     assert sheet.calibration == ""
     assert machine == [], "nobody looks closer before anything was measured"
     path = put(TEXT.format(chip=sheet.id), machine_key(detected()))
-    found = detect_machine(CATALOG)
-    assert found.chip.calibration == str(path)
-    assert found.chip.peak_flops_per_s["fp32"] == 2.5e11
+    result = detect_machine(CATALOG)
+    assert result.chip.calibration == str(path)
+    assert result.chip.peak_flops_per_s["fp32"] == 2.5e11
     assert detect_machine(CATALOG, measured=False).chip == sheet
     assert len(machine) == 1
 
@@ -206,6 +206,6 @@ def test_a_damaged_file_does_not_stop_a_forecast(machine: list[str]):
     put("schema = 1\nlevel = 'machine'\nof = ", machine_key(detected()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = gpuwise.forecast("gpt2", on="here:1", micro_batch=1)
-    assert found.step_time_s.value > 0
+        result = gpuwise.forecast("gpt2", on="here:1", micro_batch=1)
+    assert result.step_time_s.value > 0
     assert len({str(w.message) for w in caught if "left out" in str(w.message)}) == 1

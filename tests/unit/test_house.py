@@ -64,8 +64,10 @@ def test_a_module_is_read_in_one_sitting(path: str):
 
 
 def names_made(node: ast.AST) -> Iterator[str]:
-    """The names of variables, parameters and attributes that a node makes."""
-    if isinstance(node, ast.arg):
+    """The names of functions, variables, parameters and attributes that a node makes."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
         yield node.arg
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
@@ -73,7 +75,7 @@ def names_made(node: ast.AST) -> Iterator[str]:
         yield node.attr
 
 
-def test_variables_have_the_names_of_things():
+def test_names_are_those_of_things():
     lines: dict[str, list[str]] = {name: [] for name in VAGUE}
     for path, node in nodes():
         for name in names_made(node):

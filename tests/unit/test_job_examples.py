@@ -79,13 +79,13 @@ def test_a_run_by_hand_goes_on_with_the_same_bits(tmp_path):
     def losses(folder, *leaving):
         settings = {"steps": 30, "micro_batch": 64, "run": tmp_path / folder, "progress": "silent", "preemption": "none"}
         trainer = Trainer(resolve(f"{EXAMPLES}/by_hand.py:job"), precision="fp32", **settings)
-        found = []
+        results = []
         for last in (*leaving, None):
             for step in trainer:
-                found.append((step.step, step.loss, step.learning_rate))
+                results.append((step.step, step.loss, step.learning_rate))
                 if step.step == last:
                     break
-        return found, trainer
+        return results, trainer
 
     whole, trainer = losses("whole")
     assert [step for step, _, _ in whole] == list(range(1, 31))
@@ -101,10 +101,10 @@ def test_a_run_by_hand_as_a_script(tmp_path, monkeypatch, capsys):
     source = (EXAMPLES / "by_hand.py").read_text().replace("epochs=10", "epochs=3")
     (tmp_path / "by_hand.py").write_text(source)
     runpy.run_path("by_hand.py", run_name="__main__")
-    told = capsys.readouterr().out
-    assert f"in {tmp_path / 'runs/spirals'}" in told
-    assert "step 100 of 138: loss" in told
-    assert "finished at step 138" in told
+    answer = capsys.readouterr().out
+    assert f"in {tmp_path / 'runs/spirals'}" in answer
+    assert "step 100 of 138: loss" in answer
+    assert "finished at step 138" in answer
     assert (tmp_path / "runs/spirals/model.safetensors").is_file()
 
 

@@ -167,8 +167,8 @@ def test_any_value_of_any_key_is_a_model_or_the_users_error(folder, name):
 
 
 def test_a_number_of_layers_that_would_take_years_to_build_is_refused_at_once(folder):
-    for value, said in ((10**12, "over 100,000"), (-3, "below zero"), (10**400, "64 bits")):
-        with pytest.raises(JobError, match=said):
+    for value, text in ((10**12, "over 100,000"), (-3, "below zero"), (10**400, "64 bits")):
+        with pytest.raises(JobError, match=text):
             resolve(f"hf:{folder({**CONFIGS['gpt2'][0], 'n_layer': value})}")
 
 

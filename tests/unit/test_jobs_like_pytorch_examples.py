@@ -74,15 +74,15 @@ def forward_forward_step(context, batch):
         return torch.cat([batch["image"].flatten(1), F.one_hot(label, 10).float()], 1)
 
     good, bad = with_label(batch["label"]), with_label((batch["label"] + 1) % 10)
-    found = {}
+    results = {}
     for number, layer in enumerate(context.model.layers):
         good, bad = (F.relu(layer(F.normalize(x.detach()))) for x in (good, bad))
         goodness = torch.cat([2 - good.pow(2).mean(1), bad.pow(2).mean(1) - 2])
         context.zero_grad(f"layer{number}")
-        found[f"layer{number}"] = F.softplus(goodness).mean()
-        context.backward(found[f"layer{number}"])
+        results[f"layer{number}"] = F.softplus(goodness).mean()
+        context.backward(results[f"layer{number}"])
         context.update(f"layer{number}")
-    return {"loss": sum(found.values()), **found}
+    return {"loss": sum(results.values()), **results}
 
 
 def mnist_forward_forward() -> Job:
@@ -222,12 +222,12 @@ class Waves(nn.Module):
         self.first, self.second, self.head = nn.LSTMCell(1, 12), nn.LSTMCell(12, 12), nn.Linear(12, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        one, two, found = None, None, []
+        one, two, result = None, None, []
         for value in x.split(1, dim=1):
             one = self.first(value, one)
             two = self.second(one[0], two)
-            found.append(self.head(two[0]))
-        return torch.cat(found, 1)
+            result.append(self.head(two[0]))
+        return torch.cat(result, 1)
 
 
 def time_sequence_prediction() -> Job:

@@ -60,32 +60,32 @@ def test_spreads_are_of_the_errors_and_hold_1(of_cpu):
 
 
 def test_an_earlier_measurement_of_this_machine_is_not_what_the_fit_starts_from(monkeypatch):
-    asked = []
-    monkeypatch.setattr(module, "calibration", lambda chip: asked.append(chip) or calibration(chip))
+    requests = []
+    monkeypatch.setattr(module, "calibration", lambda chip: requests.append(chip) or calibration(chip))
     calibrate(samples()[-1:], replace(CPU, calibration="/nowhere/at-all.toml"))
-    assert [chip.calibration for chip in asked] == [""]
+    assert [chip.calibration for chip in requests] == [""]
 
 
 def test_the_factors_of_a_gpu_are_found_again():
-    found = calibrate(samples("accelerator"), GPU)
-    assert not found.entries
+    result = calibrate(samples("accelerator"), GPU)
+    assert not result.entries
     for key in ("gemm.bf16", "attention.bf16", "attention_backward.bf16", "norm_layer", "elementwise", "optimizer"):
         # The floor of a kernel is not scaled: it is the launch, which is the driver's.
-        assert found.scale[key] == pytest.approx(FACTORS[kind_of(key)], rel=0.1), key
+        assert result.scale[key] == pytest.approx(FACTORS[kind_of(key)], rel=0.1), key
     for key in ("reduction", "copy_cast", "embedding"):
-        assert found.scale[key] == pytest.approx(1.0, rel=0.05), key
-    assert "other" not in found.scale
-    assert max(map(abs, found.errors.values())) < 0.08
-    assert {s.family for s in found.spreads} == {"gpu"}
+        assert result.scale[key] == pytest.approx(1.0, rel=0.05), key
+    assert "other" not in result.scale
+    assert max(map(abs, result.errors.values())) < 0.08
+    assert {s.family for s in result.spreads} == {"gpu"}
 
 
 def test_every_factor_of_a_gpu_reaches_its_class():
     """Also that of a class without shipped figures of its own, which runs like a wider one."""
-    found, known = calibrate(samples("accelerator"), GPU), calibration(GPU)
-    ours = Calibration((CalibrationFile("here", "machine", GPU.id, {}, found.scale), *known.files))
+    result, known = calibrate(samples("accelerator"), GPU), calibration(GPU)
+    ours = Calibration((CalibrationFile("here", "machine", GPU.id, {}, result.scale), *known.files))
     own = {key for file in known.files for key in file.entries}
-    assert set(found.scale) - own, "of such classes there are some"
-    for key, factor in found.scale.items():
+    assert set(result.scale) - own, "of such classes there are some"
+    for key, factor in result.scale.items():
         kernel_class, _, figure = key.partition(".")
         shipped, got = known.find(kernel_class, figure), ours.find(kernel_class, figure)
         assert (got.level, got.entry, got.scale) == ("machine", shipped.entry, pytest.approx(factor * shipped.scale)), key
@@ -95,16 +95,16 @@ def test_a_factor_has_bounds():
     last = samples("accelerator")[-1]
     for second, factor in ((1e3, LARGEST_FACTOR), (1e-12, 1 / LARGEST_FACTOR)):
         classes = tuple(
-            (name, dtype, found | {"seconds": [second] * len(found["count"])}) for name, dtype, found in last.classes
+            (name, dtype, result | {"seconds": [second] * len(result["count"])}) for name, dtype, result in last.classes
         )
         assert set(calibrate([replace(last, classes=classes)], GPU).scale.values()) == {factor}
 
 
 def test_few_networks_tell_no_errors():
-    found = calibrate(samples("accelerator")[: FEWEST_NETWORKS - 1], GPU)
-    assert found.scale
-    assert not found.errors
-    assert found.spreads == ()
+    result = calibrate(samples("accelerator")[: FEWEST_NETWORKS - 1], GPU)
+    assert result.scale
+    assert not result.errors
+    assert result.spreads == ()
 
 
 def test_a_class_that_nothing_is_known_of_starts_in_the_middle_and_one_of_other_terms_keeps_what_it_has():

@@ -46,9 +46,9 @@ def test_answers_come_in_order_and_say_what_was_asked(ask: Ask):
 
 
 def test_an_answer_comes_before_the_child_is_done(ask: Ask):
-    found = ask("child.send(n=1)\nsignal.pause()")
-    assert next(found) == {"n": 1}
-    found.close()
+    result = ask("child.send(n=1)\nsignal.pause()")
+    assert next(result) == {"n": 1}
+    result.close()
 
 
 def test_what_else_it_prints_is_no_answer(ask: Ask):
@@ -65,8 +65,8 @@ def test_a_child_without_an_answer_gives_none(ask: Ask):
 
 def test_variables_beside_ours(ask: Ask, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OF_OURS", "kept")
-    (told,) = ask("child.send(**{name: os.environ[name] for name in ('OF_OURS', 'PYTHONPATH')})")
-    assert told["OF_OURS"] == "kept"
+    (answer,) = ask("child.send(**{name: os.environ[name] for name in ('OF_OURS', 'PYTHONPATH')})")
+    assert answer["OF_OURS"] == "kept"
 
 
 def died(found: Iterator[dict[str, Any]], answered: list[dict[str, Any]]) -> ChildDiedError:
@@ -127,11 +127,11 @@ def test_a_module_that_is_not_there():
 def test_a_child_that_is_silent_too_long_is_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch):
     passed_s = iter([0.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(passed_s, 0.0)))
-    found = ask("child.send(pid=os.getpid())\nsignal.pause()", silence_s=600.0)
-    pid = next(found)["pid"]
+    result = ask("child.send(pid=os.getpid())\nsignal.pause()", silence_s=600.0)
+    pid = next(result)["pid"]
     passed_s = iter(range(0, 10**9, 400))  # each look at the clock
     with pytest.raises(ChildDiedError, match="the benchmark said nothing for 600 s and was ended") as caught:
-        next(found)
+        next(result)
     assert caught.value.signal is None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -155,13 +155,13 @@ child.send(begun=True)
 
 @pytest.mark.parametrize("how", ["closed", "interrupted"])
 def test_who_stops_listening_ends_the_child_and_what_it_started(ask: Ask, tmp_path: Path, lives: Callable[[], bool], how: str):
-    found = ask(HOLDS + "signal.pause()", {"alive": str(tmp_path / "alive")})
-    assert next(found) == {"begun": True}
+    result = ask(HOLDS + "signal.pause()", {"alive": str(tmp_path / "alive")})
+    assert next(result) == {"begun": True}
     if how == "closed":
-        found.close()
+        result.close()
     else:
         with pytest.raises(KeyboardInterrupt):
-            found.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+            result.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
     assert not lives()
 
 
@@ -170,9 +170,9 @@ def test_a_child_that_does_not_listen_is_killed(
 ):
     monkeypatch.setattr(module, "_GRACE_S", 0.1)
     code = "held = os.open(child.request['alive'], os.O_WRONLY)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    found = ask(f"{code}child.send()\nwhile True: signal.pause()", {"alive": str(tmp_path / "alive")})
-    next(found)
-    found.close()
+    result = ask(f"{code}child.send()\nwhile True: signal.pause()", {"alive": str(tmp_path / "alive")})
+    next(result)
+    result.close()
     assert not lives()
 
 
@@ -183,8 +183,8 @@ def test_what_a_dead_child_started_is_ended(ask: Ask, tmp_path: Path, lives: Cal
 
 
 def test_ctrl_c_reaches_this_process_alone(ask: Ask):
-    (told,) = ask("child.send(group=os.getpgid(0), pid=os.getpid())")
-    assert told["group"] == told["pid"] != os.getpgid(0)
+    (answer,) = ask("child.send(group=os.getpgid(0), pid=os.getpid())")
+    assert answer["group"] == answer["pid"] != os.getpgid(0)
 
 
 def test_no_file_stays_open(ask: Ask):
@@ -195,8 +195,8 @@ def test_no_file_stays_open(ask: Ask):
     before = opened()
     list(ask("child.send(n=1)"))
     died(ask("raise ValueError"), [])
-    next(found := ask("child.send(n=1)\nsignal.pause()"))
-    found.close()
+    next(result := ask("child.send(n=1)\nsignal.pause()"))
+    result.close()
     assert opened() == before
 
 

@@ -22,13 +22,13 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 def test_two_processes_agree():
-    said: list[str] = []
-    found = list(collectives.rows(0.1, CPU, lambda note: said.append(note.text)))
-    assert said == []
+    messages: list[str] = []
+    results = list(collectives.rows(0.1, CPU, lambda note: messages.append(note.text)))
+    assert messages == []
     sizes = collectives_worker.SIZES_BYTES[::2]  # every other, as time is short
-    assert [(r.bytes, r.name) for r in found] == [(size, name) for size in sizes for name in NAMES]
-    assert all(r.verified and r.group == "collective" and r.sizes["processes"] == 2 for r in found)
-    assert all(r.timing.rounds >= collectives_worker.FEWEST_ROUNDS for r in found)
+    assert [(r.bytes, r.name) for r in results] == [(size, name) for size in sizes for name in NAMES]
+    assert all(r.verified and r.group == "collective" and r.sizes["processes"] == 2 for r in results)
+    assert all(r.timing.rounds >= collectives_worker.FEWEST_ROUNDS for r in results)
 
 
 def test_a_process_that_is_killed_ends_it_with_a_message(monkeypatch):
@@ -40,13 +40,13 @@ def test_a_process_that_is_killed_ends_it_with_a_message(monkeypatch):
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
-    said: list[str] = []
-    rows = collectives.rows(30.0, CPU, lambda note: said.append(note.text))
+    messages: list[str] = []
+    rows = collectives.rows(30.0, CPU, lambda note: messages.append(note.text))
     next(rows)
     os.kill(started[1].pid, signal.SIGKILL)
     list(rows)
-    assert len(said) == 1
-    assert said[0].startswith(f"collectives ended early: process 1 of 2 was killed by signal {signal.SIGKILL.value}")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"collectives ended early: process 1 of 2 was killed by signal {signal.SIGKILL.value}")
     assert all(process.poll() is not None for process in started)
 
 
@@ -59,9 +59,9 @@ def test_no_process_can_be_started(monkeypatch):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(subprocess, "Popen", refused)
-    said: list[str] = []
-    assert list(collectives.rows(1.0, CPU, lambda note: said.append(note.text))) == []
-    assert said == ["collectives were left out: no processes can be started (Resource temporarily unavailable)."]
+    messages: list[str] = []
+    assert list(collectives.rows(1.0, CPU, lambda note: messages.append(note.text))) == []
+    assert messages == ["collectives were left out: no processes can be started (Resource temporarily unavailable)."]
 
 
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path: Path):

@@ -34,8 +34,8 @@ def test_none():
 def test_nvidia(monkeypatch: pytest.MonkeyPatch):
     seen(monkeypatch, torch.cuda, SimpleNamespace(name="NVIDIA L4", total_memory=22.0 * GIB, major=8, minor=9))
     monkeypatch.setattr(torch.version, "hip", None)
-    (found,) = devices.accelerators(CATALOG)
-    assert (found.device, found.chip.id, found.gpu.compute_capability, found.in_catalog) == ("cuda:0", "l4", (8, 9), True)
+    (result,) = devices.accelerators(CATALOG)
+    assert (result.device, result.chip.id, result.gpu.compute_capability, result.in_catalog) == ("cuda:0", "l4", (8, 9), True)
 
 
 def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
@@ -63,9 +63,9 @@ def test_amds_module_of_two_dies_is_two_devices(monkeypatch: pytest.MonkeyPatch)
         name="AMD Instinct MI250X / MI250", total_memory=int(63.98 * GIB), major=9, minor=0, multi_processor_count=110
     )
     seen(monkeypatch, torch.cuda, die, die)
-    found = devices.accelerators(CATALOG)
-    assert [(one.device, one.chip.id) for one in found] == [("cuda:0", "mi250x"), ("cuda:1", "mi250x")]
-    assert found[0].chip.memory_bytes == 64 * GIB
+    result = devices.accelerators(CATALOG)
+    assert [(one.device, one.chip.id) for one in result] == [("cuda:0", "mi250x"), ("cuda:1", "mi250x")]
+    assert result[0].chip.memory_bytes == 64 * GIB
 
 
 @pytest.mark.parametrize(("cores", "gib", "chip_id"), [(38, 96, "apple-m2-max"), (30, 32, "here-gpu")])
@@ -73,11 +73,11 @@ def test_apple_with_the_memory_and_cores_that_are_here(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "get_core_count", lambda: cores, raising=False)
     monkeypatch.setattr(devices, "detect_cpu", lambda: Cpu("Apple M2 Max", "Apple", 12, 12, memory_bytes=gib * GIB))
-    (found,) = devices.accelerators(CATALOG)
+    (result,) = devices.accelerators(CATALOG)
     whole = CATALOG.chips["apple-m2-max"]
-    assert (found.device, found.chip.id, found.chip.sm_count, found.chip.memory_bytes) == ("mps", chip_id, cores, gib * GIB)
+    assert (result.device, result.chip.id, result.chip.sm_count, result.chip.memory_bytes) == ("mps", chip_id, cores, gib * GIB)
     for precision, rate in whole.peak_flops_per_s.items():
-        assert found.chip.peak_flops_per_s[precision] == pytest.approx(rate * cores / 38)
+        assert result.chip.peak_flops_per_s[precision] == pytest.approx(rate * cores / 38)
 
 
 def test_a_driver_that_fails_is_no_device(monkeypatch: pytest.MonkeyPatch):

@@ -64,23 +64,23 @@ def seed():
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_the_rows_are_those_of_a_recording(job, strategy):
-    found, expected = observe(job(), strategy, CPU, steps=2, least_s=0.0).trace, recorded(job(), strategy)
-    assert_same(found, expected)
-    assert found.model_flops == expected.model_flops
-    assert found.header.target == "cpu"
+    result, expected = observe(job(), strategy, CPU, steps=2, least_s=0.0).trace, recorded(job(), strategy)
+    assert_same(result, expected)
+    assert result.model_flops == expected.model_flops
+    assert result.header.target == "cpu"
     for name in ("precision", "mode", "micro_batch", "accumulation"):
-        assert getattr(found.header.strategy, name) == getattr(expected.header.strategy, name) == getattr(strategy, name)
+        assert getattr(result.header.strategy, name) == getattr(expected.header.strategy, name) == getattr(strategy, name)
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_every_row_of_every_step_has_its_seconds(mode, steps):
-    found = observe(mlp_job(), STRATEGIES[mode], CPU, steps=steps, least_s=0.0)
-    assert found.seconds.shape == (steps, len(found.trace.sequence))
-    assert found.step_s.shape == (steps,)
-    assert (found.seconds > 0).all()
-    assert (found.step_s > 0).all()
-    assert np.isfinite(found.unseen_s)
+    result = observe(mlp_job(), STRATEGIES[mode], CPU, steps=steps, least_s=0.0)
+    assert result.seconds.shape == (steps, len(result.trace.sequence))
+    assert result.step_s.shape == (steps,)
+    assert (result.seconds > 0).all()
+    assert (result.step_s > 0).all()
+    assert np.isfinite(result.unseen_s)
 
 
 def test_short_steps_are_repeated_for_a_while_but_not_for_ever(monkeypatch):
@@ -121,9 +121,9 @@ def test_inference_changes_nothing(monkeypatch):
 
 
 def test_accumulation_is_not_repeated():
-    found = observe(mlp_job(), replace(STRATEGIES["train"], accumulation=8), CPU, steps=1, least_s=0.0)
-    assert found.trace.header.strategy.accumulation == 1
-    assert_same(found.trace, recorded(mlp_job(), STRATEGIES["train"]))
+    result = observe(mlp_job(), replace(STRATEGIES["train"], accumulation=8), CPU, steps=1, least_s=0.0)
+    assert result.trace.header.strategy.accumulation == 1
+    assert_same(result.trace, recorded(mlp_job(), STRATEGIES["train"]))
 
 
 def test_a_job_that_cannot_run_raises_and_leaves_no_hooks():
@@ -140,22 +140,22 @@ def test_a_job_that_cannot_run_raises_and_leaves_no_hooks():
 def test_what_operations_take_beside_their_kernels():
     trace = recorded(mlp_job(), STRATEGIES["infer"])
     length = len(trace.sequence)
-    found = Observation(trace, np.full((3, length), 1e-5), np.full(3, length * 1.5e-5))
-    assert found.unseen_s == pytest.approx(5e-6)
+    result = Observation(trace, np.full((3, length), 1e-5), np.full(3, length * 1.5e-5))
+    assert result.unseen_s == pytest.approx(5e-6)
 
 
 def test_the_worker_says_what_it_saw(monkeypatch):
     """One network, as the measuring process runs it, and its answer as the other reads it."""
-    said = []
+    messages = []
 
     class Child:
         def send(self, **answer):
-            said.append(json.loads(json.dumps(answer)))
+            messages.append(json.loads(json.dumps(answer)))
 
     monkeypatch.setattr(worker, "NETWORKS", (("small", mlp_job(), 4),))
     monkeypatch.setattr(worker, "observe", partial(observe, least_s=0.0))
     worker.run_stage(Stage("network", "training steps", network=0, mode="train", steps=2), CPU, Child())
-    (answer,) = said
+    (answer,) = messages
     row, samples = MeasuredRow.from_dict(answer["row"]), StepSamples.from_dict(answer["samples"])
     assert (row.group, row.name, row.dtype, row.timing.rounds) == ("step", "small", "fp32", 2)
     assert row.flops == samples.flops > 0
@@ -174,12 +174,12 @@ class Asked:
 
 
 def run_worker(monkeypatch, **request):
-    asked = Asked(**request)
-    monkeypatch.setattr(worker, "WorkerConnection", lambda: asked)
+    requested = Asked(**request)
+    monkeypatch.setattr(worker, "WorkerConnection", lambda: requested)
     monkeypatch.setattr(worker, "keep_freed_memory", lambda: True)  # it would be for all tests that follow
     with warnings.catch_warnings():
         worker.main()
-    return asked.said
+    return requested.said
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory\nat all"), MemoryError(), OSError(28, "No space left on device")])
@@ -194,11 +194,11 @@ def test_a_stage_that_fails_leaves_the_others(error, monkeypatch):
 
     monkeypatch.setattr(worker, "run_stage", run_stage)
     names = ["first", "second", "third"]
-    said = run_worker(monkeypatch, device="cpu", stages=[asdict(Stage("launch", name)) for name in names])
+    text = run_worker(monkeypatch, device="cpu", stages=[asdict(Stage("launch", name)) for name in names])
     assert ran == names
-    assert [answer.get("begun") for answer in said if "begun" in answer] == [0, 1, 2]
-    assert [answer["row"] for answer in said if "row" in answer] == ["first", "third"]
-    (note,) = [answer["note"]["text"] for answer in said if "note" in answer]
+    assert [answer.get("begun") for answer in text if "begun" in answer] == [0, 1, 2]
+    assert [answer["row"] for answer in text if "row" in answer] == ["first", "third"]
+    (note,) = [answer["note"]["text"] for answer in text if "note" in answer]
     assert note.startswith(f"second left out: {type(error).__name__}")
     assert "\n" not in note
 
@@ -213,11 +213,11 @@ def test_the_worker_looks_around(monkeypatch):
 
 def test_the_worker_fits_what_was_said():
     threads = torch.get_num_threads()
-    found = worker.fit({"samples": [s.to_dict() for s in samples()[-1:]], "figures": {"peak_flops_per_s": {"fp32": 2e11}}})
+    result = worker.fit({"samples": [s.to_dict() for s in samples()[-1:]], "figures": {"peak_flops_per_s": {"fp32": 2e11}}})
     torch.set_num_threads(threads)
-    data = {"schema": 1, "level": "machine", "of": "x", "entry": found["entries"], "spread": found["spreads"]}
-    assert set(parse_machine(data, "here.toml").file.entries) == set(found["entries"]) >= {"gemm.fp32", "optimizer"}
-    assert found["errors"] == {}
+    data = {"schema": 1, "level": "machine", "of": "x", "entry": result["entries"], "spread": result["spreads"]}
+    assert set(parse_machine(data, "here.toml").file.entries) == set(result["entries"]) >= {"gemm.fp32", "optimizer"}
+    assert result["errors"] == {}
 
 
 def test_the_fit_is_of_this_measurement_and_not_of_the_one_before(monkeypatch):

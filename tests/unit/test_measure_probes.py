@@ -30,10 +30,10 @@ def said() -> list[str]:
 class TestMemory:
     def test_every_kind_over_every_size(self, said, monkeypatch):
         monkeypatch.setattr(memory, "LARGEST_BYTES", {"cpu": 2**20})
-        found = list(memory.rows(BUDGET_S, CPU, lambda note: said.append(note.text)))
+        results = list(memory.rows(BUDGET_S, CPU, lambda note: said.append(note.text)))
         sizes = [2**power for power in range(14, 19)]  # a quarter of the largest, as time is short
-        assert [(r.name, r.sizes["working_set_bytes"]) for r in found] == [(k, s) for k in memory.KINDS for s in sizes]
-        assert all(r.verified and r.group in GROUPS and r.timing.least_s > 0 for r in found)
+        assert [(r.name, r.sizes["working_set_bytes"]) for r in results] == [(k, s) for k in memory.KINDS for s in sizes]
+        assert all(r.verified and r.group in GROUPS and r.timing.least_s > 0 for r in results)
         assert not said
 
     @pytest.mark.parametrize("kind", memory.KINDS)
@@ -108,14 +108,14 @@ class TestLevels:
             (2**27, 30e9),
             (2**28, 31e9),
         ]
-        found = memory.levels([row("copy", *rate) for rate in rates], self.caches)
-        assert [(level.name, level.measured, level.size_bytes) for level in found] == [
+        result = memory.levels([row("copy", *rate) for rate in rates], self.caches)
+        assert [(level.name, level.measured, level.size_bytes) for level in result] == [
             ("L1", 400e9, 2**16),
             ("L2", 210e9, 2**21),
             ("L3", 95e9, 2**25),
             ("memory", 31e9, None),
         ]
-        assert found[0].spread == pytest.approx(0.1)
+        assert result[0].spread == pytest.approx(0.1)
 
     def test_reading_counts_for_caches_but_not_for_the_memory_and_writing_for_none(self):
         rows = [
@@ -147,13 +147,13 @@ class TestPeaks:
         monkeypatch.setattr(peaks, "TRIAL", {"cpu": (16, 16, 16)})
 
     def test_rows_and_peaks_of_each_dtype(self, said):
-        found = list(peaks.rows(0.5, CPU, lambda note: said.append(note.text)))
+        results = list(peaks.rows(0.5, CPU, lambda note: said.append(note.text)))
         left_out = {text.split(":")[0].removeprefix("no peak in ") for text in said if text.startswith("no peak")}
-        assert {r.dtype for r in found} == set(peaks.DTYPES) - {"tf32"} - left_out >= {"fp32", "fp64", "bf16"}
-        assert all(r.verified for r in found if r.dtype in {"fp32", "fp64", "bf16"})
-        best = peaks.peaks(found)
+        assert {r.dtype for r in results} == set(peaks.DTYPES) - {"tf32"} - left_out >= {"fp32", "fp64", "bf16"}
+        assert all(r.verified for r in results if r.dtype in {"fp32", "fp64", "bf16"})
+        best = peaks.peaks(results)
         assert [peak.measured for peak in best] == sorted((peak.measured for peak in best), reverse=True)
-        assert {peak.dtype for peak in best} == {r.dtype for r in found if r.verified}
+        assert {peak.dtype for peak in best} == {r.dtype for r in results if r.verified}
         assert all(peak.shape.count(" × ") == 2 for peak in best)
 
     @pytest.mark.parametrize("name", ["fp32", "fp64", "fp16", "bf16", "int8", "fp8"])
@@ -174,8 +174,8 @@ class TestPeaks:
 
         monkeypatch.setattr(peaks, "DTYPES", dict.fromkeys(rates, torch.float32))
         monkeypatch.setattr(peaks, "_row", told)
-        found = list(peaks.rows(1e9, CPU, lambda note: said.append(note.text)))
-        assert [(r.dtype, r.sizes["n"]) for r in found] == [
+        results = list(peaks.rows(1e9, CPU, lambda note: said.append(note.text)))
+        assert [(r.dtype, r.sizes["n"]) for r in results] == [
             ("fp32", 32),
             ("fp32", 48),
             ("fp16", 16),
@@ -202,10 +202,10 @@ class TestPeaks:
     def test_a_wrong_product_is_no_peak(self, said, monkeypatch):
         monkeypatch.setattr(peaks, "_correct", lambda *args: False)
         monkeypatch.setattr(peaks, "DTYPES", {"fp32": torch.float32})
-        found = list(peaks.rows(BUDGET_S, CPU, lambda note: said.append(note.text)))
-        assert found
-        assert not any(r.verified for r in found)
-        assert peaks.peaks(found) == []
+        results = list(peaks.rows(BUDGET_S, CPU, lambda note: said.append(note.text)))
+        assert results
+        assert not any(r.verified for r in results)
+        assert peaks.peaks(results) == []
         assert "was wrong" in said[0]
 
 

@@ -26,24 +26,30 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
 
 
 def test_a_whole_measurement(here: Here):
-    found = measure()
-    assert (found.complete, found.interrupted, found.quick, found.device, found.chip) == (True, False, False, "cpu", CHIP.id)
-    assert found.calibration == str(here.path)
+    result = measure()
+    assert (result.complete, result.interrupted, result.quick, result.device, result.chip) == (
+        True,
+        False,
+        False,
+        "cpu",
+        CHIP.id,
+    )
+    assert result.calibration == str(here.path)
     assert here.path.exists()
-    assert found.error == 0.02
-    assert [row.sizes["n"] for row in found.rows] == list(range(here.worker.total))
-    assert [(p.dtype, p.measured, p.datasheet) for p in found.peaks] == [
+    assert result.error == 0.02
+    assert [row.sizes["n"] for row in result.rows] == list(range(here.worker.total))
+    assert [(p.dtype, p.measured, p.datasheet) for p in result.peaks] == [
         ("bf16", 3.9e11, CHIP.peak_flops_per_s["bf16"]),
         ("fp32", 2.5e11, CHIP.peak_flops_per_s["fp32"]),
     ]
-    assert [(level.name, level.datasheet) for level in found.memory] == [
+    assert [(level.name, level.datasheet) for level in result.memory] == [
         ("L1", None),
         ("memory", CHIP.memory_bandwidth_bytes_per_s),
     ]
-    assert [note for note in found.notes if "datasheet" not in note] == ["a note"], "each is said once"
-    assert (found.method, found.torch_version, found.machine) == (METHOD, "2.13.0", here.machine.name)
-    assert found.detected["cpu"]["name"] == "Some CPU"
-    json.dumps(found.to_dict())
+    assert [note for note in result.notes if "datasheet" not in note] == ["a note"], "each is said once"
+    assert (result.method, result.torch_version, result.machine) == (METHOD, "2.13.0", here.machine.name)
+    assert result.detected["cpu"]["name"] == "Some CPU"
+    json.dumps(result.to_dict())
 
 
 def test_what_the_worker_is_asked(here: Here):
@@ -62,9 +68,9 @@ def test_forecasts_on_this_machine_rest_on_it_at_once(here: Here):
     chip = with_measurements(CHIP, here.path.stem)
     assert chip.peak_flops_per_s["fp32"] == 2.5e11
     assert chip.memory_bandwidth_bytes_per_s == 3.123e10
-    found = calibration(chip)
-    assert found.find("gemm", "fp32").level == "machine"
-    assert [spread.level for spread in found.spreads] == ["machine", "machine"]
+    result = calibration(chip)
+    assert result.find("gemm", "fp32").level == "machine"
+    assert [spread.level for spread in result.spreads] == ["machine", "machine"]
 
 
 def test_figures_of_a_slice_of_a_known_processor_are_said_to_be_such(here: Here):
@@ -74,22 +80,22 @@ def test_figures_of_a_slice_of_a_known_processor_are_said_to_be_such(here: Here)
 
 
 def test_the_file_says_when_and_how(here: Here):
-    told = tomllib.loads((measure(quick=True) and here.path).read_text())["measured"]
-    assert told["quick"] is True
-    assert told["complete"] is True
-    assert {note for note in told["notes"] if "datasheet" not in note} == {"a note"}
-    assert (told["method"], told["torch"], told["threads"], told["machine"]) == (METHOD, "2.13.0", 2, here.machine.name)
+    answer = tomllib.loads((measure(quick=True) and here.path).read_text())["measured"]
+    assert answer["quick"] is True
+    assert answer["complete"] is True
+    assert {note for note in answer["notes"] if "datasheet" not in note} == {"a note"}
+    assert (answer["method"], answer["torch"], answer["threads"], answer["machine"]) == (METHOD, "2.13.0", 2, here.machine.name)
 
 
 def test_progress_is_told_before_each_stage_and_after_each_figure(here: Here):
-    told: list[Progress] = []
-    found = measure(on_progress=told.append)
+    messages: list[Progress] = []
+    result = measure(on_progress=messages.append)
     total = here.worker.total
-    assert [p.done for p in told] == sorted(p.done for p in told)
-    assert {p.total for p in told} == {total}
-    assert [p.row for p in told if p.row is not None] == list(found.rows)
-    assert (told[0].done, told[0].row, told[0].what) == (0, None, "memory bandwidth")
-    assert (told[-1].done, told[-1].what) == (total, "fitting the calibration")
+    assert [p.done for p in messages] == sorted(p.done for p in messages)
+    assert {p.total for p in messages} == {total}
+    assert [p.row for p in messages if p.row is not None] == list(result.rows)
+    assert (messages[0].done, messages[0].row, messages[0].what) == (0, None, "memory bandwidth")
+    assert (messages[-1].done, messages[-1].what) == (total, "fitting the calibration")
 
 
 def test_a_second_measurement_replaces_the_first_whole(here: Here):
@@ -108,13 +114,13 @@ def test_a_gpu_keeps_the_figures_of_its_sheet(here: Here):
     here.machine = replace(here.machine, chip=gpu)
     here.worker.seen["device"] = "cuda"
     here.worker.fitted = {**FITTED, "entries": {}, "scale": {"gemm.bf16": 1.1}, "spreads": []}
-    found = measure()
+    result = measure()
     achieved = {"peak_flops_per_s": {"bf16": 3.9e11, "fp32": 2.5e11}, "memory_bandwidth_bytes_per_s": 3.123e10}
     assert here.worker.asked[-1]["figures"] == {"achieved": achieved}
     assert here.worker.asked[1]["device"] == "cuda"
     data = tomllib.loads(here.path.read_text())
     assert (data["of"], data["scale"], data["chip"]["achieved"]) == (gpu.id, {"gemm.bf16": 1.1}, achieved)
-    assert found.peaks[0].datasheet == gpu.peak_flops_per_s["bf16"]
+    assert result.peaks[0].datasheet == gpu.peak_flops_per_s["bf16"]
     chip = with_measurements(gpu, here.path.stem)
     assert chip == replace(gpu, calibration=str(here.path), achieved=AchievedRates(**achieved))
     assert (chip.peak_flops_per_s, chip.memory_bandwidth_bytes_per_s) == (
@@ -140,12 +146,12 @@ def test_what_disturbed_it_is_said_in_the_result_and_in_the_file(here: Here):
 
 def test_too_few_networks_fit_nothing(here: Here):
     here.worker.seen["quick"] = 3
-    found = measure(quick=True)
+    result = measure(quick=True)
     assert len(here.worker.asked) == 2
-    assert (found.calibration, found.error) == ("", None)
+    assert (result.calibration, result.error) == ("", None)
     assert not here.path.exists()
-    assert any("too few training steps" in note for note in found.notes)
-    assert found.rows
+    assert any("too few training steps" in note for note in result.notes)
+    assert result.rows
 
 
 def test_the_command_line(here: Here):

@@ -41,35 +41,35 @@ def test_they_travel_as_json(target):
 @TARGETS
 @pytest.mark.parametrize("name", NAMES)
 def test_every_operation_that_launches_something_is_there_with_its_count(name, target):
-    trace, found = recorded(name, target), samples(target)[NAMES.index(name)]
-    assert (found.network, found.precision, found.mode) == (name, trace.header.strategy.precision, "train")
-    assert found.flops == trace.model_flops
+    trace, result = recorded(name, target), samples(target)[NAMES.index(name)]
+    assert (result.network, result.precision, result.mode) == (name, trace.header.strategy.precision, "train")
+    assert result.flops == trace.model_flops
     launching = trace.operations.column("kernels") > 0
     runs = np.bincount(trace.sequence.operation, minlength=len(trace.operations))
-    assert sum(sum(columns["count"]) for _, _, columns in found.classes) == runs[launching].sum()
-    assert sum(len(columns["seconds"]) for _, _, columns in found.classes) == (launching & (runs > 0)).sum()
-    assert {(kernel_class, dtype) for kernel_class, dtype, _ in found.classes} <= {
+    assert sum(sum(columns["count"]) for _, _, columns in result.classes) == runs[launching].sum()
+    assert sum(len(columns["seconds"]) for _, _, columns in result.classes) == (launching & (runs > 0)).sum()
+    assert {(kernel_class, dtype) for kernel_class, dtype, _ in result.classes} <= {
         (group.kernel_class, group.dtype) for group in groups(trace)
     }
-    assert all(len(set(map(len, columns.values()))) == 1 for _, _, columns in found.classes)
+    assert all(len(set(map(len, columns.values()))) == 1 for _, _, columns in result.classes)
 
 
 def test_seconds_are_the_median_step_and_the_mean_of_the_runs_in_it():
     trace = recorded("ViT")
     operation = trace.sequence.operation
     usual = np.where(np.arange(len(operation)) % 2, 1e-3, 3e-3)
-    found = samples_of("x", replace(observed(trace, CPU), seconds=np.stack([usual, 100 * usual, usual])))
-    for group, (_, _, columns) in zip(groups(trace), found.classes, strict=True):
+    result = samples_of("x", replace(observed(trace, CPU), seconds=np.stack([usual, 100 * usual, usual])))
+    for group, (_, _, columns) in zip(groups(trace), result.classes, strict=True):
         kept = group.rows[trace.operations.column("kernels")[group.rows] > 0]
         assert columns["seconds"] == pytest.approx([usual[operation == row].mean() for row in kept])
 
 
 @TARGETS
 def test_keys_are_those_of_calibration_files(target):
-    found = by_class(samples(target), CHIPS[target], parameters())
+    result = by_class(samples(target), CHIPS[target], parameters())
     known = {key.partition(".") for file in shipped().values() for key in file.entries}
     kinds, numerics = {key[0].split("_")[0] for key in known}, {key[2] for key in known}
-    for key, part in found.items():
+    for key, part in result.items():
         kernel_class, _, figure = key.partition(".")
         assert key == "other" or (kernel_class.split("_")[0] in kinds and figure in numerics), key
         sizes = {len(x) for x in (part.seconds, part.count, part.step, part.kernels, part.shapes.flops)}
@@ -101,8 +101,8 @@ def test_what_others_take_of_long_steps_stretches_their_operations():
     def taking(step_s, stretch):
         scale = step_s / one.operations_s / stretch
         classes = tuple(
-            (key, dtype, found | {"seconds": (scale * np.array(found["seconds"])).tolist()})
-            for key, dtype, found in one.classes
+            (key, dtype, result | {"seconds": (scale * np.array(result["seconds"])).tolist()})
+            for key, dtype, result in one.classes
         )
         return replace(one, classes=classes, step_s=(step_s,) * 3)
 

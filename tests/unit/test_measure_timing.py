@@ -37,8 +37,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_warm_up_is_not_counted(clock: Clock):
-    found = timed([clock.run("a", 100.0, 1.0)], budget_s=1000.0, rounds=5)
-    assert found == Timing(1.0, 1.0, 1.0, 1.0, 5)
+    result = timed([clock.run("a", 100.0, 1.0)], budget_s=1000.0, rounds=5)
+    assert result == Timing(1.0, 1.0, 1.0, 1.0, 5)
 
 
 def test_a_budget_ends_it_but_not_before_the_fewest_rounds(clock: Clock):
@@ -48,9 +48,9 @@ def test_a_budget_ends_it_but_not_before_the_fewest_rounds(clock: Clock):
 
 
 def test_short_runs_are_timed_several_at_once(clock: Clock):
-    found = timed([clock.run("a", LEAST_ROUND_S / 10)], budget_s=1.0, rounds=4)
-    assert found.median_s == pytest.approx(LEAST_ROUND_S / 10)
-    assert found.rounds == 4
+    result = timed([clock.run("a", LEAST_ROUND_S / 10)], budget_s=1.0, rounds=4)
+    assert result.median_s == pytest.approx(LEAST_ROUND_S / 10)
+    assert result.rounds == 4
     assert len(clock.ran) == pytest.approx(2 + 4 * 10, abs=4)
 
 
@@ -67,11 +67,11 @@ def test_inputs_take_turns(clock: Clock):
 
 
 def test_the_median_is_of_rounds_and_the_spread_of_percentiles(clock: Clock):
-    found = timed([clock.run("a", 1.0, 1.0, 1.0, 9.0, 2.0, 2.0, 3.0)], budget_s=1e3, rounds=5)
-    assert (found.median_s, found.least_s, found.rounds) == (2.0, 1.0, 5)
-    assert found.low_s == 1.0
-    assert found.high_s == 9.0
-    assert found.spread == 2.0
+    result = timed([clock.run("a", 1.0, 1.0, 1.0, 9.0, 2.0, 2.0, 3.0)], budget_s=1e3, rounds=5)
+    assert (result.median_s, result.least_s, result.rounds) == (2.0, 1.0, 5)
+    assert result.low_s == 1.0
+    assert result.high_s == 9.0
+    assert result.spread == 2.0
 
 
 def test_summary():

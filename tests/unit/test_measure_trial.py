@@ -46,23 +46,23 @@ def small_job() -> Job:
 )
 def test_the_peak_is_that_of_the_recording_by_category(strategy: Strategy):
     job = small_job()
-    told = live_bytes(record(job, strategy, target="cpu").with_accumulation(strategy.accumulation), granule_bytes=1)
+    answer = live_bytes(record(job, strategy, target="cpu").with_accumulation(strategy.accumulation), granule_bytes=1)
     program, peak = memory_on_cpu(lambda: build(job, strategy, CPU))
     assert program.trains == (strategy.mode == "train")
-    assert peak.allocated_bytes == pytest.approx(told.peak_bytes, rel=0.01)
+    assert peak.allocated_bytes == pytest.approx(answer.peak_bytes, rel=0.01)
     assert sum(peak.by_category.values()) == peak.allocated_bytes
     for name in ("parameter", "optimizer_state", "input"):
-        assert peak.by_category[name] == told.by_category[name], name
+        assert peak.by_category[name] == answer.by_category[name], name
     assert peak.by_category[REST] > 0
 
 
 def test_a_trial_times_as_many_steps_as_asked():
-    found = run_trial(small_job(), Strategy(micro_batch=2), CPU, steps=4)
-    assert found.step.rounds == 4
-    assert 0 < found.step.low_s <= found.step.median_s <= found.step.high_s
-    assert set(found.shares) == {"arithmetic", "moving bytes", "overhead"}
-    assert sum(found.shares.values()) == pytest.approx(1)
-    assert all(share >= 0 for share in found.shares.values())
+    result = run_trial(small_job(), Strategy(micro_batch=2), CPU, steps=4)
+    assert result.step.rounds == 4
+    assert 0 < result.step.low_s <= result.step.median_s <= result.step.high_s
+    assert set(result.shares) == {"arithmetic", "moving bytes", "overhead"}
+    assert sum(result.shares.values()) == pytest.approx(1)
+    assert all(share >= 0 for share in result.shares.values())
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_the_suite_is_a_dozen_jobs_whose_models_are_as_said():
         assert (job.name, job.seq_len, job.image_size) == (member.name, member.seq_len, member.image_size)
         parameters = sum(p.numel() for p in meta_model(job).parameters())
         for unit, scale in (("M", 1e6), ("k", 1e3)):
-            told = member.words.rpartition(f" {unit} parameters")[0].rpartition(" ")[2]
-            assert not told or float(told) == pytest.approx(parameters / scale, rel=0.02)
+            answer = member.words.rpartition(f" {unit} parameters")[0].rpartition(" ")[2]
+            assert not answer or float(answer) == pytest.approx(parameters / scale, rel=0.02)
     with pytest.raises(UnknownNameError, match="lstmm"):
         members(("lstmm",))
     assert [member.name for member in members(("dlrm", "mlp", "dlrm"))] == ["dlrm", "mlp"]

@@ -57,8 +57,8 @@ def test_each_flag_exists_on_the_command_line():
 def test_a_flag_that_a_sentence_names_as_the_one_that_changes_it_is_the_kinds():
     for name in all_kinds():
         note = example(name)
-        if found := re.search(r"(--[a-z-]+) changes (?:it|both)$", note.text):
-            assert note.flag == found[1]
+        if result := re.search(r"(--[a-z-]+) changes (?:it|both)$", note.text):
+            assert note.flag == result[1]
 
 
 @pytest.mark.skipif(not DOCS.exists(), reason="not run from the source tree")
@@ -137,8 +137,10 @@ def asked_sentences(tree: ast.AST) -> list[int]:
     lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
-            asked = [right for op, right in zip(node.ops, node.comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)]
-            lines += [node.lineno for right in asked if is_sentence(right, sentences)]
+            requests = [
+                right for op, right in zip(node.ops, node.comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)
+            ]
+            lines += [node.lineno for right in requests if is_sentence(right, sentences)]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             searched = node.args[1:2] if node.func.attr in SEARCHES and ast.unparse(node.func.value) == "re" else []
             searched += [node.func.value] if node.func.attr in ASKS else []

@@ -66,11 +66,11 @@ def test_compare_says_what_forecast_says(job, on, settings):
 
 @pytest.mark.parametrize(("job", "on", "settings"), [*TRAINING[:4], TRAINING[5], CPU[1], *INFERENCE])
 def test_fit_says_what_forecast_says(job, on, settings):
-    found = gpuwise.fit(job, on=on, **settings)
-    assert found.rows[0].memory == forecast(job, on, settings).memory
-    at_largest = forecast(job, on, settings | {"micro_batch": found.forecast.strategy.micro_batch})
-    assert found.forecast.step_time_s == at_largest.step_time_s
-    assert found.forecast.memory == at_largest.memory
+    result = gpuwise.fit(job, on=on, **settings)
+    assert result.rows[0].memory == forecast(job, on, settings).memory
+    at_largest = forecast(job, on, settings | {"micro_batch": result.forecast.strategy.micro_batch})
+    assert result.forecast.step_time_s == at_largest.step_time_s
+    assert result.forecast.memory == at_largest.memory
 
 
 @pytest.mark.parametrize(("job", "on", "settings"), TRAINING)

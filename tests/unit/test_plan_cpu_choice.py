@@ -63,16 +63,16 @@ def prices(
 ) -> tuple[Price, list[Strategy]]:
     """A Price with these steps, and the list of what it was asked."""
     base = price(synthetic_trace(micro_batch=1), Communication(), Cluster(CPU, memory_bytes=2**40), strategy=Strategy())
-    asked: list[Strategy] = []
+    requests: list[Strategy] = []
 
     def of(strategy: Strategy) -> tuple[Forecast, Trace]:
-        asked.append(strategy)
+        requests.append(strategy)
         value = step_s(strategy)
         memory = replace(base.memory, fits=fits(strategy))
         forecast = replace(base, strategy=strategy, step_time_s=Interval(value, value / 2, value * 2), memory=memory)
         return forecast, trace_of(strategy, images=images)
 
-    return of, asked
+    return of, requests
 
 
 def half_as_long(strategy: Strategy) -> float:
@@ -92,19 +92,19 @@ def test_bf16_where_the_cpu_has_it_and_it_is_faster():
 
 
 def test_fp32_where_the_cpu_has_no_bf16_or_gains_too_little():
-    of, asked = prices(half_as_long)
+    of, requested = prices(half_as_long)
     assert choose(of, Strategy(), OLD_CPU).strategy.precision == "fp32"
-    assert len(asked) == 1
+    assert len(requested) == 1
     of, _ = prices(lambda strategy: 0.75 if strategy.precision == "amp-bf16" else 0.8)
     assert choose(of, Strategy(), CPU) == CpuChoice(of(Strategy())[0], ())
 
 
 def test_convolutions_take_bf16_with_their_channels_last():
-    of, asked = prices(half_as_long, images=True)
+    of, requested = prices(half_as_long, images=True)
     choice = choose(of, Strategy(), CPU)
     assert (choice.strategy.precision, choice.strategy.channels_last) == ("amp-bf16", True)
     assert "amp-bf16, channels-last" in told(choice)
-    assert len(asked) == 2
+    assert len(requested) == 2
 
 
 def test_convolutions_of_fp32_take_the_faster_layout():
@@ -117,20 +117,20 @@ def test_convolutions_of_fp32_take_the_faster_layout():
 
 
 def test_what_the_user_said_stays():
-    of, asked = prices(half_as_long, images=True)
+    of, requested = prices(half_as_long, images=True)
     start = Strategy(precision="fp32", channels_last=False)
     choice = choose(of, start, CPU, fixed=["precision", "channels_last"])
     assert (choice.strategy, choice.reasons) == (start, ())
-    assert asked == [start]
+    assert requested == [start]
     assert choose(of, start, CPU, fixed=["channels_last"]).strategy == start.but(precision="amp-bf16")
 
 
 def test_a_short_step_is_left_as_it_is():
-    of, asked = prices(lambda strategy: 0.001)
+    of, requested = prices(lambda strategy: 0.001)
     choice = choose(of, Strategy(), CPU, steps=10**6)
     assert choice.strategy == Strategy()
     assert "too short" in told(choice)
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 def test_what_cannot_be_traced_or_does_not_fit_is_passed_over():
@@ -160,22 +160,22 @@ def a_quarter_off(strategy: Strategy) -> float:
 def test_a_long_run_is_compiled_and_a_short_one_not():
     takes_s = LOADING_S + GENERATED * KERNEL_S
     after = pays_back_after(takes_s, eager_step_s=0.8, compiled_step_s=0.6)
-    of, asked = prices(a_quarter_off)
+    of, requested = prices(a_quarter_off)
     long = choose(of, Strategy(), OLD_CPU, steps=after + 1)
     assert (long.strategy.compile, long.compile_s) == (True, pytest.approx(takes_s))
     assert told(long) == f"compiled: compiling takes about {round(takes_s)} s and pays back after {after} steps"
     short = choose(of, Strategy(), OLD_CPU, steps=after - 1)
     assert (short.strategy.compile, short.compile_s) == (False, 0.0)
     assert told(short).endswith(f"pays back after {after} steps, the run has {after - 1}")
-    asked.clear()
+    requested.clear()
     assert "too few to pay" in told(choose(of, Strategy(), OLD_CPU, steps=10))
-    assert not any(strategy.compile for strategy in asked)  # not even traced
+    assert not any(strategy.compile for strategy in requested)  # not even traced
 
 
 def test_nothing_is_compiled_unasked_where_the_run_has_no_known_end():
-    of, asked = prices(a_quarter_off)
+    of, requested = prices(a_quarter_off)
     assert not choose(of, Strategy(), OLD_CPU).strategy.compile
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 def test_what_the_user_compiles_says_what_that_takes():

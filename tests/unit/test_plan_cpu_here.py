@@ -38,15 +38,15 @@ def own(strategy: Strategy, *, capacity_bytes: int = 64 * 2**30) -> tuple[Foreca
 
 
 def test_without_own_traces_all_is_as_recorded():
-    found = planned(None)
-    assert not found.strategy.channels_last
-    assert found.strategy.global_batch == 64
+    result = planned(None)
+    assert not result.strategy.channels_last
+    assert result.strategy.global_batch == 64
 
 
 def test_settings_follow_the_own_kernels():
-    found = planned(own)
-    assert (found.strategy.precision, found.strategy.channels_last, found.strategy.global_batch) == ("amp-bf16", True, 64)
-    assert any(reason.startswith("amp-bf16, channels-last: ") for reason in found.reasons)
+    result = planned(own)
+    assert (result.strategy.precision, result.strategy.channels_last, result.strategy.global_batch) == ("amp-bf16", True, 64)
+    assert any(reason.startswith("amp-bf16, channels-last: ") for reason in result.reasons)
 
 
 def test_what_is_pinned_stays():
@@ -73,18 +73,18 @@ def test_a_job_that_cannot_be_traced_here_is_planned_by_recordings():
 
 
 def test_a_batch_that_does_not_fit_gets_smaller():
-    asked: list[int] = []
+    requests: list[int] = []
 
     def heavier(strategy: Strategy) -> tuple[Forecast, Trace]:
-        asked.append(strategy.micro_batch)
+        requests.append(strategy.micro_batch)
         return own(strategy, capacity_bytes=2**30 // 4)
 
     small = replace(HERE, host_memory_bytes=2**30)
     request = Request(samples=LONG, global_batch=4096, here=small, on=("here",))
-    by_recordings, found = (
+    by_recordings, result = (
         plan(StepTraces(synthetic_source()), request, [], Catalog(), own=price).best for price in (None, heavier)
     )
-    assert asked[0] == by_recordings.strategy.micro_batch
-    assert found.strategy.micro_batch < by_recordings.strategy.micro_batch
-    assert found.forecast.memory.fits
-    assert found.strategy.global_batch == 4096
+    assert requests[0] == by_recordings.strategy.micro_batch
+    assert result.strategy.micro_batch < by_recordings.strategy.micro_batch
+    assert result.forecast.memory.fits
+    assert result.strategy.global_batch == 4096

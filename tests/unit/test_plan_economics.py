@@ -17,9 +17,9 @@ from gpuwise.plan.economics.terms import HOUR_S, Terms
 
 
 def test_on_demand_is_the_time_and_the_setup_at_the_price():
-    found = bill(10 * HOUR_S, Terms("on-demand", 3.0, setup_s=HOUR_S))
-    assert found.machine_s == found.calendar_s == 11 * HOUR_S
-    assert found.usd == pytest.approx(33.0)
+    result = bill(10 * HOUR_S, Terms("on-demand", 3.0, setup_s=HOUR_S))
+    assert result.machine_s == result.calendar_s == 11 * HOUR_S
+    assert result.usd == pytest.approx(33.0)
 
 
 def test_a_short_run_pays_the_minimum_and_hourly_billing_rounds_up():
@@ -29,9 +29,9 @@ def test_a_short_run_pays_the_minimum_and_hourly_billing_rounds_up():
 
 
 def test_a_reservation_is_paid_to_its_end():
-    found = bill(24 * HOUR_S, Terms("reserved-1y", 1.0, setup_s=0.0))
-    assert found.calendar_s == 24 * HOUR_S
-    assert found.usd == pytest.approx(365 * 24)
+    result = bill(24 * HOUR_S, Terms("reserved-1y", 1.0, setup_s=0.0))
+    assert result.calendar_s == 24 * HOUR_S
+    assert result.usd == pytest.approx(365 * 24)
     assert bill(24 * HOUR_S, Terms("reserved-3y", 1.0, setup_s=0.0)).usd == pytest.approx(3 * 365 * 24)
 
 
@@ -68,12 +68,12 @@ def test_spot_counts_lost_work_and_more_interruptions_cost_more():
 
 def test_a_free_tier_stretches_work_over_weeks_and_costs_nothing():
     terms = Terms("free", 0.0, setup_s=300.0, save_s=0.0, session_s=12 * HOUR_S, week_s=30 * HOUR_S)
-    found = bill(100 * HOUR_S, terms)
+    result = bill(100 * HOUR_S, terms)
     sessions = math.ceil(100 * HOUR_S / (12 * HOUR_S - 300))
-    assert found.machine_s == 100 * HOUR_S + sessions * 300
-    assert found.calendar_s == pytest.approx(3 * 7 * 24 * HOUR_S + found.machine_s - 90 * HOUR_S)
-    assert found.usd == 0.0
-    assert found.checkpoint_interval_s is not None
+    assert result.machine_s == 100 * HOUR_S + sessions * 300
+    assert result.calendar_s == pytest.approx(3 * 7 * 24 * HOUR_S + result.machine_s - 90 * HOUR_S)
+    assert result.usd == 0.0
+    assert result.checkpoint_interval_s is not None
 
 
 def test_a_session_shorter_than_its_own_setup_never_gets_anywhere():
@@ -83,10 +83,10 @@ def test_a_session_shorter_than_its_own_setup_never_gets_anywhere():
 @pytest.mark.parametrize(("deadline_h", "low", "high"), [(20, 0.99, 1.0), (10, 0.49, 0.51), (5, 0.0, 0.1)])
 def test_the_probability_to_finish_follows_the_forecast_interval(deadline_h, low, high):
     work = Interval(10 * HOUR_S, 7 * HOUR_S, 14 * HOUR_S)
-    found = outcome(work, Terms("on-demand", 1.0, setup_s=0.0), deadline_s=deadline_h * HOUR_S)
-    assert low <= found.finish_probability <= high
-    assert found.usd.low == pytest.approx(7.0)
-    assert found.usd.high == pytest.approx(14.0)
+    result = outcome(work, Terms("on-demand", 1.0, setup_s=0.0), deadline_s=deadline_h * HOUR_S)
+    assert low <= result.finish_probability <= high
+    assert result.usd.low == pytest.approx(7.0)
+    assert result.usd.high == pytest.approx(14.0)
 
 
 def test_interruptions_make_a_deadline_less_certain():

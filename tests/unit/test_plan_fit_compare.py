@@ -71,39 +71,39 @@ def row(result, technique):
 
 
 def test_the_largest_micro_batch_fits_and_one_more_does_not():
-    found = fitted()
-    assert found.fits
-    assert found.forecast.memory.fits
-    assert found.forecast.strategy.micro_batch == found.largest_micro_batch
-    over = fitted(micro_batch=found.largest_micro_batch + 1)
+    result = fitted()
+    assert result.fits
+    assert result.forecast.memory.fits
+    assert result.forecast.strategy.micro_batch == result.largest_micro_batch
+    over = fitted(micro_batch=result.largest_micro_batch + 1)
     assert over.rows[0].memory.fits is False
 
 
 def test_the_largest_micro_batch_is_the_allocators_not_that_of_counted_bytes():
-    found = fitted()
+    result = fitted()
     pricer = StepPricer(StepTraces(synthetic_source(**SMALL)))
-    asked, cluster = found.rows[0].strategy, Cluster(CATALOG.chip("rtx-4090"), memory_bytes=found.capacity_bytes)
-    assert found.largest_micro_batch < largest_counted(pricer, asked, cluster)
-    assert pricer.fits(asked, cluster)
-    assert not pricer.fits(asked.but(micro_batch=found.largest_micro_batch + 1), cluster)
+    requested, cluster = result.rows[0].strategy, Cluster(CATALOG.chip("rtx-4090"), memory_bytes=result.capacity_bytes)
+    assert result.largest_micro_batch < largest_counted(pricer, requested, cluster)
+    assert pricer.fits(requested, cluster)
+    assert not pricer.fits(requested.but(micro_batch=result.largest_micro_batch + 1), cluster)
 
 
 def test_techniques_are_compared_at_an_equal_micro_batch():
-    found = fitted()
-    recompute = row(found, "full recompute")
+    result = fitted()
+    recompute = row(result, "full recompute")
     assert recompute.freed_bytes > 0
     assert recompute.step_time_ratio > 1
-    assert recompute.largest_micro_batch > found.largest_micro_batch
-    assert recompute.strategy.micro_batch == found.micro_batch
+    assert recompute.largest_micro_batch > result.largest_micro_batch
+    assert recompute.strategy.micro_batch == result.micro_batch
     assert not recompute.changes_training
-    assert row(found, "precision tf32").freed_bytes < 0
-    assert "more" in row(found, "precision tf32").note
-    assert row(found, "precision bf16").changes_training
-    assert {2, 4, 8} <= {r.devices for r in found.rows}
+    assert row(result, "precision tf32").freed_bytes < 0
+    assert "more" in row(result, "precision tf32").note
+    assert row(result, "precision bf16").changes_training
+    assert {2, 4, 8} <= {r.devices for r in result.rows}
     notes = {t.name: t.note for t in techniques(Strategy(), CATALOG.chip("rtx-4090"))}
     assert "every second matrix product" in notes["selective recompute"]
-    assert all(r.memory is None or r.memory.counted_only for r in found.rows[1:] if r.kind != "allocator")
-    json.dumps(found.to_dict(), allow_nan=False)
+    assert all(r.memory is None or r.memory.counted_only for r in result.rows[1:] if r.kind != "allocator")
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_rows_stand_in_order_of_best_trade():
@@ -128,8 +128,8 @@ def test_rows_stand_in_order_of_best_trade():
 
 
 def test_accumulation_takes_the_place_of_a_larger_batch():
-    found = fitted(micro_batch=64)
-    half, many = row(found, "accumulation of 2 x 32"), row(found, "accumulation of 16 x 4")
+    result = fitted(micro_batch=64)
+    half, many = row(result, "accumulation of 2 x 32"), row(result, "accumulation of 16 x 4")
     for technique, parts in ((half, 2), (many, 16)):
         assert technique.strategy.global_batch == 64
         assert technique.strategy.accumulation == parts
@@ -145,29 +145,29 @@ def test_accumulation_says_where_a_copy_of_the_gradients_takes_more_than_it_free
 
 
 def test_other_optimizers_and_their_kernels_are_composed_without_recording():
-    found = preset("gpt2", "rtx-4090", precision="amp-bf16", recompute="full", micro_batch=1)
+    result = preset("gpt2", "rtx-4090", precision="amp-bf16", recompute="full", micro_batch=1)
     parameters = 124_439_808
-    small, tiny = row(found, "8-bit Adam"), row(found, "4-bit Adam")
+    small, tiny = row(result, "8-bit Adam"), row(result, "4-bit Adam")
     assert small.freed_bytes == pytest.approx(6 * parameters, rel=0.03)
     assert tiny.freed_bytes == pytest.approx(7 * parameters, rel=0.03)
-    assert row(found, "SGD").freed_bytes == pytest.approx(8 * parameters, rel=0.03)
-    assert row(found, "SGD with momentum").freed_bytes == pytest.approx(4 * parameters, rel=0.03)
-    assert all(row(found, name).changes_training for name in ("8-bit Adam", "4-bit Adam", "SGD"))
-    offload = row(found, "offload of the optimizer")
+    assert row(result, "SGD").freed_bytes == pytest.approx(8 * parameters, rel=0.03)
+    assert row(result, "SGD with momentum").freed_bytes == pytest.approx(4 * parameters, rel=0.03)
+    assert all(row(result, name).changes_training for name in ("8-bit Adam", "4-bit Adam", "SGD"))
+    offload = row(result, "offload of the optimizer")
     assert offload.freed_bytes > 8 * parameters * 0.97
     assert offload.step_time_ratio > 1.5
     assert not offload.changes_training
-    assert found.rows[0].strategy.optimizer is None
+    assert result.rows[0].strategy.optimizer is None
 
 
 def test_what_frees_nothing_says_where_the_peak_is():
-    found = preset(
+    result = preset(
         "llama3-8b", "h200-141gb-sxm", precision="bf16", recompute="full", optimizer_kernels="foreach", micro_batch=1
     )
-    assert found.peak.where == "optimizer"
-    assert "the optimizer step" in found.peak.sentence
-    assert found.to_dict()["peak"]["where"] == "optimizer"
-    assert row(found, "fused optimizer kernels").frees
+    assert result.peak.where == "optimizer"
+    assert "the optimizer step" in result.peak.sentence
+    assert result.to_dict()["peak"]["where"] == "optimizer"
+    assert row(result, "fused optimizer kernels").frees
     none = preset("llama3-8b", "h200-141gb-sxm", precision="bf16", optimizer_kernels="foreach", micro_batch=1)
     assert none.peak.where == "loss"
     assert row(none, "full recompute").frees
@@ -177,32 +177,32 @@ def test_what_frees_nothing_says_where_the_peak_is():
 
 
 def test_expandable_segments_free_what_fragments_take_for_no_time():
-    found = preset("llama3-8b", precision="bf16", recompute="full")
-    memory, technique = found.rows[0].memory, row(found, "expandable segments")
+    result = preset("llama3-8b", precision="bf16", recompute="full")
+    memory, technique = result.rows[0].memory, row(result, "expandable segments")
     assert technique.freed_bytes == memory.peak_reserved_bytes - memory.peak_reserved_expandable_bytes > 2**30
     assert technique.step_time_ratio == 1.0
-    assert technique.largest_micro_batch >= found.largest_micro_batch
+    assert technique.largest_micro_batch >= result.largest_micro_batch
 
 
 def test_what_does_not_fit_names_what_would():
-    found = fitted(shape=BIG)
-    assert not found.fits
-    assert found.forecast is None
-    assert "sharded over 8 devices" in found.nearest_techniques
-    sizes = [CATALOG.chip(name).usable_memory_bytes for name in found.nearest_chips]
+    result = fitted(shape=BIG)
+    assert not result.fits
+    assert result.forecast is None
+    assert "sharded over 8 devices" in result.nearest_techniques
+    sizes = [CATALOG.chip(name).usable_memory_bytes for name in result.nearest_chips]
     assert sizes == sorted(sizes)
-    assert sizes[0] > found.capacity_bytes
-    assert fitted(found.nearest_chips[0], shape=BIG, precision="amp-bf16").fits
-    devices = found.nearest_devices
+    assert sizes[0] > result.capacity_bytes
+    assert fitted(result.nearest_chips[0], shape=BIG, precision="amp-bf16").fits
+    devices = result.nearest_devices
     assert devices is not None
     link = link_inside(CATALOG.chip("rtx-4090"), devices, catalog=CATALOG)
-    asked = Strategy(optimizer="adamw", mesh=Mesh(dp_shard=devices))
-    assert fitted(shape=BIG, asked=asked, devices=devices, link=link, precision="amp-bf16").fits
+    requested = Strategy(optimizer="adamw", mesh=Mesh(dp_shard=devices))
+    assert fitted(shape=BIG, asked=requested, devices=devices, link=link, precision="amp-bf16").fits
 
 
 def test_the_nearest_combination_fits_and_needs_each_of_its_parts():
-    found = preset("llama3-8b", "a100-40gb-sxm", precision="bf16")
-    combination = found.nearest_combination
+    result = preset("llama3-8b", "a100-40gb-sxm", precision="bf16")
+    combination = result.nearest_combination
     assert combination is not None
     assert len(combination.techniques) > 1
     again = preset(
@@ -215,18 +215,18 @@ def test_the_nearest_combination_fits_and_needs_each_of_its_parts():
         },
     )
     assert again.fits
-    kinds = {r.technique: r for r in found.rows}
+    kinds = {r.technique: r for r in result.rows}
     assert all(not kinds[name].largest_micro_batch for name in combination.techniques)
-    assert found.to_dict()["nearest_combination"]["techniques"] == list(combination.techniques)
+    assert result.to_dict()["nearest_combination"]["techniques"] == list(combination.techniques)
 
 
 def test_variants_that_cannot_be_had_are_named_not_hidden():
-    found = fitted(source=synthetic_source(without=("bf16", "full", "selective"), **SMALL))
-    assert "no trace" in row(found, "selective recompute").unavailable
-    assert "no trace" in row(found, "full recompute").unavailable
-    assert row(found, "full recompute").largest_micro_batch is None
-    assert row(found, "sharded over 2 devices").unavailable  # composed from the pure bf16 step
-    assert found.fits
+    result = fitted(source=synthetic_source(without=("bf16", "full", "selective"), **SMALL))
+    assert "no trace" in row(result, "selective recompute").unavailable
+    assert "no trace" in row(result, "full recompute").unavailable
+    assert row(result, "full recompute").largest_micro_batch is None
+    assert row(result, "sharded over 2 devices").unavailable  # composed from the pure bf16 step
+    assert result.fits
 
 
 def test_what_may_not_be_recorded_is_not_asked_of_the_source():
@@ -236,11 +236,11 @@ def test_what_may_not_be_recorded_is_not_asked_of_the_source():
         asked_for.append(strategy)
         return synthetic_source(**SMALL)(strategy)
 
-    found = fitted(source=source, precision="fp32", recordable=lambda variant, plain: variant == plain.but(recompute="full"))
+    result = fitted(source=source, precision="fp32", recordable=lambda variant, plain: variant == plain.but(recompute="full"))
     assert asked_for == [Strategy(), Strategy(recompute="full")]
-    assert "--every-technique" in row(found, "selective recompute").unavailable
-    assert row(found, "8-bit Adam").memory is not None
-    assert row(found, "sharded over 2 devices").memory is not None
+    assert "--every-technique" in row(result, "selective recompute").unavailable
+    assert row(result, "8-bit Adam").memory is not None
+    assert row(result, "sharded over 2 devices").memory is not None
 
 
 class Given(StepSource):
@@ -257,10 +257,10 @@ class Given(StepSource):
 def test_a_large_job_is_traced_for_what_is_asked_alone(looked_at: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gpuwise.api.fitting._TRACED_AGAIN", 10_000 if looked_at else 10)
     monkeypatch.setattr("gpuwise.api.fitting.source_of", lambda job, **sizes: Given())
-    found = api.fit("a job", on="t4", precision="fp32")
-    assert (row(found, "full recompute").unavailable is None) is looked_at
-    assert "--every-technique" in row(found, "selective recompute").unavailable
-    assert row(found, "8-bit Adam").memory is not None
+    result = api.fit("a job", on="t4", precision="fp32")
+    assert (row(result, "full recompute").unavailable is None) is looked_at
+    assert "--every-technique" in row(result, "selective recompute").unavailable
+    assert row(result, "8-bit Adam").memory is not None
     assert row(api.fit("a job", on="t4", precision="fp32", every_technique=True), "selective recompute").memory is not None
 
 
@@ -283,29 +283,29 @@ def devices(*names):
 
 
 def test_devices_stand_side_by_side_with_speedups_against_the_slowest():
-    found = compare(pricer_of(SMALL), devices("xeon-8380", "rtx-4090", "h100-80gb-sxm"))
-    speed = {r.device: r.speedup for r in found.rows}
-    assert found.baseline == "xeon-8380"
+    result = compare(pricer_of(SMALL), devices("xeon-8380", "rtx-4090", "h100-80gb-sxm"))
+    speed = {r.device: r.speedup for r in result.rows}
+    assert result.baseline == "xeon-8380"
     assert speed["xeon-8380"] == 1.0
     assert 1 < speed["rtx-4090"] < speed["h100-80gb-sxm"]
-    assert [r.forecast.strategy.precision for r in found.rows] == ["fp32", "amp-bf16", "amp-bf16"]
-    assert "peak" in found.rows[1].reason
-    assert any("xeon-8380" in text and "fp32" in text for text in found.assumptions)
-    json.dumps(found.to_dict(), allow_nan=False)
+    assert [r.forecast.strategy.precision for r in result.rows] == ["fp32", "amp-bf16", "amp-bf16"]
+    assert "peak" in result.rows[1].reason
+    assert any("xeon-8380" in text and "fp32" in text for text in result.assumptions)
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_an_asked_micro_batch_and_precision_hold_where_they_can():
-    found = compare(pricer_of(SMALL), devices("t4", "a100-40gb-sxm:4"), micro_batch=3, precision="amp-bf16")
-    assert [r.forecast.strategy.micro_batch for r in found.rows] == [3, 3]
-    assert [r.forecast.strategy.precision for r in found.rows] == ["amp-fp16", "amp-bf16"]
-    assert any("t4 does not compute in amp-bf16" in text for text in found.assumptions)
-    assert found.rows[1].device == "a100-40gb-sxm:4"
+    result = compare(pricer_of(SMALL), devices("t4", "a100-40gb-sxm:4"), micro_batch=3, precision="amp-bf16")
+    assert [r.forecast.strategy.micro_batch for r in result.rows] == [3, 3]
+    assert [r.forecast.strategy.precision for r in result.rows] == ["amp-fp16", "amp-bf16"]
+    assert any("t4 does not compute in amp-bf16" in text for text in result.assumptions)
+    assert result.rows[1].device == "a100-40gb-sxm:4"
 
 
 def test_a_device_that_cannot_be_priced_says_why_beside_the_others():
-    found = compare(pricer_of(SMALL), devices("rtx-4090", "alveo-u250"))
-    assert found.rows[1].forecast is None
-    assert "cannot train" in found.rows[1].reason
+    result = compare(pricer_of(SMALL), devices("rtx-4090", "alveo-u250"))
+    assert result.rows[1].forecast is None
+    assert "cannot train" in result.rows[1].reason
     too_big = compare(pricer_of(BIG), devices("rtx-4090", "h200-141gb-sxm"))
     assert too_big.rows[0].reason.startswith("does not fit")
     with pytest.raises(UnsupportedError):
@@ -315,12 +315,12 @@ def test_a_device_that_cannot_be_priced_says_why_beside_the_others():
 
 
 def test_every_flag_of_a_strategy_is_asked_through_the_api():
-    asked = {"optimizer": "adamw-8bit", "recompute": "full", "offload": "none", "precision": "amp-bf16"}
-    found = api.fit("gpt2", on="rtx-4090", micro_batch=2, **asked)
-    strategy = found.rows[0].strategy
-    assert {name: getattr(strategy, name) for name in asked} == asked
-    assert 2 <= found.rows[0].memory.by_category["optimizer_state"] / 124_439_808 < 2.5  # AdamW keeps 8 bytes each
-    assert not any("--optimizer " in line for line in found.assumptions)
+    requests = {"optimizer": "adamw-8bit", "recompute": "full", "offload": "none", "precision": "amp-bf16"}
+    result = api.fit("gpt2", on="rtx-4090", micro_batch=2, **requests)
+    strategy = result.rows[0].strategy
+    assert {name: getattr(strategy, name) for name in requests} == requests
+    assert 2 <= result.rows[0].memory.by_category["optimizer_state"] / 124_439_808 < 2.5  # AdamW keeps 8 bytes each
+    assert not any("--optimizer " in line for line in result.assumptions)
     in_backward = api.fit("gpt2", on="rtx-4090", micro_batch=2, precision="bf16", optimizer_in_backward=True)
     assert in_backward.rows[0].strategy.optimizer_in_backward
     assert not any(r.kind == "accumulation" for r in in_backward.rows)

@@ -60,9 +60,9 @@ def recorded(name: str):
 
 def test_what_trains_the_same_comes_first_then_smaller_state():
     """With less and less memory the answer changes more and more."""
-    found = [asked_of(gib, asked=Strategy("amp-bf16", optimizer="adamw", micro_batch=64)) for gib in (60, 30, 24)]
-    assert all(isinstance(answer, FittingChange) for answer in found)
-    same, host, eight_bit = found[0], found[1], asked_of(30, host_gib=16)
+    results = [asked_of(gib, asked=Strategy("amp-bf16", optimizer="adamw", micro_batch=64)) for gib in (60, 30, 24)]
+    assert all(isinstance(answer, FittingChange) for answer in results)
+    same, host, eight_bit = results[0], results[1], asked_of(30, host_gib=16)
     assert same.forecast.strategy.micro_batch * same.forecast.strategy.accumulation == 64
     assert not same.changes_training
     assert host.forecast.strategy.offload == "optimizer"
@@ -106,9 +106,9 @@ def test_seven_billion_parameters_on_12_gib_are_adapted_in_4_bits():
 
 
 def test_where_nothing_fits_it_says_what_was_not_tried():
-    found = asked_of(2.0, source=recorded("llama2-7b"), asked=Strategy("amp-bf16"))
-    assert isinstance(found, NoFittingChange)
-    assert any("host memory" in line for line in found.not_tried)
+    result = asked_of(2.0, source=recorded("llama2-7b"), asked=Strategy("amp-bf16"))
+    assert isinstance(result, NoFittingChange)
+    assert any("host memory" in line for line in result.not_tried)
 
 
 def test_samples_are_shortened_last():
@@ -148,8 +148,8 @@ def test_the_golden_question_is_answered_without_pytorch_and_its_command_holds()
 
 
 def test_forecast_compare_and_plan_name_what_would_fit():
-    asked = ("llama2-7b", "--on", "rtx-3060")
-    forecast = CliRunner().invoke(main, ["forecast", *asked]).stdout
+    requested = ("llama2-7b", "--on", "rtx-3060")
+    forecast = CliRunner().invoke(main, ["forecast", *requested]).stdout
     assert "DOES NOT FIT" in forecast
     assert "--adapter qlora" in forecast
     [row] = api.compare("llama2-7b", on="rtx-3060").rows
@@ -167,8 +167,8 @@ def test_what_fits_has_no_answer_beside_it():
 
 
 def test_a_batch_that_is_too_large_is_accumulated():
-    found = api.forecast("gpt2", on="rtx-4090", micro_batch=256, precision="amp-bf16").fits_with
-    assert found["changes_training"] is False
-    strategy = found["strategy"]
+    result = api.forecast("gpt2", on="rtx-4090", micro_batch=256, precision="amp-bf16").fits_with
+    assert result["changes_training"] is False
+    strategy = result["strategy"]
     assert strategy["micro_batch"] * strategy["accumulation"] == 256
-    assert "--accumulate" in found["command"]
+    assert "--accumulate" in result["command"]

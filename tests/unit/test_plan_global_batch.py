@@ -34,9 +34,9 @@ def test_short_samples_have_a_batch_that_leaves_steps():
 
 
 def test_the_rule_is_among_the_assumptions_of_a_plan():
-    found = api.plan("llama2-7b", on="rtx-4090", samples="10k", adapter="qlora", recompute="full")
-    assert found.best.strategy.global_batch == 16
-    assert any("fine-tuning" in line and "--global-batch" in line for line in found.assumptions)
+    result = api.plan("llama2-7b", on="rtx-4090", samples="10k", adapter="qlora", recompute="full")
+    assert result.best.strategy.global_batch == 16
+    assert any("fine-tuning" in line and "--global-batch" in line for line in result.assumptions)
 
 
 JOB = """

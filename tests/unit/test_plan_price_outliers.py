@@ -75,68 +75,68 @@ def test_what_is_not_rented_has_no_share():
 
 @pytest.mark.parametrize(("share", "odd"), [(0.9 * OUTLIER_SHARE, True), (1.1 * OUTLIER_SHARE, False)])
 def test_the_threshold(share, odd):
-    found = planned(offer("t4", share * T4), offer("rtx-4090", 50.0))
-    assert found.best.device == "t4"
-    assert found.best.price_outlier is odd
-    assert (found.best_at_usual_price is not None) is odd
+    result = planned(offer("t4", share * T4), offer("rtx-4090", 50.0))
+    assert result.best.device == "t4"
+    assert result.best.price_outlier is odd
+    assert (result.best_at_usual_price is not None) is odd
 
 
 def test_a_first_plan_at_an_odd_price_is_marked_with_the_best_without_it():
     odd, usual, dear = offer("t4", 0.1 * T4, terms="spot"), offer("rtx-4090", 2.0), offer("h100-80gb-sxm", 30.0)
-    found = planned(odd, usual, dear)
-    best = found.best
+    result = planned(odd, usual, dear)
+    best = result.best
     assert (best.device, best.price_outlier, best.price_of_median) == ("t4", True, pytest.approx(0.1))
-    other = found.best_at_usual_price
-    assert other is next(p for p in found.plans if not p.price_outlier)
+    other = result.best_at_usual_price
+    assert other is next(p for p in result.plans if not p.price_outlier)
     reason = next(each for each in best.reasons if "median" in each)
     assert "a device-hour is 10 % of the median of t4 on demand" in reason
     assert f"without it: plan {other.rank}, 1 × {other.device}" in reason
-    shown = text(plan_report(found), 160)
+    shown = text(plan_report(result), 160)
     assert "✓!" in line(shown, "t4", "spot")
     assert line(shown, other.device, "on-demand", "micro-batch").startswith(f"{other.rank} (✓)")
     assert "! price below 20 % of what the chip costs on demand" in shown
     assert "(✓) is the best without such prices" in shown
-    told = json.loads(json.dumps(found.to_dict()))
-    assert told["plans"][0]["price_outlier"] is True
-    assert told["plans"][0]["price_of_median"] == pytest.approx(0.1)
-    assert told["best_at_usual_price"] == told["plans"][other.rank - 1]
+    answer = json.loads(json.dumps(result.to_dict()))
+    assert answer["plans"][0]["price_outlier"] is True
+    assert answer["plans"][0]["price_of_median"] == pytest.approx(0.1)
+    assert answer["best_at_usual_price"] == answer["plans"][other.rank - 1]
 
 
 def test_usual_prices_are_not_marked():
-    found = planned(offer("t4", T4), offer("rtx-4090", 2.0))
-    assert found.best_at_usual_price is None
-    assert found.to_dict()["best_at_usual_price"] is None
-    assert not any("median" in reason for each in found.plans for reason in each.reasons)
-    shown = text(plan_report(found), 160)
+    result = planned(offer("t4", T4), offer("rtx-4090", 2.0))
+    assert result.best_at_usual_price is None
+    assert result.to_dict()["best_at_usual_price"] is None
+    assert not any("median" in reason for each in result.plans for reason in each.reasons)
+    shown = text(plan_report(result), 160)
     assert "(✓)" not in shown
     assert "! price" not in shown
 
 
 def test_an_odd_price_further_down_is_marked_but_needs_no_other():
-    found = planned(offer("t4", 0.0, terms="free"), offer("t4", 0.1 * T4))
-    assert [each.price_outlier for each in found.plans] == [False, True]
-    assert found.best_at_usual_price is None
-    assert "2!" in line(text(plan_report(found), 160), "t4", "on-demand")
+    result = planned(offer("t4", 0.0, terms="free"), offer("t4", 0.1 * T4))
+    assert [each.price_outlier for each in result.plans] == [False, True]
+    assert result.best_at_usual_price is None
+    assert "2!" in line(text(plan_report(result), 160), "t4", "on-demand")
 
 
 def test_the_best_without_it_is_in_the_table_whatever_the_limit():
     odd = [offer(chip, 0.05 * MEDIANS[chip]) for chip in ("t4", "l4", "a10", "rtx-a6000", "l40s")]
-    found = planned(*odd, offer("rtx-4090", 50.0), request=replace(REQUEST, limit=3))
-    assert len(found.plans) == 3
-    assert found.best_at_usual_price in found.plans
+    result = planned(*odd, offer("rtx-4090", 50.0), request=replace(REQUEST, limit=3))
+    assert len(result.plans) == 3
+    assert result.best_at_usual_price in result.plans
     (only,) = planned(*odd, offer("rtx-4090", 50.0), request=replace(REQUEST, limit=1)).plans
     assert "without it: 1 × rtx-4090" in next(each for each in only.reasons if "median" in each)
 
 
 def test_where_all_prices_are_odd_nothing_else_is_named():
-    found = planned(offer("t4", 0.1 * T4))
-    assert found.best_at_usual_price is None
-    assert any(each.endswith("without it: nothing else is inside the limits") for each in found.best.reasons)
+    result = planned(offer("t4", 0.1 * T4))
+    assert result.best_at_usual_price is None
+    assert any(each.endswith("without it: nothing else is inside the limits") for each in result.best.reasons)
 
 
 def test_what_a_bought_machine_is_compared_with_is_no_odd_price():
-    found = planned(offer("t4", 0.05 * T4), offer("t4", T4), request=replace(REQUEST, own=(("rtx-4090", 1),)))
-    (machine,) = (each for each in found.at_hand if each.purchase_usd)
+    result = planned(offer("t4", 0.05 * T4), offer("t4", T4), request=replace(REQUEST, own=(("rtx-4090", 1),)))
+    (machine,) = (each for each in result.at_hand if each.purchase_usd)
     assert "median" not in machine.rental
 
 
@@ -152,18 +152,18 @@ def test_a_plan_file_keeps_it(tmp_path):
 
 
 def test_a_forecast_at_an_odd_price_says_so():
-    found = gpuwise.forecast("gpt2", on="v100-sxm2-16gb:8")
-    (price,) = (each for each in found.assumptions if each.startswith("price of"))
+    result = gpuwise.forecast("gpt2", on="v100-sxm2-16gb:8")
+    (price,) = (each for each in result.assumptions if each.startswith("price of"))
     assert "the cheapest on demand at 4 % of the chip's median price" in price
     usual = gpuwise.forecast("gpt2", on="h100-80gb-sxm")
     assert not any("median" in each for each in usual.assumptions)
 
 
 def test_the_headline_of_the_readme():
-    found = gpuwise.plan("llama3-8b", tokens=20 * 10**9, budget=20_000, deadline="30d")
-    best, other = found.best, found.best_at_usual_price
+    result = gpuwise.plan("llama3-8b", tokens=20 * 10**9, budget=20_000, deadline="30d")
+    best, other = result.best, result.best_at_usual_price
     assert (best.offer.provider, best.device, best.offer.terms) == ("nebius", "b300-288gb-sxm", "spot")
     assert best.price_outlier
     assert best.price_of_median < 0.15
     assert not other.price_outlier
-    assert other in found.plans
+    assert other in result.plans

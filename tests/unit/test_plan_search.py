@@ -30,34 +30,34 @@ def planned(request: Request, *offers, source=None, **shape):
 
 
 def test_plans_are_ranked_by_cost_and_each_strategy_meets_the_global_batch():
-    found = planned(
+    result = planned(
         Request(samples=10**9, global_batch=256, xla=True),
         offer(usd_per_hour=2.0),
         offer(usd_per_hour=1.0),
         offer("h100-80gb-sxm", 30.0, count=8),
     )
-    assert [p.rank for p in found.plans] == [1, 2, 3]
-    costs = [p.usd.value for p in found.plans]
+    assert [p.rank for p in result.plans] == [1, 2, 3]
+    costs = [p.usd.value for p in result.plans]
     assert costs == sorted(costs)
-    assert all(p.strategy.global_batch == 256 for p in found.plans)
-    assert found.plans[0].offer.usd_per_hour == 1.0
-    assert "cheapest of 3 offers" in found.best.reasons[0]
-    fastest = min(found.plans, key=lambda p: p.hours)
+    assert all(p.strategy.global_batch == 256 for p in result.plans)
+    assert result.plans[0].offer.usd_per_hour == 1.0
+    assert "cheapest of 3 offers" in result.best.reasons[0]
+    fastest = min(result.plans, key=lambda p: p.hours)
     assert any(reason.startswith("fastest") for reason in fastest.reasons)
 
 
 def test_the_catalogs_offers_are_all_accounted_for():
-    found = plan(StepTraces(synthetic_source(**SMALL)), Request(samples=10**8), CATALOG.offers, CATALOG)
-    assert found.considered == len(CATALOG.offers) + len(CATALOG.incomplete_offers)
-    assert len(found.plans) + sum(r.count for r in found.rejected.values()) == found.considered
-    assert len(found.plans) <= 12
-    assert found.rejected["more than 16 devices"].examples
-    assert found.rejected["chip cannot train"].count > 0
+    result = plan(StepTraces(synthetic_source(**SMALL)), Request(samples=10**8), CATALOG.offers, CATALOG)
+    assert result.considered == len(CATALOG.offers) + len(CATALOG.incomplete_offers)
+    assert len(result.plans) + sum(r.count for r in result.rejected.values()) == result.considered
+    assert len(result.plans) <= 12
+    assert result.rejected["more than 16 devices"].examples
+    assert result.rejected["chip cannot train"].count > 0
 
 
 def test_the_result_as_json_holds_the_contract():
-    found = planned(Request(samples=10**6, budget_usd=100.0, deadline_s=86400.0), offer())
-    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    result = planned(Request(samples=10**6, budget_usd=100.0, deadline_s=86400.0), offer())
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     first = data["plans"][0]
     keys = {"rank", "offer", "device", "count", "strategy", "forecast", "hours", "usd", "finish_probability", "reasons"}
     assert keys <= set(first)
@@ -92,8 +92,8 @@ def test_precision_follows_the_chip_and_pure_bf16_only_the_user():
 
 def test_a_variant_the_source_does_not_have_is_rejected_not_fatal():
     without = synthetic_source(without=("amp-bf16",), **SMALL)
-    found = plan(StepTraces(without), Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
-    assert found.best.strategy.precision == "tf32"
+    result = plan(StepTraces(without), Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
+    assert result.best.strategy.precision == "tf32"
     nothing = synthetic_source(without=("amp-bf16", "fp32", "amp-fp16"), **SMALL)
     with pytest.raises(UnsupportedError):
         plan(StepTraces(nothing), Request(samples=10**6), [offer("h100-80gb-sxm")], CATALOG)
@@ -107,8 +107,8 @@ def test_memory_is_the_reason_even_where_a_technique_has_no_trace():
 
 def test_some_headroom_is_left_where_it_can_be():
     fitting = [planned(Request(samples=10**6, global_batch=n), offer(), width=2048) for n in (4096, 4608, 5120, 5632)]
-    for found in fitting:
-        memory = found.best.forecast.memory
+    for result in fitting:
+        memory = result.best.forecast.memory
         assert memory.device_bytes <= 0.95 * memory.capacity_bytes
 
 
@@ -118,49 +118,49 @@ def test_a_program_that_changes_with_its_batch_is_planned_at_the_batch_it_is_kno
         family = build_family({(1,): trace}, (Axis("micro_batch", 1, 1, 0, exact_every=0),), {"micro_batch": 1})
         return replace(family, axes=()) if family else None
 
-    found = plan(StepTraces(source), Request(samples=10**6, global_batch=32), [offer()], CATALOG)
-    assert found.best.strategy.micro_batch == 1
-    assert found.best.strategy.accumulation == 32
+    result = plan(StepTraces(source), Request(samples=10**6, global_batch=32), [offer()], CATALOG)
+    assert result.best.strategy.micro_batch == 1
+    assert result.best.strategy.accumulation == 32
 
 
 def test_micro_batch_and_global_batch_that_cannot_meet_are_rejected():
-    found = planned(Request(samples=10**6, global_batch=24, micro_batch=6), offer(), offer(count=4), offer(count=8))
-    assert {p.count for p in found.plans} == {1, 4}
-    assert all(p.strategy.micro_batch == 6 for p in found.plans)
-    assert found.rejected["global batch does not divide over the devices"].count == 1
+    result = planned(Request(samples=10**6, global_batch=24, micro_batch=6), offer(), offer(count=4), offer(count=8))
+    assert {p.count for p in result.plans} == {1, 4}
+    assert all(p.strategy.micro_batch == 6 for p in result.plans)
+    assert result.rejected["global batch does not divide over the devices"].count == 1
 
 
 def test_a_default_global_batch_is_named_and_moves_to_fit_the_devices():
-    found = planned(Request(samples=10**6), offer("a100-40gb-sxm", count=6))
-    assert found.best.strategy.global_batch % 6 == 0
-    assert any("--global-batch" in text for text in found.assumptions)
-    assert any("divides over 6 devices" in text for text in found.best.assumptions)
+    result = planned(Request(samples=10**6), offer("a100-40gb-sxm", count=6))
+    assert result.best.strategy.global_batch % 6 == 0
+    assert any("--global-batch" in text for text in result.assumptions)
+    assert any("divides over 6 devices" in text for text in result.best.assumptions)
 
 
 def test_spot_is_planned_with_checkpoints():
     spot = offer(terms="spot", usd_per_hour=0.3)
-    found = planned(Request(samples=10**10, spot=True), spot, offer(), width=2048)
-    assert [p.offer.terms for p in found.plans] == ["spot"]
-    assert found.best.checkpoint_interval_s > 0
-    assert any("twice as many interruptions" in reason for reason in found.best.reasons)
-    assert found.rejected["not spot"].count == 1
+    result = planned(Request(samples=10**10, spot=True), spot, offer(), width=2048)
+    assert [p.offer.terms for p in result.plans] == ["spot"]
+    assert result.best.checkpoint_interval_s > 0
+    assert any("twice as many interruptions" in reason for reason in result.best.reasons)
+    assert result.rejected["not spot"].count == 1
     without = planned(Request(samples=10**7, spot=False), spot, offer())
     assert [p.offer.terms for p in without.plans] == ["on-demand"]
     needs = "saves checkpoints and goes on from them"
-    assert any(needs in reason for reason in found.best.reasons)
+    assert any(needs in reason for reason in result.best.reasons)
     assert not any(needs in reason for reason in without.best.reasons)
 
 
 def test_several_spot_devices_must_save_by_themselves():
-    found = planned(Request(samples=10**10, spot=True), offer(terms="spot", count=8), width=2048)
-    assert found.best.count == 8
-    assert any("your training must save checkpoints and resume" in reason for reason in found.best.reasons)
+    result = planned(Request(samples=10**10, spot=True), offer(terms="spot", count=8), width=2048)
+    assert result.best.count == 8
+    assert any("your training must save checkpoints and resume" in reason for reason in result.best.reasons)
 
 
 def test_owned_machines_cost_electricity_and_one_of_them_may_do():
-    found = planned(Request(samples=10**9, own=(("rtx-4090", 2),), usd_per_kwh=0.3, limit=None), width=2048)
-    assert {p.count for p in found.plans} == {1, 2}
-    one = next(p for p in found.plans if p.count == 1)
+    result = planned(Request(samples=10**9, own=(("rtx-4090", 2),), usd_per_kwh=0.3, limit=None), width=2048)
+    assert {p.count for p in result.plans} == {1, 2}
+    one = next(p for p in result.plans if p.count == 1)
     assert one.usd.value == pytest.approx(one.hours * (450 * 0.8 + 100) / 1000 * 0.3)
     assert any("--electricity" in text for text in one.assumptions)
     assert any("one device is enough" in reason for reason in one.reasons)
@@ -170,17 +170,17 @@ def test_owned_machines_cost_electricity_and_one_of_them_may_do():
 
 def test_this_machines_cpu_ranks_on_its_merits():
     here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
-    found = planned(Request(samples=1000, here=here), offer("h100-80gb-sxm", 3.0), width=64, layers=1)
-    assert found.best.offer.provider == "here"
-    assert any("a CPU is enough" in reason for reason in found.best.reasons)
+    result = planned(Request(samples=1000, here=here), offer("h100-80gb-sxm", 3.0), width=64, layers=1)
+    assert result.best.offer.provider == "here"
+    assert any("a CPU is enough" in reason for reason in result.best.reasons)
     alone = planned(Request(samples=1000, here=here, on=("here",)), offer(), width=64, layers=1)
     assert [p.offer.provider for p in alone.plans] == ["here"]
 
 
 def test_a_free_tier_costs_nothing_and_takes_its_weeks():
     free = offer("t4", 0.0, terms="free", max_session_hours=12, hours_per_week=30)
-    found = planned(Request(samples=2 * 10**9, limit=None), free, offer("t4"), width=2048)
-    tier = next(p for p in found.plans if p.offer.terms == "free")
+    result = planned(Request(samples=2 * 10**9, limit=None), free, offer("t4"), width=2048)
+    tier = next(p for p in result.plans if p.offer.terms == "free")
     assert tier.usd.value == 0.0
     assert tier.hours > tier.machine_hours > 60
     assert any("saves checkpoints and goes on from them" in reason for reason in tier.reasons)
@@ -194,9 +194,9 @@ def test_a_free_tier_costs_nothing_and_takes_its_weeks():
 def test_slices_and_cpu_offers_are_candidates():
     slice_ = offer("l4", 0.4, count=0.25)
     cpu = offer("xeon-8480plus", 2.0, count=0, host_memory_bytes=384 * 2**30)
-    found = planned(Request(samples=10**6, limit=None), slice_, cpu)
-    assert {p.count for p in found.plans} == {0.25, 1.0}
-    quarter = next(p for p in found.plans if p.count == 0.25)
+    result = planned(Request(samples=10**6, limit=None), slice_, cpu)
+    assert {p.count for p in result.plans} == {0.25, 1.0}
+    quarter = next(p for p in result.plans if p.count == 0.25)
     whole = planned(Request(samples=10**6), offer("l4")).best
     assert quarter.forecast.memory.capacity_bytes == pytest.approx(whole.forecast.memory.capacity_bytes / 4, rel=0.01)
     assert quarter.forecast.step_time_s.value > whole.forecast.step_time_s.value
@@ -215,11 +215,11 @@ def test_on_names_chips_and_counts():
 def test_on_cpu_is_any_cpu_and_this_machine():
     offers = (offer("xeon-8480plus", count=0), offer("graviton4", count=0), offer("rtx-4090"))
     cpu = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
-    found = planned(Request(samples=10**5, on=("cpu",), here=cpu, limit=None), *offers)
-    assert {p.device for p in found.plans} == {"xeon-8480plus", "graviton4", "xeon-8380"}
+    result = planned(Request(samples=10**5, on=("cpu",), here=cpu, limit=None), *offers)
+    assert {p.device for p in result.plans} == {"xeon-8480plus", "graviton4", "xeon-8380"}
     gpu = Machine(CATALOG.chip("rtx-4090"), 1, name="this machine")
-    found = planned(Request(samples=10**5, on=("cpu",), here=gpu, limit=None), *offers)
-    assert {p.device for p in found.plans} == {"xeon-8480plus", "graviton4"}
+    result = planned(Request(samples=10**5, on=("cpu",), here=gpu, limit=None), *offers)
+    assert {p.device for p in result.plans} == {"xeon-8480plus", "graviton4"}
 
 
 def test_an_owned_cpu_is_the_nearest_of_the_catalog_and_says_so():
@@ -249,16 +249,16 @@ def test_no_deadline_is_advised_that_would_be_refused():
 
 def test_a_short_job_here_is_not_called_slower_than_what_takes_longer():
     here = Machine(CATALOG.chip("xeon-8380"), 1, host_memory_bytes=64 * 2**30, name="this machine")
-    found = planned(Request(samples=1000, here=here), offer("h100-80gb-sxm", 3.0), width=64, layers=1)
-    assert found.best.offer.provider == "here"
-    assert not any("slower than" in reason for reason in found.best.reasons)
-    assert any("setting the machine up takes longer" in reason for reason in found.plans[1].reasons)
+    result = planned(Request(samples=1000, here=here), offer("h100-80gb-sxm", 3.0), width=64, layers=1)
+    assert result.best.offer.provider == "here"
+    assert not any("slower than" in reason for reason in result.best.reasons)
+    assert any("setting the machine up takes longer" in reason for reason in result.plans[1].reasons)
 
 
 def test_a_stale_price_is_left_out_and_counted():
-    found = planned(Request(samples=10**6), offer(stale=True), offer(instance="fresh", usd_per_hour=100.0))
-    assert [plan.offer.instance for plan in found.plans] == ["fresh"]
-    assert found.rejected["price over a year old; --stale ranks them too"].count == 1
+    result = planned(Request(samples=10**6), offer(stale=True), offer(instance="fresh", usd_per_hour=100.0))
+    assert [plan.offer.instance for plan in result.plans] == ["fresh"]
+    assert result.rejected["price over a year old; --stale ranks them too"].count == 1
 
 
 def test_nothing_but_stale_prices_is_said_so():
@@ -268,8 +268,8 @@ def test_nothing_but_stale_prices_is_said_so():
 
 
 def test_a_stale_price_asked_for_is_said_so():
-    found = planned(Request(samples=10**6, stale=True), offer(stale=True))
-    assert any(reason.startswith("stale price") for reason in found.best.reasons)
+    result = planned(Request(samples=10**6, stale=True), offer(stale=True))
+    assert any(reason.startswith("stale price") for reason in result.best.reasons)
 
 
 def test_how_much_to_train_must_be_said_or_is_assumed_aloud():
@@ -305,10 +305,10 @@ def test_requests_that_make_no_sense_are_refused(wrong):
 
 def test_the_table_shows_variety_within_its_limit():
     many = [offer(usd_per_hour=1 + i / 100) for i in range(20)]
-    found = planned(Request(samples=10**9, limit=5), *many, offer("h100-80gb-sxm", 80.0, count=8), width=2048)
-    assert len(found.plans) <= 5
-    assert sum(p.device == "rtx-4090" for p in found.plans) == 2
-    assert found.plans[-1].device == "h100-80gb-sxm"
+    result = planned(Request(samples=10**9, limit=5), *many, offer("h100-80gb-sxm", 80.0, count=8), width=2048)
+    assert len(result.plans) <= 5
+    assert sum(p.device == "rtx-4090" for p in result.plans) == 2
+    assert result.plans[-1].device == "h100-80gb-sxm"
 
 
 def test_planning_needs_no_pytorch():
@@ -326,9 +326,9 @@ def test_what_is_shown_has_its_memory_replayed_once_for_a_strategy_and_chip(monk
 
     monkeypatch.setattr(step, "memory_forecast", watched)
     offers = [offer(usd_per_hour=1 + i / 10) for i in range(6)]
-    found = planned(Request(samples=10**9), *offers, offer("h100-80gb-sxm", 3.0), width=2048)
-    assert not any(p.forecast.memory.counted_only for p in found.plans)
-    shown = {(p.strategy, p.device) for p in found.plans}
+    result = planned(Request(samples=10**9), *offers, offer("h100-80gb-sxm", 3.0), width=2048)
+    assert not any(p.forecast.memory.counted_only for p in result.plans)
+    shown = {(p.strategy, p.device) for p in result.plans}
     assert sorted(replays, key=str) == sorted(shown, key=str)
 
 
@@ -342,10 +342,10 @@ def test_a_finalist_that_the_allocator_cannot_serve_gives_its_place_to_the_next(
     offers = [offer(usd_per_hour=0.1), offer("h100-80gb-sxm", 3.0)]
     assert planned(Request(samples=10**9), *offers, width=2048).best.device == "rtx-4090"
     monkeypatch.setattr(StepPricer, "replayed", none_on_the_4090)
-    found = planned(Request(samples=10**9), *offers, width=2048)
-    assert [p.device for p in found.plans] == ["h100-80gb-sxm"]
-    assert found.rejected["does not fit in memory"].count == 1
-    assert "the only offer" in found.best.reasons[0]
+    result = planned(Request(samples=10**9), *offers, width=2048)
+    assert [p.device for p in result.plans] == ["h100-80gb-sxm"]
+    assert result.rejected["does not fit in memory"].count == 1
+    assert "the only offer" in result.best.reasons[0]
     with pytest.raises(DoesNotFitError, match="lost to fragments"):
         planned(Request(samples=10**9), offers[0], width=2048)
 

@@ -23,18 +23,18 @@ SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 def commands() -> list[str]:
     """Lines that start with gpuwise, without the comment behind them."""
-    found = []
+    results = []
     for page in PAGES:
         for block in BLOCK.findall(page.read_text(encoding="utf-8")):
-            found += [line.split("  #")[0].strip() for line in block.splitlines() if line.startswith("gpuwise ")]
-    return list(dict.fromkeys(found))
+            results += [line.split("  #")[0].strip() for line in block.splitlines() if line.startswith("gpuwise ")]
+    return list(dict.fromkeys(results))
 
 
 def linked() -> list[tuple[Path, str]]:
     """Files of this repository that a page refers to."""
     pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
-    found = [(page, target) for page in pages for target in LINK.findall(page.read_text(encoding="utf-8"))]
-    return [(page, target) for page, target in found if not target.startswith(("http", "#"))]
+    results = [(page, target) for page in pages for target in LINK.findall(page.read_text(encoding="utf-8"))]
+    return [(page, target) for page, target in results if not target.startswith(("http", "#"))]
 
 
 def is_slow(command: str) -> bool:

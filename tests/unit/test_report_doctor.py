@@ -51,38 +51,38 @@ def inspected(
 
 
 def test_a_server_with_gpus(monkeypatch: pytest.MonkeyPatch, server: DetectedMachine):
-    found = inspected(monkeypatch, server)
-    assert (found.device, found.gpus, found.machine_key) == ("h100-80gb-sxm", (f"{GPU.name} x 2",), machine_key(server))
-    assert found.problems == ()
-    said = " ".join(text(found).split())
+    result = inspected(monkeypatch, server)
+    assert (result.device, result.gpus, result.machine_key) == ("h100-80gb-sxm", (f"{GPU.name} x 2",), machine_key(server))
+    assert result.problems == ()
+    message = " ".join(text(result).split())
     for words in (
         "2 × NVIDIA H100 80GB HBM3 with Intel(R) Xeon(R) Platinum 8480+",
         "112 cores, 224 threads",
         "power limit 500 W (default 700 W)",
         "busy 45 % of the time, 3 GiB in use by 2 processes, held back by power limit; busy 0 % of the time, 3 GiB in use",
         "2 sockets, 2 NUMA nodes; NVLink switch (1 pair of GPUs)",
-        found.machine_key,
+        result.machine_key,
     ):
-        assert words in said
-    assert json.loads(to_json(found.to_dict()))["detected"]["gpus"][0]["nvlinks"] == 18
-    assert max(map(len, text(found, 80).splitlines())) <= 80
+        assert words in message
+    assert json.loads(to_json(result.to_dict()))["detected"]["gpus"][0]["nvlinks"] == 18
+    assert max(map(len, text(result, 80).splitlines())) <= 80
 
 
 def test_what_should_be_mended_of_gpus(monkeypatch: pytest.MonkeyPatch, server: DetectedMachine):
-    found = inspected(monkeypatch, server, torch="2.13.0+cpu")
-    assert [problem.split(":")[0] for problem in found.problems] == [
+    result = inspected(monkeypatch, server, torch="2.13.0+cpu")
+    assert [problem.split(":")[0] for problem in result.problems] == [
         "PyTorch is a build for CPUs alone and leaves the GPU unused",
     ]
 
 
 def test_a_machine_that_tells_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    found = inspected(monkeypatch, detect(tmp_path))
-    assert found.problems == ()
-    assert "none found" in text(found)
-    assert "None" not in text(found)
+    result = inspected(monkeypatch, detect(tmp_path))
+    assert result.problems == ()
+    assert "none found" in text(result)
+    assert "None" not in text(result)
 
 
 def test_a_torchvision_built_for_another_pytorch_is_to_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    found = inspected(monkeypatch, detect(tmp_path), torchvision_broken=True)
-    assert any("torchvision is a build for CUDA beside a PyTorch for CPUs" in problem for problem in found.problems)
-    assert "torchvision" in found.versions
+    result = inspected(monkeypatch, detect(tmp_path), torchvision_broken=True)
+    assert any("torchvision is a build for CUDA beside a PyTorch for CPUs" in problem for problem in result.problems)
+    assert "torchvision" in result.versions

@@ -35,10 +35,10 @@ def words_of(figure) -> list[str]:
 
 def test_roofs_slants_and_ridge_points_are_named():
     pytest.importorskip("matplotlib")
-    said = words_of(draw(GPU))
-    assert "fp8  1,410 of 1,979 TFLOP/s (71 %)" in said
-    assert "memory 4.2 of 4.8 TB/s (88 %)" in said
-    assert "bf16: 177 operations a byte" in said
+    text = words_of(draw(GPU))
+    assert "fp8  1,410 of 1,979 TFLOP/s (71 %)" in text
+    assert "memory 4.2 of 4.8 TB/s (88 %)" in text
+    assert "bf16: 177 operations a byte" in text
     assert "fp32  205 GFLOP/s" in words_of(draw(SAMPLES["unknown sheet"]))
     assert "nothing was measured" in words_of(draw(EMPTY))
 

@@ -30,9 +30,9 @@ def flat(shown: str) -> str:
 
 def line(shown: str, *words: str) -> str:
     """The one line that has all the words."""
-    found = [line for line in shown.splitlines() if all(word in line for word in words)]
-    assert len(found) == 1, (words, shown)
-    return found[0]
+    results = [line for line in shown.splitlines() if all(word in line for word in words)]
+    assert len(results) == 1, (words, shown)
+    return results[0]
 
 
 def test_every_group_has_words_and_letters_are_of_groups():

@@ -91,11 +91,11 @@ def test_other_endings_and_an_absent_matplotlib_are_refused(gpt2, tmp_path, monk
 
 
 def test_the_timeline_of_the_api_is_that_of_the_forecast():
-    found = memory_timeline("gpt2", on="rtx-4090", micro_batch=4, precision="amp-bf16")
-    assert found.forecast is not None
-    assert found.forecast.memory == found.memory
-    assert found.strategy == found.forecast.strategy
-    assert found.memory.peak_allocated_bytes == found.total_bytes.max()
+    result = memory_timeline("gpt2", on="rtx-4090", micro_batch=4, precision="amp-bf16")
+    assert result.forecast is not None
+    assert result.forecast.memory == result.memory
+    assert result.strategy == result.forecast.strategy
+    assert result.memory.peak_allocated_bytes == result.total_bytes.max()
 
 
 def run(*arguments: str):

@@ -31,26 +31,26 @@ def gpt2(trace):
 
 @pytest.mark.parametrize("by", ["kernels", "modules"])
 def test_points_add_up_to_the_step(trace, by):
-    found = roofline(trace, CATALOG.chip("rtx-4090"), by=by)
+    result = roofline(trace, CATALOG.chip("rtx-4090"), by=by)
     counts, operations = trace.counts(), trace.operations
-    assert sum(point.share for point in found.points) == pytest.approx(1)
-    assert sum(point.flops for point in found.points) == trace.flops()
+    assert sum(point.share for point in result.points) == pytest.approx(1)
+    assert sum(point.flops for point in result.points) == trace.flops()
     moved = operations.column("bytes_read") + operations.column("bytes_written")
-    assert sum(point.bytes for point in found.points) == (counts * moved).sum()
-    assert sum(point.calls for point in found.points) == counts.sum()
-    assert [point.seconds for point in found.points] == sorted((p.seconds for p in found.points), reverse=True)
+    assert sum(point.bytes for point in result.points) == (counts * moved).sum()
+    assert sum(point.calls for point in result.points) == counts.sum()
+    assert [point.seconds for point in result.points] == sorted((p.seconds for p in result.points), reverse=True)
 
 
 @pytest.mark.parametrize("name", ["rtx-4090", "h100-80gb-sxm", "xeon-8480plus", "tpu-v5e"])
 def test_calibrated_roofs_do_not_pass_the_datasheets(trace, name):
     """By more than GeForce boards boost beyond the clock of their datasheet."""
-    found = roofline(trace, CATALOG.chip(name))
-    assert [roof.name for roof in found.compute] == ["bf16"]
-    for roof in (*found.compute, found.memory):
+    result = roofline(trace, CATALOG.chip(name))
+    assert [roof.name for roof in result.compute] == ["bf16"]
+    for roof in (*result.compute, result.memory):
         assert 0.2 * roof.datasheet < roof.calibrated <= (roof.highest or roof.datasheet)
-    assert found.compute[0].highest == pytest.approx(found.compute[0].datasheet * (1.15 if name == "rtx-4090" else 1))
-    assert bool(found.compute[0].beyond) == (name == "rtx-4090")
-    assert found.ridges["bf16"] == found.compute[0].datasheet / found.memory.datasheet
+    assert result.compute[0].highest == pytest.approx(result.compute[0].datasheet * (1.15 if name == "rtx-4090" else 1))
+    assert bool(result.compute[0].beyond) == (name == "rtx-4090")
+    assert result.ridges["bf16"] == result.compute[0].datasheet / result.memory.datasheet
 
 
 def test_kernels_stay_below_their_roof(gpt2):
@@ -72,11 +72,11 @@ def test_what_is_above_the_datasheets_roof_is_marked_and_explained(job, precisio
     chip = CATALOG.chip(device)
     if precision == "amp-bf16" and "bf16" not in chip.peak_flops_per_s:
         return
-    found = roofline(load_preset(job, precision=precision).at(micro_batch=4), chip)
-    above = [point for point in found.points if (found.share_of_roof(point) or 0) > 1.01]
-    assert all(found.is_beyond(point) for point in above)
-    assert bool(above) <= bool(found.why_beyond(above))
-    text = text_picture(found, width=200)
+    result = roofline(load_preset(job, precision=precision).at(micro_batch=4), chip)
+    above = [point for point in result.points if (result.share_of_roof(point) or 0) > 1.01]
+    assert all(result.is_beyond(point) for point in above)
+    assert bool(above) <= bool(result.why_beyond(above))
+    text = text_picture(result, width=200)
     drawn_above = [point for point in above if point.share > 0.01]
     assert text.count("%*") >= len(drawn_above)
     assert ("* faster than the datasheet: " in text) >= bool(drawn_above)
@@ -95,22 +95,22 @@ def test_each_reason_to_be_faster_than_the_datasheet_is_named():
 
 def test_fp32_on_cdna_has_the_roof_of_its_matrix_units():
     """AMD's data sheets: MI210 22.6 TFLOP/s in vector units, 45.3 in matrix units, which PyTorch's products take."""
-    found = roofline(load_preset("gpt2", precision="fp32").at(micro_batch=4), CATALOG.chip("mi210"))
-    assert found.compute[0].datasheet == pytest.approx(45.3e12, rel=0.01)
-    assert found.compute[0].calibrated < found.compute[0].datasheet
+    result = roofline(load_preset("gpt2", precision="fp32").at(micro_batch=4), CATALOG.chip("mi210"))
+    assert result.compute[0].datasheet == pytest.approx(45.3e12, rel=0.01)
+    assert result.compute[0].calibrated < result.compute[0].datasheet
 
 
 def test_convolutions_in_tf32_have_a_roof_of_their_own():
     trace = load_preset("resnet50", precision="fp32").at(micro_batch=8)
-    found = roofline(trace, CATALOG.chip("a100-80gb-sxm"))
-    assert [roof.name for roof in found.compute] == ["tf32", "fp32"]
-    assert next(point for point in found.points if point.name.startswith("conv.")).ceiling == "tf32"
+    result = roofline(trace, CATALOG.chip("a100-80gb-sxm"))
+    assert [roof.name for roof in result.compute] == ["tf32", "fp32"]
+    assert next(point for point in result.points if point.name.startswith("conv.")).ceiling == "tf32"
 
 
 def test_the_roofline_of_the_api_has_the_forecast_and_plain_types():
-    found = gpuwise.roofline("gpt2", on="rtx-4090", micro_batch=4, by="modules")
-    assert found.forecast == gpuwise.forecast("gpt2", on="rtx-4090", micro_batch=4)
-    plain = json.loads(json.dumps(found.to_dict()))
+    result = gpuwise.roofline("gpt2", on="rtx-4090", micro_batch=4, by="modules")
+    assert result.forecast == gpuwise.forecast("gpt2", on="rtx-4090", micro_batch=4)
+    plain = json.loads(json.dumps(result.to_dict()))
     assert plain["by"] == "modules"
     assert {"name", "seconds", "share", "intensity", "flops_per_s", "bytes_per_s", "provenance"} <= set(plain["points"][0])
     with pytest.raises(InputError, match="kernels or by modules"):

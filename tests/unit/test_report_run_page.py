@@ -98,7 +98,7 @@ def pictures(records):
 
 
 def test_a_finished_run():
-    said = words([HEADER, *STEPS, SUMMARY])
+    text = words([HEADER, *STEPS, SUMMARY])
     for expected in (
         "gpt2",
         "124M parameters · cuda · 8 threads · amp-bf16, micro-batch 8 x 4 · seed 3",
@@ -113,7 +113,7 @@ def test_a_finished_run():
         "cost $0.03 $0.03",
         "2 samples are left over.",
     ):
-        assert expected in said, expected
+        assert expected in text, expected
 
 
 def test_nothing_comes_from_elsewhere():
@@ -168,9 +168,9 @@ def test_marks_say_what_happened():
         "step 90: checkpoint saved",
         "step 95: checkpoint not saved: No space left on device",
     ]
-    said = words(records)
-    assert "60 interrupted (SIGTERM)" in said
-    assert "checkpoints 1" in said
+    message = words(records)
+    assert "60 interrupted (SIGTERM)" in message
+    assert "checkpoints 1" in message
 
 
 def test_nothing_is_said_twice():
@@ -184,8 +184,8 @@ def test_nothing_is_said_twice():
         {"record": "event", "step": 95, "kind": "spike", "text": "the loss rose"},
         SUMMARY,
     ]
-    said = re.sub(r"<svg.*?</svg>", "", run_page(records), flags=re.DOTALL)
-    assert [said.count(text) for text in (SUMMARY["notes"][0], failed, "the loss rose")] == [1, 1, 1]
+    message = re.sub(r"<svg.*?</svg>", "", run_page(records), flags=re.DOTALL)
+    assert [message.count(text) for text in (SUMMARY["notes"][0], failed, "the loss rose")] == [1, 1, 1]
     assert SUMMARY["notes"][0] in words(records[:2])  # of a run that has no summary, it stands among the events
 
 
@@ -212,7 +212,7 @@ def test_a_page_of_a_long_run_stays_small():
 @pytest.mark.parametrize("job", ["<script>alert(1)</script>", "a & b", '"><img src=x>'])
 def test_names_are_escaped(job):
     hostile = {"record": "event", "step": 2, "text": job, "time": job}
-    said = words(
+    text = words(
         [
             HEADER | {"job": job, "device": job, "versions": {job: job}},
             *STEPS,
@@ -221,7 +221,7 @@ def test_names_are_escaped(job):
             SUMMARY | {"notes": [job], "stop_reason": job},
         ]
     )
-    assert said.count(job) >= 6
+    assert text.count(job) >= 6
 
 
 def test_records_of_other_forms_are_left_out():

@@ -76,9 +76,9 @@ def text(report: object, width: int = 160) -> str:
 
 def line(shown: str, *words: str) -> str:
     """The one line that has all the words."""
-    found = [line for line in shown.splitlines() if all(word in line for word in words)]
-    assert len(found) == 1, (words, shown)
-    return found[0]
+    results = [line for line in shown.splitlines() if all(word in line for word in words)]
+    assert len(results) == 1, (words, shown)
+    return results[0]
 
 
 def test_forecast_shows_every_figure_with_its_unit_and_origin():

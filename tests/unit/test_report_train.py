@@ -61,7 +61,7 @@ def text(**changes):
 
 
 def test_a_finished_run():
-    said = text()
+    message = text()
     for words in (
         "toy trained on cpu: fp32, micro-batch 8",
         "loss 2 at first, 0.5 at the end",
@@ -70,26 +70,26 @@ def test_a_finished_run():
         "40 ms measured (30 ms to 50 ms)",
         "2 GiB at most",
     ):
-        assert words in said, words
+        assert words in message, words
     for words in ("forecast", "go on", "trouble", "resumed", "checkpoints", "cost"):
-        assert words not in said, words
+        assert words not in message, words
 
 
 def test_forecasts_are_held_against_what_was_measured():
-    said = text(
+    message = text(
         forecast=ForecastCheck(0.05, 0.045, 0.06, 0.04), memory_check=MemoryCheck(4 * 2**30, 2 * 2**30), mfu=0.4, usd=1.234
     )
-    assert "50 ms (45 ms to 60 ms): +25%, outside its interval" in said
-    assert "2 GiB at most, above what the process had before; forecast 4 GiB: +100%" in said
-    assert "MFU 40 %" in said
-    assert "cost $1.23" in said
+    assert "50 ms (45 ms to 60 ms): +25%, outside its interval" in message
+    assert "2 GiB at most, above what the process had before; forecast 4 GiB: +100%" in message
+    assert "MFU 40 %" in message
+    assert "cost $1.23" in message
 
 
 def test_beside_another_program_a_forecast_is_held_against_what_that_left():
-    said = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.1, available=0.52))
-    assert "-50%, inside its interval for the 52 % of the processors that others left it" in said
-    said = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.9, available=0.18))
-    assert "-94%, not comparable: it had the 18 % of the processors that others left it" in said
+    message = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.1, available=0.52))
+    assert "-50%, inside its interval for the 52 % of the processors that others left it" in message
+    message = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.9, available=0.18))
+    assert "-94%, not comparable: it had the 18 % of the processors that others left it" in message
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_beside_another_program_a_forecast_is_held_against_what_that_left():
     [("interrupted", "interrupted"), ("time limit", "stopped at its time limit"), ("early stop", "stopped early")],
 )
 def test_an_unfinished_run_says_how_to_go_on(stopped, how):
-    said = text(stopped=stopped, stop_reason="SIGTERM", run_folder="my runs/a", checkpoints=SAVED, resumed_from=40)
-    assert f"toy {how} on cpu" in said
-    assert "stopped SIGTERM" in said
-    assert "resumed from step 40" in said
-    assert "3 saved, the last of step 80 (1 MiB); they held the run up for 12 ms" in said
-    assert "Saved every 60 s: a save takes 2 s." in said
-    assert ("gpuwise train JOB --run 'my runs/a' --resume" in said) == (stopped != "early stop")
+    message = text(stopped=stopped, stop_reason="SIGTERM", run_folder="my runs/a", checkpoints=SAVED, resumed_from=40)
+    assert f"toy {how} on cpu" in message
+    assert "stopped SIGTERM" in message
+    assert "resumed from step 40" in message
+    assert "3 saved, the last of step 80 (1 MiB); they held the run up for 12 ms" in message
+    assert "Saved every 60 s: a save takes 2 s." in message
+    assert ("gpuwise train JOB --run 'my runs/a' --resume" in message) == (stopped != "early stop")
 
 
 def test_a_save_that_failed_is_told():
@@ -111,16 +111,16 @@ def test_a_save_that_failed_is_told():
 
 
 def test_trouble_and_the_best():
-    said = text(
+    message = text(
         skipped_steps=2,
         spikes=1,
         best={"step": 60, "metric": "accuracy", "value": 0.95},
         run_folder="run",
         checkpoints=SAVED | {"count": 0, "last_step": None, "bytes": 0, "sentence": ""},
     )
-    assert "2 skipped steps, 1 loss spike" in said
-    assert "accuracy 0.95 at step 60" in said
-    assert "0 saved" in said
+    assert "2 skipped steps, 1 loss spike" in message
+    assert "accuracy 0.95 at step 60" in message
+    assert "0 saved" in message
 
 
 def test_measured_leaves_the_warm_up_out():
@@ -134,6 +134,6 @@ def test_short_runs_are_measured_by_their_last_step():
 
 
 def test_a_run_that_took_no_step_says_so():
-    said = text(stopped="time limit", stop_reason="its time limit of 3 s is over", steps=0, first_loss=math.nan)
-    assert "loss no step was taken" in said
-    assert "nan" not in said
+    message = text(stopped="time limit", stop_reason="its time limit of 3 s is over", steps=0, first_loss=math.nan)
+    assert "loss no step was taken" in message
+    assert "nan" not in message

@@ -35,24 +35,24 @@ def test_errors_are_shares_of_what_was_measured():
 
 
 def test_the_summary_counts_outcomes_and_names_the_worst():
-    told = ALL.summary
-    assert (told["trials"], told["measured"], told["out_of_memory"], told["failed"]) == (4, 2, 1, 1)
-    assert told["median_error"] == pytest.approx(0.3)
-    assert told["worst_error"] == pytest.approx(0.5)
-    assert told["inside"] == 1
+    answer = ALL.summary
+    assert (answer["trials"], answer["measured"], answer["out_of_memory"], answer["failed"]) == (4, 2, 1, 1)
+    assert answer["median_error"] == pytest.approx(0.3)
+    assert answer["worst_error"] == pytest.approx(0.5)
+    assert answer["inside"] == 1
     assert ALL.failed
     assert not validation(GOOD, LARGE).failed
     assert validation().summary["median_error"] is None
 
 
 def test_the_json_holds_what_was_measured_and_what_was_forecast():
-    told = json.loads(json.dumps(ALL.to_dict()))
-    first = told["trials"][0]
+    answer = json.loads(json.dumps(ALL.to_dict()))
+    first = answer["trials"][0]
     assert first["measured"]["step"]["median_s"] == 0.010
     assert first["measured"]["throughput"] == pytest.approx(800, rel=1e-3)
     assert first["forecast"]["step_time_s"]["value"] == 0.011
-    assert told["trials"][3]["measured"] is None
-    assert told["summary"]["measured"] == 2
+    assert answer["trials"][3]["measured"] is None
+    assert answer["summary"]["measured"] == 2
     measured = {name: value for name, value in first["measured"].items() if name != "throughput"}
     assert MeasuredStep.from_dict(measured) == GOOD.measured
 

@@ -98,8 +98,8 @@ def test_an_adapter_learns_and_all_else_stays(adapter: str, precision: str) -> N
     assert sum(p.numel() for p in trained.values()) == ADAPTERS
     assert {p.dtype for p in trained.values()} == {torch.bfloat16 if precision == "bf16" else torch.float32}
     frozen = {name: p.detach().clone() for name, p in built.model.named_parameters() if not p.requires_grad}
-    found = losses(built)
-    assert found[-1] < found[0] - 0.05
+    result = losses(built)
+    assert result[-1] < result[0] - 0.05
     assert all(torch.equal(dict(built.model.named_parameters())[name], value) for name, value in frozen.items())
 
 
@@ -211,5 +211,5 @@ def test_fp8_with_an_adapter_converts_the_frozen_layers_only() -> None:
     assert {name for name, kind in kinds.items() if kind == "Float8Linear"} == {
         f"blocks.{i}.{name}.base_layer" for i in range(LAYERS) for name in ("up", "down")
     }
-    found = losses(built)
-    assert found[-1] < found[0] - 0.05
+    result = losses(built)
+    assert result[-1] < result[0] - 0.05

@@ -161,13 +161,13 @@ def test_cudnn_leaves_fp64_contiguous_so_that_flattening_is_a_view(dtype: torch.
 
 def test_every_verb_takes_it() -> None:
     job = replace(cnn_job(), name="cnn")
-    asked: dict[str, Any] = {"micro_batch": 4, "channels_last": True}
-    assert gpuwise.forecast(job, on="t4", precision="amp-fp16", **asked).strategy.channels_last
-    assert gpuwise.fit(job, on="t4", precision="amp-fp16", **asked).rows[0].strategy.channels_last
-    (row,) = gpuwise.compare(job, on="t4", precision="amp-fp16", **asked).rows
+    requests: dict[str, Any] = {"micro_batch": 4, "channels_last": True}
+    assert gpuwise.forecast(job, on="t4", precision="amp-fp16", **requests).strategy.channels_last
+    assert gpuwise.fit(job, on="t4", precision="amp-fp16", **requests).rows[0].strategy.channels_last
+    (row,) = gpuwise.compare(job, on="t4", precision="amp-fp16", **requests).rows
     assert row.forecast is not None
     assert row.forecast.strategy.channels_last
-    assert gpuwise.train(job, steps=1, progress="silent", **asked).strategy.channels_last
+    assert gpuwise.train(job, steps=1, progress="silent", **requests).strategy.channels_last
 
 
 def test_a_saved_step_answers_for_its_own_layout_alone(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def test_transformers_loads_it(tmp_path):
     path = export_weights(model, tmp_path)
     assert "lm_head.weight" not in load_file(path)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["GPT2LMHeadModel"]
-    loaded, told = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(told.values())
+    loaded, answer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(answer.values())
     assert loaded.lm_head.weight is loaded.transformer.wte.weight
     assert all(same(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 

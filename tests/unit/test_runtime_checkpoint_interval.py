@@ -33,9 +33,9 @@ def test_bounds(times, seconds):
 
 
 def test_more_interruptions_mean_more_saves():
-    found = [choose_interval(save_s=1, held_up_s=0.5, interruptions_per_day=n).seconds for n in (1, 2, 10, 100)]
-    assert found == sorted(found, reverse=True)
-    assert len(set(found)) == 4
+    results = [choose_interval(save_s=1, held_up_s=0.5, interruptions_per_day=n).seconds for n in (1, 2, 10, 100)]
+    assert results == sorted(results, reverse=True)
+    assert len(set(results)) == 4
 
 
 @pytest.mark.parametrize("bad", [{"save_s": -1}, {"held_up_s": math.nan}, {"save_s": math.inf}, {"interruptions_per_day": -2}])

@@ -53,8 +53,8 @@ def test_it_is_what_the_library_writes(tmp_path):
         file = path.read_bytes()
         begins = 8 + struct.unpack("<Q", file[:8])[0]
         header, data = json.loads(file[8:begins]), file[begins:]
-        found = {name: (entry, data[slice(*entry.pop("data_offsets"))]) for name, entry in header.items() if name in TENSORS}
-        return found, header["__metadata__"], begins % 8, len(data)
+        results = {name: (entry, data[slice(*entry.pop("data_offsets"))]) for name, entry in header.items() if name in TENSORS}
+        return results, header["__metadata__"], begins % 8, len(data)
 
     assert parts(tmp_path / "a") == parts(tmp_path / "b")
 

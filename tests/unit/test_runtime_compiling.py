@@ -29,16 +29,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # TorchDynamo reads .grad of 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fx.GraphModule]]:
     """The graphs that were handed to a compiler."""
-    found: list[fx.GraphModule] = []
+    results: list[fx.GraphModule] = []
     compile_with = torch.compile
 
     def take(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        found.append(graph)
+        results.append(graph)
         return graph.forward
 
     monkeypatch.setattr(compiling.torch, "compile", lambda function: compile_with(function, backend=take))
     torch.compiler.reset()
-    yield found
+    yield results
     torch.compiler.reset()
 
 

@@ -302,9 +302,9 @@ def test_where_names_the_samples(name):
     steps = loader.steps()
     for _ in range(2):
         step = next(steps)
-        found = loader.where(loader.positions)["micro_batches"]
-        assert [NUMBERS[m["samples"]].tolist() for m in found] == [b["x"].tolist() for b in step]
-    assert [(m["epoch"], m["micro_batch"]) for m in found] == [(0, 3), (0, 4), (1, 0)]
+        result = loader.where(loader.positions)["micro_batches"]
+        assert [NUMBERS[m["samples"]].tolist() for m in result] == [b["x"].tolist() for b in step]
+    assert [(m["epoch"], m["micro_batch"]) for m in result] == [(0, 3), (0, 4), (1, 0)]
     assert json.dumps(loader.where(loader.positions))
 
 

@@ -128,7 +128,7 @@ def test_draws_of_a_place():
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937])
 def test_another_generator_of_numpys_is_left_as_it_was(kind):
-    found = np.random.get_bit_generator()
+    result = np.random.get_bit_generator()
     try:
         np.random.set_bit_generator(kind(3))
         expected = np.random.RandomState(kind(3)).randn(4).tolist()
@@ -139,7 +139,7 @@ def test_another_generator_of_numpys_is_left_as_it_was(kind):
                 np.random.randn()
         assert got == expected
     finally:
-        np.random.set_bit_generator(found)
+        np.random.set_bit_generator(result)
 
 
 def test_workers_are_shielded_and_use_one_thread():

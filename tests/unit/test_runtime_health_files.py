@@ -52,8 +52,8 @@ def test_the_disk_is_told_of_once_and_again_when_there_is_room(tmp_path):
     watch = DiskWatch(tmp_path, free_bytes=lambda folder: free_bytes[0])
     assert watch.look(0.0, 3 * GIB) is None
     free_bytes[0] = 3 * GIB  # enough for the checkpoint, and for nothing beside it
-    said = watch.look(10.0, 3 * GIB)
-    assert said == (
+    text = watch.look(10.0, 3 * GIB)
+    assert text == (
         f"the disk of {tmp_path} is nearly full: 3 GiB free, the next checkpoint needs 3.12 GiB; until there is "
         "room, the last one stands."
     )

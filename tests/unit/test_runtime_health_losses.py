@@ -13,8 +13,8 @@ NAN, INF = math.nan, math.inf
 
 def events(losses, **fields):
     watch = LossWatch(**fields)
-    found = [watch.see(step, float(loss)) for step, loss in enumerate(losses, 1)]
-    return watch, [event for event in found if event]
+    results = [watch.see(step, float(loss)) for step, loss in enumerate(losses, 1)]
+    return watch, [event for event in results if event]
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
@@ -31,17 +31,17 @@ def test_in_the_very_first_step():
 
 
 def test_skipped_until_too_many_come_in_a_row():
-    watch, found = events([1.0, *[NAN] * (MOST_IN_A_ROW - 1), 1.0, *[NAN] * MOST_IN_A_ROW], on_nonfinite="skip")
-    assert [event.ends for event in found] == [False] * (2 * MOST_IN_A_ROW - 2) + [True]
-    assert sum(event.first for event in found) == 2
+    watch, result = events([1.0, *[NAN] * (MOST_IN_A_ROW - 1), 1.0, *[NAN] * MOST_IN_A_ROW], on_nonfinite="skip")
+    assert [event.ends for event in result] == [False] * (2 * MOST_IN_A_ROW - 2) + [True]
+    assert sum(event.first for event in result) == 2
     assert watch.nonfinite == 2 * MOST_IN_A_ROW - 1
-    assert found[-1].text == "the loss is nan at step 41, the 20th in a row that is not finite."
+    assert result[-1].text == "the loss is nan at step 41, the 20th in a row that is not finite."
 
 
 @pytest.mark.parametrize("after", range(1, 300, 7))
 def test_no_length_of_the_run_hides_one(after):
-    _, found = events([*np.linspace(3, 2, after), INF])
-    assert [event.kind for event in found] == ["nonfinite"]
+    _, result = events([*np.linspace(3, 2, after), INF])
+    assert [event.kind for event in result] == ["nonfinite"]
 
 
 def noise(steps, seed=0, level=2.0, spread=0.1):
@@ -50,8 +50,8 @@ def noise(steps, seed=0, level=2.0, spread=0.1):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_no_spike(seed):
-    watch, found = events(noise(5000, seed))
-    assert not found
+    watch, result = events(noise(5000, seed))
+    assert not result
     assert watch.spikes == 0
 
 
@@ -70,15 +70,15 @@ def test_a_spike(at):
 
 
 def test_one_that_stays_high_is_told_once():
-    _, found = events([*noise(300), *noise(3000, level=9.0)])
-    assert len(found) == 1
+    _, result = events([*noise(300), *noise(3000, level=9.0)])
+    assert len(result) == 1
 
 
 def test_long_tails_are_told_seldom():
     losses = noise(2000)
     losses[50::30] = 9.0
-    _, found = events(losses)
-    assert len(found) == 1
+    _, result = events(losses)
+    assert len(result) == 1
 
 
 def test_a_later_spike_is_told_again():

@@ -38,8 +38,8 @@ print(kept, (most - pages()) / most)
 @pytest.mark.parametrize(("how", "told", "kept"), [("keep", "True", True), ("leave", "None", False)])
 def test_what_is_freed_stays_with_the_process(how: str, told: str, kept: bool):
     done = subprocess.run([sys.executable, "-c", CODE, module.__file__, how], capture_output=True, text=True, check=True)
-    said, given_back = done.stdout.split()
-    assert said == told
+    message, given_back = done.stdout.split()
+    assert message == told
     assert (float(given_back) < 0.1) is kept
 
 

@@ -76,10 +76,10 @@ print(sorted(os.sched_getaffinity(0)) == free)
 
 
 def test_cores_are_told_by_one_processor_each():
-    found = core_processors()
-    assert found
-    assert len(set(found)) == len(found)
-    assert set(found) <= os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else True
+    result = core_processors()
+    assert result
+    assert len(set(result)) == len(result)
+    assert set(result) <= os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else True
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_cores_are_told_by_one_processor_each():
 def test_what_a_cpu_has_no_use_for(monkeypatch, settings, cpu, said):
     monkeypatch.setattr(host_threads, "detect_cpu", lambda: cpu)
     host = isinstance(settings, HostSettings)
-    (found,) = unusable(Strategy(), HERE, host=settings) if host else unusable(settings, HERE)
-    assert found.text.startswith(said)
+    (result,) = unusable(Strategy(), HERE, host=settings) if host else unusable(settings, HERE)
+    assert result.text.startswith(said)
 
 
 def test_nothing_is_said_of_what_a_cpu_can_do(monkeypatch):

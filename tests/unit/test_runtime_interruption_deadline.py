@@ -41,11 +41,11 @@ def test_a_slurm_end_is_kept_on_the_runs_own_clock():
 
 
 def test_what_a_notice_means():
-    said = {"now_s": 7.0, "now_unix_s": 1000.0}
-    assert notice_end(Notice("aws", ADVICE, None, "maybe"), **said) is None
-    timed = notice_end(Notice("aws", INTERRUPTION, 1120.0, "soon"), **said)
+    messages = {"now_s": 7.0, "now_unix_s": 1000.0}
+    assert notice_end(Notice("aws", ADVICE, None, "maybe"), **messages) is None
+    timed = notice_end(Notice("aws", INTERRUPTION, 1120.0, "soon"), **messages)
     assert (timed.at_s, timed.kind, timed.text) == (127.0, "notice", "soon")
-    at_once = notice_end(Notice("azure", INTERRUPTION, None, "now"), **said)
+    at_once = notice_end(Notice("azure", INTERRUPTION, None, "now"), **messages)
     assert at_once.at_s == -math.inf
     assert at_once.must_stop(7.0, 0.0, 0.0)
     assert at_once.save_fits(7.0, 1e6)

@@ -31,12 +31,12 @@ def handlers():
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_the_first_is_kept_and_told(number):
-    told = []
-    with StopSignals(lambda: told.append("first")) as stop:
+    messages = []
+    with StopSignals(lambda: messages.append("first")) as stop:
         assert stop.received is None
         signal.raise_signal(number)
         assert stop.received is number
-    assert told == ["first"]
+    assert messages == ["first"]
     assert set(handlers().values()) == {signal.SIG_DFL}
 
 

@@ -21,13 +21,13 @@ def _signals_arrive():
 
 def stops_at(stop, clocks, *, step_s, save_s, upto_s=100_000):
     """Runs a loop that takes `step_s` a step; when it is asked to end, why, and how often it had to ask."""
-    asked = 0
+    requested = 0
     while clocks.now_s < upto_s:
         clocks.to(clocks.now_s + step_s)
         if stop.pending or clocks.now_s >= stop.look_s:
-            asked += 1
+            requested += 1
             if request := stop.check(clocks.now_s, step_s, save_s):
-                return clocks.now_s, request, asked
+                return clocks.now_s, request, requested
     raise AssertionError("it never stopped")
 
 
@@ -50,9 +50,9 @@ def test_a_signal():
 def test_a_time_limit_leaves_time_for_the_save_and_is_seldom_looked_at():
     clocks = Clocks()
     stop = clocks.stop(time_limit_s=3600)
-    ended_s, request, asked = stops_at(stop, clocks, step_s=0.5, save_s=30.0)
+    ended_s, request, requested = stops_at(stop, clocks, step_s=0.5, save_s=30.0)
     assert 100 + 3600 - 30 - 60 < ended_s < 100 + 3600 - 30 - MARGIN_S
-    assert asked < 3600 / LOOK_S + 60
+    assert requested < 3600 / LOOK_S + 60
     assert (request.kind, request.text) == ("time limit", "its time limit of 1 h is over")
 
 

@@ -11,11 +11,11 @@ GOING = Notice("fake", INTERRUPTION, None, "it goes")
 
 
 def test_tells_of_changes_only():
-    told = []
-    watcher = Watcher(Source(None, GOING, GOING, None), on_change=lambda: told.append(watcher.latest))
+    messages = []
+    watcher = Watcher(Source(None, GOING, GOING, None), on_change=lambda: messages.append(watcher.latest))
     for _ in range(4):
         watcher.look()
-    assert told == [GOING, None]
+    assert messages == [GOING, None]
 
 
 def test_an_answer_of_no_use_keeps_what_stands():
@@ -27,14 +27,14 @@ def test_an_answer_of_no_use_keeps_what_stands():
 
 
 def test_lasting_failure_is_told_once_whatever_is_raised():
-    told, now_s = [], [0.0]
+    answer, now_s = [], [0.0]
     watcher = Watcher(
-        Source(TypeError("a bug\n in a source")), on_change=lambda: told.append(watcher.problem), clock=lambda: now_s[0]
+        Source(TypeError("a bug\n in a source")), on_change=lambda: answer.append(watcher.problem), clock=lambda: now_s[0]
     )
     for now_s[0] in (1.0, FAILING_S - 1, FAILING_S + 1, FAILING_S + 2, 10 * FAILING_S):
         watcher.look()
-    assert len(told) == 1
-    assert "fake could not be read for 181 s (a bug in a source)" in told[0].replace("3.02 min", "181 s")
+    assert len(answer) == 1
+    assert "fake could not be read for 181 s (a bug in a source)" in answer[0].replace("3.02 min", "181 s")
 
 
 def test_polls_at_its_pace_and_ends():

@@ -142,11 +142,11 @@ def test_buffers_are_put_back_on_the_device_by_a_number_that_is_there(wrong: boo
 def test_the_tensor_and_the_sample_at_fault_are_named(value: float, said: str | None) -> None:
     good, bad = points(8), points(8)
     bad["x"][5, 2] = value
-    found = bad_input([bad])
-    assert found == (said and f"batch['x'] {said} the micro-batch")
+    result = bad_input([bad])
+    assert result == (said and f"batch['x'] {said} the micro-batch")
     assert bad_input([good]) is None
-    found = bad_input([good, (bad["y"], bad["x"])])
-    assert found == (said and f"batch[1] {said} micro-batch 2 of the step")
+    result = bad_input([good, (bad["y"], bad["x"])])
+    assert result == (said and f"batch[1] {said} micro-batch 2 of the step")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])

@@ -76,7 +76,7 @@ def gan_by_hand(job: Job, precision: str = "fp32", *, clip_norm: float | None = 
     model = Gan()
     optimizers = {name: make(model) for name, make in OPTIMIZERS.items()}
     rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in optimizers.items()}
-    found = []
+    results = []
     for number, batch in enumerate(data):
         for name, optimizer in optimizers.items():
             optimizer.param_groups[0]["lr"] = rates[name] * factor(number)
@@ -93,8 +93,8 @@ def gan_by_hand(job: Job, precision: str = "fp32", *, clip_norm: float | None = 
                 torch.nn.utils.clip_grad_norm_(getattr(model, name).parameters(), clip_norm)
             optimizer.step()
             values.append(value.item())
-        found.append(values)
-    return model, found
+        results.append(values)
+    return model, results
 
 
 def same(ours: nn.Module, theirs: nn.Module) -> bool:
@@ -116,9 +116,9 @@ def test_a_gan_trains_as_in_a_loop_by_hand(precision, changes):
 def test_fp16_scales_the_gradients_of_every_optimizer():
     """On a CPU fp16 autocast computes in half precision: near the fp32 run, and its scale is one for both optimizers."""
     run = training(gan(clip_norm=1.0), STRATEGY.but(precision="amp-fp16"), steps=STEPS)
-    found = [step.loss for step in run]
+    results = [step.loss for step in run]
     plain = [step.loss for step in training(gan(clip_norm=1.0), STRATEGY, steps=STEPS)]
-    assert found == pytest.approx(plain, rel=0.02)
+    assert results == pytest.approx(plain, rel=0.02)
     program = build(gan(), STRATEGY.but(precision="amp-fp16"), "cpu")
     program.step([points(SIZE)])
     assert program.scaler.get_scale() == 65536.0
@@ -133,16 +133,16 @@ def test_fp16_scales_the_gradients_of_every_optimizer():
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
 def test_a_gan_that_was_stopped_goes_on_with_the_same_bits(tmp_path, precision):
     def run(name, *leave_at):
-        found = []
+        results = []
         for last in (*leave_at, None):
             run = training(
                 gan(ema_decay=0.9, schedule="cosine"), STRATEGY.but(precision=precision), steps=STEPS, folder=tmp_path / name
             )
             for step in run:
-                found.append((step.step, step.loss, dict(step.parts)))
+                results.append((step.step, step.loss, dict(step.parts)))
                 if step.step == last:
                     break
-        return found, run.result.model
+        return results, run.result.model
 
     (whole, model), (parts, resumed) = run("whole"), run("parts", 2, 4)
     assert parts == whole
@@ -173,8 +173,8 @@ def test_parts_are_in_the_log_the_writers_and_the_result(tmp_path):
 
 def test_parts_of_a_plain_loss_are_means_over_the_micro_batches():
     def in_parts(model, batch):
-        found = loss(model, batch)
-        return {"loss": found + 0.5, "half": 0.5, "first": batch["x"][0, 0], "entropy": found}
+        result = loss(model, batch)
+        return {"loss": result + 0.5, "half": 0.5, "first": batch["x"][0, 0], "entropy": result}
 
     strategy = Strategy(micro_batch=8, accumulation=2)
     ours, plain = [], []
@@ -231,13 +231,13 @@ def test_lbfgs_that_was_stopped_goes_on_with_the_same_bits(tmp_path):
     job = toy(optimizer=lambda parameters: torch.optim.LBFGS(parameters, lr=0.3, max_iter=4, history_size=6))
 
     def run(name, *leave_at):
-        found = []
+        results = []
         for last in (*leave_at, None):
             for step in training(job, STRATEGY, steps=STEPS, folder=tmp_path / name):
-                found.append((step.step, step.loss))
+                results.append((step.step, step.loss))
                 if step.step == last:
                     break
-        return found
+        return results
 
     assert run("parts", 1, 4) == run("whole")
 

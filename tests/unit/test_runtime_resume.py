@@ -63,12 +63,12 @@ CASES = {
 
 def losses(job: Job, strategy: Strategy, folder: Path, *, until: int | None = None, **settings) -> dict[int, float]:
     """Loss by step; left after step `until`."""
-    found = {}
+    results = {}
     for step in training(job, strategy, folder=folder, **{"steps": STEPS, **settings}):
-        found[step.step] = step.loss
+        results[step.step] = step.loss
         if step.step == until:
             break
-    return found
+    return results
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -146,9 +146,9 @@ def test_a_run_that_is_over_says_so_and_goes_on_when_asked_for_more(tmp_path):
 
 def test_a_run_killed_between_its_last_step_and_its_report_is_concluded(tmp_path):
     whole = train(toy(), folder=tmp_path, steps=3)
-    told = json.loads((tmp_path / "run.json").read_text())
-    del told["ended"]
-    (tmp_path / "run.json").write_text(json.dumps(told))
+    answer = json.loads((tmp_path / "run.json").read_text())
+    del answer["ended"]
+    (tmp_path / "run.json").write_text(json.dumps(answer))
     again = train(toy(), folder=tmp_path, steps=3)
     assert (again.steps, again.resumed_from, again.stopped) == (3, 3, "finished")
     assert (again.last_loss, again.metrics) == (whole.last_loss, whole.metrics)

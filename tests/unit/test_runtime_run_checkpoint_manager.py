@@ -34,14 +34,14 @@ def test_the_first_save_is_early_and_the_next_as_its_cost_says(checkpoints):
     assert checkpoints.due_s == float("inf")  # none while one is written
     checkpoints.wait()
     began_s = time.perf_counter()
-    ((record, said),) = checkpoints.look(now_s=began_s)
+    ((record, text),) = checkpoints.look(now_s=began_s)
     assert record["step"] == 1
-    assert said.startswith("a checkpoint every")
+    assert text.startswith("a checkpoint every")
     assert checkpoints.due_s - began_s == pytest.approx(record["interval_s"], abs=5)
     assert record["interval_s"] != 30.0
     checkpoints.save(2, STATE, {}, best=False, wait=True)
-    ((record, said),) = checkpoints.look(now_s=began_s)
-    assert (record["step"], said) == (2, "")  # said once
+    ((record, text),) = checkpoints.look(now_s=began_s)
+    assert (record["step"], text) == (2, "")  # said once
     assert checkpoints.summary()["last_step"] == 2
 
 
@@ -60,8 +60,8 @@ def test_a_save_that_failed_is_tried_again_an_interval_later(checkpoints):
     checkpoints = checkpoints()
     checkpoints.started(now_s=0.0)
     checkpoints.save(1, {"model": {"weight": object()}}, {}, best=False, wait=False)
-    ((record, said),) = checkpoints.look(now_s=50.0)
-    assert "no checkpoint of step 1" in said
-    assert record == {"step": 1, "failed": said}
+    ((record, text),) = checkpoints.look(now_s=50.0)
+    assert "no checkpoint of step 1" in text
+    assert record == {"step": 1, "failed": text}
     assert checkpoints.due_s == 80.0
-    assert checkpoints.problem == said
+    assert checkpoints.problem == text

@@ -45,13 +45,13 @@ def test_in_a_folder_that_a_group_shares_the_group_keeps_what_the_umask_leaves(p
 
 
 def test_a_folder_that_is_there_keeps_its_mode_and_one_open_to_everybody_is_told(tmp_path):
-    for given, told in ((0o755, 0), (0o777, 1)):
+    for given, answer in ((0o755, 0), (0o777, 1)):
         folder = tmp_path / oct(given)
         folder.mkdir()
         folder.chmod(given)
         result = train(toy(), folder=folder, steps=2)
         assert mode(folder) == given
-        assert sum("everybody on this machine can write" in note for note in result.notes) == told
+        assert sum("everybody on this machine can write" in note for note in result.notes) == answer
 
 
 # --- two runs

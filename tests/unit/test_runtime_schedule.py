@@ -21,31 +21,31 @@ def test_constant_is_one():
 
 
 def test_cosine_falls_to_a_tenth():
-    found = factors(schedule="cosine")
-    assert found[0] == 1.0
-    assert found[50] == pytest.approx(0.55)
-    assert found[-1] == pytest.approx(0.1, abs=1e-3)
-    assert found == sorted(found, reverse=True)
+    result = factors(schedule="cosine")
+    assert result[0] == 1.0
+    assert result[50] == pytest.approx(0.55)
+    assert result[-1] == pytest.approx(0.1, abs=1e-3)
+    assert result == sorted(result, reverse=True)
 
 
 def test_linear_falls_to_nothing():
-    found = factors(schedule="linear")
-    assert (found[0], found[50]) == (1.0, 0.5)
-    assert found[-1] == pytest.approx(0.01)
+    result = factors(schedule="linear")
+    assert (result[0], result[50]) == (1.0, 0.5)
+    assert result[-1] == pytest.approx(0.01)
 
 
 def test_wsd_stays_then_falls_over_the_last_fifth():
-    found = factors(schedule="wsd")
-    assert set(found[:81]) == {1.0}
-    assert found[85] == pytest.approx(1 - math.sqrt(0.25))
-    assert 0 < found[-1] < 0.05
+    result = factors(schedule="wsd")
+    assert set(result[:81]) == {1.0}
+    assert result[85] == pytest.approx(1 - math.sqrt(0.25))
+    assert 0 < result[-1] < 0.05
 
 
 def test_warmup_rises_and_the_schedule_follows_it():
-    found = factors(schedule="linear", warmup_steps=10)
-    assert found[:10] == [pytest.approx((step + 1) / 10) for step in range(10)]
-    assert found[10] == 1.0
-    assert found[55] == pytest.approx(0.5)
+    result = factors(schedule="linear", warmup_steps=10)
+    assert result[:10] == [pytest.approx((step + 1) / 10) for step in range(10)]
+    assert result[10] == 1.0
+    assert result[55] == pytest.approx(0.5)
 
 
 def test_warmup_longer_than_the_run():

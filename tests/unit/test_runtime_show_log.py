@@ -73,9 +73,9 @@ def test_what_a_step_says(path):
     with RunLog(path) as log:
         log.open({})
         step(log, 1.0, 5, loss=2.5, step_time_s=0.03, data_s=0.01, gradient_norm=1.5, memory_bytes=2**30)
-    (told,) = steps_of(path)
-    del told["time"]
-    assert told == {
+    (answer,) = steps_of(path)
+    del answer["time"]
+    assert answer == {
         "record": "step",
         "step": 5,
         "samples": 40,
@@ -96,12 +96,12 @@ def test_quick_steps_share_a_record(path):
         log.open({})
         for number in range(1, 10_001):  # ten seconds
             step(log, number * 1e-3, number, loss=float(number), step_time_s=1e-3)
-    told = steps_of(path)
-    assert len(told) <= 1.1 * 10 / LEAST_APART_S
-    assert sum(record["steps"] for record in told) == 10_000
-    assert told[-1]["step"] == 10_000
-    assert all(r["loss"] == pytest.approx(r["step"] - (r["steps"] - 1) / 2) for r in told)
-    assert told[5]["samples_per_s"] == pytest.approx(8000)
+    answer = steps_of(path)
+    assert len(answer) <= 1.1 * 10 / LEAST_APART_S
+    assert sum(record["steps"] for record in answer) == 10_000
+    assert answer[-1]["step"] == 10_000
+    assert all(r["loss"] == pytest.approx(r["step"] - (r["steps"] - 1) / 2) for r in answer)
+    assert answer[5]["samples_per_s"] == pytest.approx(8000)
 
 
 def test_a_long_run_writes_less_often(path):
@@ -111,9 +111,9 @@ def test_a_long_run_writes_less_often(path):
             step(log, number * 600.0, number)  # slow steps keep their records
         for number in range(1, 1001):
             step(log, 120_000 + number * 0.01, 200 + number)
-    told = steps_of(path)
-    assert all(record["steps"] == 1 for record in told[:200])
-    assert len(told) - 200 <= 10 / MOST_APART_S + 2
+    answer = steps_of(path)
+    assert all(record["steps"] == 1 for record in answer[:200])
+    assert len(answer) - 200 <= 10 / MOST_APART_S + 2
 
 
 def test_losses_that_are_no_numbers_are_counted_and_spoil_no_mean(path):

@@ -15,9 +15,9 @@ HEADER = {"job": "<toy>", "seed": 3}
 def events(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder / "tensorboard"))
-    found.Reload()
-    return found
+    result = EventAccumulator(str(folder / "tensorboard"))
+    result.Reload()
+    return result
 
 
 def test_tensorboard_gives_back_what_was_written(tmp_path):
@@ -26,10 +26,10 @@ def test_tensorboard_gives_back_what_was_written(tmp_path):
     for step in (1, 2, 3):
         curves.scalars(step, {"loss": 1 / step, "samples_per_s": 100.0})
     curves.close()
-    found = events(tmp_path)
-    assert [(e.step, pytest.approx(e.value)) for e in found.Scalars("loss")] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    assert set(found.Tags()["scalars"]) == {"loss", "samples_per_s"}
-    assert b"&lt;toy&gt;" in found.Tensors("run/text_summary")[0].tensor_proto.string_val[0]
+    result = events(tmp_path)
+    assert [(e.step, pytest.approx(e.value)) for e in result.Scalars("loss")] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+    assert set(result.Tags()["scalars"]) == {"loss", "samples_per_s"}
+    assert b"&lt;toy&gt;" in result.Tensors("run/text_summary")[0].tensor_proto.string_val[0]
 
 
 def test_tensorboard_shows_repeated_steps_once(tmp_path):
@@ -136,13 +136,13 @@ class Broken(Listed):
 
 
 def test_a_writer_that_raises_is_left_out_and_the_rest_go_on():
-    said, good, broken = [], Listed(), Broken()
-    fanout = Fanout([broken, good], say=said.append)
+    text, good, broken = [], Listed(), Broken()
+    fanout = Fanout([broken, good], say=text.append)
     fanout.open(HEADER)
     for step in (1, 2):
         fanout.scalars(step, {"loss": 0.5})
     fanout.close()
-    assert said == ["Broken gets nothing more of this run: ConnectionError: nobody answers"]
+    assert text == ["Broken gets nothing more of this run: ConnectionError: nobody answers"]
     assert broken.told == [HEADER]
     assert good.told == [HEADER, (1, {"loss": 0.5}), (2, {"loss": 0.5}), "closed"]
 

@@ -41,8 +41,8 @@ def test_evaluations_are_logged_and_the_best_checkpoint_is_kept(tmp_path):
         toy(evaluate=scores(0.1, 0.9, 0.3, 0.2, 0.1)), steps=10, evaluate_every=2, monitor="max:score", folder=tmp_path
     )
     assert result.best == {"step": 4, "metric": "score", "value": 0.9}
-    found = [(r["step"], r["metrics"]["score"]) for r in read_log(tmp_path / "log.jsonl") if r["record"] == "evaluation"]
-    assert found == [(2, 0.1), (4, 0.9), (6, 0.3), (8, 0.2), (10, 0.1)]
+    results = [(r["step"], r["metrics"]["score"]) for r in read_log(tmp_path / "log.jsonl") if r["record"] == "evaluation"]
+    assert results == [(2, 0.1), (4, 0.9), (6, 0.3), (8, 0.2), (10, 0.1)]
     store = CheckpointStore(tmp_path / "checkpoints")
     best, last = store.best(), store.latest()
     assert best is not None
@@ -138,8 +138,8 @@ class KnownLater:
 
     def ready(self, *, wait=False):
         count = len(self.waiting) if wait else max(0, len(self.waiting) - 1)
-        found, self.waiting = self.waiting[:count], self.waiting[count:]
-        return found
+        result, self.waiting = self.waiting[:count], self.waiting[count:]
+        return result
 
 
 def known_later(run):
@@ -321,11 +321,11 @@ def test_nobody_calls_it_a_stall_that_the_caller_has_the_step():
 
 
 def test_the_job_is_not_asked_for_a_batch_after_a_failed_step():
-    asked = []
-    job = toy(loss=lambda model, batch: 1 / 0, batch=lambda n: asked.append(n) or points(n))
+    requests = []
+    job = toy(loss=lambda model, batch: 1 / 0, batch=lambda n: requests.append(n) or points(n))
     with pytest.raises(JobError, match="ZeroDivisionError"):
         train(job, steps=2)
-    assert STRATEGY.micro_batch not in asked
+    assert STRATEGY.micro_batch not in requests
 
 
 def test_money_is_counted():

@@ -68,8 +68,8 @@ def test_flags_of_a_strategy_give_it_back():
     words = step_settings.flags_of(strategy).split()
     command = importlib.import_module("gpuwise.cli.compare").command
     context = command.make_context("compare", ["gpt2", "--on", "t4", *words])
-    asked = {name: context.params[name] for name in step_settings.settings_of(step_settings.StepSettings)}
-    assert step_settings.strategy_of(asked) == strategy
+    requests = {name: context.params[name] for name in step_settings.settings_of(step_settings.StepSettings)}
+    assert step_settings.strategy_of(requests) == strategy
 
 
 def test_an_unknown_setting_is_refused_by_every_verb():
@@ -85,13 +85,13 @@ def planned(**wanted: object):
 
 
 def test_a_plan_has_the_techniques_that_were_asked_for_and_its_file_keeps_them(tmp_path: Path):
-    plain, asked = planned().best, planned(techniques=Strategy(**COMPOSED)).best
-    assert {name: getattr(asked.strategy, name) for name in COMPOSED} == COMPOSED
-    state = [each.forecast.memory.by_category.get("optimizer_state", 0) for each in (plain, asked)]
+    plain, requested = planned().best, planned(techniques=Strategy(**COMPOSED)).best
+    assert {name: getattr(requested.strategy, name) for name in COMPOSED} == COMPOSED
+    state = [each.forecast.memory.by_category.get("optimizer_state", 0) for each in (plain, requested)]
     assert state[1] < state[0] / 4  # in host memory
-    assert any("offloading" in line for line in asked.forecast.assumptions)
-    save_plan(asked, tmp_path / "plan.toml")
-    assert load_plan(tmp_path / "plan.toml").strategy == asked.strategy
+    assert any("offloading" in line for line in requested.forecast.assumptions)
+    save_plan(requested, tmp_path / "plan.toml")
+    assert load_plan(tmp_path / "plan.toml").strategy == requested.strategy
 
 
 def test_accumulation_is_pinned_in_a_plan():
@@ -111,8 +111,8 @@ def test_a_slow_loader_makes_a_plan_longer():
 def test_a_forecast_says_time_and_money_of_a_whole_run():
     plain = api.forecast("gpt2", on="rtx-4090", micro_batch=8)
     assert plain.run is None
-    found = api.forecast("gpt2", on="rtx-4090", micro_batch=8, tokens="1B")
-    run, usd_per_hour = found.run, found.usd_per_hour
+    result = api.forecast("gpt2", on="rtx-4090", micro_batch=8, tokens="1B")
+    run, usd_per_hour = result.run, result.usd_per_hour
     assert run.samples == math.ceil(10**9 / 1024)
     assert run.steps == math.ceil(run.samples / 8)
     setup_hours = 300 / 3600
@@ -129,14 +129,14 @@ def test_a_forecast_says_time_and_money_of_a_whole_run():
 
 
 def test_the_whole_run_is_in_text_and_json():
-    asked = ["forecast", "gpt2", "--on", "rtx-4090", "--tokens", "1B"]
-    shown = CliRunner().invoke(main, asked, env={"COLUMNS": "160"})
+    requests = ["forecast", "gpt2", "--on", "rtx-4090", "--tokens", "1B"]
+    shown = CliRunner().invoke(main, requests, env={"COLUMNS": "160"})
     assert "whole run" in shown.stdout
     assert "$" in shown.stdout.partition("whole run")[2].splitlines()[0]
-    answer = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    answer = json.loads(CliRunner().invoke(main, [*requests, "--json"]).stdout)
     assert set(answer["run"]) == {"samples", "steps", "hours", "usd"}
 
 
 def test_compare_takes_techniques():
-    found = api.compare("gpt2", on="rtx-4090,t4", optimizer="sgd", offload="optimizer")
-    assert all(row.forecast.strategy.offload == "optimizer" for row in found.rows)
+    result = api.compare("gpt2", on="rtx-4090,t4", optimizer="sgd", offload="optimizer")
+    assert all(row.forecast.strategy.offload == "optimizer" for row in result.rows)

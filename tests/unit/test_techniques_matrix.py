@@ -237,11 +237,11 @@ def test_each_technique_on_several_devices_is_composed_or_refused(mesh: str, tec
             on_mesh(mesh, technique)
         assert refusal.value.ways_out
         return
-    found = on_mesh(mesh, technique)
-    check_adds_up(found)
-    assert any("optimize_ddp" in line for line in found.assumptions) == (technique == "compiled")
+    result = on_mesh(mesh, technique)
+    check_adds_up(result)
+    assert any("optimize_ddp" in line for line in result.assumptions) == (technique == "compiled")
     alone = forecast(H100, technique).memory.by_category
-    kept = found.memory.by_category
+    kept = result.memory.by_category
     if mesh == "dp=2":
         assert kept["optimizer_state"] == alone["optimizer_state"]
         assert kept["parameter"] == alone["parameter"]
@@ -257,10 +257,10 @@ def test_presets_take_the_techniques_that_are_composed_from_their_recordings(job
     size: dict[str, Any] = {} if job == "tabular-mlp" else {"seq_len": 128}
     plain = gpuwise.forecast(job, on=H100, precision="bf16", micro_batch=2, **size)
     for technique in ("adamw-8bit fused", "momentum foreach", "gradients kept", "accumulated"):
-        found = gpuwise.forecast(job, on=H100, precision="bf16", micro_batch=2, **size, **TECHNIQUES[technique])
-        check_adds_up(found)
+        result = gpuwise.forecast(job, on=H100, precision="bf16", micro_batch=2, **size, **TECHNIQUES[technique])
+        check_adds_up(result)
         if TECHNIQUES[technique].get("optimizer"):
-            kept = found.memory.by_category["optimizer_state"]
+            kept = result.memory.by_category["optimizer_state"]
             assert kept < plain.memory.by_category["optimizer_state"]
     sharded = gpuwise.forecast(job, on="h100-sxm:8", mesh="dp_shard=8", precision="bf16", micro_batch=2, **size)
     check_adds_up(sharded)

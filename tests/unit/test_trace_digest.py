@@ -42,9 +42,9 @@ def test_it_is_of_what_runs_not_of_how_it_is_told():
         blocks=(),
         strategy=STRATEGY.but(optimizer=None),
     )
-    told = replace(trace, header=header, modules=("", "a", "b"))
+    answer = replace(trace, header=header, modules=("", "a", "b"))
     assert len(digest(trace, STRATEGY)) == 32
-    assert digest(told, STRATEGY) == digest(permuted(trace), STRATEGY) == digest(trace, STRATEGY)
+    assert digest(answer, STRATEGY) == digest(permuted(trace), STRATEGY) == digest(trace, STRATEGY)
     assert digest(trace, STRATEGY.but(mesh=Mesh(), optimizer=None)) == digest(trace, STRATEGY)
 
 
@@ -85,8 +85,8 @@ def test_any_number_of_the_step_changes_it():
         replace(trace, storages=replace(storages, size_bytes=sizes)),
         replace(trace, storages=replace(storages, died=died)),
     ]
-    found = {digest(other, STRATEGY) for other in (trace, *others)}
-    assert len(found) == len(others) + 1
+    results = {digest(other, STRATEGY) for other in (trace, *others)}
+    assert len(results) == len(others) + 1
 
 
 def test_it_is_the_same_in_another_process():

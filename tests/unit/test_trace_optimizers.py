@@ -119,10 +119,10 @@ def test_where_fused_sgd_is_wrong_none_is_recorded_and_none_composed(optimizer: 
 
 def test_offloaded_16_bit_parameters_are_updated_by_the_host_which_has_no_fused_sgd() -> None:
     base = record(job(), Strategy(precision="bf16", micro_batch=2, optimizer="adam"))
-    asked = Strategy(precision="bf16", micro_batch=2, optimizer="momentum", optimizer_kernels="fused")
-    assert any("_fused_sgd_" in row[0] for row in rows(compose(base, asked)))
+    requested = Strategy(precision="bf16", micro_batch=2, optimizer="momentum", optimizer_kernels="fused")
+    assert any("_fused_sgd_" in row[0] for row in rows(compose(base, requested)))
     with pytest.raises(InputError, match="on a CPU"):
-        compose(base, asked.but(offload="optimizer"))
+        compose(base, requested.but(offload="optimizer"))
 
 
 def test_a_recording_of_a_gpu_is_composed_anew_for_a_cpu_where_its_kernels_are_wrong_there() -> None:
@@ -131,7 +131,7 @@ def test_a_recording_of_a_gpu_is_composed_anew_for_a_cpu_where_its_kernels_are_w
         {row[0] for row in rows(compose_update(lambda _: base, Strategy(precision="bf16", micro_batch=2), on_cpu=on_cpu))}
         for on_cpu in (False, True)
     ]
-    assert ["aten._fused_sgd_.default" in found for found in names] == [True, False]
+    assert ["aten._fused_sgd_.default" in result for result in names] == [True, False]
 
 
 def test_a_recording_on_the_cpu_counts_its_step_counters() -> None:

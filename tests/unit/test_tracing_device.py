@@ -30,10 +30,10 @@ def test_without_it_cpu_kernels_are_traced_and_said_so(monkeypatch: pytest.Monke
 
 
 def test_shape_rules_that_pytorch_lacks_are_there_for_a_cpu_step_that_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(accelerator, "problem", lambda: asked.append("registers") or "not on this PyTorch")
+    requests = []
+    monkeypatch.setattr(accelerator, "problem", lambda: requests.append("registers") or "not on this PyTorch")
     header = record(mlp_job(), Strategy(micro_batch=2, optimizer="sgd"), target="cpu").header
-    assert asked
+    assert requests
     assert not any("not on this PyTorch" in line for line in header.assumptions)
 
 
@@ -53,10 +53,12 @@ def test_attention_takes_one_kernel_in_forward_recompute_and_backward(
     precision: str, options: dict[str, bool], kernel: str, recompute: str
 ) -> None:
     trace = record(attention_job(**options), Strategy(precision=precision, recompute=recompute, micro_batch=2))
-    found = {phase: [n for n in operators(trace, phase) if "attention" in n] for phase in ("forward", "recompute", "backward")}
-    assert found["forward"] == [kernel] * 4  # two layers, two micro-batches
-    assert found["backward"] == [f"{kernel}_backward"] * 4
-    assert found["recompute"] == ([kernel] * 4 if recompute == "full" else [])
+    results = {
+        phase: [n for n in operators(trace, phase) if "attention" in n] for phase in ("forward", "recompute", "backward")
+    }
+    assert results["forward"] == [kernel] * 4  # two layers, two micro-batches
+    assert results["backward"] == [f"{kernel}_backward"] * 4
+    assert results["recompute"] == ([kernel] * 4 if recompute == "full" else [])
     assert not {"bmm", "_softmax", "_safe_softmax", "baddbmm"} & set(operators(trace))
 
 

@@ -139,10 +139,10 @@ def test_statistics_are_kept_only_for_backward() -> None:
 def test_a_boolean_mask_becomes_numbers_and_is_padded_to_aligned_rows() -> None:
     for length, padded in ((16, 16), (12, 16), (9, 16)):
         trace = record(attention_job(length, masked=True), Strategy(precision="bf16", micro_batch=2))
-        found = sizes(trace)
-        assert length * length * 2 in found
+        result = sizes(trace)
+        assert length * length * 2 in result
         assert operators(trace, "forward").count("constant_pad_nd") == (0 if padded == length else 4)
-        assert padded == length or length * padded * 2 in found
+        assert padded == length or length * padded * 2 in result
 
 
 def grouped_job() -> Job:
@@ -290,10 +290,10 @@ def test_a_cell_is_not_cudnns() -> None:
 def autocast_dtypes(loss: Any) -> dict[str, set[str]]:
     job = Job(lambda: nn.Linear(WIDTH, WIDTH), batch_of(WIDTH), loss)
     trace = record(job, Strategy(precision="amp-bf16", micro_batch=2))
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for name, dtype in zip(trace.operations.name, trace.operations.dtype, strict=True):
-        found.setdefault(name, set()).add(dtype)
-    return found
+        results.setdefault(name, set()).add(dtype)
+    return results
 
 
 def test_norms_are_taken_in_fp32_under_autocast() -> None:

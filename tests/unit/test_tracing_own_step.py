@@ -122,9 +122,9 @@ def test_it_is_known_at_every_micro_batch():
 
 def test_scales_of_fp16_are_updated_once():
     trace = record(gan(), Strategy("amp-fp16", micro_batch=SIZE))
-    found = names(trace, "optimizer") + names(trace, "backward") + names(trace, "forward")
-    assert found["aten._amp_update_scale_.default"] == 1
-    assert found["aten._amp_foreach_non_finite_check_and_unscale_.default"] == 2
+    result = names(trace, "optimizer") + names(trace, "backward") + names(trace, "forward")
+    assert result["aten._amp_update_scale_.default"] == 1
+    assert result["aten._amp_foreach_non_finite_check_and_unscale_.default"] == 2
 
 
 class Counting(TorchDispatchMode):
@@ -164,8 +164,8 @@ def test_lbfgs_is_recorded_as_it_runs_with_a_full_history(options):
     assert iterations == options["max_iter"]
     ours = names(trace, "forward") + names(trace, "backward") + names(trace, "optimizer")
     expected = options["max_iter"] + ("line_search_fn" in options)
-    (said,) = (line for line in trace.header.assumptions if "LBFGS" in line)
-    assert f"assumed {expected} evaluations of the loss in {iterations} iterations" in said
+    (text,) = (line for line in trace.header.assumptions if "LBFGS" in line)
+    assert f"assumed {expected} evaluations of the loss in {iterations} iterations" in text
     assert ours["aten.addmm.default"] == 2 * expected
     assert counting.found["aten.addmm.default"] == 2 * evaluations
     if evaluations == expected:  # always, without a line search
@@ -237,9 +237,9 @@ def test_it_is_planned_with_micro_batches_alone():
 @pytest.mark.parametrize("capacity_bytes", [2**34, 20_000_000, 1])
 def test_a_run_accumulates_nothing_where_memory_is_short(make, capacity_bytes):
     job, chip = make(), next(chip for chip in load_catalog().chips.values() if chip.kind == "cpu")
-    found = batch_in_memory(Strategy(micro_batch=4096), {}, source_of(job), chip, capacity_bytes, job)
-    assert found.accumulation == 1
-    assert found.micro_batch == {2**34: 4096, 1: 32}.get(capacity_bytes, found.micro_batch) <= 4096
+    result = batch_in_memory(Strategy(micro_batch=4096), {}, source_of(job), chip, capacity_bytes, job)
+    assert result.accumulation == 1
+    assert result.micro_batch == {2**34: 4096, 1: 32}.get(capacity_bytes, result.micro_batch) <= 4096
 
 
 def in_sigmoids(**changes) -> Job:
@@ -256,13 +256,13 @@ def in_sigmoids(**changes) -> Job:
 
 
 def test_an_assumed_precision_falls_back_and_says_why():
-    said = "assumed precision tf32: bce does not run in amp-bf16: RuntimeError: binary_cross_entropy does not run under"
-    assert any(said in line for line in gpuwise.forecast(in_sigmoids(), on="rtx-4090").assumptions)
-    assert any(said in line for line in gpuwise.fit(in_sigmoids(), on="rtx-4090").assumptions)
-    assert any(said in line for line in gpuwise.compare(in_sigmoids(), on="rtx-4090,h100-sxm").assumptions)
+    text = "assumed precision tf32: bce does not run in amp-bf16: RuntimeError: binary_cross_entropy does not run under"
+    assert any(text in line for line in gpuwise.forecast(in_sigmoids(), on="rtx-4090").assumptions)
+    assert any(text in line for line in gpuwise.fit(in_sigmoids(), on="rtx-4090").assumptions)
+    assert any(text in line for line in gpuwise.compare(in_sigmoids(), on="rtx-4090,h100-sxm").assumptions)
     for plan in gpuwise.plan(in_sigmoids(), epochs=2, on="rtx-4090:1", deadline="1d").plans:
         assert plan.strategy.precision == "tf32"
-        assert any(said in line for line in plan.assumptions)
+        assert any(text in line for line in plan.assumptions)
     on_turing = gpuwise.forecast(in_sigmoids(), on="t4")
     assert on_turing.strategy.precision == "fp32"
     assert any("does not run in amp-fp16" in line for line in on_turing.assumptions)

@@ -46,10 +46,10 @@ def test_phases_follow_each_other() -> None:
 def test_products_belong_to_the_modules_that_hold_their_weights(recompute: str) -> None:
     trace = record(attention_job(), Strategy(recompute=recompute, micro_batch=2))
     linear = {"layers.0.qkv", "layers.0.out", "layers.1.qkv", "layers.1.out", "head"}
-    found = Counter((phase, module) for name, phase, step, module in rows(trace) if name in ("mm", "addmm") and step == 0)
-    assert {m: found["forward", m] for m in linear} == dict.fromkeys(linear, 1)
-    assert {m: found["backward", m] for m in linear} == dict.fromkeys(linear, 2)
-    again = {m for (phase, m) in found if phase == "recompute"}
+    result = Counter((phase, module) for name, phase, step, module in rows(trace) if name in ("mm", "addmm") and step == 0)
+    assert {m: result["forward", m] for m in linear} == dict.fromkeys(linear, 1)
+    assert {m: result["backward", m] for m in linear} == dict.fromkeys(linear, 2)
+    again = {m for (phase, m) in result if phase == "recompute"}
     assert again <= ({"layers.0.qkv", "layers.1.qkv", "layers.0.out", "layers.1.out"} if recompute == "full" else set())
     assert ("layers.0.qkv" in again) == (recompute == "full")
     assert trace.header.blocks == ("layers.0", "layers.1")

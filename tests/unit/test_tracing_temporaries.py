@@ -227,8 +227,8 @@ def test_a_recording_counts_them() -> None:
 
 
 def test_a_recording_says_what_is_an_upper_bound() -> None:
-    said = record(cnn_job(), Strategy(micro_batch=2)).header.assumptions
-    assert [text for text in said if "convolution workspaces are an upper bound" in text]
+    message = record(cnn_job(), Strategy(micro_batch=2)).header.assumptions
+    assert [text for text in message if "convolution workspaces are an upper bound" in text]
     assert not [t for t in record(cnn_job(), Strategy(micro_batch=2), target="cpu").header.assumptions if "cuDNN" in t]
 
 
@@ -267,10 +267,10 @@ def test_a_family_has_the_steps_of_sizes_it_never_recorded(precision: str) -> No
     assert family is not None
     for batch, length in ((2, 64), (2, 96), (9, 200), (40, 128)):  # the last sorts its 5,120 indices
         real = record(language_job(length), Strategy(precision=precision, micro_batch=batch))
-        told = family.at(micro_batch=batch, seq_len=length)
-        rows = [t.operations.column("workspace_bytes")[t.sequence.operation] for t in (told, real)]
+        answer = family.at(micro_batch=batch, seq_len=length)
+        rows = [t.operations.column("workspace_bytes")[t.sequence.operation] for t in (answer, real)]
         np.testing.assert_array_equal(*rows)
-    assert max(workspace_of(told, "embedding_dense_backward")) > 0
+    assert max(workspace_of(answer, "embedding_dense_backward")) > 0
     one = family_of_one(real)
     np.testing.assert_array_equal(one.at().operations.values, real.operations.values)
 
@@ -290,9 +290,9 @@ def test_a_family_of_experts_sorts_with_memory_from_a_size_on() -> None:
     assert family is not None
     for batch, length in ((2, 96), (9, 512)):
         real = record(experts_job(length), Strategy(micro_batch=batch))
-        told = family.at(micro_batch=batch, seq_len=length)
-        np.testing.assert_array_equal(*(t.operations.values[t.sequence.operation] for t in (told, real)))
-    assert max(workspace_of(told, "sort")) > 0
+        answer = family.at(micro_batch=batch, seq_len=length)
+        np.testing.assert_array_equal(*(t.operations.values[t.sequence.operation] for t in (answer, real)))
+    assert max(workspace_of(answer, "sort")) > 0
 
 
 def test_a_family_of_the_cpu_has_no_steps() -> None:

@@ -55,10 +55,10 @@ def run(monkeypatch, tmp_path):
 
 
 def test_one_row_is_measured_again_and_the_others_stay(run, tmp_path):
-    found = run("--only", "resnet18 amp-bf16", "--rounds", "9", "--write")
+    result = run("--only", "resnet18 amp-bf16", "--rounds", "9", "--write")
     new = {**DATA["rows"]["models resnet18 amp-bf16"], "date": "2027-01-02", "rounds": 9}
-    assert found == {**DATA, "rows": {**DATA["rows"], "models resnet18 amp-bf16": new}}
-    assert list(found["rows"]) == list(names())
+    assert result == {**DATA, "rows": {**DATA["rows"], "models resnet18 amp-bf16": new}}
+    assert list(result["rows"]) == list(names())
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert text.count("2027-01-02") == 1
     assert text.count(DATA["rows"]["small mlp fp32"]["date"]) == len(names()) - 1

@@ -93,8 +93,10 @@ class SkipsBlocks(torch.optim.SGD):
 def test_an_update_that_leaves_blocks_out_is_found(precision: str) -> None:
     case = Case("sgd", "foreach", precision, TECHNIQUES[0])
     job = replace(job_of(case), optimizer=lambda some: SkipsBlocks(some, lr=plain_loop.LEARNING_RATES["sgd"]))
-    found = deviation(train_ours(case, job, replace(case.strategy, optimizer=None, optimizer_kernels=None)), plain(case.recipe))
-    assert found > 0.9 > TOLERANCES[precision]
+    result = deviation(
+        train_ours(case, job, replace(case.strategy, optimizer=None, optimizer_kernels=None)), plain(case.recipe)
+    )
+    assert result > 0.9 > TOLERANCES[precision]
 
 
 def skips_16_bit_blocks() -> bool:

@@ -104,20 +104,20 @@ class LogGrid:
 
     def put(self, across: float, up: float, glyph: str) -> None:
         """A character where it belongs; nothing outside the axes."""
-        row, column = self.row(up), _place(across, self._across, len(self._cells[0]))
+        row, column = self.row(up), _cell(across, self._across, len(self._cells[0]))
         if 0 <= row < len(self._cells) and 0 <= column < len(self._cells[0]):
             self._cells[row][column] = glyph
 
     def row(self, up: float) -> int:
         """Counted from the top; one that is not there for what lies outside."""
-        return len(self._cells) - 1 - _place(up, self._up, len(self._cells))
+        return len(self._cells) - 1 - _cell(up, self._up, len(self._cells))
 
     def lines(self) -> list[str]:
         """From the top down."""
         return ["".join(row).rstrip() for row in self._cells]
 
 
-def _place(value: float, ends: tuple[float, float], cells: int) -> int:
+def _cell(value: float, ends: tuple[float, float], cells: int) -> int:
     return round((cells - 1) * log(value / ends[0]) / log(ends[1] / ends[0]))
 
 

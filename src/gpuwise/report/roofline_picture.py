@@ -142,7 +142,7 @@ def _draw_side(figure: Figure, roofline: Roofline) -> None:
         for (x, side), text in zip(columns, (shortened(point.name, 30), *_figures(roofline, point)), strict=True):
             figure.text(x, y, text, ha=side, va="center", fontsize=9)
     y -= 0.05
-    for words in _said(roofline, 68, "solid: datasheet; dashed: {reached}; dotted: what no kernel is priced beyond"):
+    for words in _legend_lines(roofline, 68, "solid: datasheet; dashed: {reached}; dotted: what no kernel is priced beyond"):
         figure.text(left, y, words, va="center", fontsize=9, color="#444444")
         y -= 0.028
 
@@ -155,7 +155,7 @@ def _figures(roofline: Roofline, point: Point) -> tuple[str, str, str]:
     return percent(point.share), speed, reached
 
 
-def _said(roofline: Roofline, width: int, legend: str) -> list[str]:
+def _legend_lines(roofline: Roofline, width: int, legend: str) -> list[str]:
     """What the roofs are, why some points are above them, and the sentence of the forecast."""
     rests = dict.fromkeys([roof.provenance for roof in (*roofline.compute, roofline.memory)])
     lines = wrap(legend.format(reached=f"what large kernels reach of the datasheet ({', '.join(rests)})"), width)
@@ -201,7 +201,7 @@ def text_picture(roofline: Roofline, *, width: int = 72, height: int = 16) -> st
             f"  {roof_.name}: {number(roof_.datasheet / scale)} {unit} by the datasheet, "
             f"{percent(roof_.calibrated / roof_.datasheet)} reached"
         )
-    return "\n".join([*lines, "", *_said(roofline, width, "roof: {reached}")])
+    return "\n".join([*lines, "", *_legend_lines(roofline, width, "roof: {reached}")])
 
 
 def _height(roofline: Roofline, point: Point, low: float) -> tuple[float, float]:

@@ -49,7 +49,7 @@ def candidates(
     request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
 ) -> list[Candidate | tuple[Offer, Note]]:
     """All offers and machines to consider: a Candidate each, or (offer, reason) if it is rejected before pricing."""
-    named, here = _wanted(request, catalog)
+    named, here = _named_devices(request, catalog)
     considered: list[Candidate | tuple[Offer, Note]] = []
     for offer in offers:
         chip = catalog.chips.get(offer.chip_id)
@@ -71,7 +71,7 @@ def candidates(
     return [_check_owned(item) for item in considered]
 
 
-def _wanted(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
+def _named_devices(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
     """(chip id, count or None for any) of the offers in request.on, and this machine if it is considered.
 
     `cpu` means any CPU offer, and this machine if it has no GPU.

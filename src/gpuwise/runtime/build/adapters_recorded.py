@@ -184,16 +184,16 @@ def pack(weight: Any, device: torch.device) -> nn.Parameter:
     define_operators()
     blocks = -(-weight.numel() // BLOCK)
 
-    def made(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def empty(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(size, dtype=dtype, device=device)
 
     nested = bool(weight.compress_statistics)
-    code, absmax = made(16), made(blocks, dtype=torch.uint8 if nested else torch.float32)
+    code, absmax = empty(16), empty(blocks, dtype=torch.uint8 if nested else torch.float32)
     state = QuantState(weight.shape, weight.dtype, code, nested, absmax)
     if nested:
         state.offset = torch.empty((), device=device)
-        state.state2 = Scales(absmax=made(-(-blocks // BLOCKS_A_SCALE)), code=made(256))
-    parameter: Any = nn.Parameter(made(-(-weight.numel() // 2), 1, dtype=torch.uint8), requires_grad=False)
+        state.state2 = Scales(absmax=empty(-(-blocks // BLOCKS_A_SCALE)), code=empty(256))
+    parameter: Any = nn.Parameter(empty(-(-weight.numel() // 2), 1, dtype=torch.uint8), requires_grad=False)
     parameter.quant_state = weight.module.quant_state = state
     return cast(nn.Parameter, parameter)
 

@@ -105,14 +105,14 @@ class _Packer:
             items = [self.value(item, (*path, str(i))) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         raise InputError(
-            f"{self._place(path)} is a {type(value).__name__}, which cannot be saved.",
+            f"{self._dotted(path)} is a {type(value).__name__}, which cannot be saved.",
             ["keep numbers, text, tensors, lists and dicts in the state"],
         )
 
     def _dict(self, value: Mapping[object, object], path: tuple[str, ...]) -> object:
         for key in value:
             if not isinstance(key, str | int):
-                raise InputError(f"{self._place(path)} has a key of type {type(key).__name__}; only str and int can be saved.")
+                raise InputError(f"{self._dotted(path)} has a key of type {type(key).__name__}; only str and int can be saved.")
         items = {key: self.value(item, (*path, str(key))) for key, item in value.items()}
         if all(isinstance(key, str) and not key.startswith("$") for key in items):
             return items
@@ -120,7 +120,7 @@ class _Packer:
 
     def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> object:
         if is_wrapped(tensor):
-            kind, inner, attributes = unwrapped(tensor, self._place(path))
+            kind, inner, attributes = unwrapped(tensor, self._dotted(path))
             return {
                 "$wrapped": [
                     kind,
@@ -128,7 +128,7 @@ class _Packer:
                     self.value(attributes, path),
                 ]
             }
-        flat, how = pack_tensor(tensor, self._place(path))
+        flat, how = pack_tensor(tensor, self._dotted(path))
         key = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride(), repr(how))
         if key in self._kept:
             return self._kept[key]
@@ -149,7 +149,7 @@ class _Packer:
 
     def _dtype(self, dtype: np.dtype[np.generic], path: tuple[str, ...]) -> str:
         if not _ARRAY_DTYPE.fullmatch(dtype.str):
-            raise InputError(f"{self._place(path)} holds NumPy values of type {dtype}; only numbers can be saved.")
+            raise InputError(f"{self._dotted(path)} holds NumPy values of type {dtype}; only numbers can be saved.")
         return dtype.str
 
     def _name(self, path: tuple[str, ...]) -> str:
@@ -161,7 +161,7 @@ class _Packer:
             name = f"{plain}#{number}"
         return name
 
-    def _place(self, path: tuple[str, ...]) -> str:
+    def _dotted(self, path: tuple[str, ...]) -> str:
         return ".".join((self._part, *path))
 
 

@@ -107,7 +107,9 @@ class StallWatch:
             silent_s, self._beat_s = now_s - self._beat_s, now_s
             if self._stalled and beaten:
                 self._stalled = False
-                text = f"the run goes on after {format_duration(silent_s)} of silence in its {_said(self._silent_phase)}."
+                text = (
+                    f"the run goes on after {format_duration(silent_s)} of silence in its {_phase_words(self._silent_phase)}."
+                )
                 self._tell(Stall(self._silent_phase, silent_s, None, True, text))
             return
         silent_s, phase = now_s - self._beat_s, self.phase
@@ -118,7 +120,7 @@ class StallWatch:
         path = self._dump(phase, silent_s)
         waits = self._waits_for() if phase == "data" else None
         where = (f", which waits for {waits}" if waits else "") + (f"; where its threads stand is in {path}" if path else "")
-        text = f"the run has stood still for {format_duration(silent_s)} in its {_said(phase)}{where}."
+        text = f"the run has stood still for {format_duration(silent_s)} in its {_phase_words(phase)}{where}."
         self._tell(Stall(phase, silent_s, path, False, text))
 
     def _run(self) -> None:
@@ -141,5 +143,5 @@ class StallWatch:
         return path
 
 
-def _said(phase: str) -> str:
+def _phase_words(phase: str) -> str:
     return {"data": "reading of data"}.get(phase, phase)

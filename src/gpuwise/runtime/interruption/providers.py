@@ -213,17 +213,17 @@ def source_for(name: str, *, dmi: Path = DMI) -> NoticeSource | None:
 def _detected(dmi: Path) -> str:
     """'aws', 'gcp', 'azure' or 'none', from the firmware's description of the machine."""
 
-    def told(field: str) -> str:
+    def firmware(field: str) -> str:
         with suppress(OSError, UnicodeDecodeError):
             return (dmi / field).read_text().strip()
         return ""
 
-    vendor = told("sys_vendor")
-    if vendor == "Amazon EC2" or "amazon" in told("bios_version").lower():  # bios_version: older instances, on Xen
+    vendor = firmware("sys_vendor")
+    if vendor == "Amazon EC2" or "amazon" in firmware("bios_version").lower():  # bios_version: older instances, on Xen
         return "aws"
-    if vendor == "Google" and told("product_name") == "Google Compute Engine":
+    if vendor == "Google" and firmware("product_name") == "Google Compute Engine":
         return "gcp"
-    if vendor == "Microsoft Corporation" and told("chassis_asset_tag") == _AZURE_TAG:
+    if vendor == "Microsoft Corporation" and firmware("chassis_asset_tag") == _AZURE_TAG:
         return "azure"
     return "none"
 
