@@ -10,18 +10,22 @@ import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
+from typing import Annotated, Any, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
 from gpuwise.errors import InputError, nearest
 from gpuwise.strategy import (
     ADAPTERS,
+    CONTEXTS,
     MODES,
     OFFLOADS,
     OPTIMIZER_KERNELS,
     OPTIMIZERS,
+    PIPELINE_SCHEDULES,
     PRECISIONS,
     RECOMPUTES,
+    SHARDS,
     Mesh,
+    Parallelism,
     Strategy,
     StrategyChanges,
     check_techniques,
@@ -88,10 +92,24 @@ class StepSettings(JobSizes, Techniques, total=False):
     accumulate: Annotated[int | None, Setting("Micro-batches before an optimizer step.", only_training=True)]
 
 
-class DeviceSettings(StepSettings, total=False):
+class ParallelSettings(TypedDict, total=False):
+    """How several devices share the work. See Mesh and Parallelism."""
+
+    mesh: Annotated[str | Mesh | None, Setting("How devices share the work: dp=8, or dp_shard=8,tp=2.", metavar="AXES")]
+    shard: Annotated[str | None, Setting("What the devices of dp_shard split (parameters).", SHARDS)]
+    sequence_parallel: Annotated[bool | None, Setting("Split tensor-parallel norms along the sequence.")]
+    loss_parallel: Annotated[bool | None, Setting("Split the loss of a tensor-parallel head along the vocabulary.")]
+    context: Annotated[str | None, Setting("How devices of cp attend to the whole sequence (gather).", CONTEXTS)]
+    pipeline_schedule: Annotated[
+        str | None, Setting("Order of a pipeline's micro-batches (1f1b).", PIPELINE_SCHEDULES, only_training=True)
+    ]
+    stages_per_rank: Annotated[int | None, Setting("Pipeline stages of one device (1).", only_training=True)]
+    compress_gradients: Annotated[bool | None, Setting("Reduce gradients in bf16.", only_training=True)]
+
+
+class DeviceSettings(StepSettings, ParallelSettings, total=False):
     """What a verb about devices that the user names takes, too."""
 
-    mesh: Annotated[str | Mesh | None, Setting("How devices share the work: dp=8, or dp_shard=8.", metavar="AXES")]
     mode: Annotated[str | None, Setting("A training step (default) or a forward pass.", MODES)]
 
 
@@ -140,8 +158,8 @@ class HostKeywords(TypedDict, total=False):
     pinned_memory: Annotated[bool | None, Setting("Batches wait where the device can read by itself.", off_switch=True)]
 
 
-class RunSettings(StepSettings, HostKeywords, total=False):
-    """What a run on this machine takes."""
+class RunSettings(StepSettings, ParallelSettings, HostKeywords, total=False):
+    """What a run takes."""
 
 
 @cache
@@ -201,6 +219,9 @@ def strategy_of(settings: Mapping[str, object], **chosen: Unpack[StrategyChanges
     values = {_FIELD.get(name, name): value for name, value in settings.items() if value is not None}
     if isinstance(mesh := values.get("mesh"), str):
         values["mesh"] = Mesh.parse(mesh)
+    parallel = {f.name: values[f.name] for f in fields(Parallelism) if f.name in values}
+    if parallel:
+        values["parallelism"] = Parallelism(**cast(dict[str, Any], parallel))
     strategy = Strategy(**chosen).but(**cast(StrategyChanges, {name: values[name] for name in names & values.keys()}))
     _check_mode(settings)
     check_techniques(strategy)
@@ -239,5 +260,12 @@ def flags_of(strategy: Strategy, *, without: Collection[str] = ()) -> str:
             continue
         if field == "adapter_rank" and strategy.adapter == "none":
             continue
-        words.append(flag_of(name) if value is True else f"{flag_of(name)} {shlex.quote(str(value))}")
+        words.append(_flag(name, value))
+    if strategy.mesh.devices > 1 and "mesh" not in without:
+        words.append(f"--mesh {strategy.mesh}")
+    words += [_flag(name, value) for name, value in strategy.parallelism.to_dict().items() if name not in without]
     return " ".join(words)
+
+
+def _flag(name: str, value: object) -> str:
+    return flag_of(name) if value is True else f"{flag_of(name)} {shlex.quote(str(value))}"

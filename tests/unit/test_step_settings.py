@@ -46,9 +46,13 @@ def test_every_setting_of_a_verb_is_a_flag(verb: str):
 
 def test_every_verb_takes_every_technique():
     techniques = set(step_settings.settings_of(step_settings.Techniques))
-    assert techniques == {f.name for f in fields(Strategy)} - {"mesh", "mode", "micro_batch", "accumulation"} - set(
-        step_settings.settings_of(step_settings.HostKeywords)
-    )
+    assert techniques == {f.name for f in fields(Strategy)} - {
+        "mesh",
+        "parallelism",
+        "mode",
+        "micro_batch",
+        "accumulation",
+    } - set(step_settings.settings_of(step_settings.HostKeywords))
     for verb in GROUPS:
         assert techniques <= flags(verb), verb
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from technique_samples import MEMORY_TECHNIQUES
 from torch import Tensor, nn
 
 import gpuwise
@@ -52,14 +53,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "adafactor": {"optimizer": "adafactor"},
     "8-bit Adam": {"optimizer": "adamw-8bit"},
     "fused SGD": {"optimizer": "sgd", "optimizer_kernels": "fused"},
-    "in backward": {"optimizer_in_backward": True},
-    "gradients kept": {"keep_gradients": True},
-    "offloaded optimizer": {"offload": "optimizer"},
-    "offloaded parameters": {"offload": "parameters"},
-    "lora": {"adapter": "lora", "adapter_rank": 4},
-    "qlora": {"adapter": "qlora", "adapter_rank": 4},
-    "compiled": {"compile": True},
-    "channels last": {"channels_last": True},
+    **MEMORY_TECHNIQUES,
     "accumulated": {"accumulate": 2},
     "inference": {"mode": "infer"},
     "replicated": {"mesh": "dp=2"},

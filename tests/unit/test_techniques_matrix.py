@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from technique_samples import MEMORY_TECHNIQUES
 from torch import Tensor, nn
 
 import gpuwise
@@ -72,14 +73,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
         for optimizer, able in KERNELS_OF.items()
         for kernels in able
     },
-    "in backward": {"optimizer_in_backward": True},
-    "gradients kept": {"keep_gradients": True},
-    "offloaded optimizer": {"offload": "optimizer"},
-    "offloaded parameters": {"offload": "parameters"},
-    "lora": {"adapter": "lora", "adapter_rank": 4},
-    "qlora": {"adapter": "qlora", "adapter_rank": 4},
-    "compiled": {"compile": True},
-    "channels last": {"channels_last": True},
+    **MEMORY_TECHNIQUES,
     "accumulated": {"accumulate": 4},
     "inference": {"mode": "infer"},
 }

@@ -7,13 +7,13 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
-from gpuwise.step_settings import DeviceSettings, StepSettings
+from gpuwise.step_settings import DeviceSettings, ParallelSettings, StepSettings, settings_of
 
 
 @click.command("compare", cls=JobCommand, short_help="A job on several devices.")
 @job_argument
 @on_option("Devices separated by commas.", metavar="A,B,C")
-@settings_options(DeviceSettings, without=("mesh",))
+@settings_options(DeviceSettings, without=tuple(settings_of(ParallelSettings)))
 @json_option
 def command(job: str, on: str, as_json: bool, mode: str | None, **settings: Unpack[StepSettings]) -> None:
     """JOB on several devices side by side, with the reason for each speed-up."""

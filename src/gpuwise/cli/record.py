@@ -8,14 +8,14 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import complete_job, settings_options
-from gpuwise.step_settings import DeviceSettings
+from gpuwise.step_settings import DeviceSettings, ParallelSettings, settings_of
 
 
 @click.command("record", short_help="A job's step into a file; the shipped ones again.")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_job)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the step of one JOB to this .npz file.")
 @click.option("--folder", type=click.Path(file_okay=False), help="Write shipped recordings here, not into the package.")
-@settings_options(DeviceSettings, without=("micro_batch", "accumulate", "mesh", "compile"))
+@settings_options(DeviceSettings, without=("micro_batch", "accumulate", "compile", *settings_of(ParallelSettings)))
 def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **settings: Unpack[DeviceSettings]) -> None:
     """Record the step of JOB to a file that stands for it afterwards, without its code and without PyTorch.
 

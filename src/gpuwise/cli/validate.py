@@ -9,7 +9,7 @@ import click
 
 from gpuwise.cli.failure import EXIT_INTERRUPTED, EXIT_UNEXPECTED
 from gpuwise.cli.options import JobCommand, complete_job, json_option, settings_options
-from gpuwise.step_settings import DeviceSettings
+from gpuwise.step_settings import DeviceSettings, ParallelSettings, settings_of
 
 if TYPE_CHECKING:
     from gpuwise.api.validating import Doing
@@ -31,7 +31,7 @@ class _ValidateCommand(JobCommand):
 @click.argument("jobs", metavar="JOB...", nargs=-1, shell_complete=complete_job)
 @click.option("--suite", is_flag=True, help="A dozen kinds of networks at sizes that suit this machine; JOB... picks of them.")
 @click.option("--steps", type=int, metavar="N", help="Steps timed (at least 7 and 5 s, 40 s at most).")
-@settings_options(DeviceSettings, without=("mesh",))
+@settings_options(DeviceSettings, without=tuple(settings_of(ParallelSettings)))
 @click.option("--report", "page", metavar="FILE", help="Write the result as a page, too: FILE.md or FILE.html.")
 @json_option
 def command(

@@ -1,4 +1,4 @@
-"""The settings of training: Strategy (the step of one rank), Mesh (the devices) and HostSettings (the host)."""
+"""The settings of training: Strategy (the step of one rank), Mesh and Parallelism (its devices), HostSettings (its host)."""
 
 from gpuwise.strategy.host import HostSettings
 from gpuwise.strategy.kernels import (
@@ -10,21 +10,28 @@ from gpuwise.strategy.kernels import (
     kernels_of,
 )
 from gpuwise.strategy.legal import EXCLUSIONS, StepFacts, check_techniques
-from gpuwise.strategy.mesh import Mesh
+from gpuwise.strategy.mesh import AXES, Mesh
+from gpuwise.strategy.parallelism import CONTEXTS, PIPELINE_SCHEDULES, SHARDS, SINGLE_STAGE_SCHEDULES, Parallelism
 from gpuwise.strategy.strategy import ADAPTERS, MODES, OFFLOADS, PRECISIONS, RECOMPUTES, Strategy, StrategyChanges
 
 __all__ = [
     "ADAPTERS",
+    "AXES",
+    "CONTEXTS",
     "EXCLUSIONS",
     "KERNELS_OF",
     "MODES",
     "OFFLOADS",
     "OPTIMIZERS",
     "OPTIMIZER_KERNELS",
+    "PIPELINE_SCHEDULES",
     "PRECISIONS",
     "RECOMPUTES",
+    "SHARDS",
+    "SINGLE_STAGE_SCHEDULES",
     "HostSettings",
     "Mesh",
+    "Parallelism",
     "StepFacts",
     "Strategy",
     "StrategyChanges",

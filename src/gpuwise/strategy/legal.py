@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import GpuwiseError, InputError, PrecisionError, UnsupportedError
 from gpuwise.strategy.kernels import kernels_of
+from gpuwise.strategy.parallelism import Parallelism
 from gpuwise.strategy.strategy import Strategy
 
 
@@ -163,6 +164,13 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         lambda s, step: max(s.mesh.tp, s.mesh.pp, s.mesh.cp, s.mesh.ep) > 1,
         "only data parallelism is forecast so far: no tensor, pipeline, context or expert parallelism.",
         ("use --mesh dp=N or dp_shard=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.devices > 1 and s.parallelism != Parallelism(),
+        "only parameters sharded whole are forecast so far.",
+        ("leave out --shard, --context, --pipeline-schedule and the like",),
         UnsupportedError,
         forward=True,
     ),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from gpuwise.errors import InputError
 from gpuwise.strategy.checks import check_whole
 
+# From the outermost to the innermost: ranks of the last axis are neighbours, and lie in one machine where it is large enough.
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _SHORT_NAMES = {"dp": "dp_replicate", "fsdp": "dp_shard"}
 
 
@@ -22,7 +24,7 @@ class Mesh:
         tp: tensor parallel: devices that split each matrix product.
         pp: pipeline stages: devices that split the layers.
         cp: context parallel: devices that split the sequence.
-        ep: expert parallel: devices that split the experts; they are among those of the other axes.
+        ep: expert parallel: devices that split the experts; they are among those of dp_shard, which ep divides.
     """
 
     dp_replicate: int = 1
@@ -36,6 +38,11 @@ class Mesh:
         for f in fields(self):
             check_whole(f"mesh {f.name}", getattr(self, f.name), 1, 1_000_000)
 
+    def __str__(self) -> str:
+        """As on the command line: 'dp_shard=8,tp=2'; 'dp=1' for one device."""
+        named = [f"{f.name}={degree}" for f in fields(self) if (degree := getattr(self, f.name)) > 1]
+        return ",".join(named).replace("dp_replicate", "dp") or "dp=1"
+
     @property
     def data_parallel(self) -> int:
         """Ranks that each read their own samples."""
@@ -45,6 +52,23 @@ class Mesh:
     def devices(self) -> int:
         """Devices in all."""
         return self.data_parallel * self.tp * self.pp * self.cp
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Devices along each of AXES."""
+        return tuple(getattr(self, axis) for axis in AXES)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The position of a rank along each of AXES; ranks count along the last axis first."""
+        position: dict[str, int] = {}
+        for axis in reversed(AXES):
+            rank, position[axis] = divmod(rank, getattr(self, axis))
+        return {axis: position[axis] for axis in AXES}
+
+    def data_rank(self, rank: int) -> int:
+        """The number of a rank among those that read their own samples."""
+        position = self.coordinates(rank)
+        return position["dp_replicate"] * self.dp_shard + position["dp_shard"]
 
     @classmethod
     def parse(cls, text: str) -> Mesh:

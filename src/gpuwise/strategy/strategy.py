@@ -12,6 +12,7 @@ from gpuwise.strategy.checks import check_choice, check_whole
 from gpuwise.strategy.host import HostSettings
 from gpuwise.strategy.kernels import OPTIMIZER_KERNELS, OPTIMIZERS
 from gpuwise.strategy.mesh import Mesh
+from gpuwise.strategy.parallelism import Parallelism
 
 PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")
 RECOMPUTES = ("none", "selective", "full")
@@ -28,6 +29,7 @@ class StrategyChanges(TypedDict, total=False):
     accumulation: int
     recompute: str
     mesh: Mesh
+    parallelism: Parallelism
     optimizer: str | None
     optimizer_kernels: str | None
     optimizer_in_backward: bool
@@ -50,7 +52,8 @@ class Strategy:
         micro_batch: samples a forward pass of one rank, 1 by default.
         accumulation: micro-batches before an optimizer step, 1 by default.
         recompute: which activations are computed again in backward. none (default) | selective | full.
-        mesh: how devices share the work, one device by default.
+        mesh: how many devices share the work along each axis, one device by default.
+        parallelism: how they share it.
         optimizer: of OPTIMIZERS. None, the default, takes the job's own.
         optimizer_kernels: for-loop over tensors | foreach, many tensors a kernel | fused, one kernel for the whole update.
             None, the default, takes fused where PyTorch has it and has it right.
@@ -72,6 +75,7 @@ class Strategy:
     accumulation: int = 1
     recompute: str = "none"
     mesh: Mesh = field(default_factory=Mesh)
+    parallelism: Parallelism = field(default_factory=Parallelism)
     optimizer: str | None = None
     optimizer_kernels: str | None = None
     optimizer_in_backward: bool = False
@@ -111,16 +115,19 @@ class Strategy:
 
     @property
     def variant(self) -> Strategy:
-        """What tells one recording from another: everything but the batch and the mesh."""
-        return replace(self, precision=self.recorded_precision, micro_batch=1, accumulation=1, mesh=Mesh())
+        """What tells one recording of a single device from another: everything but the batch and the devices."""
+        one_device = self.but(mesh=Mesh(), parallelism=Parallelism())
+        return replace(one_device, precision=self.recorded_precision, micro_batch=1, accumulation=1)
 
     def but(self, **changes: Unpack[StrategyChanges]) -> Strategy:
         """A copy with some fields changed. Raises InputError for values out of range."""
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Json]:
-        """Plain types; fields that are None are left out (TOML has no null)."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        """Plain types; fields that are None are left out (TOML has no null), and so is a parallelism that is the default."""
+        parallelism = self.parallelism.to_dict()
+        plain = {key: value for key, value in asdict(self).items() if value is not None and key != "parallelism"}
+        return {**plain, "parallelism": parallelism} if parallelism else plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Strategy:
@@ -133,4 +140,5 @@ class Strategy:
         if unknown:
             raise InputError(f"unknown strategy keys: {', '.join(sorted(unknown))}.")
         values: dict[str, Any] = {name: value for name, value in data.items() if name in own}
-        return cls(**{**values, "mesh": Mesh.from_dict(values.get("mesh", {}))})
+        mesh = Mesh.from_dict(values.get("mesh", {}))
+        return cls(**{**values, "mesh": mesh, "parallelism": Parallelism.from_dict(values.get("parallelism", {}))})
