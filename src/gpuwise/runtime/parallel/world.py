@@ -1,0 +1,56 @@
+"""World: one rank's position in a mesh of devices, and PyTorch's groups along its axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from gpuwise.errors import InputError
+from gpuwise.strategy import AXES, Mesh
+
+
+@dataclass(frozen=True)
+class World:
+    """One rank among the ranks of a mesh.
+
+    Attributes:
+        mesh: degrees of parallelism.
+        rank: number of this rank, from 0.
+        device_mesh: PyTorch's mesh, with all of AXES (also those of one device), in that order.
+    """
+
+    mesh: Mesh
+    rank: int
+    device_mesh: DeviceMesh
+
+    @property
+    def size(self) -> int:
+        return self.mesh.devices
+
+    @property
+    def data_rank(self) -> int:
+        """The number of this rank among those that read their own samples; ranks of tp, cp and pp read the same."""
+        return self.mesh.data_rank(self.rank)
+
+    def coordinate(self, axis: str) -> int:
+        """The position of this rank along an axis."""
+        return self.mesh.coordinates(self.rank)[axis]
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The process group of this rank along an axis."""
+        return self.device_mesh[axis].get_group()
+
+
+def make_world(mesh: Mesh, device_type: str) -> World:
+    """The World of this process. torch.distributed has been initialised, for real or with the fake backend.
+
+    To be called outside fake tensor modes: PyTorch computes with the numbers of a mesh.
+
+    Raises InputError when the mesh is of another number of devices than there are ranks.
+    """
+    size = dist.get_world_size()
+    if mesh.devices != size:
+        raise InputError(f"the mesh {mesh} is of {mesh.devices} devices, but there are {size} ranks.", [f"--mesh dp={size}"])
+    return World(mesh, dist.get_rank(), init_device_mesh(device_type, mesh.degrees, mesh_dim_names=AXES))
