@@ -1,1 +1,1 @@
-"""Several ranks: where each one is in the mesh, and the parallelisms that `runtime.build` applies to its part of the program."""
+"""Several ranks: the position of each in the mesh, and the parallelisms that `runtime.build` applies to its program."""
