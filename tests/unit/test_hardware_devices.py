@@ -72,12 +72,11 @@ def test_bad_counts(text):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("h100-sxm:1000", "h100-80gb-sxm:8x125 (125 machines of 8)"),
         ("h100-sxm:9", "h100-80gb-sxm:8x2 (2 machines of 8, 16 devices)"),
         ("h100-sxm:16x4", "h100-80gb-sxm:8x8"),
         ("rtx-4090:100", "rtx-4090:16x7"),
         ("rtx-3090:17", "rtx-3090:16x2"),  # its bridge joins pairs: the machine is a PCIe one
-        ("tpu-v5e:512", "tpu-v5e:256x2"),
+        ("h100-sxm:1001", "h100-80gb-sxm:8x126 (126 machines of 8, 1008 devices)"),
         ("xeon-8380:100", "xeon-8380:8x13"),
     ],
 )
@@ -85,6 +84,24 @@ def test_more_devices_than_a_machine_holds_are_named_as_several(text, told):
     with pytest.raises(InputError, match="no machine holds") as caught:
         parse_device(text, catalog=CATALOG)
     assert told in caught.value.ways_out[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h100-sxm:64", "h100-80gb-sxm:8x8"),
+        ("h100-sxm:1000", "h100-80gb-sxm:8x125"),
+        ("rtx-4090:48", "rtx-4090:16x3"),
+        ("tpu-v5e:512", "tpu-v5e:256x2"),
+    ],
+)
+def test_more_devices_than_a_machine_holds_are_full_machines(text, name):
+    spec = parse_device(text, catalog=CATALOG)
+    assert spec.cluster == parse_device(name, catalog=CATALOG).cluster
+    assert spec.cluster.name == name
+    assert spec.assumed[-1].kind == "several-machines"
+    assert spec.assumed[-1].text.endswith(name)
+    assert parse_device(name, catalog=CATALOG).assumed == ()
 
 
 @pytest.mark.parametrize("text", ["h100-sxm:8", "a100-40gb-sxm:16", "a100-80gb-pcie:8", "tpu-v5e:256", "gb200:72", "t4:16"])

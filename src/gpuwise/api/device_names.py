@@ -22,6 +22,9 @@ def device_names(on: str | Sequence[str]) -> list[str]:
 def one_machine(text: str, flag: str) -> str:
     """The text unchanged. Raises UnsupportedError if it names devices of several machines."""
     name, count, machines = split_device(text)
+    if machines == 1 and count is not None and name.strip().lower() not in ("here", "cpu"):
+        cluster = parse_device(text).cluster
+        count, machines = cluster.devices_per_machine, cluster.machines
     if machines > 1:
         raise UnsupportedError(f"{text!r}: plans use one machine so far.", [f"{flag} {name}:{count}"])
     return text

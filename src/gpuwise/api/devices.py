@@ -108,9 +108,13 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     disagree.
     """
     spec = parse_device(text, catalog=catalog)
-    machines = spec.cluster.machines
-    count = spec.cluster.devices_per_machine if ":" in text or mesh is None else mesh.devices
-    check_inside(spec.chip, count, machines=machines, catalog=catalog)
+    if mesh is not None and ":" not in text:
+        if spec.machine is None:
+            spec = parse_device(f"{text}:{mesh.devices}", catalog=catalog)
+        else:
+            check_inside(spec.chip, mesh.devices, catalog=catalog)
+            spec = replace(spec, cluster=replace(spec.cluster, devices_per_machine=mesh.devices))
+    machines, count = spec.cluster.machines, spec.cluster.devices_per_machine
     if mesh is not None and mesh.devices != count * machines:
         raise InputError(
             f"the mesh is of {mesh.devices} devices, but {text!r} names {count * machines}.",

@@ -12,7 +12,7 @@ from gpuwise.hardware.names import split_device
 from gpuwise.hardware.package import share_words
 from gpuwise.hardware.types import Chip, Machine
 from gpuwise.notes import Note
-from gpuwise.notes.step import catalog_cpu, part_of_a_package, this_machine
+from gpuwise.notes.step import catalog_cpu, part_of_a_package, several_machines, this_machine
 
 MAX_DEVICES = 1_000_000  # more is a slip of the hand: the largest machines built have some hundred thousand
 
@@ -39,7 +39,9 @@ class DeviceSpec:
 def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     """'rtx-4090', 'h100-sxm:8', 'h100-80gb-sxm:8x4' (4 machines of 8), 'cpu', 'here' -> DeviceSpec.
 
-    Raises InputError for an unreadable count or one that no machine holds, and UnknownNameError for an unknown or
+    More devices than one machine holds are several full machines: 'h100-sxm:64' is 'h100-sxm:8x8', and a note says so.
+
+    Raises InputError for an unreadable count or one that fills no machines, and UnknownNameError for an unknown or
     ambiguous chip.
     """
     catalog = catalog or load_catalog()
@@ -62,6 +64,9 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     if share := share_words(chip):
         assumed.append(part_of_a_package(chip=chip.id, share=share, devices=chip.devices_per_package))
     count = count or 1
+    if machines == 1 and machine is None and (per_machine := full_machines(chip, count, catalog=catalog)):
+        machines, count = count // per_machine, per_machine
+        assumed.append(several_machines(devices=machines * count, chip=chip.id, machines=machines, per_machine=count))
     check_inside(chip, count, machines=machines, catalog=catalog)
     host_bytes = None if machine is None or chip.memory_bytes is not None else machine.host_memory_bytes
     cluster = Cluster(
@@ -74,14 +79,26 @@ def parse_device(text: str, *, catalog: Catalog | None = None) -> DeviceSpec:
     return DeviceSpec(cluster, machine, tuple(assumed))
 
 
+def full_machines(chip: Chip, count: int, *, catalog: Catalog) -> int | None:
+    """Devices of each machine where `count` of a chip fill several; None where one machine holds them, or they fill none."""
+    most = most_inside(chip, catalog=catalog)
+    return None if _one_machine_holds(chip, count, catalog=catalog) or count % most else most
+
+
+def _one_machine_holds(chip: Chip, count: int, *, catalog: Catalog) -> bool:
+    if count <= most_inside(chip, catalog=catalog):
+        return True
+    # e.g. 16 GPUs behind one NVSwitch, more than the usual domain
+    return any(offer.chip_id == chip.id and offer.devices >= count for offer in catalog.offers)
+
+
 def check_inside(chip: Chip, count: int, *, machines: int = 1, catalog: Catalog) -> None:
     """Raises InputError where one machine does not hold `count` of a chip, with the text that names as many in several."""
     if count * machines > MAX_DEVICES:
         raise InputError(f"{count * machines:,} devices are named; at most {MAX_DEVICES:,} make sense.")
-    if count <= (most := most_inside(chip, catalog=catalog)):
+    if _one_machine_holds(chip, count, catalog=catalog):
         return
-    if any(offer.chip_id == chip.id and offer.devices >= count for offer in catalog.offers):
-        return  # e.g. 16 GPUs behind one NVSwitch, more than the usual domain
+    most = most_inside(chip, catalog=catalog)
     needed = -(-count * machines // most)
     more = "" if most * needed == count * machines else f", {most * needed} devices"
     raise InputError(

@@ -27,6 +27,14 @@ def part_of_a_package(*, chip: str, share: str, devices: int) -> str:
 
 
 @kind_of_note()
+def several_machines(*, devices: int, chip: str, machines: int, per_machine: int) -> str:
+    """More devices are named than one machine holds."""
+    return (
+        f"{chip}:{devices} is {machines:,} machines of {per_machine}, the most that one holds: {chip}:{per_machine}x{machines}"
+    )
+
+
+@kind_of_note()
 def assumed_network(*, link: str) -> str:
     """Machines are connected as those of the chip's largest offer."""
     return f"assumed machines connected by {link}, as its largest offer has"
