@@ -35,6 +35,7 @@ def fed_trace(accumulation: int = 1) -> Trace:
         "module": [0] * 3,
         "born": [0, 4, BEFORE],
         "died": [3, 8, len(trace.sequence)],
+        "stream": [0] * 3,
     }
     columns = {name: np.append(getattr(kept, name), values).astype(getattr(kept, name).dtype) for name, values in added.items()}
     return replace(trace, storages=replace(kept, **columns)).check().with_accumulation(accumulation)

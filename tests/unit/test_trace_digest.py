@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trace_samples import small_trace
+from trace_samples import small_rank, small_trace
 
 from gpuwise.notes import Note
 from gpuwise.strategy import Mesh, Strategy
@@ -87,6 +87,18 @@ def test_any_number_of_the_step_changes_it():
     ]
     results = {digest(other, STRATEGY) for other in (trace, *others)}
     assert len(results) == len(others) + 1
+
+
+def test_groups_streams_and_waits_change_it():
+    rank = small_rank()
+    one_stream = replace(rank.sequence, stream=np.zeros_like(rank.sequence.stream))
+    others = [
+        replace(rank, header=replace(rank.header, groups=rank.header.groups[::-1])),
+        replace(rank, sequence=one_stream),
+        replace(rank, storages=replace(rank.storages, stream=np.ones_like(rank.storages.stream))),
+        replace(rank, waits=replace(rank.waits, on=rank.waits.on - 1)),
+    ]
+    assert len({digest(other, STRATEGY) for other in (rank, *others)}) == len(others) + 1
 
 
 def test_it_is_the_same_in_another_process():

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_samples import small_trace
+from trace_samples import small_rank, small_trace
 
 from gpuwise.errors import FileFormatError
 from gpuwise.trace import Axis, Trace, TraceFamily, build_family, load, save
@@ -24,9 +24,9 @@ from gpuwise.trace import Axis, Trace, TraceFamily, build_family, load, save
 AXES = (Axis("micro_batch", 2, 1, 1), Axis("seq_len", 4, 4, 2))
 
 
-def small_family() -> TraceFamily:
+def small_family(small: Callable[..., Trace] = small_trace) -> TraceFamily:
     grid = product(*(axis.points for axis in AXES))
-    family = build_family({(n, s): small_trace(micro_batch=n, seq_len=s) for n, s in grid}, AXES, {"micro_batch": 1})
+    family = build_family({(n, s): small(micro_batch=n, seq_len=s) for n, s in grid}, AXES, {"micro_batch": 1})
     assert family is not None
     return family
 
@@ -71,7 +71,7 @@ def with_header(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     return written(path, {**arrays, "header": np.frombuffer(text.encode(), dtype=np.uint8)})
 
 
-@pytest.mark.parametrize("make", [small_trace, small_family])
+@pytest.mark.parametrize("make", [small_trace, small_family, small_rank, lambda: small_family(small_rank)])
 def test_what_is_saved_is_loaded_equal(make: Callable[[], Trace | TraceFamily], tmp_path: Path) -> None:
     original = make()
     save(original, tmp_path / "a.npz")
@@ -136,10 +136,40 @@ def test_truncated_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_newer_version_says_so(tmp_path: Path) -> None:
-    path = with_header(tmp_path / "a.npz", lambda h: h.update(version=3))
-    with pytest.raises(FileFormatError, match=r"version 3; this gpuwise reads versions up to 2") as caught:
+    path = with_header(tmp_path / "a.npz", lambda h: h.update(version=4))
+    with pytest.raises(FileFormatError, match=r"version 4; this gpuwise reads versions up to 3") as caught:
         load(path)
     assert "upgrade gpuwise" in caught.value.ways_out
+
+
+def test_columns_of_several_devices_are_not_in_files_of_one(tmp_path: Path) -> None:
+    of_ranks = {"group", "stream", "storage_stream", "wait_position", "wait_stream", "wait_on"}
+    save(small_rank(), tmp_path / "a.npz")
+    assert set(members((tmp_path / "a.npz").read_bytes())) - set(members(saved_bytes(False))) == of_ranks
+
+
+def test_a_file_of_version_2_is_of_one_device(tmp_path: Path) -> None:
+    def of_version_2(header: dict[str, Any]) -> None:
+        for name in ("rank", "stages", "groups", "micro_batches"):
+            del header[name]
+        header["version"] = 2
+
+    assert_equal(load(with_header(tmp_path / "a.npz", of_version_2)), small_family())
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("group", 2), ("group", -2), ("stream", 128), ("storage_stream", -1), ("wait_on", 99), ("wait_position", 0)],
+)
+def test_streams_and_groups_that_are_not_there(column: str, value: int, tmp_path: Path) -> None:
+    save(small_rank(), tmp_path / "a.npz")
+    arrays = members((tmp_path / "a.npz").read_bytes())
+    arrays[column] = np.full(len(arrays[column]), value, dtype=np.int32)
+    with pytest.raises(FileFormatError, match="damaged"):
+        load(written(tmp_path / "b.npz", arrays))
+    arrays[column] = arrays[column][:1]
+    with pytest.raises(FileFormatError, match="damaged"):
+        load(written(tmp_path / "c.npz", arrays))
 
 
 def test_version_1_with_assumptions_as_sentences_is_read(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trace_samples import ROWS, small_trace
+from trace_samples import ROWS, small_rank, small_trace
 
-from gpuwise.errors import FileFormatError
+from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.trace import CATEGORIES, Trace, live_bytes
 from gpuwise.trace.memory import rounded
 
@@ -45,6 +45,21 @@ def test_an_accumulated_step_peaks_where_gradients_meet_the_next_activations() -
     once, twice = live_bytes(small_trace()), live_bytes(small_trace().with_accumulation(2))
     assert once.by_category["gradient"] < twice.by_category["gradient"] == 4096 + 512
     assert once.peak_bytes < twice.peak_bytes
+
+
+def test_a_pipeline_counts_the_micro_batches_that_were_not_recorded() -> None:
+    trace = small_trace()
+    trace = replace(trace, header=replace(trace.header, micro_batches=4))
+    assert trace.with_accumulation(4).counts().tolist() == small_trace().with_accumulation(2).counts().tolist()
+    assert trace.with_accumulation(9).counts().tolist() == small_trace().with_accumulation(7).counts().tolist()
+    with pytest.raises(UnsupportedError, match="4 micro-batches or more"):
+        trace.with_accumulation(3)
+
+
+def test_the_payload_of_a_collective_is_the_full_tensor() -> None:
+    trace = small_rank()
+    read = trace.operations.column("bytes_read")
+    assert trace.operations.payload_bytes.tolist() == [0, 0, read[2], 0]
 
 
 def test_positions_of_the_second_micro_batch_count_once_less_than_the_accumulation() -> None:

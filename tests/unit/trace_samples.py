@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpuwise.notes.job import assumed_sequence_length
-from gpuwise.strategy import Strategy
-from gpuwise.trace import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace import (
+    BEFORE,
+    CATEGORIES,
+    COLUMNS,
+    KINDS,
+    PHASES,
+    Header,
+    Operations,
+    OperationSequence,
+    RankGroup,
+    Storages,
+    Trace,
+    Waits,
+)
 
 ROWS = [  # operation, module, phase, micro_step: a position each
     (0, 1, "forward", 0),
@@ -74,3 +89,26 @@ def small_trace(*, micro_batch: int = 2, seq_len: int = 4) -> Trace:
         assumption_notes=(assumed_sequence_length(length=16),),
     )
     return Trace(header, operations, sequence, storages, ("", "layers.0", "layers.1")).check()
+
+
+def small_rank(*, micro_batch: int = 2, seq_len: int = 8) -> Trace:
+    """`small_trace` as rank 3 of four, with a second stream that reduces what position 2 makes while position 3 runs."""
+    trace = small_trace(micro_batch=micro_batch, seq_len=seq_len)
+    kind = trace.operations.kind.copy()
+    kind[2] = KINDS.index("collective")
+    stream = np.zeros(len(trace.sequence), dtype=np.int8)
+    stream[trace.sequence.operation == 2] = 1
+    (collective,) = np.flatnonzero(stream)[:1].tolist()
+    groups = (RankGroup("dp_shard", 2, 2), RankGroup("tp", 2, 1))
+    return replace(
+        trace,
+        header=replace(trace.header, strategy=trace.header.strategy.but(mesh=Mesh(dp_shard=2, tp=2)), rank=3, groups=groups),
+        operations=replace(trace.operations, kind=kind, group=np.array([-1, -1, 1, -1], dtype=np.int8)),
+        sequence=replace(trace.sequence, stream=stream),
+        storages=replace(trace.storages, stream=(trace.storages.size_bytes == 5000).astype(np.int8)),
+        waits=Waits(
+            np.array([collective, len(trace.sequence)], dtype=np.int32),
+            np.array([1, 0], dtype=np.int8),
+            np.array([collective - 1, collective], dtype=np.int32),
+        ),
+    ).check()

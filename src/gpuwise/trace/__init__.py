@@ -2,7 +2,7 @@
 
 from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save
-from gpuwise.trace.header import Header
+from gpuwise.trace.header import Header, RankGroup
 from gpuwise.trace.memory import Live, live_bytes
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.data_parallel import data_parallel
@@ -12,12 +12,14 @@ from gpuwise.trace.tables import (
     CATEGORIES,
     COLUMNS,
     KINDS,
+    NO_GROUP,
     PHASES,
     OperationRow,
     Operations,
     OperationSequence,
     OperationValues,
     Storages,
+    Waits,
 )
 from gpuwise.trace.trace import Trace
 
@@ -26,6 +28,7 @@ __all__ = [
     "CATEGORIES",
     "COLUMNS",
     "KINDS",
+    "NO_GROUP",
     "PHASES",
     "Axis",
     "Communication",
@@ -35,9 +38,11 @@ __all__ = [
     "OperationSequence",
     "OperationValues",
     "Operations",
+    "RankGroup",
     "Storages",
     "Trace",
     "TraceFamily",
+    "Waits",
     "build_family",
     "data_parallel",
     "family_of_one",

@@ -37,9 +37,12 @@ def digest(trace: Trace, strategy: Strategy) -> str:
     )
     ops, sequence, storages = trace.operations, trace.sequence, trace.storages
     values = np.ascontiguousarray(ops.values, dtype="<i8")
+    groups = ["", *(f"{group.axis} {group.ranks} {group.stride} " for group in trace.header.groups)]
     rows = [
-        f"{name} {dtype} {kind} ".encode() + row.tobytes()
-        for name, dtype, kind, row in zip(ops.name, ops.dtype, ops.kind.tolist(), values, strict=True)
+        f"{name} {dtype} {kind} {groups[group + 1]}".encode() + row.tobytes()
+        for name, dtype, kind, group, row in zip(
+            ops.name, ops.dtype, ops.kind.tolist(), ops.group.tolist(), values, strict=True
+        )
     ]
     used = sorted({rows[index] for index in np.unique(sequence.operation).tolist()})
     number = {row: index for index, row in enumerate(used)}
@@ -48,7 +51,12 @@ def digest(trace: Trace, strategy: Strategy) -> str:
         state.update(row)
     for column in (numbers[sequence.operation], sequence.phase, sequence.micro_step):
         state.update(column.astype("<i8").tobytes())
+    if sequence.stream.any():
+        for column in (sequence.stream, trace.waits.position, trace.waits.stream, trace.waits.on):
+            state.update(column.astype("<i8").tobytes())
     columns = [column.astype("<i8") for column in (storages.size_bytes, storages.category, storages.born, storages.died)]
+    if storages.stream.any():
+        columns.append(storages.stream.astype("<i8"))
     order = np.lexsort(columns)
     for column in columns:
         state.update(column[order].tobytes())

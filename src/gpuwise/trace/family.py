@@ -9,7 +9,7 @@ The polynomial is kept in Newton's form (forward differences), so that its coeff
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -19,7 +19,7 @@ import numpy as np
 from gpuwise.errors import InputError
 from gpuwise.trace.header import Header
 from gpuwise.trace.stepped import stepped_bytes
-from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
 MOST_COUNTED = 2**62  # of bytes or operations in a step: columns, and sums over them, are int64
@@ -64,7 +64,7 @@ class TraceFamily:
         operations: values of shape (operations, len(COLUMNS), terms), with prod(degree + 1) terms over the axes.
         sequence: as in a Trace.
         storages: size_bytes of shape (storages, terms).
-        modules: as in a Trace.
+        modules, waits: as in a Trace.
     """
 
     header: Header
@@ -73,6 +73,7 @@ class TraceFamily:
     sequence: OperationSequence
     storages: Storages
     modules: tuple[str, ...]
+    waits: Waits = field(default_factory=Waits)
 
     def covers(self, sizes: Mapping[str, int]) -> bool:
         """Whether `at` supports these sizes."""
@@ -114,6 +115,7 @@ class TraceFamily:
             self.sequence,
             replace(self.storages, size_bytes=exact_bytes.astype(np.int64)),
             self.modules,
+            self.waits,
         )
 
     def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray, *, accumulation: int) -> None:
@@ -154,6 +156,7 @@ def build_family(
         kind=first.operations.kind[kinds],
         dtype=tuple(first.operations.dtype[i] for i in kinds),
         values=values.reshape(len(chosen), by_position.shape[1], -1),
+        group=first.operations.group[kinds],
     )
     sizes = _differences(size_bytes.reshape(len(first.storages), *shape), len(shape)).reshape(len(first.storages), -1)
     header = replace(first.header, sizes={**first.header.sizes, **default})
@@ -164,6 +167,7 @@ def build_family(
         replace(first.sequence, operation=operation.ravel().astype(np.int32)),
         replace(first.storages, size_bytes=sizes),
         first.modules,
+        first.waits,
     )
 
 
@@ -171,7 +175,7 @@ def family_of_one(trace: Trace) -> TraceFamily:
     """A family without axes, which covers only the trace's own sizes."""
     operations = replace(trace.operations, values=_without_steps(trace)[..., None])
     storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
-    return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules)
+    return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules, trace.waits)
 
 
 def _stepped(header: Header, operations: Operations, values: np.ndarray) -> np.ndarray:
@@ -199,8 +203,12 @@ def _differences(values: np.ndarray, axes: int) -> np.ndarray:
 
 
 def _same_structure(a: Trace, b: Trace) -> bool:
-    def rows(t: Trace) -> list[tuple[str, int, str]]:
-        return list(zip(t.operations.name, t.operations.kind.tolist(), t.operations.dtype, strict=True))
+    def rows(t: Trace) -> list[tuple[str, int, str, int]]:
+        operations = t.operations
+        return list(zip(operations.name, operations.kind.tolist(), operations.dtype, operations.group.tolist(), strict=True))
+
+    def equal(a: object, b: object, *columns: str) -> bool:
+        return all(np.array_equal(getattr(a, column), getattr(b, column)) for column in columns)
 
     rows_a, rows_b = rows(a), rows(b)
     return (
@@ -208,8 +216,10 @@ def _same_structure(a: Trace, b: Trace) -> bool:
         and len(a.storages) == len(b.storages)
         and a.modules == b.modules
         and all(rows_a[i] == rows_b[j] for i, j in zip(a.sequence.operation, b.sequence.operation, strict=True))
-        and all(np.array_equal(getattr(a.sequence, c), getattr(b.sequence, c)) for c in ("module", "phase", "micro_step"))
-        and all(np.array_equal(getattr(a.storages, c), getattr(b.storages, c)) for c in ("category", "module", "born", "died"))
+        and a.header.groups == b.header.groups
+        and equal(a.sequence, b.sequence, "module", "phase", "micro_step", "stream")
+        and equal(a.storages, b.storages, "category", "module", "born", "died", "stream")
+        and equal(a.waits, b.waits, "position", "stream", "on")
     )
 
 

@@ -17,12 +17,13 @@ from gpuwise.errors import FileFormatError
 from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
 from gpuwise.trace.family import Axis, TraceFamily
 from gpuwise.trace.header import Header
-from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import COLUMNS, NO_GROUP, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
 FORMAT = "gpuwise-trace"
-VERSION = 2  # since version 2 an assumption is a note, in version 1 it is its sentence
-READABLE = (1, 2)
+# Since version 2 an assumption is a note, in version 1 it is its sentence. Since version 3 there are streams, waits and groups.
+VERSION = 3
+READABLE = (1, 2, 3)
 LIMIT_BYTES = 2**30  # unpacked; the largest model's trace is a thousandth of this
 _SMALL = {
     "kind": np.int8,
@@ -34,6 +35,9 @@ _SMALL = {
     "born": np.int32,
     "died": np.int32,
 }
+# Columns of several devices, and what they are where a file leaves them out.
+_OF_STREAMS = {"group": NO_GROUP, "stream": 0, "storage_stream": 0}
+_OF_WAITS = ("position", "stream", "on")
 
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
@@ -56,6 +60,10 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     arrays |= {name: getattr(trace.sequence, name) for name in ("operation", "phase", "micro_step")}
     arrays |= {name: getattr(trace.storages, name) for name in ("size_bytes", "category", "born", "died")}
     arrays |= {"module": trace.sequence.module, "storage_module": trace.storages.module}
+    streams = {"group": trace.operations.group, "stream": trace.sequence.stream, "storage_stream": trace.storages.stream}
+    arrays |= {name: column for name, column in streams.items() if (column != _OF_STREAMS[name]).any()}
+    if len(trace.waits):
+        arrays |= {f"wait_{name}": getattr(trace.waits, name) for name in _OF_WAITS}
     arrays = {name: array.astype(_SMALL.get(name, array.dtype)) for name, array in arrays.items()}
     try:
         with written_whole(path) as file:
@@ -125,12 +133,18 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
     if tuple(header["columns"]) != COLUMNS:
         raise FileFormatError("its columns are not those of this version.")
     names, dtypes, modules = (_texts(header[key]) for key in ("names", "dtypes", "modules"))
-    operations = Operations(names, arrays["kind"], dtypes, arrays["values"])
-    sequence = OperationSequence(arrays["operation"], arrays["module"], arrays["phase"], arrays["micro_step"])
-    storages = Storages(arrays["size_bytes"], arrays["category"], arrays["storage_module"], arrays["born"], arrays["died"])
+    operations = Operations(names, arrays["kind"], dtypes, arrays["values"], *_optional(arrays, "group"))
+    sequence = OperationSequence(
+        *(arrays[name] for name in ("operation", "module", "phase", "micro_step")), *_optional(arrays, "stream")
+    )
+    storages = Storages(
+        *(arrays[name] for name in ("size_bytes", "category", "storage_module", "born", "died")),
+        *_optional(arrays, "storage_stream"),
+    )
+    waits = Waits(*(arrays[f"wait_{name}"] for name in _OF_WAITS)) if "wait_position" in arrays else Waits()
     if any(array.ndim != 1 for name, array in arrays.items() if name not in ("values", "size_bytes")):
         raise FileFormatError("the trace is damaged: a column has more than one dimension.")
-    trace = Trace(head, operations, sequence, storages, modules).check()
+    trace = Trace(head, operations, sequence, storages, modules, waits).check()
     if header["axes"] is None:
         if operations.values.ndim != 2 or storages.size_bytes.ndim != 1:
             raise FileFormatError("the trace is damaged: it has polynomials and no axes.")
@@ -141,12 +155,19 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
     terms = prod(axis.degree + 1 for axis in axes)
     if operations.values.shape[2:] != (terms,) or storages.size_bytes.shape[1:] != (terms,):
         raise FileFormatError("the trace is damaged: its polynomials do not match its axes.")
-    return TraceFamily(head, axes, operations, sequence, storages, modules)
+    return TraceFamily(head, axes, operations, sequence, storages, modules, waits)
+
+
+def _optional(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+    return [arrays[name]] if name in arrays else []
 
 
 def _checked_header(header: Header) -> Header:
     counts = [header.parameters, header.trainable_parameters, header.units_per_sample, *header.sizes.values()]
+    counts += [header.rank, header.micro_batches, *header.stages]
+    counts += [number for group in header.groups for number in (group.ranks, group.stride)]
     texts = [header.job, header.fingerprint, header.sample_unit, header.target, header.torch_version, *header.sizes]
+    texts += [group.axis for group in header.groups]
     if not all(map(_is_count, counts)) or "micro_batch" not in header.sizes:
         raise FileFormatError("the trace is damaged: a size or a count of its header is no whole number.")
     if not all(_is_count(number) for shape in header.gradient_shapes for number in shape):

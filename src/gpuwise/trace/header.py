@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from gpuwise.errors import UnsupportedError
 from gpuwise.notes import Note, sentences
 from gpuwise.strategy import StepFacts, Strategy, check_techniques
 
+RECORDED = 2  # micro-batches of a recorded step, unless the header says otherwise
 _ON_DISK = {"target": "substrate", "assumption_notes": "assumptions"}  # names of fields in files, where they differ
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """The ranks that a collective connects, which are equally far apart.
+
+    Attributes:
+        axis: the axis of the mesh along which they lie, such as "tp"; several joined by "+", such as "dp_replicate+dp_shard".
+        ranks: how many they are.
+        stride: difference of the numbers of two neighbours: of ranks numbered through machines of eight, eight with stride 1
+            share a machine, and two with stride 8 do not.
+    """
+
+    axis: str
+    ranks: int
+    stride: int
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,11 @@ class Header:
         averages: whether an average of the parameters is updated after the optimizer's step. Default False.
         own_step: whether the job updates inside a step of its own. Such a step is recorded with one micro-batch, and nothing
             is accumulated over several. Default False.
+        rank: the rank of strategy.mesh whose step it is. Default 0.
+        stages: the pipeline's stages that this rank runs; empty (the default) without a pipeline.
+        groups: the groups of ranks of the collectives; none by default.
+        micro_batches: how many micro-batches are recorded, 2 by default. Positions with micro_step 1 run
+            accumulation - micro_batches + 1 times.
     """
 
     job: str
@@ -52,6 +75,10 @@ class Header:
     gradient_shapes: tuple[tuple[int, ...], ...] = ()
     averages: bool = False
     own_step: bool = False
+    rank: int = 0
+    stages: tuple[int, ...] = ()
+    groups: tuple[RankGroup, ...] = ()
+    micro_batches: int = RECORDED
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -60,6 +87,11 @@ class Header:
 
     def check_accumulation(self, accumulation: int) -> None:
         """Raises UnsupportedError where the step has no such number of micro-batches."""
+        if self.micro_batches != RECORDED and accumulation < self.micro_batches:
+            raise UnsupportedError(
+                f"{self.job} is recorded as a pipeline of {self.micro_batches} micro-batches or more, not of {accumulation}.",
+                ["record it with this accumulation"],
+            )
         if accumulation > 1:
             strategy = self.strategy.but(accumulation=accumulation)
             check_techniques(strategy, StepFacts(self.job, own_step=self.own_step))
@@ -67,7 +99,8 @@ class Header:
     def to_dict(self) -> dict[str, object]:
         data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
         notes = [note.to_dict() for note in self.assumption_notes]
-        return {**data, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": notes}
+        of_ranks = {"stages": list(self.stages), "groups": [asdict(group) for group in self.groups]}
+        return {**data, **of_ranks, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": notes}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Header:
@@ -79,6 +112,8 @@ class Header:
                 "strategy": strategy,
                 "blocks": tuple(data["blocks"]),
                 "assumption_notes": tuple(map(Note.from_dict, data["assumptions"])),
+                "stages": tuple(data.get("stages", ())),
+                "groups": tuple(RankGroup(**group) for group in data.get("groups", ())),
                 "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ()))),
             }
         )

@@ -5,7 +5,7 @@ Columnar: each field is an array with one entry a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "tempora
 # batch, m, n, k describe contractions: a (batched) matrix product, a convolution as an implicit matrix product
 # (batch = groups), attention (batch = batch × heads, m = queries, n = keys, k = head size).
 # causal is 1 where flops and bytes leave out the masked half; kernels is the number of launches.
+# A collective reads its input and writes its result: the larger of them is the full tensor, its payload.
 COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")
 
 
@@ -64,9 +65,15 @@ class OperationRow(NamedTuple):
     kind: int
     dtype: str
     values: OperationValues
+    group: int = -1
 
 
+NO_GROUP = -1  # of an operation that no other device takes part in
 BEFORE = -1  # position at which a storage is born that lives before the step begins: parameters, optimizer state
+
+
+def _absent() -> np.ndarray:
+    return np.zeros(0, dtype=np.int8)
 
 
 @dataclass(frozen=True)
@@ -79,18 +86,31 @@ class Operations:
         dtype: type of the computation: "float32", "bfloat16", "float16", "int64", ...
         values: the numbers that COLUMNS names. Shape (operations, len(COLUMNS)); a family has one more axis, of polynomial
             terms.
+        group: of a collective, index into Header.groups; else NO_GROUP, as is every entry by default. Shape (operations,).
     """
 
     name: tuple[str, ...]
     kind: np.ndarray
     dtype: tuple[str, ...]
     values: np.ndarray
+    group: np.ndarray = field(default_factory=_absent)
+
+    def __post_init__(self) -> None:
+        if not len(self.group):
+            object.__setattr__(self, "group", np.full(len(self.name), NO_GROUP, dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.name)
 
     def column(self, name: str) -> np.ndarray:
         return self.values[:, COLUMNS.index(name)]
+
+    @property
+    def payload_bytes(self) -> np.ndarray:
+        """Bytes of the full tensor of a collective, what it gathers, scatters, reduces or sends; 0 of other operations.
+        Shape (operations,)."""
+        payload = np.maximum(self.column("bytes_read"), self.column("bytes_written"))
+        return np.where(self.kind == KINDS.index("collective"), payload, 0)
 
     @property
     def model_flops(self) -> np.ndarray:
@@ -119,13 +139,20 @@ class OperationSequence:
         operation: row of the Operations.
         module: index into the trace's modules.
         phase: index into PHASES.
-        micro_step: 0 in the first micro-batch, 1 in the second, 2 in the optimizer's update.
+        micro_step: 0 in the first micro-batch, 1 in the second, 2 in the optimizer's update. Of a pipeline: 1 in the
+            micro-batch that stands for all that were not recorded (Header.micro_batches), 0 in the others.
+        stream: number of the device's stream that runs it; 0, the default, is the one that computes.
     """
 
     operation: np.ndarray
     module: np.ndarray
     phase: np.ndarray
     micro_step: np.ndarray
+    stream: np.ndarray = field(default_factory=_absent)
+
+    def __post_init__(self) -> None:
+        if not len(self.stream):
+            object.__setattr__(self, "stream", np.zeros(len(self.operation), dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -141,6 +168,7 @@ class Storages:
         module: module of the operation that allocates it, index into the trace's modules.
         born: the first position at which it is alive; BEFORE: it is alive when the step begins.
         died: the last position at which it is alive; the number of positions: it is alive when the step ends.
+        stream: the stream that allocates it, whose pool of the allocator it comes from; 0 by default.
     """
 
     size_bytes: np.ndarray
@@ -148,6 +176,32 @@ class Storages:
     module: np.ndarray
     born: np.ndarray
     died: np.ndarray
+    stream: np.ndarray = field(default_factory=_absent)
+
+    def __post_init__(self) -> None:
+        if not len(self.stream):
+            object.__setattr__(self, "stream", np.zeros(len(self.born), dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.born)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What orders the streams of a step: one wait a row. All columns have shape (waits,), none by default.
+
+    A stream runs its own positions in their order. What its positions from `position` on need is done when position `on`, of
+    another stream, is done.
+
+    Attributes:
+        position: the first position that waits; it may be of any stream, and those before it have been launched.
+        stream: number of the stream that waits: its positions from `position` on.
+        on: the position that must be done.
+    """
+
+    position: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    stream: np.ndarray = field(default_factory=_absent)
+    on: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.position)

@@ -14,7 +14,7 @@ follows: positions of the second count `accumulation - 1` times.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -22,9 +22,21 @@ import numpy as np
 
 from gpuwise.errors import FileFormatError
 from gpuwise.trace.header import Header
-from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import (
+    BEFORE,
+    CATEGORIES,
+    COLUMNS,
+    KINDS,
+    NO_GROUP,
+    PHASES,
+    Operations,
+    OperationSequence,
+    Storages,
+    Waits,
+)
 
 T = TypeVar("T")
+MOST_STREAMS = 128
 _LOSS_BYTES, _NEAR = 8, 3  # a number at most; operations before and after the loss among which its divisions are
 
 
@@ -38,6 +50,7 @@ class Trace:
         sequence: the positions, in the order they run.
         storages: the memory that lives between positions.
         modules: paths of the model's modules, which columns `module` index; the first is "", the model itself.
+        waits: what orders the streams; none by default, as where there is one stream.
     """
 
     header: Header
@@ -45,6 +58,7 @@ class Trace:
     sequence: OperationSequence
     storages: Storages
     modules: tuple[str, ...]
+    waits: Waits = field(default_factory=Waits)
 
     @property
     def accumulation(self) -> int:
@@ -59,7 +73,7 @@ class Trace:
     @cached_property
     def repeats(self) -> np.ndarray:
         """How often each position runs in one optimizer step. Shape (positions,)."""
-        repeats = np.where(self.sequence.micro_step == 1, self.accumulation - 1, 1)
+        repeats = np.where(self.sequence.micro_step == 1, self.accumulation - self.header.micro_batches + 1, 1)
         if self.accumulation == 1 and not self.header.own_step:
             repeats[self._divisions] = 0
         return repeats
@@ -120,12 +134,15 @@ class Trace:
         """Returns self. Raises FileFormatError if indices or lengths do not agree."""
         ops, seq, sto, length = self.operations, self.sequence, self.storages, len(self.sequence)
         shape = (len(ops), len(COLUMNS))
-        if len({len(seq.operation), len(seq.module), len(seq.phase), len(seq.micro_step)}) != 1:
+        waits = self.waits
+        if len({len(seq.operation), len(seq.module), len(seq.phase), len(seq.micro_step), len(seq.stream)}) != 1:
             raise FileFormatError("the trace is damaged: columns of the sequence differ in length.")
-        if ops.values.shape[:2] != shape or len(ops.kind) != len(ops) or len(ops.dtype) != len(ops):
+        if ops.values.shape[:2] != shape or {len(ops.kind), len(ops.dtype), len(ops.group)} != {len(ops)}:
             raise FileFormatError("the trace is damaged: columns of the operations differ in length.")
-        if len({len(sto.size_bytes), len(sto.category), len(sto.module), len(sto.born), len(sto.died)}) != 1:
+        if len({len(getattr(sto, column.name)) for column in fields(sto)}) != 1:
             raise FileFormatError("the trace is damaged: columns of the storages differ in length.")
+        if len({len(waits.position), len(waits.stream), len(waits.on)}) != 1:
+            raise FileFormatError("the trace is damaged: columns of the waits differ in length.")
         bounds = [
             (ops.kind, 0, len(KINDS)),
             (seq.operation, 0, len(ops)),
@@ -136,10 +153,18 @@ class Trace:
             (sto.module, 0, len(self.modules)),
             (sto.born, BEFORE, length),
             (sto.died, 0, length + 1),
+            (ops.group, NO_GROUP, len(self.header.groups)),
+            (seq.stream, 0, MOST_STREAMS),
+            (sto.stream, 0, MOST_STREAMS),
+            (waits.position, 0, length + 1),
+            (waits.stream, 0, MOST_STREAMS),
+            (waits.on, 0, length),
         ]
         for column, low, high in bounds:
             if len(column) and (column.min() < low or column.max() >= high):
                 raise FileFormatError("the trace is damaged: an index points outside its table.")
         if (sto.died < sto.born).any():
             raise FileFormatError("the trace is damaged: a storage dies before it is born.")
+        if (waits.on >= waits.position).any():
+            raise FileFormatError("the trace is damaged: a stream waits for what is launched later.")
         return self

@@ -11,7 +11,7 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, OperationRow, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, OperationRow, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.rows import Temporary
 
@@ -184,12 +184,14 @@ class Edit(Generic[Recorded]):
                 kind=np.concatenate([trace.operations.kind, np.array([row.kind for row in names], dtype=np.int8)]),
                 dtype=(*trace.operations.dtype, *(row.dtype for row in names)),
                 values=np.concatenate([trace.operations.values, values]),
+                group=np.concatenate([trace.operations.group, np.array([row.group for row in names], dtype=np.int8)]),
             ),
             sequence=OperationSequence(
                 column(sequence.operation, np.array([index[row] for row in self._rows], dtype=np.int64)),
                 column(sequence.module, np.zeros(len(inserted), dtype=np.int64)),
                 column(sequence.phase, inserted[:, 1]),
                 column(sequence.micro_step, inserted[:, 2]),
+                column(sequence.stream, np.zeros(len(inserted), dtype=np.int64)),
             ),
             storages=Storages(
                 size_bytes=np.concatenate([storages.size_bytes[kept], size_bytes]),
@@ -197,8 +199,18 @@ class Edit(Generic[Recorded]):
                 module=np.concatenate([storages.module[kept], added[:, 2]]).astype(np.int32),
                 born=position(np.concatenate([self._born[kept], added[:, 3]])),
                 died=position(np.concatenate([self._died[kept], added[:, 4]])),
+                stream=np.concatenate([storages.stream[kept], np.zeros(len(added), dtype=np.int8)]),
             ),
+            waits=_moved(trace.waits, slots),
         )
+
+
+def _moved(waits: Waits, slots: np.ndarray) -> Waits:
+    """The waits of a recorded step where its rows are now at these slots."""
+    position = np.searchsorted(slots, waits.position.astype(np.int64) * _ROOM, side="left").astype(np.int32)
+    on = np.searchsorted(slots, waits.on.astype(np.int64) * _ROOM, side="right").astype(np.int32) - 1
+    stays = (on >= 0) & (on < position)
+    return Waits(position[stays], waits.stream[stays], on[stays])
 
 
 def _constant(values: np.ndarray, terms: int) -> np.ndarray:

@@ -95,6 +95,7 @@ def with_scaled_update(trace: Trace, scale: float) -> Trace:
             kind=np.concatenate([operations.kind, operations.kind[rows]]),
             dtype=(*operations.dtype, *(operations.dtype[row] for row in rows)),
             values=np.concatenate([operations.values, values]),
+            group=np.concatenate([operations.group, operations.group[rows]]),
         ),
         sequence=replace(sequence, operation=operation),
         storages=replace(storages, size_bytes=size),
