@@ -17,8 +17,8 @@ from gpuwise.runtime.checkpoint.program_state import random_state, set_random_st
 from gpuwise.runtime.checkpoint.snapshot import Snapshot
 from gpuwise.runtime.checkpoint.state import pack, unpack
 from gpuwise.runtime.data.order import Chunk
-from gpuwise.runtime.data.prefetch import CudaCopies, ahead
-from gpuwise.runtime.run.device_losses import AHEAD, DeviceLosses
+from gpuwise.runtime.data.prefetch import StreamCopies, ahead
+from gpuwise.runtime.run.device_losses import AHEAD, DeviceLosses, losses_of
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.strategy import Strategy
 
@@ -84,7 +84,7 @@ def prefetched(device: torch.device) -> dict[str, Any]:
         )
         weight = torch.ones(2048, 2048, device=device)
         sums: list[Tensor] = []
-        for chunk in ahead(chunks, CudaCopies(device, pinned=pinned), micro_batches=3):
+        for chunk in ahead(chunks, StreamCopies(device, pinned=pinned), micro_batches=3):
             busy = chunk.batch["x"]
             for _ in range(4):
                 busy = busy @ weight / 2048  # keeps the device behind the host
@@ -100,7 +100,7 @@ def late_losses(device: torch.device) -> dict[str, Any]:
     slow = torch.randn(4096, 4096, device=device)
     latest = 0
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        losses: DeviceLosses[int] = DeviceLosses(2)
+        losses: DeviceLosses[int] = losses_of(device, 2)
         results: list[tuple[int, list[float]]] = []
         for step in range(60):
             results += losses.ready()

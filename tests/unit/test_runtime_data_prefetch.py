@@ -83,10 +83,10 @@ def test_mapped_keeps_every_type():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("pinned", [False, True])
 def test_batches_arrive_on_a_gpu(pinned):
-    from gpuwise.runtime.data.prefetch import CudaCopies
+    from gpuwise.runtime.data.prefetch import StreamCopies
 
     device = torch.device("cuda", 0)
     source = (Chunk({"x": torch.full((1000, 1000), float(n))}, 0, n) for n in range(8))
-    for number, chunk in enumerate(ahead(source, CudaCopies(device, pinned=pinned), micro_batches=2)):
+    for number, chunk in enumerate(ahead(source, StreamCopies(device, pinned=pinned), micro_batches=2)):
         assert chunk.batch["x"].device == device
         assert (chunk.batch["x"] * 2).sum().item() == 2e6 * number

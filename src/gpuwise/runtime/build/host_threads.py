@@ -13,12 +13,11 @@ import torch
 from gpuwise.hardware.detect.cpu import Cpu, core_processors, detect_cpu
 from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
+from gpuwise.runtime.devices import Cuda, backend_of
 from gpuwise.strategy import HostSettings, Strategy
 
 # OpenMP libraries of PyTorch's builds: GNU's, LLVM's or Intel's. All of them export GOMP_parallel.
 _OPENMP = ("libgomp", "libomp", "libiomp5")
-# The first NVIDIA GPUs that compute in TF32 and bfloat16: Ampere (NVIDIA A100 white paper).
-_AMPERE = (8, 0)
 _UNSET = HostSettings()
 
 
@@ -84,21 +83,21 @@ def _openmp() -> ctypes.CDLL:
 
 def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _UNSET) -> list[Note]:
     """Notes on settings of the strategy and the host that this device ignores or only emulates."""
-    on_cpu = device.type == "cpu"
+    backend = backend_of(device)
+    on_cpu = backend.is_host
     notes: list[Note] = []
     bf16 = strategy.precision in ("amp-bf16", "bf16")
-    old = "" if on_cpu else _older_than_ampere(device)
-    if strategy.precision == "tf32" and (on_cpu or old):
-        notes.append(training_notes.tf32_ignored(device=old or "a CPU"))
+    if strategy.precision == "tf32" and not backend.has_tf32:
+        notes.append(training_notes.tf32_ignored(device=backend.name))
     if bf16 and on_cpu and not computes_bf16(cpu := detect_cpu()):
         notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=cpu.name, faster="fp32"))
-    if bf16 and old:
-        notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=old, faster="amp-fp16"))
+    if bf16 and isinstance(backend, Cuda) and backend.is_before_ampere:
+        notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=backend.name, faster="amp-fp16"))
     if strategy.precision == "amp-fp16" and on_cpu:
         notes.append(training_notes.fp16_slow_on_cpu())
     if strategy.precision == "fp8" and on_cpu:
         notes.append(training_notes.fp8_emulated())
-    if host.pinned_memory and device.type != "cuda":
+    if host.pinned_memory and not backend.pins:
         notes.append(training_notes.pinned_memory_ignored())
     if host.threads is not None and host.threads > (processors := detect_cpu().threads):
         notes.append(training_notes.more_threads_than_processors(threads=host.threads, processors=processors))
@@ -108,10 +107,3 @@ def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _
 def computes_bf16(cpu: Cpu) -> bool:
     """Whether a CPU has bfloat16 multiplication (AVX-512 BF16, AMX, or Arm's BF16)."""
     return bool({"avx512-bf16", "amx-bf16", "bf16"} & set(cpu.flags))
-
-
-def _older_than_ampere(device: torch.device) -> str:
-    """The name of an NVIDIA GPU older than Ampere; "" for any other device."""
-    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) >= _AMPERE:
-        return ""
-    return torch.cuda.get_device_name(device)

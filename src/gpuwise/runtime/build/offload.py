@@ -20,15 +20,14 @@ from torch.utils._pytree import tree_leaves
 from gpuwise.errors import UnsupportedError
 from gpuwise.job import repeated_blocks
 from gpuwise.runtime.build.optimizers import CombinedOptimizer
+from gpuwise.runtime.devices import backend_of
 
 HOST = torch.device("cpu")
 
 
 def on_host(tensor: Tensor) -> Tensor:
     """A copy in host memory, pinned if the device can read it directly."""
-    copy = torch.empty_like(tensor, device=HOST, requires_grad=False)
-    if tensor.device.type == "cuda":
-        copy = copy.pin_memory()
+    copy = backend_of(tensor.device).pinned(torch.empty_like(tensor, device=HOST, requires_grad=False))
     return copy.copy_(tensor.detach())
 
 
@@ -128,9 +127,7 @@ class HostOptimizer(CombinedOptimizer):
 
     def arrive(self) -> None:
         """Waits for the gradients in flight; before that the host must not read or change them."""
-        device = next(iter(self.copies)).device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        backend_of(next(iter(self.copies)).device).synchronize()
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]

@@ -11,11 +11,11 @@ from torch import nn
 from gpuwise.errors import UnsupportedError
 from gpuwise.job.dependencies import require
 from gpuwise.runtime.build.linears import inner_linears
+from gpuwise.runtime.devices import backend_of
 
 _AUTOCAST = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "fp8": torch.bfloat16}
 # Divisor of matrix sides required by torch._scaled_mm (aten/src/ATen/native/cuda/ScaledBlas.cpp).
 _FP8_MULTIPLE = 16
-_FP8_CAPABILITY = (8, 9)  # the first NVIDIA GPUs with fp8 units: Ada
 
 
 def parameter_dtype(precision: str) -> torch.dtype | None:
@@ -46,10 +46,10 @@ def with_fp8_products(model: nn.Module, device: torch.device) -> nn.Module:
     backward keeps the uncast inputs. The output head, adapters and layers with a side not divisible by 16 are left
     unchanged. On a CPU the products are emulated: values are rounded to float8 and multiplied in their own dtype.
 
-    Raises MissingDependencyError without torchao, UnsupportedError when no layer qualifies or the GPU has no fp8 units.
+    Raises MissingDependencyError without torchao, UnsupportedError when no layer qualifies or the device has no fp8 units.
     """
-    if device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
-        raise UnsupportedError(f"{torch.cuda.get_device_name(device)} has no fp8 arithmetic.", ["--precision amp-bf16"])
+    if lacking := backend_of(device).why_no_fp8():
+        raise UnsupportedError(f"{lacking}.", ["--precision amp-bf16"])
     require("torchao", purpose="train in fp8")
     float8 = import_module("torchao.float8")
     names = {name for name in inner_linears(model) if "lora_" not in name and _divisible(model.get_submodule(name))}

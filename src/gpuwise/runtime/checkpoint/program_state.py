@@ -17,6 +17,7 @@ from gpuwise.runtime.build.own_optimizers import NamedOptimizers
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import plain_weights, restore_optimizer, restore_weights
 from gpuwise.runtime.checkpoint.restore import OptimizerState
+from gpuwise.runtime.devices import backend_of
 
 
 class RandomState(TypedDict):
@@ -103,7 +104,7 @@ def _as_parameters_lie(optimizer: Optimizer) -> None:
 def random_state(device: torch.device) -> RandomState:
     return {
         "torch": torch.get_rng_state(),
-        "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "device": backend_of(device).random_state(),
         "python": random.getstate(),
         "numpy": np.random.get_state(),
     }
@@ -111,8 +112,8 @@ def random_state(device: torch.device) -> RandomState:
 
 def set_random_state(state: RandomState, device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["device"] is not None:
-        torch.cuda.set_rng_state(state["device"], device)
+    if state["device"] is not None:
+        backend_of(device).set_random_state(state["device"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
 

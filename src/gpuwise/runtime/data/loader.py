@@ -16,10 +16,11 @@ from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
 from gpuwise.runtime.data.opening import DataOpener, Source
 from gpuwise.runtime.data.order import Chunk, StreamMark, shuffled
-from gpuwise.runtime.data.prefetch import CudaCopies, ahead
+from gpuwise.runtime.data.prefetch import StreamCopies, ahead
 from gpuwise.runtime.data.samples import Samples
 from gpuwise.runtime.data.streams import SavedStream, Stream
 from gpuwise.runtime.data.synthetic import Synthetic
+from gpuwise.runtime.devices import backend_of
 from gpuwise.strategy import HostSettings, Strategy
 
 _CPU = torch.device("cpu")
@@ -197,9 +198,9 @@ class MicroBatchLoader:
             chunks = self._looked_at(self._source.read(**at, before=before))
         else:
             chunks = self._source.read(**at)
-        if self.device.type == "cuda":
+        if backend_of(self.device).copies_overlap:
             pinned = self.host.pinned_memory is not False
-            chunks = ahead(chunks, CudaCopies(self.device, pinned=pinned), micro_batches=self._ahead)
+            chunks = ahead(chunks, StreamCopies(self.device, pinned=pinned), micro_batches=self._ahead)
         if not isinstance(self._source, TensorColumns):
             for chunk in chunks:
                 yield chunk.batch, chunk.epoch, chunk.start, chunk.mark

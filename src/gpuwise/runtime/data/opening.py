@@ -21,6 +21,7 @@ from gpuwise.runtime.data.kinds import differences, is_stream, loader_notes, ref
 from gpuwise.runtime.data.samples import Collate, MapStyle, Samples
 from gpuwise.runtime.data.streams import Stream
 from gpuwise.runtime.data.synthetic import Synthetic
+from gpuwise.runtime.devices import backend_of
 from gpuwise.strategy import HostSettings, Strategy
 
 Source = Synthetic | TensorColumns | Samples | Stream
@@ -39,10 +40,10 @@ class DataOpener:
 
     def __init__(self, job: Job, strategy: Strategy, host: HostSettings, *, seed: int, device: torch.device, notes: list[Note]):
         self.job, self.strategy, self.host, self.seed, self.notes = job, strategy, host, seed, notes
-        self.on_gpu = device.type == "cuda"
+        self.copies_ahead = backend_of(device).copies_overlap
         self.samples = job.samples
         self.ahead = 0
-        if self.on_gpu:
+        if self.copies_ahead:
             self.ahead = READ_AHEAD if host.prefetch is None else host.prefetch
 
     def source(self) -> Source:
@@ -117,7 +118,7 @@ class DataOpener:
         if self.host.loader_workers is not None:
             return self.host.loader_workers
         workers = 0 if loader is None else loader.num_workers
-        return workers or (1 if self.host.prefetch and not self.on_gpu else 0)
+        return workers or (1 if self.host.prefetch and not self.copies_ahead else 0)
 
     def _ahead_of_each(self, workers: int, loader: DataLoader[object] | None) -> int:
         if self.host.prefetch is None:
@@ -128,9 +129,9 @@ class DataOpener:
         """Adds notes on settings without effect."""
         if self.host.loader_workers and not workers:
             self.notes.append(data_notes.no_worker_processes())
-        if self.host.prefetch and not workers and not self.on_gpu:
+        if self.host.prefetch and not workers and not self.copies_ahead:
             self.notes.append(data_notes.nothing_read_ahead())
-        if self.host.pinned_memory and not self.on_gpu:
+        if self.host.pinned_memory and not self.copies_ahead:
             self.notes.append(data_notes.no_pinned_memory())
 
 

@@ -11,6 +11,7 @@ import torch
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.data.order import Chunk
+from gpuwise.runtime.devices import backend_of
 
 Started = TypeVar("Started")
 
@@ -23,25 +24,27 @@ class Copies(Protocol[Started]):
     def finish(self, started: Started) -> Batch: ...
 
 
-class CudaCopies:
-    """Copies batches to a CUDA device on a separate stream, parallel to its other work.
+class StreamCopies:
+    """Copies batches to an accelerator on a separate stream, parallel to its other work.
 
     Arguments:
+        device: an accelerator whose copies overlap its kernels (see Backend.copies_overlap).
         pinned: whether to copy into pinned memory first; a copy from pageable memory blocks this process.
     """
 
     def __init__(self, device: torch.device, *, pinned: bool):
         self.device, self.pinned = device, pinned
-        self._stream = torch.cuda.Stream(device)
+        self._backend = backend_of(device)
+        self._stream = self._backend.new_stream()
 
-    def start(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
-        with torch.cuda.stream(self._stream):
+    def start(self, batch: Batch) -> tuple[Batch, torch.Event]:
+        with self._backend.on_stream(self._stream):
             return map_tensors(batch, self._copy), self._stream.record_event()
 
-    def finish(self, started: tuple[Batch, torch.cuda.Event]) -> Batch:
+    def finish(self, started: tuple[Batch, torch.Event]) -> Batch:
         """The batch on the device. Only kernels launched after this call wait for the copy."""
         batch, copied = started
-        current = torch.cuda.current_stream(self.device)
+        current = self._backend.current_stream()
         current.wait_event(copied)
 
         def use(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,7 +55,7 @@ class CudaCopies:
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu" and self.pinned:
-            tensor = tensor.pin_memory()
+            tensor = self._backend.pinned(tensor)
         return tensor.to(self.device, non_blocking=True)
 
 

@@ -11,10 +11,12 @@ import torch
 from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.errors import DoesNotFitError, GpuwiseError, message_of
 from gpuwise.job.batches import named_tensors
+from gpuwise.runtime.devices import backend_of
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes
 
-# Messages of PyTorch's CUDA and CPU allocators, NumPy, the operating system and cuBLAS.
+# Messages of PyTorch's allocators ("CUDA out of memory", "HIP ...", "XPU ...", "MPS backend ..."), NumPy, the operating
+# system, cuBLAS, hipBLAS and Intel's runtime (Unified Runtime and Level Zero).
 _SIGNS = (
     "out of memory",
     "can't allocate memory",
@@ -22,9 +24,13 @@ _SIGNS = (
     "not enough memory",
     "unable to allocate",
     "cublas_status_alloc_failed",
+    "hipblas_status_alloc_failed",
+    "out_of_device_memory",
+    "out_of_host_memory",
 )
-_TRIED = re.compile(r"(?:tried to|unable to) allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTPE]iB)", re.IGNORECASE)
-_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50, "eib": 2**60}
+_TRIED = re.compile(r"(?:tried to|unable to) allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTPE]i?B)", re.IGNORECASE)
+# The allocator of mps writes MB for MiB (format_size in aten/src/ATen/mps/MPSAllocator.mm).
+_UNITS = {"bytes": 1} | {f"{prefix}{i}b": 2 ** (10 * n) for n, prefix in enumerate("kmgtpe", start=1) for i in ("i", "")}
 _NAMED = 2  # categories and tensors named in the sentence, at most
 LEAST_SHARE = 0.1  # share of the capacity from which fragments or other processes are mentioned
 GREW = 1.05  # ratio to the example batch from which a batch counts as larger
@@ -93,7 +99,9 @@ def explain(error: BaseException, view: MemoryView | None = None, *, where: str 
     if grown:
         ways.append("batches no larger than the job's example, or a forecast with their size (--seq-len, --image-size)")
     if fragmented:
-        ways.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment")
+        assert view.device is not None
+        setting = backend_of(view.device).against_fragments
+        ways += [f"{setting} in the environment"] if setting else []
     return DoesNotFitError(" ".join(sentences), [*ways, *_ways_out(view)])
 
 
@@ -142,14 +150,21 @@ def _grown(view: MemoryView) -> Iterator[str]:
 
 def _on_the_gpu(device: torch.device | None) -> tuple[int, int]:
     """Bytes lost to fragmentation, and bytes used outside this process's allocator."""
-    if device is None or device.type != "cuda":
+    if device is None:
         return 0, 0
+    backend = backend_of(device)
     try:
-        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-        reserved_bytes = torch.cuda.memory_reserved(device)
-        return reserved_bytes - torch.cuda.memory_allocated(device), total_bytes - free_bytes - reserved_bytes
+        total, reserved_bytes, allocated_bytes = (
+            backend.free_and_total_bytes(),
+            backend.reserved_bytes(),
+            backend.allocated_bytes(),
+        )
     except RuntimeError:  # a failed device may not answer
         return 0, 0
+    if total is None or reserved_bytes is None or allocated_bytes is None:
+        return 0, 0
+    free_bytes, total_bytes = total
+    return reserved_bytes - allocated_bytes, total_bytes - free_bytes - reserved_bytes
 
 
 def _ways_out(view: MemoryView) -> list[str]:

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import torch
 
+from gpuwise.runtime.devices import backend_of
+
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")  # see proc(5): writing 5 resets the peak resident set size
 
 
 class PeakMemory:
-    """Counts from construction: the allocator's bytes on a GPU, the process's resident set on the CPU (Linux only)."""
+    """Counts from construction: the allocator's bytes on an accelerator, the process's resident set on the CPU (Linux only)."""
 
     def __init__(self, device: torch.device):
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self._before_bytes: int | None = torch.cuda.memory_allocated(device)
+        self._backend = backend_of(device)
+        if not self._backend.is_host:
+            self._backend.reset_peak()
+            self._before_bytes = self._backend.allocated_bytes()
             return
         with suppress(OSError):  # not Linux, or not allowed: then a peak from before may hide the run's own
             _CLEAR.write_text("5")
@@ -26,15 +28,17 @@ class PeakMemory:
 
     def now_bytes(self) -> int | None:
         """Bytes in use now, minus those at the start."""
-        if self.device.type == "cuda":
-            return torch.cuda.memory_allocated(self.device) - (self._before_bytes or 0)
+        if not self._backend.is_host:
+            allocated = self._backend.allocated_bytes()
+            return None if allocated is None else allocated - (self._before_bytes or 0)
         now = _resident("VmRSS")
         return None if now is None or self._before_bytes is None else max(0, now - self._before_bytes)
 
     def bytes(self) -> int | None:
         """Peak bytes since the start, minus those at the start; None if unknown."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) - (self._before_bytes or 0)
+        if not self._backend.is_host:
+            peak = self._backend.peak_allocated_bytes()
+            return None if peak is None else peak - (self._before_bytes or 0)
         peak = _resident("VmHWM")
         if peak is None or self._before_bytes is None or peak == self._peak_before_bytes:
             return None

@@ -10,7 +10,7 @@ from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
 from gpuwise.runtime.run.checkpoint_manager import RunCheckpoints
-from gpuwise.runtime.run.device_losses import DeviceLosses
+from gpuwise.runtime.run.device_losses import DeviceLosses, losses_of
 from gpuwise.runtime.run.first_update import FirstUpdateCheck
 from gpuwise.runtime.run.health import RunHealth
 from gpuwise.runtime.run.loss_tracker import LossTracker, StepRow
@@ -105,7 +105,7 @@ class Stepper:
             self._losses.add(earlier, values)
         if self._unknown is None or self._unknown.numbers != 1 + len(parts):
             self.settle()
-            self._unknown = DeviceLosses(1 + len(parts))
+            self._unknown = losses_of(program.device, 1 + len(parts))
         self._unknown.put(row, [loss, *parts.values()])
 
     def settle(self) -> None:
