@@ -122,6 +122,21 @@ class NotSavedError(GpuwiseError):
     exit_code = 3
 
 
+class RankLostError(GpuwiseError):
+    """A rank of a run on several devices has ended without a word, does not answer, or cannot be reached."""
+
+    code = "rank-lost"
+    exit_code = 4
+
+
+class OtherRankError(GpuwiseError):
+    """What another rank of the run has failed with, which ends this one, too. Code and exit code are those of the cause."""
+
+    def __init__(self, what: str, ways_out: Sequence[str] = (), *, code: str = "rank-lost", exit_code: int = 4):
+        super().__init__(what, ways_out)
+        self.code, self.exit_code = code, exit_code
+
+
 class MissingDependencyError(GpuwiseError):
     """A required optional package is missing."""
 
