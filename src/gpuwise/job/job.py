@@ -136,11 +136,17 @@ class Job:
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise JobError(f"a job's ema_decay must be between 0 and 1, got {self.ema_decay!r}.", ["ema_decay=0.999"])
 
-    def step_facts(self, *, on_cpu: bool = False) -> StepFacts:
-        """The facts of this job for check_techniques, before its step is built. on_cpu: whether the device is a CPU."""
+    def step_facts(self, *, on_cpu: bool = False, priced: bool = True) -> StepFacts:
+        """The facts of this job for check_techniques, before its step is built.
+
+        Arguments:
+            on_cpu: whether the device is a CPU.
+            priced: whether the step is to be forecast, not only run.
+        """
         return StepFacts(
             self.name or "the job",
             on_cpu=on_cpu,
+            priced=priced,
             own_step=self.step is not None,
             clips=self.clip_norm is not None,
             averages=self.ema_decay is not None,

@@ -27,6 +27,7 @@ class StepFacts:
         clips: whether gradients are clipped by their common norm (Job.clip_norm). Default False.
         averages: whether an average of the parameters is kept (Job.ema_decay). Default False.
         skips: whether a step whose loss is not finite is to be skipped (--on-nonfinite skip). Default False.
+        priced: whether the step is to be forecast. Training runs some techniques that no forecast prices so far. Default True.
     """
 
     job: str = "the job"
@@ -36,6 +37,7 @@ class StepFacts:
     clips: bool = False
     averages: bool = False
     skips: bool = False
+    priced: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,25 +161,60 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         CLOSURE_WAYS[:1],
         PrecisionError,
     ),
-    # Of several devices.
+    # Of several devices, whose step cannot be forecast so far.
     Exclusion(
-        lambda s, step: max(s.mesh.tp, s.mesh.pp, s.mesh.cp, s.mesh.ep) > 1,
+        lambda s, step: step.priced and max(s.mesh.tp, s.mesh.pp, s.mesh.cp, s.mesh.ep) > 1,
         "only data parallelism is forecast so far: no tensor, pipeline, context or expert parallelism.",
         ("use --mesh dp=N or dp_shard=N",),
         UnsupportedError,
         forward=True,
     ),
     Exclusion(
-        lambda s, step: s.mesh.devices > 1 and s.parallelism != Parallelism(),
+        lambda s, step: step.priced and s.mesh.devices > 1 and s.parallelism != Parallelism(),
         "only parameters sharded whole are forecast so far.",
         ("leave out --shard, --context, --pipeline-schedule and the like",),
         UnsupportedError,
         forward=True,
     ),
     Exclusion(
-        lambda s, step: s.mode == "infer" and _sharded(s),
+        lambda s, step: step.priced and s.mode == "infer" and _sharded(s),
         "a forward pass over sharded parameters is not forecast so far.",
         ("use --mesh dp=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: step.priced and s.compile and _sharded(s),
+        "a compiled step is so far forecast only with whole parameters: sharding cuts its graph at every block.",
+        ("leave out --compile", _REPLICAS),
+        UnsupportedError,
+    ),
+    # Of several devices, which do not train so far.
+    Exclusion(
+        lambda s, step: s.mesh.tp > 1,
+        "tensor parallelism does not train so far.",
+        ("use --mesh dp=N or dp_shard=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.pp > 1,
+        "pipeline parallelism does not train so far.",
+        ("use --mesh dp=N or dp_shard=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.cp > 1,
+        "context parallelism does not train so far.",
+        ("use --mesh dp=N or dp_shard=N",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.ep > 1,
+        "expert parallelism does not train so far.",
+        ("use --mesh dp=N or dp_shard=N",),
         UnsupportedError,
         forward=True,
     ),
@@ -197,12 +234,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         lambda s, step: s.optimizer_in_backward and s.mesh.devices > 1,
         "an optimizer in backward is so far forecast only on one device: several exchange gradients before they are used.",
         ("leave out --optimizer-in-backward", _ONE_DEVICE),
-        UnsupportedError,
-    ),
-    Exclusion(
-        lambda s, step: s.compile and _sharded(s),
-        "a compiled step is so far forecast only with whole parameters: sharding cuts its graph at every block.",
-        ("leave out --compile", _REPLICAS),
         UnsupportedError,
     ),
     Exclusion(

@@ -9,24 +9,25 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from gpuwise.errors import GpuwiseError, JobError, UnsupportedError, message_of
+from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
-from gpuwise.runtime.build.adapters import adapted
 from gpuwise.runtime.build.checks import check_program
-from gpuwise.runtime.build.compiling import apply_compile
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
+from gpuwise.runtime.build.job_model import model_of
 from gpuwise.runtime.build.job_optimizer import optimizer_of
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts, separated
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, needs_closure
 from gpuwise.runtime.build.own_step import ONLY, OwnStep, StepContext, check_own_step
-from gpuwise.runtime.build.placement import in_channels_last, make_model, to_channels_last
-from gpuwise.runtime.build.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision, with_fp8_products
-from gpuwise.runtime.build.recompute import apply_recompute
-from gpuwise.strategy import Strategy, check_techniques
+from gpuwise.runtime.build.placement import in_channels_last
+from gpuwise.runtime.build.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision
+from gpuwise.runtime.parallel.order import arrange
+from gpuwise.runtime.parallel.rank_model import RankModel
+from gpuwise.runtime.parallel.world import World
+from gpuwise.strategy import Mesh, Strategy, check_techniques
 
 
 class _ForwardDoneError(Exception):
@@ -34,13 +35,15 @@ class _ForwardDoneError(Exception):
 
 
 class Program:
-    """One rank's training (or inference) step: `forward_backward` for each micro-batch, then `update`.
+    """One rank's training (or inference) step: `accumulate_gradients` over its micro-batches, then `update`.
 
     Attributes:
         job: the job.
         strategy: the strategy of the step.
         device: device of the model.
-        model: the job's model.
+        world: this rank's position among several; None for a single process.
+        model: the job's model as this rank has it: whole, sharded, or its pipeline stages.
+        has_loss: whether this rank computes the loss; of a pipeline, the ranks with the last stage do.
         optimizer: the optimizer; None in infer mode.
         average: moving average of the parameters; None if the job has none.
         scaler: loss scaler, enabled for fp16 only.
@@ -49,8 +52,12 @@ class Program:
         gradient_norm: gradient norm of the latest update, before clipping; None without clipping.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, device: torch.device, model: nn.Module):
-        self.job, self.strategy, self.device, self.model = job, strategy, device, model
+    def __init__(self, job: Job, strategy: Strategy, device: torch.device, rank_model: RankModel, world: World | None = None):
+        self.job, self.strategy, self.device, self.world = job, strategy, device, world
+        self._rank_model = rank_model
+        self._pipeline = rank_model.pipeline
+        self.has_loss = self._pipeline is None or self._pipeline.has_loss
+        model = self.model = rank_model.model
         self.trains = strategy.mode == "train"
         check_program(job, strategy, model)
         self.parts: LossParts = {}
@@ -72,15 +79,17 @@ class Program:
         model.train(self.trains)
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        """Moves a micro-batch to the device and adds its share to the gradients. Returns its mean loss, detached."""
+        """Moves a micro-batch to the device and adds its share to the gradients. Returns its mean loss, detached.
+
+        Gradients are reduced over data-parallel ranks, which `accumulate_gradients` does once for several micro-batches.
+        """
         batch = self._on_device(batch)
         if self.own_step is not None:
             loss = self.own_step.take(batch)
             self.parts = self.own_step.parts
             return loss
-        assert self.job.loss is not None
         with autocast(self.strategy.precision, self.device.type):
-            loss, parts = separated(self.job.loss(self.model, batch))
+            loss, parts = self._loss_of(batch)
         check_trains(loss)
         if parts:
             self._parts.append(parts)
@@ -131,8 +140,20 @@ class Program:
         return self.gradient_norm
 
     def accumulate_gradients(self, batches: Sequence[Batch]) -> torch.Tensor:
-        """Accumulates the gradients of an optimizer step's micro-batches. Returns the mean loss, detached, on the device."""
-        losses = [self.forward_backward(batch) for batch in batches]
+        """Accumulates the gradients of an optimizer step's micro-batches, reduced over data-parallel ranks.
+
+        Returns the mean loss of this rank's micro-batches, detached, on the device; zero if it has none (see has_loss).
+        """
+        if self._pipeline is not None:
+            loss, self.parts = self._pipeline.accumulate_gradients([self._on_device(batch) for batch in batches])
+            return loss
+        if self._rank_model.synchronisation is None:
+            losses = [self.forward_backward(batch) for batch in batches]
+        else:
+            losses = []
+            for number, batch in enumerate(batches):
+                with self._rank_model.micro_batch(first=number == 0, last=number == len(batches) - 1):
+                    losses.append(self.forward_backward(batch))
         if self._parts:
             self.parts, self._parts = mean_parts(self._parts), []
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
@@ -204,6 +225,14 @@ class Program:
             hook.remove()
         return answer[0] if answer else None
 
+    def _loss_of(self, batch: Batch) -> tuple[torch.Tensor, LossParts]:
+        """The loss of a micro-batch on the device, and its named parts."""
+        if self._rank_model.synchronisation is not None:
+            result: tuple[torch.Tensor, LossParts] = self._rank_model.synchronisation.root(batch)
+            return result
+        assert self._rank_model.loss is not None
+        return separated(self._rank_model.loss(self.model, batch))
+
     def _arrive(self) -> None:
         """Waits for gradients in flight to the host if the optimizer runs there."""
         if isinstance(self.optimizer, HostOptimizer):
@@ -233,48 +262,30 @@ class Program:
         return in_channels_last(leaf) if self.strategy.channels_last else leaf
 
 
-def build(job: Job, strategy: Strategy, device: str | torch.device, rank: int = 0, world: int = 1) -> Program:
+def build(job: Job, strategy: Strategy, device: str | torch.device, world: World | None = None) -> Program:
     """Builds the training program of one rank of `job` under `strategy` on `device`, real or virtual.
 
-    Raises JobError when the model cannot be built, UnsupportedError for what one process cannot do yet.
+    Arguments:
+        job: the job.
+        strategy: the strategy of the step.
+        device: device of this rank.
+        world: this rank's position in strategy.mesh; None for a single process.
+
+    Raises JobError when the model cannot be built, InputError for a mesh of several devices without a world.
     """
     device = torch.device(device)
-    if world != 1 or rank != 0:
-        raise UnsupportedError(
-            "this version runs one process; it cannot build a rank of several.", ["use a mesh of one device"]
+    if (world.mesh if world is not None else Mesh()) != strategy.mesh:
+        ranks = 1 if world is None else world.size
+        raise InputError(
+            f"the strategy is for the mesh {strategy.mesh}, and this process is one of {ranks}.",
+            ["make_world(strategy.mesh, ...) in each process", "use a mesh of one device"],
         )
-    check_techniques(strategy, job.step_facts(on_cpu=device.type == "cpu"))
+    check_techniques(strategy, job.step_facts(on_cpu=device.type == "cpu", priced=False))
     # 1. The precision of fp32 products, a setting of the process.
     set_matmul_precision(strategy.precision)
-    # 2. The model, in the dtype and layout for the precision and the device.
-    model = _model(job, strategy, device)
-    # 3. Recompute wraps the blocks of the model as they will run.
-    apply_recompute(model, strategy.recompute)
+    # 2. The whole model, in the dtype and layout for the precision and the device.
+    model = model_of(job, strategy, device)
+    # 3. This rank's part of it: stages, tensor, context and expert parallelism, recompute, compilation, shards or replicas.
+    rank_model = arrange(job, strategy, model, world)
     # 4. Parts of the update: copies in host memory, the optimizer, averages, the loss scale.
-    program = Program(job, strategy, device, model)
-    # 5. Compilation, which comes last so that the compiled code includes all of the above.
-    if strategy.compile:
-        apply_compile(model)
-    return program
-
-
-def _model(job: Job, strategy: Strategy, device: torch.device) -> nn.Module:
-    """The job's model on its device, with adapters or fp8 products if the strategy requires them."""
-    try:
-        model = make_model(
-            lambda: adapted(job.model(), strategy),
-            device,
-            parameter_dtype(strategy.precision),
-            on_host=strategy.adapter == "qlora",
-        )
-        if strategy.precision == "fp8":
-            model = with_fp8_products(model, device)
-        if strategy.channels_last:
-            to_channels_last(model, device)
-    except GpuwiseError:
-        raise
-    except Exception as error:  # the user's own code may raise anything
-        raise JobError(
-            f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {message_of(error)}."
-        ) from error
-    return model
+    return Program(job, strategy, device, rank_model, world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -37,6 +38,23 @@ class World:
     def coordinate(self, axis: str) -> int:
         """The position of this rank along an axis."""
         return self.mesh.coordinates(self.rank)[axis]
+
+    @cached_property
+    def shards(self) -> DeviceMesh:
+        """The mesh of one dimension along which parameters are sharded: dp_shard, and cp, whose ranks hold the same ones."""
+        if self.mesh.cp == 1:
+            return self.device_mesh["dp_shard"]
+        return self.device_mesh["dp_shard", "cp"]._flatten("dp_shard_cp")
+
+    @cached_property
+    def replicas_of_shards(self) -> DeviceMesh:
+        """The mesh (dp_replicate, shards): gradients are scattered along the second dimension and reduced along the first."""
+        return DeviceMesh._concatenate([self.device_mesh["dp_replicate"], self.shards])
+
+    @cached_property
+    def data(self) -> DeviceMesh:
+        """The mesh of one dimension of all ranks that hold the same parameters: dp_replicate, dp_shard and cp."""
+        return self.device_mesh["dp_replicate", "dp_shard", "cp"]._flatten("data")
 
     def group(self, axis: str) -> dist.ProcessGroup:
         """The process group of this rank along an axis."""

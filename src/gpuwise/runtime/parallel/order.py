@@ -1,0 +1,45 @@
+"""The fixed order in which a rank's model is made of the job's model."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gpuwise.job import Job
+from gpuwise.runtime.build.compiling import apply_compile
+from gpuwise.runtime.build.recompute import apply_recompute
+from gpuwise.runtime.parallel.rank_model import RankModel
+from gpuwise.runtime.parallel.replicate import apply_replicas
+from gpuwise.runtime.parallel.shard import apply_shards
+from gpuwise.runtime.parallel.world import World
+from gpuwise.strategy import Strategy
+
+
+def arrange(job: Job, strategy: Strategy, model: nn.Module, world: World | None) -> RankModel:
+    """Applies the parallelisms, recompute and compilation of a strategy to the job's model, each where it belongs.
+
+    Arguments:
+        job: the job.
+        strategy: the strategy of the step.
+        model: the whole model, on its device; every rank has the same initial weights.
+        world: this rank's position in the mesh; None for a single process.
+    """
+    rank_model = RankModel(model, [model], job.loss)
+    mesh = strategy.mesh
+    # 1. Pipeline: the model is cut into stages, and this rank keeps its own. Everything below acts on each stage alone.
+
+    # 2. Tensor, context and expert parallelism replace modules, or their parameters and inputs, inside blocks.
+
+    # 3. Recompute wraps the blocks as they now run, so that a block's communication is repeated with it.
+    for part in rank_model.parts:
+        apply_recompute(part, strategy.recompute)
+    # 4. Compilation takes in all of the above. What follows works by hooks around blocks, outside the compiled code.
+    if strategy.compile:
+        for part in rank_model.parts:
+            apply_compile(part)
+    # 5. Data parallelism, outermost: parameters are sharded as the steps above leave them, or gradients are averaged.
+    if world is not None and rank_model.pipeline is None:
+        if mesh.dp_shard * mesh.cp > 1 or (mesh.dp_replicate > 1 and mesh.tp > 1):
+            apply_shards(rank_model, strategy, world)
+        elif mesh.dp_replicate > 1:
+            apply_replicas(rank_model, strategy, world)
+    return rank_model

@@ -1,0 +1,69 @@
+"""RankModel: what one rank runs of a job's model, as the parallelisms leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from gpuwise.job.job import Batch
+from gpuwise.runtime.build.named_loss import LossParts
+from gpuwise.runtime.parallel.job_loss import LossFunction
+
+
+class Synchronisation(Protocol):
+    """How gradients of data-parallel ranks are reduced."""
+
+    @property
+    def root(self) -> nn.Module:
+        """The module that computes (loss, named parts) of a batch; every forward pass goes through it."""
+        ...
+
+    def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
+        """The context of the forward and backward pass of a micro-batch, the first or last of its optimizer step."""
+        ...
+
+
+class Pipeline(Protocol):
+    """Runs the micro-batches of an optimizer step through the stages of this and other ranks."""
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether this rank has the last stage."""
+        ...
+
+    def accumulate_gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, LossParts]:
+        """Adds the gradients of the micro-batches. Returns their mean loss, detached, and its named parts.
+
+        Ranks without the last stage return a loss of zero.
+        """
+        ...
+
+
+@dataclass
+class RankModel:
+    """What one rank runs of a job's model. The functions of gpuwise.runtime.parallel.order change it, one after another.
+
+    Attributes:
+        model: the job's model, or a module that holds this rank's pipeline stages. The names of its parameters, after
+            gpuwise.runtime.build.names.plain_name, are the job's.
+        parts: the modules that recompute, compile and sharding are applied to: the model, or each of its stages.
+        loss: (model, batch) -> the loss of this rank's share of a micro-batch; begins as the job's.
+        contexts: entered around the forward and backward pass of each micro-batch.
+        pipeline: runs the stages; None without stages.
+        synchronisation: reduces gradients over data-parallel ranks; None for a single one.
+    """
+
+    model: nn.Module
+    parts: list[nn.Module]
+    loss: LossFunction | None
+    contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
+    pipeline: Pipeline | None = None
+    synchronisation: Synchronisation | None = None
+
+    def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
+        """The context that reduces the gradients of a micro-batch when they are due."""
+        return nullcontext() if self.synchronisation is None else self.synchronisation.micro_batch(first=first, last=last)
