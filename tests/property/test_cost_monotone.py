@@ -1,6 +1,6 @@
 """What must hold for any trace and chip: a faster chip is never slower, more work never quicker, sums are exact."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import Header
+from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 
@@ -27,12 +28,10 @@ DTYPES = {"fp32": "float32", "amp-fp16": "float16", "amp-bf16": "bfloat16"}
 SIZES = st.integers(1, 4096)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    all_reduce_bytes: int = 0
-    all_gather_bytes: int = 0
-    reduce_scatter_bytes: int = 0
-    calls: int = 1
+def traffic(devices, *, calls=1, overlaps="last backward", **payloads):
+    """Collectives over all devices; payloads: bytes by operation."""
+    group = RankGroup("dp_replicate", devices, 1)
+    return Communication().and_also(*(Collective(name, group, size, calls, overlaps) for name, size in payloads.items()))
 
 
 @st.composite
@@ -71,7 +70,9 @@ def traces(draw, dtypes):
 
 
 def step_s(trace, chip, communication=None, **shape):
-    return price(trace, communication or Traffic(), Cluster(chip, **shape), strategy=trace.header.strategy).step_time_s.value
+    return price(
+        trace, communication or Communication(), Cluster(chip, **shape), strategy=trace.header.strategy
+    ).step_time_s.value
 
 
 @settings(deadline=None, max_examples=60)
@@ -101,7 +102,7 @@ def test_a_larger_micro_batch_never_takes_less_time(case, factor):
 @given(cases())
 def test_sums_are_exact_and_the_interval_holds_its_value(case):
     trace, chip = case
-    result = price(trace, Traffic(), Cluster(chip), strategy=trace.header.strategy)
+    result = price(trace, Communication(), Cluster(chip), strategy=trace.header.strategy)
     assert abs(sum(result.bound.values()) - 1) < 1e-9
     assert all(share >= 0 for share in result.bound.values())
     assert sum(result.memory.by_category.values()) == result.memory.peak_allocated_bytes
@@ -116,11 +117,13 @@ def test_more_traffic_or_more_devices_never_shorten_a_step(case, less, more, dev
     trace, chip = case
     small, large = sorted((less, more))
     one = step_s(trace, chip)
-    few = step_s(trace, chip, Traffic(all_reduce_bytes=small), devices_per_machine=devices, inside=LINK)
-    many = step_s(trace, chip, Traffic(all_reduce_bytes=large), devices_per_machine=devices, inside=LINK)
+    few = step_s(trace, chip, traffic(devices, all_reduce=small), devices_per_machine=devices, inside=LINK)
+    many = step_s(trace, chip, traffic(devices, all_reduce=large), devices_per_machine=devices, inside=LINK)
     assert one * (1 - 1e-9) <= few <= many * (1 + 1e-9)
     wider = replace(LINK, per_direction_bytes_per_s=LINK.per_direction_bytes_per_s * 2)
-    assert step_s(trace, chip, Traffic(all_reduce_bytes=large), devices_per_machine=devices, inside=wider) <= many * (1 + 1e-9)
+    assert step_s(trace, chip, traffic(devices, all_reduce=large), devices_per_machine=devices, inside=wider) <= many * (
+        1 + 1e-9
+    )
 
 
 GROWS = {  # sizes of a kernel, and which of them may not make it quicker by growing

@@ -1,6 +1,6 @@
 """Forecasts of small traces built by hand: sums, bounds, units, refusals."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from gpuwise.hardware.types import Chip, Link, Source
 from gpuwise.plan.space.legal import precisions_for
 from gpuwise.strategy import PRECISIONS, Mesh, Strategy
 from gpuwise.trace.header import Header
+from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 
@@ -28,15 +29,13 @@ H100, A100, T4, V100 = (CATALOG.chip(i) for i in ("h100-80gb-sxm", "a100-80gb-sx
 FAST = Link("fast", "fast link", "scale-up", per_direction_bytes_per_s=300e9, allreduce_busbw_bytes_per_s=200e9)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    all_reduce_bytes: int = 0
-    all_gather_bytes: int = 0
-    reduce_scatter_bytes: int = 0
-    calls: int = 0
+def traffic(devices, *, calls=1, overlaps="last backward", **payloads):
+    """Collectives over all devices; payloads: bytes by operation."""
+    group = RankGroup("dp_replicate", devices, 1)
+    return Communication().and_also(*(Collective(name, group, size, calls, overlaps) for name, size in payloads.items()))
 
 
-ALONE = Traffic()
+ALONE = Communication()
 
 
 def operation(kind, dtype="bfloat16", **numbers):
@@ -286,7 +285,7 @@ def test_fp32_in_passes_of_bf16_is_priced_and_planned_alike(name):
 def test_unverified_figures_that_were_used_are_named_in_one_line():
     def named(chip, **options):
         result = forecast(
-            training(**options), chip=chip, communication=Traffic(10**6), devices_per_machine=2, inside=FAST
+            training(**options), chip=chip, communication=traffic(2, all_reduce=10**6), devices_per_machine=2, inside=FAST
         ).assumptions
         (line,) = [text for text in result if text.startswith("unverified")]
         return line.split(": ")[1].split(", ")
@@ -300,20 +299,20 @@ def test_unverified_figures_that_were_used_are_named_in_one_line():
 def test_the_ring_formula_prices_an_all_reduce():
     trace = make_trace([(gemm(64, 64, 64), "forward", "m")])
     alone = forecast(trace).step_time_s.value
-    eight = forecast(trace, communication=Traffic(all_reduce_bytes=10**10, calls=1), devices_per_machine=8, inside=FAST)
+    eight = forecast(trace, communication=traffic(8, all_reduce=10**10), devices_per_machine=8, inside=FAST)
     added = eight.step_time_s.value - alone
     assert added == pytest.approx(2 * 7 / 8 * 1e10 / 200e9 + parameters().call_latency_s, rel=1e-3)
     assert eight.bound["communication"] > 0.9
 
 
 def test_the_backward_pass_hides_an_exchange():
-    hidden = forecast(training(), communication=Traffic(all_reduce_bytes=10**6, calls=1), devices_per_machine=8, inside=FAST)
+    hidden = forecast(training(), communication=traffic(8, all_reduce=10**6), devices_per_machine=8, inside=FAST)
     assert hidden.bound["communication"] < 0.05
 
 
 def test_accumulation_hides_gathers_behind_every_micro_batch_and_the_all_reduce_behind_the_last():
-    gathers = Traffic(all_gather_bytes=4 * 10**8, calls=4)
-    reduces = Traffic(all_reduce_bytes=2 * 10**8, calls=1)
+    gathers = traffic(8, all_gather=4 * 10**8, calls=4, overlaps="step")
+    reduces = traffic(8, all_reduce=2 * 10**8)
     ten = {"devices_per_machine": 8, "inside": replace(FAST, allreduce_busbw_bytes_per_s=100e9)}
     trace = training(accumulation=16)
     hidden = forecast(trace, communication=gathers, **ten).bound["communication"]
@@ -324,7 +323,7 @@ def test_accumulation_hides_gathers_behind_every_micro_batch_and_the_all_reduce_
 def test_the_network_bounds_machines_by_their_whole_line_rate():
     network = Link("net", "network", "scale-out", per_direction_bytes_per_s=50e9, allreduce_busbw_bytes_per_s=40e9)
     trace = make_trace([(gemm(64, 64, 64), "forward", "m")])
-    work = Traffic(all_reduce_bytes=10**10, calls=1)
+    work = traffic(16, all_reduce=10**10)
     result = forecast(trace, communication=work, devices_per_machine=8, machines=2, inside=FAST, between=network)
     assert result.count == 16
     assert result.step_time_s.value == pytest.approx(2 * 15 / 16 * 1e10 / 40e9, rel=0.01)
@@ -332,7 +331,7 @@ def test_the_network_bounds_machines_by_their_whole_line_rate():
 
 def test_an_exchange_over_an_unknown_link_is_refused():
     with pytest.raises(UnsupportedError, match="inside the machine"):
-        forecast(training(), communication=Traffic(all_reduce_bytes=10**9, calls=1), devices_per_machine=2)
+        forecast(training(), communication=traffic(2, all_reduce=10**9), devices_per_machine=2)
 
 
 def test_devices_below_one_are_refused():
@@ -390,7 +389,7 @@ def test_an_exchange_widens_the_interval():
     figures = one_level("machine", {"gemm.bf16": CalibrationEntry({"compute": Term(1.3), "memory": Term(1.3)})})
     trace = make_trace([(gemm(4096, 4096, 4096), "forward", "m")])
     alone = forecast(trace, calibration=figures).step_time_s
-    work = Traffic(all_reduce_bytes=10**10, calls=1)
+    work = traffic(8, all_reduce=10**10)
     eight = forecast(trace, communication=work, devices_per_machine=8, inside=FAST, calibration=figures).step_time_s
     assert eight.high / eight.value > alone.high / alone.value
 
@@ -443,7 +442,7 @@ def test_why_names_what_bounds_most_and_a_way_out():
     assert "--micro-batch" in forecast(small).why
     shared = forecast(
         make_trace([(gemm(64, 64, 64), "forward", "m")]),
-        communication=Traffic(10**10, calls=1),
+        communication=traffic(8, all_reduce=10**10),
         devices_per_machine=8,
         inside=FAST,
     )

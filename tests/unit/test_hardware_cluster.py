@@ -10,17 +10,22 @@ from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog, parse_device
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
-from gpuwise.trace.parallel.data_parallel import Communication
+from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
 
 CATALOG = load_catalog()
 H100 = CATALOG.chip("h100-80gb-sxm")
 PORT = Link("port", "a port", "scale-out", per_direction_bytes_per_s=50e9)
 INSIDE = Link("inside", "a switch", "scale-up", per_direction_bytes_per_s=450e9)
-REDUCED = Communication(all_reduce_bytes=10**10, calls=1)
+
+
+def reduced(cluster: Cluster) -> Communication:
+    return Communication().and_also(Collective("all_reduce", RankGroup("dp_replicate", cluster.devices, 1), 10**10, 1))
 
 
 def total_s(cluster: Cluster) -> float:
-    return communication_time(REDUCED, cluster, backward_s=0.0, forward_s=0.0, micro_batches=1, parameters=parameters()).total_s
+    return communication_time(
+        reduced(cluster), cluster, backward_s=0.0, forward_s=0.0, micro_batches=1, parameters=parameters()
+    ).total_s
 
 
 def test_devices_are_those_of_all_machines():

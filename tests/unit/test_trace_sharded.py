@@ -200,10 +200,10 @@ def test_a_sharded_rank_is_what_fsdp_does(case: str) -> None:
     trace, communication = composed(job, strategy)
     assert state_bytes(trace) == truth.state_bytes
     assert live_bytes(trace).peak_bytes == pytest.approx(truth.peak_bytes, rel=0.002)
-    assert communication.all_gather_bytes == truth.all_gather_bytes
-    assert communication.reduce_scatter_bytes == truth.reduce_scatter_bytes
+    assert communication.bytes_of("all_gather") == truth.all_gather_bytes
+    assert communication.bytes_of("reduce_scatter") == truth.reduce_scatter_bytes
     assert communication.calls == truth.calls
-    assert communication.all_reduce_bytes == 0
+    assert communication.bytes_of("all_reduce") == 0
 
 
 def optimizer_state_bytes(job: Job, strategy: Strategy) -> int:
@@ -273,8 +273,8 @@ def test_replicas_reduce_each_gradient_once_however_many_micro_batches() -> None
     for accumulation in (1, 4):
         strategy = Strategy(accumulation=accumulation, mesh=Mesh(dp_replicate=4))
         replica, communication = data_parallel(trace.with_accumulation(accumulation), strategy)
-        assert communication.all_reduce_bytes == 4 * trace.header.trainable_parameters
-        assert communication.all_gather_bytes == communication.reduce_scatter_bytes == 0
+        assert communication.bytes_of("all_reduce") == 4 * trace.header.trainable_parameters
+        assert communication.bytes_of("all_gather") == communication.bytes_of("reduce_scatter") == 0
         assert live_bytes(replica).by_category["gradient"] >= 4 * trace.header.trainable_parameters
 
 
@@ -282,7 +282,7 @@ def test_one_device_and_inference_communicate_nothing() -> None:
     trace = record(llama_job(), Strategy(mode="infer"))
     strategy = Strategy(mode="infer", mesh=Mesh(dp_replicate=4))
     same, communication = data_parallel(trace, strategy)
-    assert (communication.calls, communication.all_reduce_bytes) == (0, 0)
+    assert communication.collectives == ()
     assert live_bytes(same).peak_bytes == live_bytes(trace).peak_bytes
 
 

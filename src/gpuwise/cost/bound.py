@@ -12,25 +12,27 @@ from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
-BOUNDS = ("compute", "memory", "launch", "communication", "input")
+# "pipeline", the idle time of a pipeline's ranks, is there where there is a pipeline.
+BOUNDS = ("compute", "memory", "launch", "communication", "input", "pipeline")
 _WORDS = {
     "compute": "arithmetic",
     "memory": "memory bandwidth",
     "launch": "the launching of kernels",
     "communication": "communication",
     "input": "its input",
+    "pipeline": "idle pipeline stages",
 }
 _SECOND = 0.25  # the second bound is named, too, from this share on
 
 
 def bound_shares(
-    trace: Trace, times: KernelTimes, *, alone_s: float, communication_s: float, input_s: float
+    trace: Trace, times: KernelTimes, *, alone_s: float, communication_s: float, input_s: float, pipeline_s: float = 0.0
 ) -> dict[str, float]:
     """Shares of the step by BOUNDS, summing to 1.
 
     Arguments:
         alone_s: seconds of the step without communication and input.
-        communication_s, input_s: seconds that each adds to the step.
+        communication_s, input_s, pipeline_s: seconds that each adds to the step.
 
     A kernel counts towards the larger of its two roofs. Launch covers kernel floors and the device waiting for the host.
     """
@@ -45,6 +47,8 @@ def bound_shares(
         "input": input_s,
     }
     seconds["launch"] = max(0.0, alone_s - seconds["compute"] - seconds["memory"])
+    if pipeline_s:
+        seconds["pipeline"] = pipeline_s
     total = sum(seconds.values())
     return {name: value / total if total else 0.0 for name, value in seconds.items()}
 
@@ -72,6 +76,8 @@ def _help(bound: str, strategy: Strategy, chip: Chip) -> str:
     if bound == "communication":
         more = "" if strategy.mode == "infer" else ", and so does more accumulation (--accumulate)"
         return f"a faster link or fewer devices would help{more}"
+    if bound == "pipeline":
+        return "more micro-batches (--accumulate), fewer stages, or --stages-per-rank would fill the pipeline"
     return "a faster data pipeline would help (more loader workers, lighter decoding), a faster chip would not"
 
 

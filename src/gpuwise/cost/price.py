@@ -16,15 +16,18 @@ from gpuwise.cost.inputs import READY, DataPipeline, Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.memory.device import memory_forecast
-from gpuwise.cost.network.collectives import CommunicationTime, Traffic, communication_time
+from gpuwise.cost.network.collectives import CommunicationTime, communication_time
+from gpuwise.cost.network.pipeline import idle_micro_batches
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run, family
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
+from gpuwise.notes.parallel import pipeline_bubble
 from gpuwise.notes.step import energy_from_tdp, interval_of_eager_steps, recorded_with_cpu_kernels, unverified_figures
 from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
 
@@ -33,7 +36,7 @@ UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
 
 def price(
     trace: Trace,
-    traffic: Traffic,
+    communication: Communication,
     cluster: Cluster,
     *,
     strategy: Strategy,
@@ -42,17 +45,20 @@ def price(
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
     replay: bool = True,
+    model_flops: int | None = None,
 ) -> Forecast:
     """Forecasts one optimizer step on a cluster whose devices each run `trace`.
 
     Arguments:
-        traffic: communication of one step, from gpuwise.trace.parallel.data_parallel.data_parallel.
+        communication: collectives of the trace's rank in one step.
         cluster: the devices; its links are needed only for communication.
         strategy: the reported strategy; its precision and mode must be those of the trace.
         data: the data pipeline; by default batches are ready when a step needs them.
         usd_per_hour: price of the whole cluster; None (default) where unknown.
         parameters, calibration: figures of the cost model; None takes the shipped ones.
         replay: replay the allocator over the step; if False, memory is counted (see cost.memory.memory_forecast).
+        model_flops: model operations of a step on the samples of one data-parallel rank, over all ranks that share it. None
+            (default): the trace's, where each rank runs the whole model.
 
     Raises UnsupportedError if the chip cannot run the trace, or if a required figure is unknown. The time of a call grows with
     the number of distinct operations, hardly with that of layers, and not with that of devices.
@@ -66,27 +72,34 @@ def price(
     busy_s = sum(device_s.values())
     alone_s = max(busy_s, host_s(trace, chip, parameters))
     stretch = alone_s / busy_s if busy_s else 1.0
-    communication = communication_time(
-        traffic,
+    exchange = communication_time(
+        communication,
         cluster,
         backward_s=stretch * (device_s["backward"] + device_s["recompute"]),
         forward_s=stretch * device_s["forward"],
         micro_batches=trace.accumulation,
         parameters=parameters,
     )
+    ranks = _ranks(strategy, devices)
     batches = input_s(
         trace,
         chip,
         data,
-        samples=trace.samples * cluster.devices_per_machine,
+        samples=max(1, round(trace.samples * cluster.devices_per_machine * ranks / devices)),
         parameters=parameters,
     )
-    waited_s = batches.exposed_s(alone_s + communication.exposed_s)
-    step_s = alone_s + communication.exposed_s + waited_s
-    bound = bound_shares(trace, times, alone_s=alone_s, communication_s=communication.exposed_s, input_s=waited_s)
+    idle = idle_micro_batches(strategy)
+    micro_batches_s = stretch * (busy_s - device_s["optimizer"]) + exchange.each_micro_batch_s
+    idle_s = idle * micro_batches_s / trace.accumulation
+    waited_s = batches.exposed_s(alone_s + exchange.exposed_s + idle_s)
+    step_s = alone_s + exchange.exposed_s + idle_s + waited_s
+    bound = bound_shares(trace, times, alone_s=alone_s, communication_s=exchange.exposed_s, input_s=waited_s, pipeline_s=idle_s)
     levels = level_shares(trace, times)
     top_modules = _top_modules(trace, times, busy_s)
     ideal_s = float(np.sum((trace.counts("forward") + trace.counts("backward")) * times.ideal_s))
+    flops = trace.model_flops * devices if model_flops is None else model_flops * ranks
+    if model_flops is not None and trace.model_flops:
+        ideal_s *= flops / (trace.model_flops * devices)  # of the mean rank
     energy_j = _energy_j(chip, bound, step_s, devices, parameters)
     return Forecast(
         job=trace.header.job,
@@ -96,10 +109,10 @@ def price(
         step_time_s=step_interval(
             step_s, levels, chip, strategy, communication=bound["communication"], measured=calibration.spreads
         ),
-        throughput=trace.samples * trace.header.units_per_sample * _ranks(strategy, devices) / step_s,
+        throughput=trace.samples * trace.header.units_per_sample * ranks / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
         memory=memory_forecast(trace, cluster, parameters=parameters, replay=replay),
-        flops_per_step=trace.model_flops * devices,
+        flops_per_step=flops,
         mfu=ideal_s / step_s if ideal_s else None,
         bound=bound,
         energy_j=energy_j,
@@ -109,8 +122,13 @@ def price(
         usd_per_hour=usd_per_hour,
         assumption_notes=(
             *trace.header.assumption_notes,
-            *_assumptions(times, communication, batches, energy_j),
-            *_unverified(chip, times, communication),
+            *_assumptions(times, exchange, batches, energy_j),
+            *(
+                [pipeline_bubble(schedule=strategy.parallelism.pipeline_schedule, idle=idle, micro_batches=trace.accumulation)]
+                if idle
+                else []
+            ),
+            *_unverified(chip, times, exchange),
         ),
         warning_notes=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
         top_modules=top_modules,
@@ -139,20 +157,18 @@ def _ranks(strategy: Strategy, devices: int) -> int:
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
 
-def _assumptions(times: KernelTimes, communication: CommunicationTime, batches: Input, energy_j: float | None) -> list[Note]:
-    notes = [*times.notes, *batches.notes]
-    if communication.note is not None:
-        notes.append(communication.note)
+def _assumptions(times: KernelTimes, exchange: CommunicationTime, batches: Input, energy_j: float | None) -> list[Note]:
+    notes = [*times.notes, *batches.notes, *exchange.notes]
     if energy_j is not None:
         notes.append(energy_from_tdp())
     return notes
 
 
-def _unverified(chip: Chip, times: KernelTimes, communication: CommunicationTime) -> list[Note]:
+def _unverified(chip: Chip, times: KernelTimes, exchange: CommunicationTime) -> list[Note]:
     """A note that names the figures of chip and link behind the forecast that have no verified source."""
     used = (*times.peaks, "memory_bandwidth_bytes_per_s", "memory_bytes", "tdp_w")
     figures = [name for name in used if name in chip.unverified]
-    figures += [communication.unverified] if communication.unverified else []
+    figures += exchange.unverified
     where = f"unverified ({chip.source.text})" if chip.id == "here-cpu" else "unverified in the catalog"
     return [unverified_figures(where=where, figures=", ".join(figures))] if figures else []
 

@@ -1,29 +1,19 @@
-"""Time of communicating gradients and parameters, and how much of it the backward pass does not hide."""
+"""Time of communication between ranks, and how much of it the computation does not hide."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
+from gpuwise.cost.network.topology import GroupLink, group_link
 from gpuwise.cost.parameters import Parameters
-from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.hardware.types import Link
 from gpuwise.notes import Note
-from gpuwise.notes.step import assumed_link_efficiency, measured_bus_bandwidth
+from gpuwise.notes.parallel import tensor_parallel_across_machines, waits_for_collectives
+from gpuwise.trace.parallel.communication import OVERLAPS, Collective, Communication, RankGroup
 
-
-class Traffic(Protocol):
-    """The interface of gpuwise.trace.parallel.communication.Communication: bytes of full tensors in a step, and calls."""
-
-    @property
-    def all_reduce_bytes(self) -> int: ...
-    @property
-    def all_gather_bytes(self) -> int: ...
-    @property
-    def reduce_scatter_bytes(self) -> int: ...
-    @property
-    def calls(self) -> int: ...
+# How often a ring over n ranks moves the share (n - 1)/n of the payload over each rank's link.
+_RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
 @dataclass(frozen=True)
@@ -33,23 +23,23 @@ class CommunicationTime:
     Attributes:
         total_s: seconds without overlap.
         exposed_s: seconds that communication adds to the step.
-        bandwidth_bytes_per_s: bus bandwidth of one device in one direction; None without communication.
-        note: source of the bandwidth; None (default) without communication.
-        unverified: name of the figure if the catalog has no verified source for it; else "" (default).
+        each_micro_batch_s: the part of exposed_s that each micro-batch waits for, summed over them. Zero (default) where none.
+        notes: sources of the bandwidths, and assumptions; none (default) without communication.
+        unverified: names of the figures that the catalog has no verified source for.
     """
 
     total_s: float
     exposed_s: float
-    bandwidth_bytes_per_s: float | None
-    note: Note | None = None
-    unverified: str = ""
+    each_micro_batch_s: float = 0.0
+    notes: tuple[Note, ...] = ()
+    unverified: tuple[str, ...] = ()
 
 
-NOTHING = CommunicationTime(0.0, 0.0, None)
+NOTHING = CommunicationTime(0.0, 0.0)
 
 
 def communication_time(
-    traffic: Traffic,
+    communication: Communication,
     cluster: Cluster,
     *,
     backward_s: float,
@@ -57,56 +47,47 @@ def communication_time(
     micro_batches: int,
     parameters: Parameters,
 ) -> CommunicationTime:
-    """Ring collectives over all devices of a cluster.
+    """Ring collectives along the axes of a mesh that is laid over a cluster, innermost axis first.
 
-    A ring all-reduce moves 2 (n-1)/n of the payload over each device's link, an all-gather or reduce-scatter half of
-    that. Across machines all rings together put the payload once through each machine's network, so a machine's whole
-    line rate, of all its devices together, is the bound, unless the link inside is slower.
+    A ring all-reduce moves 2 (n-1)/n of the payload over each rank's link; an all-gather, a reduce-scatter or an all-to-all
+    half of that; a send all of it, once. Links as in group_link.
 
     Arguments:
         backward_s, forward_s: of the whole step. The gradients' all-reduce runs beside the backward pass of the last of
             the micro_batches; gathers and scatters of shards run beside every forward and backward pass.
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
-    payload = traffic.all_reduce_bytes + traffic.all_gather_bytes + traffic.reduce_scatter_bytes
-    if cluster.devices == 1 or payload == 0:
+    collectives = [c for c in communication.collectives if c.payload_bytes]
+    if cluster.devices == 1 or not collectives:
         return NOTHING
-    bandwidth, latency, note, unverified = _bandwidth(cluster, parameters)
-    ring = (cluster.devices - 1) / cluster.devices
-    sharded = traffic.all_gather_bytes + traffic.reduce_scatter_bytes
-    call_s = latency * max(1, traffic.calls)
-    total = ring * (2 * traffic.all_reduce_bytes + sharded) / bandwidth + call_s
-    window = backward_s + forward_s if sharded else backward_s / micro_batches
-    hidden = min(total - call_s / max(1, traffic.calls), parameters.overlap_share * window)  # the last call has no cover
-    exposed = total - hidden * (1 - parameters.overlap_slowdown)
-    return CommunicationTime(total, exposed, bandwidth, note, unverified)
+    windows = {"nothing": 0.0, "step": backward_s + forward_s, "last backward": backward_s / micro_batches}
+    links = {c.group: group_link(c.group, cluster, parameters) for c in collectives}
+    total = exposed = waited = 0.0
+    for overlaps in OVERLAPS:
+        seconds, last_call_s = 0.0, 0.0
+        for collective in (c for c in collectives if c.overlaps == overlaps):
+            link = links[collective.group]
+            seconds += _seconds(collective, link)
+            last_call_s = max(last_call_s, link.latency_s)
+        hidden = min(max(0.0, seconds - last_call_s), parameters.overlap_share * windows[overlaps])  # the last has no cover
+        total += seconds
+        exposed += seconds - hidden * (1 - parameters.overlap_slowdown)
+    waited = sum(_seconds(c, links[c.group]) for c in collectives if c.overlaps == "nothing" and not c.in_update)
+    unverified = tuple(dict.fromkeys(link.unverified for link in links.values() if link.unverified))
+    return CommunicationTime(total, exposed, waited, _notes(collectives, links), unverified)
 
 
-def _bandwidth(cluster: Cluster, parameters: Parameters) -> tuple[float, float, Note, str]:
-    """Bytes a second, seconds a call, the note and the name of an unverified figure, of the slower link."""
-    rates: list[tuple[float, float, Note, str]] = []
-    if cluster.devices_per_machine > 1:
-        rates.append(_rate(cluster.inside, "inside the machine", parameters.link_efficiency, parameters.call_latency_s))
-    if cluster.machines > 1:
-        efficiency, latency = parameters.network_efficiency, parameters.network_call_latency_s
-        rate, latency, note, unverified = _rate(cluster.between, "between machines", efficiency, latency)
-        rates.append((rate * cluster.lines_per_machine, latency, note, unverified))
-    bandwidth, _, note, unverified = min(rates, key=lambda rate: rate[0])
-    return bandwidth, max(latency for _, latency, _, _ in rates), note, unverified
+def _seconds(collective: Collective, link: GroupLink) -> float:
+    ranks = collective.group.ranks
+    passes = _RING_PASSES.get(collective.operation, 0) * (ranks - 1) / ranks or 1.0
+    return passes * collective.payload_bytes / link.bandwidth_bytes_per_s + link.latency_s * max(1, collective.calls)
 
 
-def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, Note, str]:
-    if link is None or not (link.allreduce_busbw_bytes_per_s or link.per_direction_bytes_per_s):
-        raise UnsupportedError(
-            f"the bandwidth of the link {where} is unknown: an exchange over it cannot be priced.",
-            ["ask for one device", "name a chip whose link the catalog has: `gpuwise chips`"],
-        )
-    latency = max(latency, link.latency_s or 0.0)
-    figure = "allreduce_busbw_bytes_per_s" if link.allreduce_busbw_bytes_per_s else "per_direction_bytes_per_s"
-    unverified = "" if link.source_of(figure).verified else f"{figure} of {link.name}"
-    if link.allreduce_busbw_bytes_per_s:
-        note = measured_bus_bandwidth(link=link.name)
-        return link.allreduce_busbw_bytes_per_s, latency, note, unverified
-    assert link.per_direction_bytes_per_s
-    note = assumed_link_efficiency(link=link.name, efficiency=efficiency)
-    return link.per_direction_bytes_per_s * efficiency, latency, note, unverified
+def _notes(collectives: list[Collective], links: Mapping[RankGroup, GroupLink]) -> tuple[Note, ...]:
+    notes = [link.note for link in links.values()]
+    waiting = [c.group.axis for c in collectives if c.overlaps == "nothing"]
+    if waiting:
+        notes.append(waits_for_collectives(axes=", ".join(dict.fromkeys(waiting))))
+    if any(group.axis == "tp" and link.crosses for group, link in links.items()):
+        notes.append(tensor_parallel_across_machines())
+    return tuple(dict.fromkeys(notes))

@@ -1,22 +1,89 @@
-"""Communication: the collectives of one rank's step."""
+"""Communication: the collectives of one rank's step, and the groups of ranks that they connect."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from gpuwise.strategy import AXES, Mesh
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+# What a collective runs beside: nothing, so that the step waits for it | forward and backward of the whole step | backward of
+# the last micro-batch.
+OVERLAPS = ("nothing", "step", "last backward")
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """The ranks that a collective connects, which are equally far apart.
+
+    Attributes:
+        axis: the axis of the mesh along which they lie, such as "tp"; several joined by "+", such as "dp_shard+cp".
+        ranks: their number.
+        stride: difference of the numbers of two neighbours. Ranks are numbered through the machines: of machines of eight,
+            eight ranks with stride 1 share one, and two with stride 8 do not.
+    """
+
+    axis: str
+    ranks: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Equal collectives of one rank's step.
+
+    Attributes:
+        operation: of COLLECTIVES; "send" is from rank to rank, as between pipeline stages.
+        group: the ranks that take part.
+        payload_bytes: bytes of the full tensors, summed over the calls.
+        calls: number of calls.
+        overlaps: of OVERLAPS, "nothing" by default.
+        in_update: whether it runs once a step, and not in each micro-batch. Default False.
+    """
+
+    operation: str
+    group: RankGroup
+    payload_bytes: int
+    calls: int
+    overlaps: str = "nothing"
+    in_update: bool = False
 
 
 @dataclass(frozen=True)
 class Communication:
-    """Payloads of collectives in one optimizer step, zero for one device.
+    """The collectives of one optimizer step; none for one device."""
 
-    Attributes:
-        all_reduce_bytes: bytes of the full tensors, summed over calls.
-        all_gather_bytes: bytes of the gathered tensors, summed over calls.
-        reduce_scatter_bytes: bytes of the tensors before the scatter, summed over calls.
-        calls: number of collectives of any kind.
+    collectives: tuple[Collective, ...] = ()
+
+    def bytes_of(self, operation: str) -> int:
+        """Payload of the collectives of one operation."""
+        return sum(c.payload_bytes for c in self.collectives if c.operation == operation)
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of all operations."""
+        return sum(c.calls for c in self.collectives)
+
+    def and_also(self, *collectives: Collective) -> Communication:
+        """With more collectives; those without ranks to talk to, or without payload, are left out."""
+        needed = [c for c in collectives if c.group.ranks > 1 and c.payload_bytes]
+        return replace(self, collectives=(*self.collectives, *needed))
+
+
+def group_along(mesh: Mesh, *axes: str) -> RankGroup:
+    """The group of a rank along one axis of a mesh, or along several that are neighbours in AXES, outermost first.
+
+    "ep" is the inner part of dp_shard: neighbours there share the experts. "dp_shard/ep" is the outer part, whose ranks hold
+    the same experts.
     """
-
-    all_reduce_bytes: int = 0
-    all_gather_bytes: int = 0
-    reduce_scatter_bytes: int = 0
-    calls: int = 0
+    first = axes[-1]
+    inner = {"ep": "dp_shard", "dp_shard/ep": "dp_shard"}.get(first, first)
+    stride = 1
+    for axis in AXES[AXES.index(inner) + 1 :]:
+        stride *= getattr(mesh, axis)
+    if first == "dp_shard/ep":
+        return RankGroup(first, mesh.dp_shard // mesh.ep, stride * mesh.ep)
+    ranks = 1
+    for axis in axes:
+        ranks *= getattr(mesh, axis)
+    return RankGroup("+".join(axes), ranks, stride)

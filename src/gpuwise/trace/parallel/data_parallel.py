@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpuwise.notes import Note
 from gpuwise.notes.job import assumed_graph_not_cut
 from gpuwise.strategy import StepFacts, Strategy, check_techniques
-from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.communication import Communication, group_along
 from gpuwise.trace.parallel.replicate import replicated
 from gpuwise.trace.parallel.shard import sharded
 from gpuwise.trace.trace import Trace
@@ -31,7 +31,8 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
         return _with_strategy(trace, strategy), Communication()
     if mesh.dp_shard == 1:
         trace = _with_strategy(trace, strategy)
-        return replicated(_with_assumption(trace, assumed_graph_not_cut()) if strategy.compile else trace)
+        trace = _with_assumption(trace, assumed_graph_not_cut()) if strategy.compile else trace
+        return replicated(trace, group_along(mesh, "dp_replicate"))
     trace, communication = sharded(trace, strategy)
     return _with_strategy(trace, strategy), communication
 

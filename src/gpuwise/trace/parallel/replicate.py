@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
 from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
 
@@ -14,13 +14,18 @@ _GRADIENT = CATEGORIES.index("gradient")
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
 
 
-def replicated(trace: Trace) -> tuple[Trace, Communication]:
-    """DDP with gradients as views of its buckets: the buckets stay, and are reduced once a step."""
+def replicated(trace: Trace, group: RankGroup) -> tuple[Trace, Communication]:
+    """DDP with gradients as views of its buckets: the buckets stay, and are reduced once a step.
+
+    Arguments:
+        group: the ranks that hold the same parameters.
+    """
     storages = trace.storages
     gradient = storages.category == _GRADIENT
     kept = replace(
         storages, born=np.where(gradient, BEFORE, storages.born), died=np.where(gradient, len(trace.sequence), storages.died)
     )
     reduced_bytes = int(storages.size_bytes[gradient].sum())
-    communication = Communication(all_reduce_bytes=reduced_bytes, calls=max(1, -(-reduced_bytes // BUCKET_BYTES)))
-    return replace(trace, storages=kept), communication
+    calls = max(1, -(-reduced_bytes // BUCKET_BYTES))
+    reduction = Collective("all_reduce", group, reduced_bytes, calls, overlaps="last backward", in_update=True)
+    return replace(trace, storages=kept), Communication().and_also(reduction)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.blocks import block_of_modules, first_in_a_module, full_gradients, spans
-from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.communication import Collective, Communication, group_along
 from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.tables import BEFORE, CATEGORIES, Storages
 from gpuwise.trace.trace import Trace
@@ -126,18 +126,17 @@ class _ShardedStep:
 
     def communication(self) -> Communication:
         """The collectives of a step. Hybrid sharding also reduces the shards between the replicas, each micro-batch."""
-        accumulation = self._strategy.accumulation
-        reductions = int(np.count_nonzero(self._reduced_bytes))
-        calls = (2 * len(self._blocks) + 1 + reductions) * accumulation
-        all_reduce_bytes = 0
-        if self._strategy.mesh.dp_replicate > 1:
-            all_reduce_bytes = int(self._reduced_bytes.sum() / self._ranks) * accumulation
-            calls += reductions * accumulation
-        return Communication(
-            all_reduce_bytes=all_reduce_bytes,
-            all_gather_bytes=int((self._gathered_bytes[0] + 2 * self._gathered_bytes[1:].sum()) * accumulation),
-            reduce_scatter_bytes=int(self._reduced_bytes.sum() * accumulation),
-            calls=calls,
+        accumulation, mesh = self._strategy.accumulation, self._strategy.mesh
+        reductions = int(np.count_nonzero(self._reduced_bytes)) * accumulation
+        gathered_bytes = int((self._gathered_bytes[0] + 2 * self._gathered_bytes[1:].sum()) * accumulation)
+        shards, replicas = group_along(mesh, "dp_shard"), group_along(mesh, "dp_replicate")
+        gathers = (2 * len(self._blocks) + 1) * accumulation
+        reduced_bytes = int(self._reduced_bytes.sum() * accumulation)
+        shard_bytes = int(self._reduced_bytes.sum() / self._ranks) * accumulation
+        return Communication().and_also(
+            Collective("all_gather", shards, gathered_bytes, gathers, overlaps="step"),
+            Collective("reduce_scatter", shards, reduced_bytes, reductions, overlaps="step"),
+            Collective("all_reduce", replicas, shard_bytes, reductions, overlaps="step"),
         )
 
     def _unit_bytes(self, rows: np.ndarray) -> np.ndarray:

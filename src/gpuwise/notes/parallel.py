@@ -1,0 +1,34 @@
+"""Notes on several devices: what a mesh costs, and what its forecast assumes."""
+
+from __future__ import annotations
+
+from gpuwise.notes.note import kind_of_note
+from gpuwise.units import format_bytes
+
+
+@kind_of_note(flag="--mesh")
+def waits_for_collectives(*, axes: str) -> str:
+    """Collectives that computation is assumed not to hide."""
+    return f"assumed that the step waits for every exchange along {axes}: nothing of it is hidden behind computation"
+
+
+@kind_of_note(flag="--mesh")
+def tensor_parallel_across_machines() -> str:
+    """Tensor parallelism spans machines."""
+    return "tensor parallelism spans machines: each block waits for their network; a smaller tp would stay inside a machine"
+
+
+@kind_of_note(flag="--pipeline-schedule")
+def pipeline_bubble(*, schedule: str, idle: float, micro_batches: int) -> str:
+    """How long ranks of a pipeline wait. idle: in micro-batches."""
+    return (
+        f"pipeline {schedule}: each rank idles for {idle:.3g} of {micro_batches + idle:.3g} micro-batches' time, "
+        "if all stages take as long as the slowest"
+    )
+
+
+@kind_of_note(flag="--mesh")
+def worst_rank(*, rank: str, memory_bytes: int, slowest: str) -> str:
+    """Which rank of several unequal ones the memory and the time are of."""
+    needs = f"memory is that of the {rank} stage, which needs most ({format_bytes(memory_bytes)})"
+    return f"{needs}; time is that of the {slowest} stage, the slowest"
