@@ -14,8 +14,8 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Strategy
-from gpuwise.trace.header import Header
-from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
+from gpuwise.trace.header import Header, RankGroup
+from gpuwise.trace.parallel.communication import Collective, Communication
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 

@@ -19,8 +19,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip, Link, Source
 from gpuwise.plan.space.legal import precisions_for
 from gpuwise.strategy import PRECISIONS, Mesh, Strategy
-from gpuwise.trace.header import Header
-from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
+from gpuwise.trace.header import Header, RankGroup
+from gpuwise.trace.parallel.communication import Collective, Communication
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 

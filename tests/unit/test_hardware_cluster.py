@@ -10,7 +10,8 @@ from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog, parse_device
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
-from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
+from gpuwise.trace.header import RankGroup
+from gpuwise.trace.parallel.communication import Collective, Communication
 
 CATALOG = load_catalog()
 H100 = CATALOG.chip("h100-80gb-sxm")

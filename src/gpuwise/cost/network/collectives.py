@@ -10,7 +10,8 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note
 from gpuwise.notes.parallel import tensor_parallel_across_machines, waits_for_collectives
-from gpuwise.trace.parallel.communication import OVERLAPS, Collective, Communication, RankGroup
+from gpuwise.trace.header import RankGroup
+from gpuwise.trace.parallel.communication import OVERLAPS, Collective, Communication
 
 # How often a ring over n ranks moves the share (n - 1)/n of the payload over each rank's link.
 _RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}

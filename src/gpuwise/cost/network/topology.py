@@ -10,7 +10,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 from gpuwise.notes import Note
 from gpuwise.notes.step import assumed_link_efficiency, measured_bus_bandwidth
-from gpuwise.trace.parallel.communication import RankGroup
+from gpuwise.trace.header import RankGroup
 
 
 @dataclass(frozen=True)

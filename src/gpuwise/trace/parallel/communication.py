@@ -5,27 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuwise.strategy import AXES, Mesh
+from gpuwise.trace.header import RankGroup
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 # What a collective runs beside: nothing, so that the step waits for it | forward and backward of the whole step | backward of
 # the last micro-batch.
 OVERLAPS = ("nothing", "step", "last backward")
-
-
-@dataclass(frozen=True)
-class RankGroup:
-    """The ranks that a collective connects, which are equally far apart.
-
-    Attributes:
-        axis: the axis of the mesh along which they lie, such as "tp"; several joined by "+", such as "dp_shard+cp".
-        ranks: their number.
-        stride: difference of the numbers of two neighbours. Ranks are numbered through the machines: of machines of eight,
-            eight ranks with stride 1 share one, and two with stride 8 do not.
-    """
-
-    axis: str
-    ranks: int
-    stride: int
 
 
 @dataclass(frozen=True)

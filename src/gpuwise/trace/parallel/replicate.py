@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwise.trace.parallel.communication import Collective, Communication, RankGroup
+from gpuwise.trace.header import RankGroup
+from gpuwise.trace.parallel.communication import Collective, Communication
 from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
 
