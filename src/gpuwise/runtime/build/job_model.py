@@ -8,6 +8,7 @@ from torch import nn
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
 from gpuwise.runtime.build.adapters import adapted
+from gpuwise.runtime.build.device_checks import explained_by_device
 from gpuwise.runtime.build.placement import make_model, to_channels_last
 from gpuwise.runtime.build.precision import parameter_dtype, with_fp8_products
 from gpuwise.strategy import Strategy
@@ -32,6 +33,8 @@ def model_of(job: Job, strategy: Strategy, device: torch.device) -> nn.Module:
     except GpuwiseError:
         raise
     except Exception as error:  # the user's own code may raise anything
+        if lacking := explained_by_device(error, device):
+            raise lacking from error
         raise JobError(
             f"the model of {job.name or 'the job'} cannot be built: {type(error).__name__}: {message_of(error)}."
         ) from error

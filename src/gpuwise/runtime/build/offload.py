@@ -80,7 +80,7 @@ class StreamedBlocks:
             # Autograd saved this same storage, so it is resized and filled again with the same values.
             with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter):
                 parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
-                parameter.copy_(self.copies[parameter], non_blocking=True)
+                parameter.copy_(self.copies[parameter], non_blocking=backend_of(parameter.device).non_blocking)
         self._here = block
 
     def leave(self) -> None:
@@ -137,7 +137,7 @@ class HostOptimizer(CombinedOptimizer):
         super().step()
         for parameter, copy in self.copies.items():
             if self._streamed is None or self._streamed.stays(parameter):
-                parameter.copy_(copy, non_blocking=True)
+                parameter.copy_(copy, non_blocking=backend_of(parameter.device).non_blocking)
 
     @torch.no_grad()
     def take_loaded(self) -> None:
@@ -155,7 +155,8 @@ class HostOptimizer(CombinedOptimizer):
             self.on_gradient(parameter)
         if copy.grad is None:
             copy.grad = room
-            room.copy_(parameter.grad, non_blocking=True)  # freed memory is reused on this stream only, after the copy
+            # Freed memory is reused on this stream only, after the copy.
+            room.copy_(parameter.grad, non_blocking=backend_of(parameter.device).non_blocking)
         else:
             copy.grad.add_(parameter.grad.to(HOST))
         parameter.grad = None

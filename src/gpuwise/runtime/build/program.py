@@ -14,6 +14,7 @@ from gpuwise.job import Job
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.checks import check_program
+from gpuwise.runtime.build.device_checks import check_device
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.build.job_model import model_of
 from gpuwise.runtime.build.job_optimizer import optimizer_of
@@ -24,6 +25,7 @@ from gpuwise.runtime.build.own_optimizers import NamedOptimizers, needs_closure
 from gpuwise.runtime.build.own_step import ONLY, OwnStep, StepContext, check_own_step
 from gpuwise.runtime.build.placement import in_channels_last
 from gpuwise.runtime.build.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision
+from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.parallel.order import arrange
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.world import World
@@ -75,6 +77,7 @@ class Program:
             check_own_step(job, strategy, model, closure=job.step is None)
             self.own_step = OwnStep(job, self._step_context(), strategy)
         self._dtype = parameter_dtype(strategy.precision)
+        self._non_blocking = backend_of(device).non_blocking
         self._batch_is_ready = device.type == "cpu" and self._dtype is None and not strategy.channels_last
         model.train(self.trains)
 
@@ -258,7 +261,7 @@ class Program:
         return batch if self._batch_is_ready else map_tensors(batch, self._to_device)
 
     def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
-        leaf = leaf.to(self.device, self._dtype if leaf.is_floating_point() else None, non_blocking=True)
+        leaf = leaf.to(self.device, self._dtype if leaf.is_floating_point() else None, non_blocking=self._non_blocking)
         return in_channels_last(leaf) if self.strategy.channels_last else leaf
 
 
@@ -280,7 +283,8 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, world: World
             f"the strategy is for the mesh {strategy.mesh}, and this process is one of {ranks}.",
             ["make_world(strategy.mesh, ...) in each process", "use a mesh of one device"],
         )
-    check_techniques(strategy, job.step_facts(on_cpu=device.type == "cpu", priced=False))
+    check_techniques(strategy, job.step_facts(on_cpu=backend_of(device).is_host, priced=False))
+    check_device(job, strategy, device)
     # 1. The precision of fp32 products, a setting of the process.
     set_matmul_precision(strategy.precision)
     # 2. The whole model, in the dtype and layout for the precision and the device.

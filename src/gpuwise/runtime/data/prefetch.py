@@ -48,7 +48,7 @@ class StreamCopies:
         current.wait_event(copied)
 
         def use(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(current)  # no later copy reuses its memory before this stream is done with it
+            self._backend.keep_for(tensor, current)  # no later copy reuses its memory before this stream is done with it
             return tensor
 
         return map_tensors(batch, use)

@@ -97,6 +97,10 @@ class Backend:
         """Inside, work is queued on this stream."""
         return cast("AbstractContextManager[object]", self._module.stream(stream))
 
+    def keep_for(self, tensor: Tensor, stream: torch.Stream) -> None:
+        """The tensor's memory is not used again, after it is freed, before this stream is done with it."""
+        tensor.record_stream(stream)
+
     @cached_property
     def has_timed_events(self) -> bool:
         """Whether events measure the device's own time."""
@@ -231,7 +235,8 @@ class Backend:
         if not dist.is_available():
             return None
         name = dist.Backend.default_device_backend_map.get(self.device.type)
-        return name if name is not None and dist.is_backend_available(name) else None
+        # "fake" registers itself for device types without a library of their own once anybody imports it.
+        return name if name not in (None, "fake") and dist.is_backend_available(name) else None
 
 
 def _first_words(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from gpuwise.job.job import Batch
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.data import MicroBatchLoader
+from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
 from gpuwise.runtime.run.checkpoint_manager import RunCheckpoints
 from gpuwise.runtime.run.device_losses import DeviceLosses, losses_of
@@ -49,7 +50,7 @@ class Stepper:
         self._health, self._stall, self._meter = health, health.stall, meter
         self._first_step = meter.before + 1
         self._first_update = FirstUpdateCheck(program, losses=losses, reporter=reporter, meter=meter)
-        self._sees_losses = program.device.type == "cpu" or guard.skips  # the loss is known before the update
+        self._sees_losses = backend_of(program.device).is_host or guard.skips  # the loss is known before the update
         self._unknown: DeviceLosses[StepRow] | None = None  # made when a step shows how many numbers it has
 
     def take(self, step: int) -> None:
