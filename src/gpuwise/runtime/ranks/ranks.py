@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch.distributed import Store
 
@@ -116,6 +116,21 @@ class Ranks:
         """Raises OtherRankError if a rank has failed."""
         if (words := self.failure()) is not None:
             raise words.error()
+
+    def set_pulse(self, text: str) -> None:
+        """This rank's sign of life, which replaces the one before."""
+        if self._store is not None:
+            self._store.set(f"pulse/{self.rank}", text)
+
+    def pulses(self, ranks: Iterable[int]) -> dict[int, str]:
+        """The latest signs of life of these ranks, without those that have not given one yet."""
+        if self._store is None:
+            return {}
+        keys = {rank: f"pulse/{rank}" for rank in ranks}
+        if not self._store.check(list(keys.values())):
+            keys = {rank: key for rank, key in keys.items() if self._store.check([key])}
+        texts = self._store.multi_get(list(keys.values())) if keys else []
+        return {rank: text.decode() for rank, text in zip(keys, texts, strict=True)}
 
     def cloned(self) -> Ranks:
         """The same with a connection of its own, for another thread."""

@@ -1,0 +1,118 @@
+"""join: this process takes its position among the ranks that a launcher has started."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from gpuwise.errors import InputError, OtherRankError, RankLostError
+from gpuwise.hardware.detect.ranks import RankEnvironment
+from gpuwise.runtime.ranks.ranks import Ranks
+
+CONNECT_S = 45.0  # until a store that does not answer counts as unreachable
+JOIN_S = 600.0  # until ranks that have not started count as lost: machines of a cluster do not start at once
+# Of a collective. The watch of runtime.ranks.pulse notices lost ranks much earlier; a slow one may take its time.
+COLLECTIVE_S = 3600.0
+_STORE_S = 20.0  # of one request to the store
+_PROBE_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_stores: dict[tuple[str, int], TCPStore] = {}  # a process that trains twice meets the others in the same store
+_runs = itertools.count()
+
+
+@contextmanager
+def joined(environment: RankEnvironment, device: torch.device) -> Iterator[Ranks]:
+    """The ranks of a run, all there, with torch.distributed initialised: gloo for the CPU, NCCL for NVIDIA GPUs.
+
+    A process group that the caller has initialised is used as it is, and stays.
+
+    Raises RankLostError when the store cannot be reached or ranks do not come, InputError when its port is taken.
+    """
+    own_group = not dist.is_initialized()
+    # The store of a caller's group is private in PyTorch 2.13, and the only one that all of its ranks share.
+    store: Store = _store_of(environment) if own_group else dist.distributed_c10d._get_default_store()
+    prefix = f"gpuwise/{environment.attempt}/{next(_runs)}"
+    ranks = Ranks(environment.rank, environment.size, store=PrefixStore(prefix, store), host=socket.gethostname())
+    ranks.gathered("join", ranks.host, within_s=JOIN_S)
+    if own_group:
+        _initialise(environment, device, PrefixStore(f"{prefix}/torch", store))
+    try:
+        yield ranks
+    finally:
+        if own_group and sys.exc_info()[0] is None:  # after a failure the groups may wait for ranks that are gone
+            dist.destroy_process_group()
+
+
+def _initialise(environment: RankEnvironment, device: torch.device, store: Store) -> None:
+    backend = "gloo"
+    if device.type != "cpu":
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device.type)}"
+    if environment.address in _LOOPBACK:  # else gloo asks for the address of the host's name, which may be another
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=environment.rank,
+        world_size=environment.size,
+        timeout=timedelta(seconds=COLLECTIVE_S),
+        device_id=None if device.type == "cpu" else device,
+    )
+
+
+def _store_of(environment: RankEnvironment) -> TCPStore:
+    """A connection to the store of the ranks, which rank 0 opens where the launcher has none."""
+    address = environment.address, environment.port
+    if address in _stores:
+        return _stores[address]
+    keeps = environment.rank == 0 and not environment.hosted_by_agent
+    if not keeps:
+        _reach(environment)
+    try:
+        store = TCPStore(*address, is_master=keeps, wait_for_workers=False, timeout=timedelta(seconds=_STORE_S))
+    except (dist.DistError, RuntimeError) as error:
+        if keeps and "address already in use" in str(error).lower():
+            raise InputError(
+                f"port {environment.port} of {environment.address}, where the ranks are to meet, is in use.",
+                ["set MASTER_PORT to a free port on all ranks"],
+            ) from error
+        raise _unreachable(environment, str(error).splitlines()[0]) from error
+    _stores[address] = store
+    return store
+
+
+def _reach(environment: RankEnvironment) -> None:
+    """Waits until the store's port can be connected to. PyTorch's own attempts would each print a warning."""
+    until_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            socket.create_connection((environment.address, environment.port), timeout=_PROBE_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until_s:
+                raise _unreachable(environment, error.strerror or str(error)) from error
+        time.sleep(0.2)
+
+
+def _unreachable(environment: RankEnvironment, why: str) -> RankLostError | OtherRankError:
+    """Of the ranks of a machine, the first says it for all."""
+    keeper = "its launcher" if environment.hosted_by_agent else "rank 0"
+    what = (
+        f"rank {environment.rank} of {environment.size} on {socket.gethostname()} cannot reach {keeper} at "
+        f"{environment.address}:{environment.port} ({why}), for {CONNECT_S:g} s."
+    )
+    ways = [
+        "check that rank 0 runs, and that its host lets other machines connect to that port",
+        "set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port",
+    ]
+    return OtherRankError(what, ways) if environment.local_rank else RankLostError(what, ways)
