@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from gpuwise.errors import JobError
-from gpuwise.runtime.data.order import Chunk, chunks
+from gpuwise.runtime.data.order import WHOLE, Chunk, DataShare, chunks
 
 # Bytes per gather: many micro-batches of a small model share its cost, and the data still fits a core's cache when used.
 CHUNK_BYTES = 1_000_000
@@ -43,11 +43,12 @@ class TensorColumns:
     def example(self) -> object:
         return self.pack(self.gather(torch.arange(1)))
 
-    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
-        """Yields chunks from a position on, without end; `split` divides a chunk into micro-batches."""
+    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int, share: DataShare = WHOLE) -> Iterator[Chunk]:
+        """Yields a rank's chunks from a position on, without end; `split` divides a chunk into micro-batches."""
         row_bytes = sum(t[:1].numel() * t.element_size() for t in self.tensors)
         per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes * micro_batch))
-        for rows in chunks(len(self), micro_batch=micro_batch, per_chunk=per_chunk, seed=seed, epoch=epoch, offset=offset):
+        at = {"micro_batch": micro_batch, "seed": seed, "epoch": epoch, "offset": offset}
+        for rows in chunks(len(self), per_chunk=per_chunk, share=share, **at):
             yield rows.chunk(self.gather(rows.indices))
 
     def split(self, gathered: tuple[torch.Tensor, ...], *, micro_batch: int) -> list[object]:

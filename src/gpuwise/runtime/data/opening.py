@@ -137,13 +137,15 @@ class DataOpener:
 
 def check_length(count: int, strategy: Strategy) -> None:
     """Raises JobError when an epoch is shorter than an optimizer step."""
-    micro_batch, accumulation = strategy.micro_batch, strategy.accumulation
-    if count < micro_batch * accumulation:
-        smaller = f"a smaller global batch, e.g. --micro-batch {max(1, count // accumulation)}"
-        if count < accumulation:
+    micro_batch, accumulation, ranks = strategy.micro_batch, strategy.accumulation, strategy.mesh.data_parallel
+    if count < strategy.global_batch:
+        smaller = f"a smaller global batch, e.g. --micro-batch {max(1, count // (accumulation * ranks))}"
+        if count < accumulation * ranks:
             smaller += " --accumulate 1"
+        if count < ranks:
+            smaller = f"fewer data-parallel ranks: {count} or less"
         raise JobError(
-            f"the job's data has {count:,} samples, one optimizer step takes {micro_batch * accumulation:,} "
-            f"({micro_batch} a micro-batch × {accumulation}).",
+            f"the job's data has {count:,} samples, one optimizer step takes {strategy.global_batch:,} "
+            f"({micro_batch} a micro-batch × {accumulation}{f' × {ranks} ranks' if ranks > 1 else ''}).",
             [smaller, "more data"] if count else ["data with samples in it"],
         )

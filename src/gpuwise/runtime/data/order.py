@@ -22,13 +22,13 @@ class StreamMark(TypedDict):
 
 
 class Chunk(NamedTuple):
-    """Consecutive micro-batches read at once.
+    """Micro-batches of a rank that are read at once.
 
     Attributes:
         batch: the data; a tuple of tensors for TensorColumns.
         epoch: epoch of the first sample.
         start: number of the first sample within its epoch.
-        micro_batches: number of micro-batches.
+        micro_batches: number of micro-batches; 0 for one of another rank that a stream has passed over.
         skip: micro-batches that lie before the requested position.
         mark: a position to continue from; None if the source has no state.
     """
@@ -46,8 +46,26 @@ def shuffled(count: int, *, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
 
 
+class DataShare(NamedTuple):
+    """The micro-batches of one data-parallel rank: every `ranks`-th, from number `rank` on, counted from the start of a step.
+
+    A step takes a multiple of `ranks` micro-batches. Which rank reads a micro-batch therefore depends on the position alone,
+    and all ranks together read what a single process reads.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+
+    def owns(self, number: int) -> bool:
+        """Whether this rank takes micro-batch `number`, counted from the start of a step."""
+        return number % self.ranks == self.rank
+
+
+WHOLE = DataShare()
+
+
 class Rows(NamedTuple):
-    """The row indices of consecutive micro-batches; the other fields are those of Chunk."""
+    """The row indices of a rank's next micro-batches; the other fields are those of Chunk."""
 
     indices: torch.Tensor
     epoch: int
@@ -60,18 +78,61 @@ class Rows(NamedTuple):
         return Chunk(batch, self.epoch, self.start, self.micro_batches, self.skip)
 
 
-def chunks(count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: int, offset: int) -> Iterator[Rows]:
-    """Yields row indices from sample `offset` of an epoch on, without end; an incomplete last micro-batch is left out.
+def chunks(
+    count: int, *, micro_batch: int, per_chunk: int, seed: int, epoch: int, offset: int, share: DataShare = WHOLE
+) -> Iterator[Rows]:
+    """Yields row indices of a rank from sample `offset` of an epoch on, where a step begins, without end.
 
-    The start of a chunk depends on the position alone. A micro-batch therefore has the same offset in its chunk, and the
-    same memory alignment, after a resume. Kernels may round differently by alignment.
+    An incomplete last micro-batch of an epoch is left out. The start of a chunk depends on the position alone. A micro-batch
+    therefore has the same offset in its chunk, and the same memory alignment, after a resume. Kernels may round differently
+    by alignment.
     """
+    turn = share.rank  # micro-batches of other ranks before this one's next
     for epoch in itertools.count(epoch):  # noqa: B020
         order = shuffled(count, seed=seed, epoch=epoch)
         first, base = divmod(offset, micro_batch)  # base is 0 except after a resume with another micro-batch size
         total = (count - base) // micro_batch
-        for chunk in range(first - first % per_chunk, total, per_chunk):
-            start, count_in_chunk = base + chunk * micro_batch, min(per_chunk, total - chunk)
-            rows = order[start : start + count_in_chunk * micro_batch]
-            yield Rows(rows, epoch, start, count_in_chunk, max(0, first - chunk))
+        own = range((first + turn) % share.ranks, total, share.ranks)
+        before = len(range(own.start, first + turn, share.ranks))  # of this epoch, taken before the position
+        micro_batches = order[base : base + total * micro_batch].view(total, micro_batch)
+        for chunk in range(before - before % per_chunk, len(own), per_chunk):
+            part = own[chunk : chunk + per_chunk]
+            rows = micro_batches[part.start : part.stop : part.step].reshape(-1)
+            yield Rows(rows, epoch, base + part.start * micro_batch, len(part), max(0, before - chunk))
+        turn = (turn - (total - first)) % share.ranks
         offset = 0
+
+
+class StepPositions(NamedTuple):
+    """The epoch and first sample of each micro-batch of a step, made when they are asked for.
+
+    Attributes:
+        start: where the step begins.
+        micro_batches: of all ranks together.
+        micro_batch: samples of each.
+        samples: samples of an epoch; None for one without end.
+    """
+
+    start: Position
+    micro_batches: int
+    micro_batch: int
+    samples: int | None
+
+    def listed(self) -> list[tuple[int, int]]:
+        size = self.micro_batch
+        ends = [self.start.after(n, of=size, samples=self.samples) for n in range(1, self.micro_batches + 1)]
+        return [(epoch, offset - size) for epoch, offset in ends]
+
+
+class Position(NamedTuple):
+    """A position between two micro-batches: an epoch, and the samples of it before the position."""
+
+    epoch: int
+    offset: int
+
+    def after(self, micro_batches: int, *, of: int, samples: int | None) -> Position:
+        """The position so many micro-batches of `of` samples later, in data of `samples` (None: one epoch without end)."""
+        epoch, offset = self
+        while samples is not None and (left := max(0, samples - offset) // of) < micro_batches:
+            epoch, offset, micro_batches = epoch + 1, 0, micro_batches - left
+        return Position(epoch, offset + micro_batches * of)

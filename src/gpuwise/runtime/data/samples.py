@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 from gpuwise.errors import JobError
 from gpuwise.job.job import Batch
 from gpuwise.runtime.data.draws import draws_of
-from gpuwise.runtime.data.order import Chunk, Rows, chunks
+from gpuwise.runtime.data.order import WHOLE, Chunk, DataShare, Rows, chunks
 from gpuwise.runtime.data.workers import Workers
 
 Collate = Callable[[list[object]], object]
@@ -83,10 +83,11 @@ class Samples:
     def example(self) -> object:
         return self.reader[0, 0, 0, [0]]
 
-    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
-        """Yields micro-batches from a position on, without end."""
+    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int, share: DataShare = WHOLE) -> Iterator[Chunk]:
+        """Yields a rank's micro-batches from a position on, without end."""
         self.close()
-        rows_read = chunks(len(self), micro_batch=micro_batch, per_chunk=1, seed=seed, epoch=epoch, offset=offset)
+        at = {"micro_batch": micro_batch, "seed": seed, "epoch": epoch, "offset": offset}
+        rows_read = chunks(len(self), per_chunk=1, share=share, **at)
         if not self.workers:
             for rows in rows_read:
                 yield rows.chunk(self.reader[seed, rows.epoch, rows.start, rows.indices.tolist()])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeGuard, cast
+from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -18,8 +16,9 @@ from gpuwise.job.batches import map_tensors
 from gpuwise.notes import Note
 from gpuwise.notes import data as data_notes
 from gpuwise.runtime.data.draws import draws_of, seed_of
-from gpuwise.runtime.data.order import Chunk, StreamMark
-from gpuwise.runtime.data.samples import Collate, collated, leaves
+from gpuwise.runtime.data.order import WHOLE, Chunk, DataShare, StreamMark
+from gpuwise.runtime.data.samples import Collate, collated
+from gpuwise.runtime.data.stream_state import Stateful, StreamState, checksum, is_plain, is_stateful, refills
 from gpuwise.runtime.data.workers import Workers, settings
 
 # Seconds between two marks while batches are read ahead; a resume reads again the samples after the latest mark.
@@ -84,16 +83,22 @@ class Stream:
         seed: int,
         epoch: int,
         offset: int,
+        share: DataShare = WHOLE,
         before: SavedStream | None = None,
     ) -> Iterator[Chunk]:
-        """Yields micro-batches from a position on, without end.
+        """Yields micro-batches from a position on, where a step begins, without end.
+
+        Every rank reads the whole iterable, whose order nothing else fixes. A micro-batch of another rank is an empty chunk:
+        its samples are not collated.
 
         Arguments:
+            share: the micro-batches of this rank.
             before: the data that was saved with the position.
 
         Raises JobError when the iterable has no samples, or fewer than this position.
         """
         mark, first_sample, saved_micro_batch = before or SavedStream()
+        number = 0  # of the next micro-batch, from the position on
         for epoch in itertools.count(epoch):  # noqa: B020
             self.epoch, self._offset, self.first_sample = epoch, 0 if mark is None else mark["offset"], first_sample
             source = self._open(epoch, seed=seed, micro_batch=micro_batch, mark=mark)
@@ -101,7 +106,8 @@ class Stream:
             while True:
                 again = self._offset < offset  # the earlier run has used these samples
                 size = min(saved_micro_batch or micro_batch, offset - self._offset) if again else micro_batch
-                batch, came = source.read(self._offset, size, keep=not again)
+                own = not again and share.owns(number)
+                batch, came = source.read(self._offset, size, keep=own)
                 if self._offset == 0 and came:
                     self._look_at(source.first, expected=first_sample)
                 if came < size:
@@ -109,7 +115,8 @@ class Stream:
                 start, self._offset = self._offset, self._offset + size
                 if again:
                     continue
-                yield Chunk(batch, epoch, start, mark=kept)
+                number += 1
+                yield Chunk(batch if own else None, epoch, start, micro_batches=int(own), mark=kept)
                 if self.marks and self._clock() - kept_at_s > MARK_EVERY_S:
                     kept, kept_at_s = self.mark(), self._clock()
             if self._offset < offset or not (self._offset or came):
@@ -126,7 +133,7 @@ class Stream:
         """A mark at the current position; None if the iterable has no state and must be read again."""
         state = self._source and self._source.state()
         # The state is copied because some iterables return an object that they keep changing.
-        return None if state is None or not _is_plain(state) else {"offset": self._offset, "state": copy.deepcopy(state)}
+        return None if state is None or not is_plain(state) else {"offset": self._offset, "state": copy.deepcopy(state)}
 
     @property
     def processes(self) -> Workers | None:
@@ -155,7 +162,7 @@ class Stream:
 
     def _look_at(self, sample: object, *, expected: int | None) -> None:
         self.look(sample)
-        self.first_sample = _checksum(sample)
+        self.first_sample = checksum(sample)
         if expected not in (None, self.first_sample):
             self.notes.append(data_notes.other_samples_after_resume())
 
@@ -171,21 +178,6 @@ class Stream:
                 ["make a new iterable in data() each time it is called", "train for one epoch"],
             )
         return JobError("the job's data has 0 samples.", ["data with samples in it"])
-
-
-class StreamState(TypedDict):
-    """The state of an iterable read in the training process. `of` names its owner: "iterator" or "data"."""
-
-    of: str
-    state: object
-
-
-class Stateful(Protocol):
-    """An object that resumes from its state (torchdata's protocol)."""
-
-    def state_dict(self) -> object: ...
-
-    def load_state_dict(self, state: Any, /) -> object: ...
 
 
 class _InProcess:
@@ -211,7 +203,7 @@ class _InProcess:
 
     def state(self) -> StreamState | None:
         for of, part in (("iterator", self._samples), ("data", self._data)):
-            if _is_stateful(part) and not _refills(part):
+            if is_stateful(part) and not refills(part):
                 return {"of": of, "state": part.state_dict()}
         return None
 
@@ -258,40 +250,3 @@ class _InWorkerProcesses:
 
     def close(self) -> None:
         self.batches.close()
-
-
-def _is_stateful(data: object) -> TypeGuard[Stateful]:
-    return hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
-
-
-def _refills(data: object) -> bool:
-    """Whether this is a Hugging Face stream with a shuffle buffer; its state omits the buffered samples."""
-    parts = [getattr(data, "_ex_iterable", None)]
-    while parts:
-        part = parts.pop()
-        if "BufferShuffled" in type(part).__name__:
-            return True
-        if part is not None:
-            parts += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
-    return False
-
-
-def _is_plain(tree: object) -> bool:
-    """Whether a checkpoint can store this tree."""
-    if isinstance(tree, dict):
-        return all(isinstance(key, str | int) and _is_plain(value) for key, value in tree.items())
-    if isinstance(tree, list | tuple):
-        return all(map(_is_plain, tree))
-    return isinstance(tree, torch.Tensor | np.ndarray | bytes | str | int | float | bool | None)
-
-
-def _checksum(sample: object) -> int:
-    total = 0
-    for name, leaf in leaves(sample):
-        if isinstance(leaf, torch.Tensor):
-            leaf = leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() if leaf.numel() else b""
-        if isinstance(leaf, np.ndarray | np.generic):
-            leaf = np.ascontiguousarray(leaf).tobytes()
-        if isinstance(leaf, str | int | float | bytes):  # the text of other types may contain a memory address
-            total = zlib.crc32(name.encode() + repr(leaf).encode(), total)
-    return total

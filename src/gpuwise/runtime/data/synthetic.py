@@ -9,7 +9,7 @@ from gpuwise.errors import JobError
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.data.draws import draws_of
-from gpuwise.runtime.data.order import Chunk
+from gpuwise.runtime.data.order import WHOLE, Chunk, DataShare
 
 # Example batches in the cycle: enough to defeat caches, and small in memory.
 SYNTHETIC_BATCHES = 4
@@ -21,8 +21,8 @@ class Synthetic:
     def __init__(self, job: Job):
         self.job = job
 
-    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int) -> Iterator[Chunk]:
-        """Yields batches from a position on, without end, as a single epoch.
+    def read(self, *, micro_batch: int, seed: int, epoch: int, offset: int, share: DataShare = WHOLE) -> Iterator[Chunk]:
+        """Yields a rank's batches from a position on, without end, as a single epoch.
 
         Raises JobError when the job's batch function gives batches of different shapes.
         """
@@ -37,7 +37,7 @@ class Synthetic:
                     ["one shape for one number of samples", "data=..., whose batches may differ"],
                 )
         changes = [_changes(batch) for batch in batches]
-        for index in itertools.count(offset // micro_batch):
+        for index in itertools.count(offset // micro_batch + share.rank, share.ranks):
             number = index % SYNTHETIC_BATCHES
             if _changes(batches[number]) != changes[number]:
                 batches[number] = self._random_batch(micro_batch, seed, number)

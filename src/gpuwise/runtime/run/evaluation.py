@@ -159,4 +159,4 @@ def _interval(job: Job, strategy: Strategy, settings: TrainSettings, micro_batch
         return settings.evaluate_every
     if micro_batches_per_epoch is None:
         raise InputError("nothing says how long an epoch is, and so when to evaluate.", ["--evaluate-every N"])
-    return max(1, micro_batches_per_epoch // strategy.accumulation)
+    return max(1, micro_batches_per_epoch // (strategy.accumulation * strategy.mesh.data_parallel))

@@ -33,4 +33,5 @@ def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings
     if micro_batches is None:
         raise JobError("nothing says how many samples an epoch of this job has.", ["samples=... in the Job", "--steps N"])
     assumed = [] if settings.epochs else [trained_for_one_epoch()]
-    return max(1, int((settings.epochs or 1) * micro_batches) // strategy.accumulation), assumed
+    micro_batches_per_step = strategy.accumulation * strategy.mesh.data_parallel
+    return max(1, int((settings.epochs or 1) * micro_batches) // micro_batches_per_step), assumed

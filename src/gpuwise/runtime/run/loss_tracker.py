@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gpuwise.errors import JobError
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.data import MicroBatchLoader
+from gpuwise.runtime.data.loader import Positions
 from gpuwise.runtime.health import LossEvent, write_bad_batch
 from gpuwise.runtime.run.checkpoint_manager import RunCheckpoints
 from gpuwise.runtime.run.health import RunHealth
@@ -23,7 +24,7 @@ class StepRow(NamedTuple):
     """The figures of a step in the log, without its loss; see StepRecord.
 
     Attributes:
-        positions: epoch and first sample of each micro-batch.
+        positions: epoch and first sample of each micro-batch, of all ranks.
         parts: names of the parts of the loss.
         cause: cause of a non-finite step, if known.
     """
@@ -34,7 +35,7 @@ class StepRow(NamedTuple):
     step_time_s: float
     data_s: float
     gradient_norm: float | None
-    positions: list[tuple[int, int]]
+    positions: Positions
     parts: tuple[str, ...]
     cause: NonFiniteCause | None = None
 

@@ -1,0 +1,193 @@
+"""start: `gpuwise train` as the launcher of its own ranks, under PyTorch's elastic agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import FrameType
+
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+from gpuwise.errors import RankLostError
+from gpuwise.hardware.detect.ranks import launched_variables
+from gpuwise.runtime.interruption.signals import STOP_SIGNALS
+from gpuwise.runtime.ranks.last_words import LastWords
+from gpuwise.runtime.ranks.ranks import Ranks
+
+HOST = "127.0.0.1"
+MONITOR_S = 0.1  # between two looks of the agent at its processes
+SHUTDOWN_S = 10  # from SIGTERM to SIGKILL for ranks that outlive another's failure
+ORDERLY = (130, 3)  # exit codes of a run that has ended as it should: interrupted and saved, or not all written
+_HANDLED = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+_AT_ONCE = 2  # signals of the user after which ranks are not waited for
+
+
+def start_ranks(arguments: Sequence[str], *, ranks: int, threads: int, max_restarts: int, say: Callable[[str], None]) -> int:
+    """Runs `gpuwise` with these arguments as so many ranks on this machine, which meet on 127.0.0.1. Returns its exit code.
+
+    Stop signals are passed on, so that the ranks end saved. Once a rank is lost, all of them are started again, at most
+    `max_restarts` times; other failures end the run.
+
+    Arguments:
+        threads: of each rank, unless OMP_NUM_THREADS says otherwise.
+        say: tells the user of a restart.
+
+    Raises OtherRankError with the first failure of a rank.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # one message is left to the words of the ranks
+    os.environ[_HANDLED] = "SIGQUIT"  # the agent would end the ranks at once; ours lets them save
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: gloo warns of every peer that has gone
+    os.environ.update(launched_variables())
+    with tempfile.TemporaryDirectory() as folder:
+        rendezvous = _OneMachine()
+        spec = WorkerSpec(
+            role="gpuwise",
+            local_world_size=ranks,
+            rdzv_handler=rendezvous,
+            entrypoint=sys.executable,
+            args=("-m", "gpuwise", *arguments),
+            max_restarts=max_restarts,
+            monitor_interval=MONITOR_S,
+        )
+        agent = _Agent(spec, rendezvous.store, DefaultLogsSpecs(log_dir=folder), say)
+        with _PassedOn(agent):
+            result = agent.run()
+    if (words := agent.words()) is not None:
+        raise words.error()
+    return _exit_code(result)
+
+
+class _OneMachine(RendezvousHandler):
+    """The meeting of one machine's ranks: a store that listens on 127.0.0.1 alone, and nobody to wait for."""
+
+    def __init__(self) -> None:
+        listener = socket.socket()
+        listener.bind((HOST, 0))
+        listener.listen(1024)
+        self._port = listener.getsockname()[1]
+        self.store = TCPStore(
+            HOST,
+            self._port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+            timeout=timedelta(seconds=60),
+        )
+
+    def get_backend(self) -> str:
+        return "one-machine"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return RendezvousInfo(PrefixStore("agent", self.store), 0, 1, RendezvousStoreInfo(HOST, self._port))
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return "gpuwise"
+
+    def shutdown(self) -> bool:
+        return True
+
+
+class _Agent(LocalElasticAgent):
+    """PyTorch's agent. It leaves last words for ranks that were killed, and restarts after losses alone."""
+
+    def __init__(self, spec: WorkerSpec, store: TCPStore, logs: DefaultLogsSpecs, say: Callable[[str], None]):
+        super().__init__(spec, logs, shutdown_timeout=SHUTDOWN_S)
+        self._of_ranks, self._say, self._spec = store, say, spec
+        self.ending = False
+
+    def words(self) -> LastWords | None:
+        """The first last words of the ranks of this attempt."""
+        return self._ranks().failure()
+
+    def pids(self) -> list[int]:
+        return [worker.id for worker in self.get_worker_group().workers if isinstance(worker.id, int)]
+
+    def _ranks(self) -> Ranks:
+        attempt = self._spec.max_restarts - self._remaining_restarts
+        store = PrefixStore(f"gpuwise/{attempt}/0", self._of_ranks)
+        return Ranks(-1, self._spec.local_world_size, store=store, host=socket.gethostname())
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        if result.state != WorkerState.FAILED:
+            return result
+        words = self.words()
+        if words is None and (lost := _lost(result.failures)) is not None:
+            words = self._ranks().leave(lost)
+        if self.ending or words is None or not words.lost:
+            self._remaining_restarts, self._spec.max_restarts = 0, self._spec.max_restarts - self._remaining_restarts
+        elif self._remaining_restarts:
+            number = self._spec.max_restarts - self._remaining_restarts + 1
+            self._say(f"{words.error().what} The ranks start again: restart {number} of {self._spec.max_restarts}.")
+        return result
+
+
+class _PassedOn:
+    """A context that passes stop signals on to the ranks. A second one ends them at once, as it ends a single process."""
+
+    def __init__(self, agent: _Agent):
+        self._agent, self._count = agent, 0
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> _PassedOn:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal.signal` has returned it
+        self._before.clear()
+
+    def _on(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        self._agent.ending = True
+        for pid in self._agent.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number if self._count < _AT_ONCE else signal.SIGTERM)
+
+
+def _lost(failures: dict[int, ProcessFailure]) -> LastWords | None:
+    """Last words of ranks that ended without any; None for those that ended as they should."""
+    if not failures or all(failure.exitcode in ORDERLY for failure in failures.values()):
+        return None
+    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode > 0, item[0]))  # killed ones first
+    host = socket.gethostname()
+    how = f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with exit code {failure.exitcode}"
+    why = "; the system does that when memory runs out" if failure.signal_name() == "SIGKILL" else ""
+    error = RankLostError(
+        f"rank {rank} on {host} (pid {failure.pid}) {how}{why}.",
+        ["start again: the run goes on from its last checkpoint", "--max-restarts 3 does that by itself"],
+    )
+    return LastWords.of(error, rank=rank, host=host)
+
+
+def _exit_code(result: RunResult) -> int:
+    return next((failure.exitcode for failure in result.failures.values()), 0)
