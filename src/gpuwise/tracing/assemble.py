@@ -11,7 +11,7 @@ from gpuwise.notes.note import STATED
 from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
-from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace
+from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace, Waits
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
 from gpuwise.tracing.storage_table import StorageRow
@@ -20,9 +20,10 @@ from gpuwise.tracing.storage_table import StorageRow
 def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder, *, target: str, identity: str) -> Trace:
     """The step recorded last. identity: the job's fingerprint."""
     length = len(recorder.rows)
-    operation, module, phase, micro_step = np.array(recorder.rows, dtype=np.int32).reshape(-1, 4).T
+    operation, module, phase, micro_step, stream = np.array(recorder.rows, dtype=np.int32).reshape(-1, 5).T
     operations = list(recorder.operations)
-    rows = sorted((row for row in recorder.storages.rows if row.size_bytes), key=_order_of_gradients)
+    rows = sorted((row for row in recorder.storages.rows if _is_used(row, length)), key=_order_of_gradients)
+    waits = np.array(recorder.streams.waits, dtype=np.int32).reshape(-1, 3)
     categories = [_category(row, phase, length) for row in rows]
     parameters = list(program.model.parameters())
     sizes = {"micro_batch": strategy.micro_batch}
@@ -52,21 +53,31 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
             kind=np.array([row.kind for row in operations], dtype=np.int8),
             dtype=tuple(row.dtype for row in operations),
             values=np.array([row.values for row in operations], dtype=np.int64).reshape(-1, len(COLUMNS)),
+            group=np.array([row.group for row in operations], dtype=np.int8),
         ),
-        sequence=OperationSequence(operation, module, phase.astype(np.int8), micro_step.astype(np.int8)),
+        sequence=OperationSequence(
+            operation, module, phase.astype(np.int8), micro_step.astype(np.int8), stream.astype(np.int8)
+        ),
         storages=Storages(
             size_bytes=np.array([row.size_bytes for row in rows], dtype=np.int64),
             category=np.array([CATEGORIES.index(name) for name in categories], dtype=np.int8),
             module=np.array([row.module for row in rows], dtype=np.int32),
             born=np.array([row.born for row in rows], dtype=np.int32),
             died=np.array([length if row.died is None else row.died for row in rows], dtype=np.int32),
+            stream=np.array([row.stream for row in rows], dtype=np.int8),
         ),
         modules=tuple(recorder.modules.index_of),
+        waits=Waits(*waits.T) if len(waits) else Waits(),
     ).check()
 
 
 def _stated(assumption: str | Note) -> Note:
     return assumption if isinstance(assumption, Note) else of_sentence(assumption, STATED)
+
+
+def _is_used(row: StorageRow, length: int) -> bool:
+    """Whether a storage has memory while an operation runs."""
+    return bool(row.size_bytes) and row.born < length and (row.died is None or row.died >= row.born)
 
 
 def _order_of_gradients(row: StorageRow) -> int:

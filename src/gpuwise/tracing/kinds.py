@@ -28,7 +28,7 @@ _BY_NAME: dict[Kind, str] = {
     "upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward adaptive_max_pool2d",
     "copy": "_to_copy copy_ copy clone contiguous cat stack constant_pad_nd zeros zeros_like zero_ fill_ full full_like ones "
     "ones_like repeat roll flip pixel_shuffle pixel_unshuffle split_with_sizes_copy im2col col2im "
-    "new_zeros new_full new_ones arange scalar_tensor",
+    "new_zeros new_full new_ones arange scalar_tensor chunk_cat _chunk_cat all_gather_copy_in _foreach_copy_",
     "random": "native_dropout native_dropout_backward bernoulli bernoulli_ rand randn rand_like randn_like randint "
     "uniform_ normal_ multinomial randperm",
     "reduction": "sum mean amax amin max min prod var var_mean std norm linalg_vector_norm logsumexp argmax argmin all any",

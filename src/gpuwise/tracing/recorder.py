@@ -20,15 +20,28 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.job.batches import named_tensors
 from gpuwise.job.job import Batch
+from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.tracing.answers import Answers
+from gpuwise.tracing.collectives import (
+    GroupTable,
+    buffers,
+    describe_collective,
+    is_collective,
+    runs_beside,
+    waited_tensor,
+    written_tensors,
+)
 from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes
 from gpuwise.tracing.kernels.convolution import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
+from gpuwise.tracing.propagation import unseen_propagation
 from gpuwise.tracing.refusals import asks_for_cuda, dynamic_shape, no_shape_rule
 from gpuwise.tracing.storage_table import StorageRow, StorageTable
+from gpuwise.tracing.streams import NOTHING, Enqueued, Streams
+from gpuwise.tracing.virtual_device import DEVICE, use
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
 assert PHASES == ("forward", "backward", "recompute", "optimizer")
@@ -47,12 +60,13 @@ class Origin(NamedTuple):
 
 
 class PositionRow(NamedTuple):
-    """One position of the step: index of its operation, module and phase, and the micro-batch (0, 1; 2: the update)."""
+    """One position of the step: index of its operation, module and phase, the micro-batch (0, 1; 2: the update), stream."""
 
     operation: int
     module: int
     phase: int
     micro_step: int
+    stream: int
 
 
 class Recorder(TorchDispatchMode):
@@ -60,6 +74,7 @@ class Recorder(TorchDispatchMode):
 
     Arguments:
         device_type: operations and storages of this device are recorded, others (a CPU scalar, say) are not.
+        mesh: the mesh of the rank whose step it is; by default that of one device.
 
     Attributes:
         operations: each distinct operation, and its number.
@@ -67,6 +82,8 @@ class Recorder(TorchDispatchMode):
         storages: the memory that tensors hold.
         modules: the modules to attribute rows to.
         answers: what was assumed where the model asked for values.
+        streams: the streams of the device, and what they wait for.
+        groups: the groups of ranks of the collectives.
         micro_step: set by the caller to 0, 1, and 2 once backward is done.
         updating: whether an optimizer steps, which may be inside backward; set by the caller.
         paused: whether nothing is recorded; set by the caller.
@@ -77,7 +94,7 @@ class Recorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled under it, and the guard costs a tenth of a recording
 
-    def __init__(self, device_type: str):
+    def __init__(self, device_type: str, mesh: Mesh | None = None):
         super().__init__()
         self.device_type = device_type
         self.operations: dict[OperationRow, int] = {}
@@ -85,17 +102,23 @@ class Recorder(TorchDispatchMode):
         self.storages = StorageTable()
         self.modules = ModuleTracker()
         self.answers = Answers()
+        self.streams = Streams()
+        self.groups = GroupTable(mesh or Mesh())
         self.micro_step = 0
         self.updating = False
         self.paused = False
         self.origin: Origin | None = None
         self._patches = ExitStack()
+        self._group_streams: dict[int, int] = {}  # by the index of a group: the stream of its collectives
+        self._done: dict[int, Enqueued] = {}  # by the address of a storage: the collective that fills it
 
     def start(self) -> None:
         """Begins a step: forgets the rows so far."""
         self.rows.clear()
         self.operations.clear()
         self.storages.start()
+        self.streams.start()
+        self._done.clear()
 
     def receive(self, batch: Batch) -> None:
         """Takes note of tensors that come from outside the step."""
@@ -111,12 +134,15 @@ class Recorder(TorchDispatchMode):
             result = resize(storage, size)
             if storage._cdata in self.storages.live:
                 phase, module = self._origin()
-                self.storages.resize(storage, position=len(self.rows) - 1, phase=phase, module=module)
+                self.storages.resize(storage, position=len(self.rows), phase=phase, module=module, stream=self.streams.current)
             return result
 
         self._patches = ExitStack()
         self._patches.enter_context(self.modules.tracking())
         self._patches.enter_context(patched(torch.UntypedStorage, "resize_", resize_and_record))
+        self._patches.enter_context(unseen_propagation(self))
+        if self.device_type == DEVICE:
+            use(self.streams)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -155,7 +181,14 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _record(self, call: OperatorCall) -> None:
+        waited = waited_tensor(call.op, call.args)
+        if waited is not None:
+            self.streams.wait(self.streams.current, self._done.pop(waited.untyped_storage()._cdata, NOTHING))
+            return
         fresh = [t for t in call.outputs if not self.storages.holds(t)]
+        if is_collective(call.op):
+            self._record_collective(call, fresh)
+            return
         if not fresh and (not call.op._schema.is_mutable or torch.Tag.inplace_view in call.op.tags):
             return  # a view
         if self.device_type != "cpu":
@@ -165,6 +198,33 @@ class Recorder(TorchDispatchMode):
         self._add_row(describe(call, fresh), origin)
         from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(call.args))
         self._add_storages(fresh, origin, from_host=from_host)
+        self._mark_buffers(call)
+
+    def _record_collective(self, call: OperatorCall, fresh: list[Tensor]) -> None:
+        """A collective, on the current stream or beside it."""
+        group, origin = self.groups.index(call), self._origin()
+        streams = self.streams
+        before = streams.current
+        if runs_beside(call):
+            beside = self._group_streams.get(group)
+            if beside is None:
+                beside = self._group_streams[group] = streams.new()
+            streams.wait(beside, streams.mark(before))
+            streams.current = beside
+        self._add_row(describe_collective(call, group), origin)
+        if streams.current != before:
+            mark = streams.mark(streams.current)
+            for tensor in written_tensors(call):
+                self._done[tensor.untyped_storage()._cdata] = mark
+        streams.current = before
+        self._add_storages(fresh, origin, from_host=False)
+        self._mark_buffers(call)
+
+    def _mark_buffers(self, call: OperatorCall) -> None:
+        for tensor in buffers(call):
+            row = self.storages.row(tensor)
+            if row is not None and row.category is None:
+                row.category = "communication_buffer"
 
     def _record_copy(self, tensor: Tensor) -> None:
         """A copy to another layout, made and freed inside the operator that is being recorded."""
@@ -189,13 +249,15 @@ class Recorder(TorchDispatchMode):
         operation = self.operations.setdefault(row, len(self.operations))
         micro_step = UPDATE_STEP if origin.phase == OPTIMIZER else self.micro_step
         self.storages.position = len(self.rows)
-        self.rows.append(PositionRow(operation, origin.module, origin.phase, micro_step))
+        self.rows.append(PositionRow(operation, origin.module, origin.phase, micro_step, self.streams.current))
+        self.streams.launch(self.storages.position)
 
     def _add_storages(self, tensors: Sequence[Tensor], origin: Origin, *, from_host: bool) -> None:
         """The storages of results that the last row made."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             row = StorageRow(storage.nbytes(), origin.module, origin.phase, from_host, born=self.storages.position)
+            row.stream = self.streams.current
             self.storages.add(storage, row)
 
     def _origin(self) -> Origin:

@@ -24,6 +24,7 @@ class StorageRow:
         category: one of gpuwise.trace.CATEGORIES where its purpose is known; None by default.
         gradient_shape: of a gradient, the shape of its parameter; empty by default.
         gradient_order: of a gradient, its parameter's position in the model's order; 0 by default.
+        stream: number of the stream that allocates it; 0 by default.
     """
 
     size_bytes: int
@@ -35,6 +36,7 @@ class StorageRow:
     category: str | None = None
     gradient_shape: tuple[int, ...] = ()
     gradient_order: int = 0
+    stream: int = 0
 
 
 class StorageTable:
@@ -72,17 +74,17 @@ class StorageTable:
         self.rows.append(row)
         weakref.finalize(storage, self._free, storage._cdata)
 
-    def resize(self, storage: torch.UntypedStorage, *, position: int, phase: int, module: int) -> None:
+    def resize(self, storage: torch.UntypedStorage, *, position: int, phase: int, module: int, stream: int) -> None:
         """A live storage that is freed or filled in place (FSDP does so): one row ends, another begins at the position."""
         row = self.live[storage._cdata]
         row.died = self.position
-        resized = replace(row, size_bytes=storage.nbytes(), born=position, died=None, phase=phase, module=module)
+        resized = replace(row, size_bytes=storage.nbytes(), born=position, died=None, phase=phase, module=module, stream=stream)
         self.live[storage._cdata] = resized
         self.rows.append(resized)
 
     def sizes(self) -> list[int]:
         """Bytes of each storage that is alive, in ascending order."""
-        return sorted(row.size_bytes for row in self.live.values())
+        return sorted(row.size_bytes for row in self.live.values() if row.size_bytes)
 
     def _free(self, key: int) -> None:
         row = self.live.pop(key, None)

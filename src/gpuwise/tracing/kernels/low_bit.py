@@ -53,8 +53,8 @@ def _update(parameter: Tensor, gradient: Tensor, step: Tensor, exp_avg: Tensor, 
 
 
 def inner_tensors(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors that a wrapper such as torchao's OptimState8bit holds; a plain tensor holds itself."""
+    """The plain tensors that a wrapper such as torchao's OptimState8bit or a DTensor holds; a plain tensor holds itself."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    names = tensor.__tensor_flatten__()[0]
-    return [inner for name in names for inner in inner_tensors(getattr(tensor, name))]
+    attributes = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [inner for value in attributes if isinstance(value, Tensor) for inner in inner_tensors(value)]
