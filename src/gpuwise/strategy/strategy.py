@@ -53,7 +53,6 @@ class Strategy:
         accumulation: micro-batches before an optimizer step, 1 by default.
         recompute: which activations are computed again in backward. none (default) | selective | full.
         mesh: how many devices share the work along each axis, one device by default.
-        parallelism: how they share it.
         optimizer: of OPTIMIZERS. None, the default, takes the job's own.
         optimizer_kernels: for-loop over tensors | foreach, many tensors a kernel | fused, one kernel for the whole update.
             None, the default, takes fused where PyTorch has it and has it right.
@@ -68,6 +67,7 @@ class Strategy:
         channels_last: images and the parameters of two-dimensional convolutions lie with their channels innermost, as
             tensor cores read them. False.
         mode: train (default) | infer, a forward pass alone.
+        parallelism: how the devices along each axis of the mesh share the work.
     """
 
     precision: str = "fp32"
@@ -75,7 +75,6 @@ class Strategy:
     accumulation: int = 1
     recompute: str = "none"
     mesh: Mesh = field(default_factory=Mesh)
-    parallelism: Parallelism = field(default_factory=Parallelism)
     optimizer: str | None = None
     optimizer_kernels: str | None = None
     optimizer_in_backward: bool = False
@@ -86,6 +85,7 @@ class Strategy:
     compile: bool = False
     channels_last: bool = False
     mode: str = "train"
+    parallelism: Parallelism = field(default_factory=Parallelism)
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, PRECISIONS)

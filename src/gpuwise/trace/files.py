@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 import zipfile
 from dataclasses import asdict
 from math import prod
@@ -115,10 +116,15 @@ def _members(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
 
 
+# NumPy reads a head with `ast`, whose recursion count CPython 3.11 keeps for all threads together (python/cpython#106905).
+_READS_HEAD = threading.Lock()
+
+
 def _array(content: bytes) -> np.ndarray:
     file = io.BytesIO(content)
     read_head = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, by_column, dtype = read_head[np.lib.format.read_magic(file)](file)
+    with _READS_HEAD:
+        shape, by_column, dtype = read_head[np.lib.format.read_magic(file)](file)
     if dtype.kind not in "iu":
         raise ValueError("a column holds no whole numbers")
     if len(content) - file.tell() != prod(shape) * dtype.itemsize:
