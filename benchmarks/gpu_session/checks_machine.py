@@ -22,11 +22,11 @@ from gpuwise.hardware.detect.nvml import survey_gpus
 from gpuwise.hardware.disturbances import disturbances
 from gpuwise.hardware.load import load
 from gpuwise.job import Job
-from gpuwise.measure.devices import accelerators
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import copies, memory, peaks
 from gpuwise.notes import sentences
 from gpuwise.runtime.build.host_threads import unusable
+from gpuwise.runtime.devices.chips import accelerators
 from gpuwise.strategy import Strategy
 from gpuwise.tracing.kernels.attention import Call, choose
 from gpuwise.tracing.kernels.target import targeting

@@ -39,18 +39,18 @@ class Here:
 
 
 def this_device() -> Here:
-    """The GPU of this machine if PyTorch sees it, else its CPU."""
-    import torch
-
+    """The accelerator of this machine if PyTorch sees it, else its CPU."""
     from gpuwise.hardware.detect import detect_cpu, local_cpu_chip
+    from gpuwise.runtime.devices import accelerator
+    from gpuwise.runtime.devices.chips import first_chip
 
     catalog = load_catalog()
-    machine = detect_machine(catalog)
-    if machine.chip.kind == "cpu":
-        return Here(machine.chip, machine.host_memory_bytes, "cpu")
-    if torch.cuda.is_available():
-        return Here(machine.chip, machine.chip.usable_memory_bytes, "cuda")
-    return Here(local_cpu_chip(detect_cpu(), catalog), machine.host_memory_bytes, "cpu")
+    machine, device = detect_machine(catalog), accelerator()
+    if device is None:
+        chip = machine.chip if machine.chip.kind == "cpu" else local_cpu_chip(detect_cpu(), catalog)
+        return Here(chip, machine.host_memory_bytes, "cpu")
+    chip = first_chip(device, catalog) if machine.chip.kind == "cpu" else machine.chip
+    return Here(chip, chip.usable_memory_bytes, device.type)
 
 
 def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, StepSource]:
@@ -122,9 +122,13 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
     The global batch is the default of `plan` if the length of the run is known. It is one micro-batch until its memory is
     checked.
     """
-    on_cpu = here.torch_device == "cpu"
+    from gpuwise.runtime.devices import backend_of
+
+    backend = backend_of(here.torch_device)
+    on_cpu = backend.is_host
     micro_batch = first_micro_batch(job, requested, settings)
-    strategy = strategy_of(requested, micro_batch=micro_batch, precision="fp32" if on_cpu else "amp-bf16")
+    precision = "fp32" if on_cpu or backend.why_no_bf16() else "amp-bf16"
+    strategy = strategy_of(requested, micro_batch=micro_batch, precision=precision)
     check_techniques(strategy, job.step_facts(on_cpu=on_cpu))
     return strategy
 

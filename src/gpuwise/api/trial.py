@@ -103,10 +103,12 @@ def _device(chip: Chip) -> str:
     """PyTorch's device name of this machine's chip. Raises UnsupportedError if PyTorch cannot use it."""
     import torch
 
+    from gpuwise.runtime.devices import accelerator
+
     if chip.kind == "cpu":
         return "cpu"
-    if torch.cuda.is_available():
-        return "cuda"
+    if device := accelerator():
+        return device.type
     raise UnsupportedError(
         f"`here` is {chip.name}, but PyTorch {torch.__version__} does not find it.",
         ["install a PyTorch built for it", "look at `gpuwise doctor`"],

@@ -47,7 +47,7 @@ def disturbances(before: LoadSnapshot, after: LoadSnapshot) -> list[Note]:
 
 
 def all_busy(before: LoadSnapshot, after: LoadSnapshot, *, device: str = "cpu") -> bool:
-    """Whether others took practically all of what this process left them: of the processors, or ("cuda") of each GPU before."""
+    """Whether others took practically all of what this process left them: of the processors, or of each GPU before."""
     if device != "cpu":
         return bool(before.gpus) and all((gpu.busy or 0.0) >= ALL for gpu in before.gpus)
     used = shares(before, after)

@@ -15,7 +15,7 @@ class Survey(TypedDict):
     """PyTorch's view of this machine.
 
     Attributes:
-        device: PyTorch's name of the measured device, cpu or cuda.
+        device: PyTorch's name of the measured device, such as cpu, cuda or mps.
         left_out: notes on devices that are not measured.
         torch: version of PyTorch.
         networks: number of networks.

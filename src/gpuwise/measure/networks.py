@@ -24,6 +24,7 @@ from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.job.models.mlp import Mlp, MlpConfig, class_loss, image_batch, table_batch
 from gpuwise.job.models.unet import Unet, UnetConfig, diffusion_batch, diffusion_loss
 from gpuwise.job.models.vit import Vit, VitConfig
+from gpuwise.runtime.devices import backend_of
 
 CLASSES = 100
 ACTIVATIONS = (nn.ReLU, nn.ReLU, nn.SiLU, nn.GELU)
@@ -252,6 +253,7 @@ QUICK = 17
 
 def scaled(samples: int, device: torch.device) -> int:
     """Samples per step on this device, which keep it as busy as `samples` keep a few cores."""
-    if device.type != "cuda":
+    backend = backend_of(device)
+    if backend.is_host:
         return samples * max(1, torch.get_num_threads() // 4)
-    return samples * max(4, torch.cuda.get_device_properties(device).multi_processor_count // 4)
+    return samples * max(4, (backend.multiprocessors or 0) // 4)

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from gpuwise.job import Job, checked_batch
 from gpuwise.measure.timing import wall_seconds
 from gpuwise.runtime.build.program import Program, build
+from gpuwise.runtime.devices import Cuda, Event, backend_of
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing.assemble import to_trace
@@ -51,12 +52,14 @@ class Observation:
 
 
 class _TimedRecorder(Recorder):
-    """Rows with their seconds. On a GPU its events tell them, once `resolve` is called."""
+    """Rows with their seconds. On an accelerator its events tell them, once `resolve` is called; without timed events it waits
+    after each row."""
 
     def __init__(self, device: torch.device):
         super().__init__(device.type)
         self.seconds: list[float] = []
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._backend = backend_of(device)
+        self._events: list[tuple[Event, Event]] = []
 
     def start(self) -> None:
         super().start()
@@ -79,8 +82,8 @@ class _TimedRecorder(Recorder):
         return out
 
     def _timed(self, run: Callable[[], object]) -> object:
-        if self.device_type == "cuda":
-            begins, ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if self._backend.has_timed_events:
+            begins, ends = self._backend.new_event(timed=True), self._backend.new_event(timed=True)
             begins.record()
             out = run()
             ends.record()
@@ -88,13 +91,15 @@ class _TimedRecorder(Recorder):
             return out
         start = time.perf_counter()
         out = run()
+        if not self._backend.is_host:
+            self._backend.synchronize()
         self.seconds.append(time.perf_counter() - start)
         return out
 
     def resolve(self) -> list[float]:
         """Seconds of each row."""
         if self._events:
-            torch.cuda.synchronize()
+            self._backend.synchronize()
             return [begins.elapsed_time(ends) / 1e3 for begins, ends in self._events]
         return list(self.seconds)
 
@@ -129,13 +134,13 @@ def _step_s(program: Program, strategy: Strategy, device: torch.device) -> float
     """Seconds of one step that nobody watches."""
     batch = checked_batch(program.job, strategy.micro_batch)
     run = partial(program.step, [batch]) if program.trains else partial(program.infer, batch)
-    if device.type != "cuda":
-        return wall_seconds(run)
-    torch.cuda.synchronize()
-    return wall_seconds(run, torch.cuda.synchronize)
+    backend = backend_of(device)
+    backend.synchronize()
+    return wall_seconds(run, backend.synchronize)
 
 
 def _target(device: torch.device) -> str:
-    if device.type == "cpu":
+    backend = backend_of(device)
+    if backend.is_host:
         return "cpu"
-    return "accelerator" if torch.cuda.get_device_capability(device) >= (8, 0) else "pre-ampere"
+    return "pre-ampere" if isinstance(backend, Cuda) and backend.is_before_ampere else "accelerator"

@@ -52,11 +52,11 @@ def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None,
         quick_networks: number of networks in the quick sweep.
         half: 16-bit precision of the device, in which networks are repeated (in the quick sweep every other one); None if
             the device has none.
-        device: PyTorch's name of the measured device, cpu or cuda.
+        device: PyTorch's type of the measured device, such as cpu or cuda.
     """
     for name, what, quick_s, full_s in PROBES:
         budget_s = quick_s if quick else full_s
-        if budget_s and (device == "cuda" or name not in GPU_PROBES):
+        if budget_s and (device != "cpu" or name not in GPU_PROBES):
             yield Stage(name, what, budget_s)
     for network in range(quick_networks if quick else networks):
         yield Stage("network", "training steps", network=network, steps=3 if quick else 5)

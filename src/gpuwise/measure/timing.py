@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil
 
 import torch
 
 from gpuwise.results.measurement import Timing
+from gpuwise.runtime.devices import Backend, backend_of
 
 LEAST_ROUND_S = 2e-4  # clock and scheduler dominate shorter rounds
 FEWEST_ROUNDS = 3
@@ -26,8 +28,7 @@ def timed(
         device: device of the work.
         rounds: largest number of rounds.
     """
-    device = torch.device(device)
-    once = device_seconds if device.type == "cuda" else wall_seconds
+    once = clock_of(device)
     began = time.perf_counter()
     taken = min(once(run) for run in runs)  # the first run of each is the warm-up
     taken = min(taken, *(once(run) for run in runs))
@@ -52,13 +53,25 @@ def wall_seconds(*runs: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def device_seconds(*runs: Callable[[], object]) -> float:
-    """Seconds by the device's events, which exclude the host unless it is too slow to keep the device busy."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
+def clock_of(device: torch.device | str) -> Callable[..., float]:
+    """The function that runs and times work on a device, in seconds."""
+    backend = backend_of(device)
+    return wall_seconds if backend.is_host else partial(device_seconds, backend)
+
+
+def device_seconds(backend: Backend, *runs: Callable[[], object]) -> float:
+    """Seconds by the device's events, which exclude the host unless it is too slow to keep the device busy.
+
+    Of a device without timed events, seconds by the clock until all of its work is done.
+    """
+    if not backend.has_timed_events:
+        backend.synchronize()
+        return wall_seconds(*runs, backend.synchronize)
+    start, end = backend.new_event(timed=True), backend.new_event(timed=True)
+    backend.synchronize()
     start.record()
     for run in runs:
         run()
     end.record()
-    torch.cuda.synchronize()
+    backend.synchronize()
     return start.elapsed_time(end) / 1e3

@@ -11,12 +11,13 @@ import torch
 
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.batches import map_tensors
-from gpuwise.measure.timing import device_seconds, summary, wall_seconds
-from gpuwise.measure.trial_memory import memory_on_cpu, memory_on_cuda
+from gpuwise.measure.timing import clock_of, summary, wall_seconds
+from gpuwise.measure.trial_memory import memory_on_accelerator, memory_on_cpu
 from gpuwise.results.measurement import Timing
 from gpuwise.results.validation import MeasuredStep
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.program import Program, build
+from gpuwise.runtime.devices import backend_of
 from gpuwise.strategy import Strategy
 
 FEWEST_STEPS, LEAST_S, MOST_S = 7, 5.0, 40.0  # fewest timed steps, and the fewest and most seconds of timing
@@ -79,7 +80,7 @@ def run_trial(
     torch.manual_seed(0)
     make = partial(build, job, strategy, device)
     say("its first steps")
-    program, peak = memory_on_cuda(make, device) if device.type == "cuda" else memory_on_cpu(make)
+    program, peak = memory_on_cpu(make) if backend_of(device).is_host else memory_on_accelerator(make, device)
     say("the timed steps")
     runs = _steps_of(program)
     timing = _timed(runs, device, steps)
@@ -112,11 +113,11 @@ def _steps_of(program: Program) -> list[Callable[[], object]]:
 
 
 def _timed(runs: Sequence[Callable[[], object]], device: torch.device, steps: int | None) -> Timing:
-    once = device_seconds if device.type == "cuda" else wall_seconds
+    once = clock_of(device)
     began, warm = time.perf_counter(), [once(runs[0])]
     while len(warm) < WARM_STEPS and time.perf_counter() - began < WARM_S:
         warm.append(once(runs[len(warm) % len(runs)]))
-    issued = max(1, ceil(ASYNC_S / max(warm[-1], 1e-6))) if device.type == "cuda" else 1
+    issued = max(1, ceil(ASYNC_S / max(warm[-1], 1e-6))) if not backend_of(device).is_host else 1
     seconds: list[float] = []
     began = time.perf_counter()
     while _more(len(seconds), time.perf_counter() - began, steps):
@@ -134,22 +135,25 @@ def _more(done: int, passed_s: float, steps: int | None) -> bool:
 def _shares(run: Callable[[], object], timing: Timing, device: torch.device) -> dict[str, float]:
     """Runs one step under the profiler and returns shares by kind of operator.
 
-    On a GPU the shares are times of kernels relative to the step; the rest is idle time.
+    On an accelerator that PyTorch's profiler knows, the shares are times of kernels relative to the step, and the rest is idle
+    time. Others have none.
     """
-    cuda = device.type == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CPU] + ([torch.profiler.ProfilerActivity.CUDA] if cuda else [])
+    backend = backend_of(device)
+    on_device = [] if backend.is_host else backend.profiler_activities()
+    if not backend.is_host and not on_device:
+        return {}
+    activities = [torch.profiler.ProfilerActivity.CPU, *on_device]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         seconds = wall_seconds(run)
-        if cuda:
-            torch.cuda.synchronize(device)
+        backend.synchronize()
     spent = {"arithmetic": 0.0, "moving bytes": 0.0}
     for row in profile.key_averages():
         kind = kind_of_operator(row.key)
         if (
             kind is not None and row.device_type == torch.autograd.DeviceType.CPU
         ):  # an operator's time already includes its kernels
-            spent[kind] += (row.self_device_time_total if cuda else row.self_cpu_time_total) / 1e6
-    whole = max(timing.median_s if cuda else seconds, sum(spent.values()))
+            spent[kind] += (row.self_device_time_total if on_device else row.self_cpu_time_total) / 1e6
+    whole = max(timing.median_s if on_device else seconds, sum(spent.values()))
     return {**{kind: value / whole for kind, value in spent.items()}, "overhead": 1 - sum(spent.values()) / whole}
 
 

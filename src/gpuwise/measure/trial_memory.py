@@ -1,6 +1,6 @@
 """Peak memory of a real step by category.
 
-On the CPU it comes from the profiler's record of every allocation, on a GPU from its caching allocator.
+On the CPU it comes from the profiler's record of every allocation, on an accelerator from its caching allocator.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch._C._profiler import _EventType
 
+from gpuwise.errors import UnsupportedError
 from gpuwise.job import checked_batch
 from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.build.program import Program
+from gpuwise.runtime.devices import backend_of
 
 REST = "activations and temporaries"
 _SECOND, _LOOK = "gpuwise second step", "gpuwise look"
@@ -81,23 +83,37 @@ def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
     return program, _peak(list(_events(tree)), looks)
 
 
-def memory_on_cuda(make: Callable[[], Program], device: torch.device) -> tuple[Program, PeakBytes]:
-    """Makes the program and runs two steps. Categories cover persistent tensors only: the allocator's peak has none."""
-    program = make()
+def memory_on_accelerator(make: Callable[[], Program], device: torch.device) -> tuple[Program, PeakBytes]:
+    """Makes the program and runs two steps. Categories cover persistent tensors only: the allocator's peak has none.
+
+    Raises UnsupportedError for an accelerator whose allocator does not keep its peak.
+    """
+    backend, program = backend_of(device), make()
     one_step(program)
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
+    backend.synchronize()
+    backend.reset_peak()
     one_step(program)
-    torch.cuda.synchronize(device)
-    free, total = torch.cuda.mem_get_info(device)
-    peak = torch.cuda.max_memory_allocated(device)
+    backend.synchronize()
+    memory, peak = backend.free_and_total_bytes(), backend.peak_allocated_bytes()
+    if peak is None:
+        raise UnsupportedError(
+            f"PyTorch does not tell the peak memory of {backend.name}, so a forecast of it cannot be held against it.",
+            ["train with the forecast beside it: gpuwise train"],
+        )
     groups = {"parameter": _model_tensors(program), "optimizer_state": _optimizer_state(program)}
     sizes = {
-        name: sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_cuda}.values())
+        name: sum(
+            {
+                t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type == device.type
+            }.values()
+        )
         for name, tensors in groups.items()
     }
     return program, PeakBytes(
-        peak, {**sizes, "all else": peak - sum(sizes.values())}, torch.cuda.max_memory_reserved(device), total - free
+        peak,
+        {**sizes, "all else": peak - sum(sizes.values())},
+        backend.peak_reserved_bytes(),
+        None if memory is None else memory[1] - memory[0],
     )
 
 

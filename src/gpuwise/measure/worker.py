@@ -21,7 +21,6 @@ from gpuwise.hardware.detect import detect_cpu
 from gpuwise.measure.calibrate import calibrate
 from gpuwise.measure.child import WorkerConnection
 from gpuwise.measure.chip_figures import Figures
-from gpuwise.measure.devices import accelerators
 from gpuwise.measure.messages import FitAnswer, FitRequest, Survey
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
@@ -33,6 +32,8 @@ from gpuwise.notes import Note
 from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow
 from gpuwise.runtime.build.host_memory import keep_freed_memory
+from gpuwise.runtime.devices import accelerator
+from gpuwise.runtime.devices.chips import accelerators
 from gpuwise.strategy import Strategy
 
 Say = Callable[[Note], None]
@@ -50,11 +51,12 @@ def survey() -> Survey:
     catalog = load_catalog()
     chip = detect_machine(catalog, measured=False).chip
     half = "amp-bf16" if chip.peak_flops_per_s.get("bf16") else None
-    device = "cuda" if torch.cuda.is_available() and chip.kind != "cpu" else "cpu"
+    here = None if chip.kind == "cpu" else accelerator()
+    device = "cpu" if here is None else here.type
     left_out = [
-        measuring_notes.not_measured(gpu=accelerator.gpu.name, device=accelerator.device).to_dict()
-        for accelerator in accelerators(catalog)
-        if accelerator.gpu.vendor != "NVIDIA"
+        measuring_notes.not_measured(gpu=other.gpu.name, device=other.device).to_dict()
+        for other in accelerators(catalog)
+        if here is None or other.chip.id != chip.id
     ]
     return {
         "device": device,

@@ -102,7 +102,7 @@ def memory_changed(*, before_bytes_per_s: float, after_bytes_per_s: float) -> st
 @kind_of_note()
 def not_measured(*, gpu: str, device: str) -> str:
     """Such a GPU is not measured."""
-    return f"{gpu} ({device}) is not measured: gpuwise measures NVIDIA's GPUs and CPUs"
+    return f"{gpu} ({device}) is not measured: gpuwise measures the first kind of device of a machine"
 
 
 @kind_of_note()

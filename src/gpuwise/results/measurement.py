@@ -137,7 +137,7 @@ class MachineMeasurement(Printed):
     Attributes:
         machine: the machine in words.
         chip: catalog id of its chip, or id of the local entry.
-        device: PyTorch's device type, cpu or cuda.
+        device: PyTorch's device type, such as cpu, cuda or mps.
         taken: date and time, UTC.
         seconds: total duration.
         quick: whether it was the quick sweep.

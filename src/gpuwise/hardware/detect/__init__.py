@@ -14,7 +14,7 @@ from gpuwise.hardware.detect.machine import (
     machine_key,
     machine_of,
 )
-from gpuwise.hardware.detect.match import local_cpu_chip, match_cpu, match_gpu, most_like_this, unknown_gpu
+from gpuwise.hardware.detect.match import chip_of_gpu, local_cpu_chip, match_cpu, match_gpu, most_like_this, unknown_gpu
 from gpuwise.hardware.detect.memory import Memory, detect_memory
 from gpuwise.hardware.detect.nvml import detect_gpus
 
@@ -31,6 +31,7 @@ __all__ = [
     "Memory",
     "NumaNode",
     "System",
+    "chip_of_gpu",
     "detect",
     "detect_container",
     "detect_cpu",

@@ -15,17 +15,14 @@ from gpuwise.hardware.detect.cpu import Cpu, detect_cpu
 from gpuwise.hardware.detect.disk import Disk, detect_disk
 from gpuwise.hardware.detect.files import ROOT, folders, read, value_of
 from gpuwise.hardware.detect.gpu import Gpu, GpuLoad, GpuPair
-from gpuwise.hardware.detect.match import local_cpu_chip, match_gpu, unknown_gpu
+from gpuwise.hardware.detect.match import chip_of_gpu, local_cpu_chip
 from gpuwise.hardware.detect.memory import Memory, detect_channels, detect_memory
 from gpuwise.hardware.detect.nvml import detect_gpus, survey_gpus
+from gpuwise.hardware.detect.pytorch import ACCELERATOR, DISPLAY, OTHER_VENDORS, gpus_of_pytorch
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.measured_chip import any_calibration, with_measurements
 from gpuwise.hardware.toml_cache import cache_home
 from gpuwise.hardware.types import Machine
-
-# Makers of GPUs that PyTorch runs on and NVML does not know, by PCI vendor (pcisig.com): AMD and Intel.
-_OTHER_VENDORS = ("0x1002", "0x8086")
-_DISPLAY, _ACCELERATOR = "0x03", "0x12"  # PCI base classes (PCI Code and ID Assignment, 1.1)
 
 
 @dataclass(frozen=True)
@@ -98,12 +95,14 @@ def detect(root: Path = ROOT) -> DetectedMachine:
 def detect_machine(catalog: Catalog, *, measured: bool = True) -> Machine:
     """This machine: its GPUs when there are any (of the first one's kind), else its CPU. What DEVICE `here` means.
 
+    NVML tells of NVIDIA's GPUs; PyTorch, where it is installed, of all others.
+
     measured: with what `gpuwise measure` found of it, if it has.
     """
     if not (measured and any_calibration()):
-        return machine_of(detect_cpu(), detect_gpus(), catalog)
+        return machine_of(detect_cpu(), detect_gpus() or gpus_of_pytorch(), catalog)
     detected = detect()
-    machine = machine_of(detected.cpu, detected.gpus, catalog)
+    machine = machine_of(detected.cpu, detected.gpus or gpus_of_pytorch(), catalog)
     return replace(machine, chip=with_measurements(machine.chip, machine_key(detected)))
 
 
@@ -114,7 +113,7 @@ def machine_of(cpu: Cpu, gpus: tuple[Gpu, ...], catalog: Catalog) -> Machine:
         chip = local_cpu_chip(cpu, catalog)
         return Machine(chip, 1, None, None, cpu.cores, cpu.memory_bytes, f"{cpu.name}, {cpu.cores} cores{memory}")
     same = [gpu for gpu in gpus if gpu.name == gpus[0].name]
-    chip = match_gpu(gpus[0], catalog.chips) or unknown_gpu(gpus[0])
+    chip = chip_of_gpu(gpus[0], catalog.chips)
     return Machine(
         chip,
         len(same),
@@ -184,6 +183,6 @@ def _pci_gpus(root: Path) -> tuple[str, ...]:
         return ()
     for device in devices:
         vendor = read(device / "vendor")
-        if vendor in _OTHER_VENDORS and read(device / "class")[:4] in (_DISPLAY, _ACCELERATOR):
+        if vendor in OTHER_VENDORS and read(device / "class")[:4] in (DISPLAY, ACCELERATOR):
             identifiers.append(f"{vendor}:{read(device / 'device')}")
     return tuple(identifiers)

@@ -49,6 +49,29 @@ def _of_size(chip: Chip, memory_bytes: int) -> Chip | None:
     return whole_package(chip) if chip.devices_per_package > 1 and 0.9 < memory_bytes / whole < 1.03 else None
 
 
+def chip_of_gpu(gpu: Gpu, chips: Mapping[str, Chip], *, told_by: str = "the driver of this machine") -> Chip:
+    """The catalog's chip, or a local entry without rates. One name of Apple covers several variants: memory and GPU cores
+    (`multiprocessors`) are this machine's."""
+    chip = match_gpu(gpu, chips)
+    if chip is None:
+        return unknown_gpu(gpu, told_by)
+    cores = gpu.multiprocessors or chip.sm_count
+    if gpu.vendor != "Apple" or not cores or not chip.sm_count:
+        return chip
+    if (cores, gpu.memory_bytes) == (chip.sm_count, chip.memory_bytes):
+        return chip
+    return replace(
+        chip,
+        id="here-gpu",
+        name=f"{gpu.name} ({cores}-core GPU)",
+        memory_bytes=gpu.memory_bytes,
+        sm_count=cores,
+        peak_flops_per_s={precision: rate * cores / chip.sm_count for precision, rate in chip.peak_flops_per_s.items()},
+        source=Source(f"{chip.id} scaled to {cores} GPU cores", date.today().isoformat(), verified=False),
+        sources={},
+    )
+
+
 def unknown_gpu(gpu: Gpu, source_text: str = "the driver of this machine") -> Chip:
     """A local entry for a GPU the catalog does not have: its memory, and no rates."""
     source = Source(source_text, date.today().isoformat())

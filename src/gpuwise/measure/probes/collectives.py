@@ -1,4 +1,4 @@
-"""Collectives between the devices of this machine: NCCL between its GPUs, gloo between two processes on the CPU."""
+"""Collectives between the devices of this machine: by NCCL or its like between GPUs, gloo between two processes on the CPU."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpuwise.hardware.detect import detect_cpu
 from gpuwise.notes import Note
 from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow, Timing
+from gpuwise.runtime.devices import backend_of
 
 if TYPE_CHECKING:  # a process of its own runs that module
     from gpuwise.measure.probes.collectives_worker import CollectivesAnswer
@@ -42,11 +43,15 @@ def rows(
 
     Starting the processes takes 2 to 10 s of the budget; the smallest part of the sweep is made even so.
     """
-    world = processes or (torch.cuda.device_count() if device.type == "cuda" else CPU_PROCESSES)
+    backend = backend_of(device)
+    world = processes or (CPU_PROCESSES if backend.is_host else backend.count())
     if world < 2:
         return  # a single GPU has nobody to exchange with
     if not torch.distributed.is_available():
         say(measuring_notes.collectives_left_out(problem="this PyTorch is built without torch.distributed"))
+        return
+    if backend.collectives is None:
+        say(measuring_notes.collectives_left_out(problem=f"PyTorch has none between devices of type {device.type}"))
         return
     try:
         with tempfile.TemporaryDirectory(prefix="gpuwise-collectives-") as folder:

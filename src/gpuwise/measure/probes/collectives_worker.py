@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from gpuwise.measure.timing import LEAST_ROUND_S, summary
 from gpuwise.results.measurement import Timing
+from gpuwise.runtime.devices import backend_of
 
 SIZES_BYTES = tuple(4096 << 2 * i for i in range(8))  # 4 KiB .. 64 MiB
 QUICK_S = 8.0  # with less time than this every other size is measured
@@ -30,7 +31,8 @@ TIMEOUT_S = 30.0  # of a collective whose peer does not come
 
 
 class CollectivesRequest(TypedDict):
-    """rank: of the process among `world`. kind: cpu or cuda. meeting: path of the file where processes meet."""
+    """rank: of the process among `world`. kind: the type of the devices, such as cpu or cuda. meeting: path of the file where
+    processes meet."""
 
     rank: int
     world: int
@@ -118,13 +120,13 @@ def _seconds(collective: _Collective, repeats: int, device: torch.device) -> flo
 
 
 def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    backend_of(device).synchronize()
 
 
 def _all_slowest(seconds: list[float], device: torch.device) -> list[float]:
     """Of each place the most that any process has. All processes go on with the same figures, so with the same decisions."""
-    slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
+    dtype = torch.float32 if backend_of(device).why_no_float64() else torch.float64
+    slowest = torch.tensor(seconds, dtype=dtype, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return slowest.tolist()
 
@@ -176,11 +178,11 @@ def main() -> None:
     deadline_s = time.monotonic() + request["budget_s"]
     _end_with_parent()
     rank, world = request["rank"], request["world"]
-    device = torch.device("cuda", rank) if request["kind"] == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = torch.device(request["kind"]) if request["kind"] == "cpu" else torch.device(request["kind"], rank)
+    backend = backend_of(device)
+    backend.use()
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backend.collectives,
         init_method=Path(request["meeting"]).as_uri(),
         rank=rank,
         world_size=world,

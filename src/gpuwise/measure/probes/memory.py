@@ -20,10 +20,11 @@ from gpuwise.measure.timing import timed
 from gpuwise.notes import Note
 from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow, MemoryLevel
+from gpuwise.runtime.devices import backend_of
 
 KINDS = ("copy", "triad", "read", "write")
-SMALLEST_BYTES = {"cpu": 2**14, "cuda": 2**22}
-LARGEST_BYTES = {"cpu": 2**30, "cuda": 2**32}
+SMALLEST_BYTES = {"cpu": 2**14, "accelerator": 2**22}
+LARGEST_BYTES = {"cpu": 2**30, "accelerator": 2**32}
 QUICK_S = 10.0  # with less time than this the sweep ends at a quarter of that
 # STREAM asks for arrays of 4 times the last cache; a quarter of what is free leaves room for everybody else.
 BEYOND_CACHE, SHARE_OF_FREE = 4, 4
@@ -112,19 +113,22 @@ def caches_together(cpu: Cpu, threads: int) -> dict[str, int]:
 
 def working_sets(budget_s: float, device: torch.device, beyond_bytes: int, free_bytes: int | None) -> list[int]:
     """Powers of two, ascending; empty where not even the smallest fits."""
-    largest = LARGEST_BYTES[device.type] // (1 if budget_s >= QUICK_S else 4)
+    kind = "cpu" if device.type == "cpu" else "accelerator"
+    largest = LARGEST_BYTES[kind] // (1 if budget_s >= QUICK_S else 4)
     largest = max(largest, BEYOND_CACHE * beyond_bytes)
     if free_bytes is not None:
         largest = min(largest, free_bytes // SHARE_OF_FREE)
-    smallest = SMALLEST_BYTES[device.type]
+    smallest = SMALLEST_BYTES[kind]
     return [smallest << i for i in range(max(0, (largest // smallest).bit_length()))]
 
 
 def free_bytes(device: torch.device) -> int | None:
     """Memory that can be taken now; None where the system does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return detect_memory().available_bytes
+    backend = backend_of(device)
+    if backend.is_host:
+        return detect_memory().available_bytes
+    memory = backend.free_and_total_bytes()
+    return None if memory is None else memory[0]
 
 
 def _pool(size: int, device: torch.device) -> torch.Tensor:
@@ -167,8 +171,9 @@ def _reading(pool: torch.Tensor, size: int) -> _Kernel:
 
     def correct() -> bool:
         pieces = blocks.flatten(1).split(_TILE, dim=1)  # all at once in double would take twice the memory again
-        exact = sum((piece.double().sum(dim=1, keepdim=True) for piece in pieces), sums.new_zeros(()).double())
-        return torch.allclose(sums.double(), exact.expand_as(sums), rtol=1e-4)
+        zero = _double(sums.new_zeros(()))
+        exact = sum((_double(piece).sum(dim=1, keepdim=True) for piece in pieces), zero)
+        return torch.allclose(_double(sums), exact.expand_as(sums), rtol=1e-4)
 
     return _Kernel(lambda: torch.sum(repeated, dim=2, out=sums), correct, passes * blocks.nbytes, passes * blocks.numel())
 
@@ -176,5 +181,10 @@ def _reading(pool: torch.Tensor, size: int) -> _Kernel:
 def _agree(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether c is the triad of a and b, at a thousand places in double precision."""
     positions = torch.linspace(0, len(c) - 1, min(len(c), 1024), dtype=torch.float64).long().to(c.device)
-    exact = a[positions].double() + _ALPHA * b[positions].double()
-    return torch.allclose(c[positions].double(), exact, rtol=1e-6)
+    exact = _double(a[positions]) + _ALPHA * _double(b[positions])
+    return torch.allclose(_double(c[positions]), exact, rtol=1e-6)
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    """In double precision; on the host, if the device has none."""
+    return (tensor.cpu() if backend_of(tensor.device).why_no_float64() else tensor).double()

@@ -12,6 +12,7 @@ from gpuwise.measure.timing import timed
 from gpuwise.notes import Note
 from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import AchievedPeak, MeasuredRow, Timing
+from gpuwise.runtime.devices import Cuda, backend_of
 
 DTYPES = {
     "fp32": torch.float32,
@@ -33,7 +34,7 @@ SHAPES = {
         (4096, 1024, 4096),
         (4096, 4096, 4096),
     ),
-    "cuda": (
+    "accelerator": (
         (2048, 2048, 2048),
         (4096, 4096, 4096),
         (4096, 8192, 4096),
@@ -42,7 +43,7 @@ SHAPES = {
         (16384, 8192, 16384),
     ),
 }
-TRIAL = {"cpu": (256, 256, 256), "cuda": (1024, 1024, 1024)}
+TRIAL = {"cpu": (256, 256, 256), "accelerator": (1024, 1024, 1024)}
 HOPELESS = 20  # times slower than fp32: computed without units of its own, number by number
 FEWEST_RUNS = 12  # timed() makes at least 7 with two sets of inputs, the check 2; the rest is for making these
 SETS = 2
@@ -73,7 +74,7 @@ def rows(budget_s: float, device: torch.device, say: Callable[[Note], None]) -> 
     for index, name in enumerate(able):
         share_s = (budget_s - (time.perf_counter() - began)) / (len(able) - index)
         try:
-            trial = _row(name, TRIAL[device.type], share_s / 10, device)
+            trial = _row(name, TRIAL[kind_of(device)], share_s / 10, device)
         except _UnableError as error:
             say(measuring_notes.no_peak(dtype=name, problem=str(error)))
             continue
@@ -108,7 +109,7 @@ def _sweep(
 ) -> Iterator[MeasuredRow]:
     """Products that fit into the time at the rate seen so far; the small one that was tried where none does."""
     began, rate, measured = time.perf_counter(), trial.flops_per_s, False
-    shapes = SHAPES[device.type]
+    shapes = SHAPES[kind_of(device)]
     for index, (m, k, n) in enumerate(shapes):
         left_s = budget_s - (time.perf_counter() - began)
         if FEWEST_RUNS * 2 * m * k * n / rate > left_s or not _has_room(name, (m, k, n), device):
@@ -134,7 +135,7 @@ def _row(name: str, shape: tuple[int, int, int], budget_s: float, device: torch.
             products = [_product(name, a, b) for a, b in pairs]
             timing: Timing = timed(products, budget_s=budget_s, device=device)
             verified = all(_correct(name, a, b, product()) for (a, b), product in zip(pairs, products, strict=True))
-        except (RuntimeError, ValueError, AttributeError) as error:  # no such kernel, none for these, no such function
+        except (RuntimeError, ValueError, AttributeError, TypeError) as error:  # no such kernel, function or dtype
             raise _UnableError(" ".join(str(error).split())[:160]) from error
     moved = (m * k + k * n) * DTYPES[name].itemsize + m * n * KEPT.get(name, DTYPES[name]).itemsize
     return MeasuredRow("gemm", "product", timing, name, {"m": m, "k": k, "n": n}, 2 * m * k * n, moved, verified)
@@ -172,10 +173,15 @@ def _correct(name: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> 
     generator = torch.Generator().manual_seed(2)
     m, k, n = a.shape[0], a.shape[1], b.shape[1]
     rows, columns = (torch.randint(size, (_CHECKED,), generator=generator).to(a.device) for size in (m, n))
-    exact = _picked(a, rows).double() @ _picked(b.t(), columns).double().t()
+    exact = _double(_picked(a, rows)) @ _double(_picked(b.t(), columns)).t()
     adding = {"int8": 0.0, "fp64": 2.0**-53}.get(name, 2.0**-24)
     allowed = 8 * ROUNDING[name] * k**0.5 + adding * k
-    return bool((out[rows][:, columns].double() - exact).abs().max() <= allowed)
+    return bool((_double(out[rows][:, columns]) - exact).abs().max() <= allowed)
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    """In double precision; on the host, if the device has none."""
+    return (tensor.cpu() if backend_of(tensor.device).why_no_float64() else tensor).double()
 
 
 def _picked(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -187,15 +193,22 @@ def _picked(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 def has_tf32(device: torch.device) -> bool:
     """NVIDIA's from Ampere (compute capability 8.0) on."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    backend = backend_of(device)
+    return isinstance(backend, Cuda) and backend.vendor == "NVIDIA" and backend.has_tf32
+
+
+def kind_of(device: torch.device) -> str:
+    """The key of tables of sizes."""
+    return "cpu" if backend_of(device).is_host else "accelerator"
 
 
 def _has_room(name: str, shape: tuple[int, int, int], device: torch.device) -> bool:
-    if device.type != "cuda":
-        return True  # the largest is 64 MiB a matrix in fp32
+    memory = None if backend_of(device).is_host else backend_of(device).free_and_total_bytes()
+    if memory is None:
+        return True  # of a CPU the largest is 64 MiB a matrix in fp32
     m, k, n = shape
     operand_bytes = 4 * (m * k + 2 * k * n) if name != "fp64" else 8 * (m * k + 2 * k * n)  # before they are narrowed or turned
-    return SETS * (operand_bytes + 8 * m * n) < torch.cuda.mem_get_info(device)[0] / 2
+    return SETS * (operand_bytes + 8 * m * n) < memory[0] / 2
 
 
 @contextmanager

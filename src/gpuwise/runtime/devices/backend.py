@@ -183,6 +183,19 @@ class Backend:
             return cast("int | None", getattr(torch.accelerator, function)(self.device))
         return None
 
+    # What the device tells of itself.
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """Units that run blocks of threads (NVIDIA's SMs, AMD's compute units); None if unknown."""
+        with suppress(AttributeError, RuntimeError, AssertionError):
+            return int(self._module.get_device_properties(self.device).multi_processor_count)
+        return None
+
+    def profiler_activities(self) -> list[torch.profiler.ProfilerActivity]:
+        """The device's own rows in PyTorch's profiler; none if it does not record them."""
+        return []
+
     # Random numbers.
 
     def random_state(self) -> Tensor | None:

@@ -10,7 +10,7 @@ from gpuwise.runtime.devices.makers import Cuda, Host, Mps, Virtual, Xpu
 
 VIRTUAL = "virt"  # PyTorch's name of the device of tracing
 BACKENDS: dict[str, type[Backend]] = {"cpu": Host, "cuda": Cuda, "xpu": Xpu, "mps": Mps, VIRTUAL: Virtual}
-_COMPILED_IN = ("cuda", "xpu", "mps", "mtia", "hpu")  # types of accelerators in builds of PyTorch, one in each build
+COMPILED_IN = ("cuda", "xpu", "mps", "mtia", "hpu")  # types of accelerators in builds of PyTorch, one in each build
 
 
 def accelerator() -> torch.device | None:
@@ -21,7 +21,7 @@ def accelerator() -> torch.device | None:
     """
     current = torch.accelerator.current_accelerator()
     if current is not None and current.type == VIRTUAL:
-        names = (name for name in _COMPILED_IN if hasattr(torch, name))
+        names = (name for name in COMPILED_IN if hasattr(torch, name))
         current = next((torch.device(name) for name in names if getattr(torch, name).is_available()), None)
     return current if current is not None and backend_of(current).count() else None
 

@@ -79,9 +79,8 @@ class Cuda(Backend):
     def has_tf32(self) -> bool:
         return not self.is_before_ampere
 
-    @property
-    def multiprocessors(self) -> int:
-        return int(torch.cuda.get_device_properties(self.device).multi_processor_count)
+    def profiler_activities(self) -> list[torch.profiler.ProfilerActivity]:
+        return [torch.profiler.ProfilerActivity.CUDA]
 
     def register_host_memory(self, room: Tensor) -> Callable[[], object] | None:
         cudart = torch.cuda.cudart()
@@ -100,6 +99,9 @@ class Cuda(Backend):
 
 class Xpu(Backend):
     """A GPU of Intel."""
+
+    def profiler_activities(self) -> list[torch.profiler.ProfilerActivity]:
+        return [torch.profiler.ProfilerActivity.XPU]
 
     @property
     def vendor(self) -> str:
@@ -141,6 +143,11 @@ class Mps(Backend):
         event = self.new_event(timed=timed)
         event.record()
         return event
+
+    @property
+    def multiprocessors(self) -> int | None:
+        count = getattr(torch.backends.mps, "get_core_count", None)  # missing in some versions of PyTorch
+        return int(count()) if count else None
 
     def allocated_bytes(self) -> int | None:
         return int(torch.mps.current_allocated_memory())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpuwise.hardware import Catalog, Cpu
-from gpuwise.measure import devices
+from gpuwise.runtime.devices import chips
 
 CATALOG = Catalog()
 GIB = 2**30
@@ -28,13 +28,13 @@ def _nothing_here(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_none():
-    assert devices.accelerators(CATALOG) == ()
+    assert chips.accelerators(CATALOG) == ()
 
 
 def test_nvidia(monkeypatch: pytest.MonkeyPatch):
     seen(monkeypatch, torch.cuda, SimpleNamespace(name="NVIDIA L4", total_memory=22.0 * GIB, major=8, minor=9))
     monkeypatch.setattr(torch.version, "hip", None)
-    (result,) = devices.accelerators(CATALOG)
+    (result,) = chips.accelerators(CATALOG)
     assert (result.device, result.chip.id, result.gpu.compute_capability, result.in_catalog) == ("cuda:0", "l4", (8, 9), True)
 
 
@@ -43,7 +43,7 @@ def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
     known = SimpleNamespace(name="AMD Instinct MI300X", total_memory=int(191.98 * GIB), major=9, minor=4)
     other = SimpleNamespace(name="AMD Radeon Graphics", total_memory=8 * GIB, major=11, minor=0)
     seen(monkeypatch, torch.cuda, known, other)
-    one, two = devices.accelerators(CATALOG)
+    one, two = chips.accelerators(CATALOG)
     assert (one.device, one.chip.id, one.gpu.vendor, one.gpu.compute_capability) == ("cuda:0", "mi300x", "AMD", None)
     assert (two.device, two.chip.id, two.chip.name, two.in_catalog) == ("cuda:1", "here-gpu", "AMD Radeon Graphics", False)
     assert two.chip.peak_flops_per_s == {}
@@ -52,7 +52,7 @@ def test_amd_speaks_through_torch_cuda(monkeypatch: pytest.MonkeyPatch):
 def test_intel(monkeypatch: pytest.MonkeyPatch):
     stack = SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", total_memory=64 * GIB)
     seen(monkeypatch, torch.xpu, stack, stack)
-    one, two = devices.accelerators(CATALOG)
+    one, two = chips.accelerators(CATALOG)
     assert (one.device, one.chip.id) == ("xpu:0", "intel-max-1550")
     assert (two.device, two.chip) == ("xpu:1", one.chip)
 
@@ -63,7 +63,7 @@ def test_amds_module_of_two_dies_is_two_devices(monkeypatch: pytest.MonkeyPatch)
         name="AMD Instinct MI250X / MI250", total_memory=int(63.98 * GIB), major=9, minor=0, multi_processor_count=110
     )
     seen(monkeypatch, torch.cuda, die, die)
-    result = devices.accelerators(CATALOG)
+    result = chips.accelerators(CATALOG)
     assert [(one.device, one.chip.id) for one in result] == [("cuda:0", "mi250x"), ("cuda:1", "mi250x")]
     assert result[0].chip.memory_bytes == 64 * GIB
 
@@ -72,8 +72,8 @@ def test_amds_module_of_two_dies_is_two_devices(monkeypatch: pytest.MonkeyPatch)
 def test_apple_with_the_memory_and_cores_that_are_here(monkeypatch: pytest.MonkeyPatch, cores: int, gib: int, chip_id: str):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "get_core_count", lambda: cores, raising=False)
-    monkeypatch.setattr(devices, "detect_cpu", lambda: Cpu("Apple M2 Max", "Apple", 12, 12, memory_bytes=gib * GIB))
-    (result,) = devices.accelerators(CATALOG)
+    monkeypatch.setattr(chips, "detect_cpu", lambda: Cpu("Apple M2 Max", "Apple", 12, 12, memory_bytes=gib * GIB))
+    (result,) = chips.accelerators(CATALOG)
     whole = CATALOG.chips["apple-m2-max"]
     assert (result.device, result.chip.id, result.chip.sm_count, result.chip.memory_bytes) == ("mps", chip_id, cores, gib * GIB)
     for precision, rate in whole.peak_flops_per_s.items():
@@ -86,4 +86,4 @@ def test_a_driver_that_fails_is_no_device(monkeypatch: pytest.MonkeyPatch):
 
     seen(monkeypatch, torch.cuda, SimpleNamespace(name="NVIDIA L4"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", fail)
-    assert devices.accelerators(CATALOG) == ()
+    assert chips.accelerators(CATALOG) == ()
