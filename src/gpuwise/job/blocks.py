@@ -18,6 +18,8 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """
     from torch import nn
 
+    if "pipeline_blocks" in vars(model):  # a pipeline's stage, which may have a single one of them
+        return list(vars(model)["pipeline_blocks"])
     candidates: dict[str, object] = {}
     shapes: Counter[tuple[object, object]] = Counter()
     for path, container in model.named_modules():

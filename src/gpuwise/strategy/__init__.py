@@ -1,5 +1,6 @@
 """The settings of training: Strategy (the step of one rank), Mesh and Parallelism (its devices), HostSettings (its host)."""
 
+from gpuwise.strategy.exclusion import StepFacts
 from gpuwise.strategy.host import HostSettings
 from gpuwise.strategy.kernels import (
     KERNELS_OF,
@@ -9,7 +10,7 @@ from gpuwise.strategy.kernels import (
     kernels_for,
     kernels_of,
 )
-from gpuwise.strategy.legal import EXCLUSIONS, StepFacts, check_techniques
+from gpuwise.strategy.legal import EXCLUSIONS, check_techniques
 from gpuwise.strategy.mesh import AXES, Mesh
 from gpuwise.strategy.parallelism import CONTEXTS, PIPELINE_SCHEDULES, SHARDS, SINGLE_STAGE_SCHEDULES, Parallelism
 from gpuwise.strategy.strategy import ADAPTERS, MODES, OFFLOADS, PRECISIONS, RECOMPUTES, Strategy, StrategyChanges

@@ -6,58 +6,13 @@ Every verb checks the user's settings against it before anything is traced; a se
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from gpuwise.errors import GpuwiseError, InputError, PrecisionError, UnsupportedError
+from gpuwise.errors import PrecisionError, UnsupportedError
+from gpuwise.strategy.exclusion import Exclusion, StepFacts
 from gpuwise.strategy.kernels import kernels_of
+from gpuwise.strategy.legal_pipeline import PIPELINE_EXCLUSIONS
 from gpuwise.strategy.parallelism import Parallelism
+from gpuwise.strategy.pipeline import fewest_micro_batches
 from gpuwise.strategy.strategy import Strategy
-
-
-@dataclass(frozen=True)
-class StepFacts:
-    """The known facts of a job and its device. An unknown fact never leads to a refusal.
-
-    Attributes:
-        job: the job's name, as errors call it. Default "the job".
-        on_cpu: whether the device is a CPU. Default False.
-        own_step: whether the job updates inside a step of its own, or an optimizer that evaluates the loss. Default False.
-        closure: whether it is such an optimizer, which needs a closure. Default False.
-        clips: whether gradients are clipped by their common norm (Job.clip_norm). Default False.
-        averages: whether an average of the parameters is kept (Job.ema_decay). Default False.
-        skips: whether a step whose loss is not finite is to be skipped (--on-nonfinite skip). Default False.
-        priced: whether the step is to be forecast. Training runs some techniques that no forecast prices so far. Default True.
-    """
-
-    job: str = "the job"
-    on_cpu: bool = False
-    own_step: bool = False
-    closure: bool = False
-    clips: bool = False
-    averages: bool = False
-    skips: bool = False
-    priced: bool = True
-
-
-@dataclass(frozen=True)
-class Exclusion:
-    """One row of the table.
-
-    Attributes:
-        applies: whether a strategy, with what is known of its step, has both techniques.
-        reason: why they exclude each other; may name {job}, {own}, {where} and {optimizer}.
-        ways_out: up to two settings that resolve it.
-        error: what is raised. InputError (the default) for what makes no sense, UnsupportedError for what is not done so far.
-        forward: whether it holds for a forward pass, too. Default False.
-    """
-
-    applies: Callable[[Strategy, StepFacts], bool]
-    reason: str
-    ways_out: tuple[str, ...]
-    error: type[GpuwiseError] = InputError
-    forward: bool = False
-
 
 CLOSURE_WAYS = ("--precision amp-bf16 or fp32", "a Job without clip_norm")
 _ONE_DEVICE = "one device: --on CHIP:1"
@@ -198,13 +153,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         forward=True,
     ),
     Exclusion(
-        lambda s, step: s.mesh.pp > 1,
-        "pipeline parallelism does not train so far.",
-        ("use --mesh dp=N or dp_shard=N",),
-        UnsupportedError,
-        forward=True,
-    ),
-    Exclusion(
         lambda s, step: s.mesh.cp > 1,
         "context parallelism does not train so far.",
         ("use --mesh dp=N or dp_shard=N",),
@@ -218,6 +166,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         UnsupportedError,
         forward=True,
     ),
+    *PIPELINE_EXCLUSIONS,
     Exclusion(
         lambda s, step: step.own_step and s.mesh.devices > 1,
         "{job} has a step of its own, which is forecast on one device so far.",
@@ -290,4 +239,15 @@ def check_techniques(strategy: Strategy, step: StepFacts | None = None) -> None:
 def _text(reason: str, strategy: Strategy, step: StepFacts) -> str:
     own = f"the optimizer of {step.job} evaluates the loss itself" if step.closure else f"{step.job} has a step of its own"
     where = "within its step" if step.closure else "where that says"
-    return reason.format(job=step.job, own=own, where=where, optimizer=strategy.optimizer)
+    parallelism, ranks = strategy.parallelism, strategy.mesh.pp
+    return reason.format(
+        job=step.job,
+        own=own,
+        where=where,
+        optimizer=strategy.optimizer,
+        schedule=parallelism.pipeline_schedule,
+        stages=parallelism.stages_per_rank,
+        accumulation=strategy.accumulation,
+        ranks=ranks,
+        fewest=fewest_micro_batches(parallelism, ranks),
+    )

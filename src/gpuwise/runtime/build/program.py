@@ -148,7 +148,7 @@ class Program:
         Returns the mean loss of this rank's micro-batches, detached, on the device; zero if it has none (see has_loss).
         """
         if self._pipeline is not None:
-            loss, self.parts = self._pipeline.accumulate_gradients([self._on_device(batch) for batch in batches])
+            loss, self.parts = self._pipeline.accumulate_gradients(batches)
             return loss
         if self._rank_model.synchronisation is None:
             losses = [self.forward_backward(batch) for batch in batches]
@@ -209,7 +209,9 @@ class Program:
             parameter.grad = None
 
     def infer(self, batch: Batch) -> object:
-        """One forward pass without gradients. Returns the model's output."""
+        """One forward pass without gradients. Returns the model's output; None where another pipeline stage has it."""
+        if self._pipeline is not None:
+            return self._pipeline.infer(batch)
         answer: list[object] = []
 
         def stop(module: nn.Module, args: object, output: object) -> None:

@@ -7,9 +7,10 @@ from torch import nn
 from gpuwise.job import Job
 from gpuwise.runtime.build.compiling import apply_compile
 from gpuwise.runtime.build.recompute import apply_recompute
+from gpuwise.runtime.parallel.pipeline import cut_into_stages
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.replicate import apply_replicas
-from gpuwise.runtime.parallel.shard import apply_shards
+from gpuwise.runtime.parallel.shard import apply_shards, shard_module
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 
@@ -26,6 +27,8 @@ def arrange(job: Job, strategy: Strategy, model: nn.Module, world: World | None)
     rank_model = RankModel(model, [model], job.loss)
     mesh = strategy.mesh
     # 1. Pipeline: the model is cut into stages, and this rank keeps its own. Everything below acts on each stage alone.
+    if world is not None and mesh.pp > 1:
+        cut_into_stages(job, strategy, rank_model, world)
 
     # 2. Tensor, context and expert parallelism replace modules, or their parameters and inputs, inside blocks.
 
@@ -37,7 +40,11 @@ def arrange(job: Job, strategy: Strategy, model: nn.Module, world: World | None)
         for part in rank_model.parts:
             apply_compile(part)
     # 5. Data parallelism, outermost: parameters are sharded as the steps above leave them, or gradients are averaged.
-    if world is not None and rank_model.pipeline is None:
+    if world is not None and rank_model.pipeline is not None:
+        if mesh.data_parallel * mesh.cp > 1:
+            for part in rank_model.parts:
+                shard_module(part, strategy, world)
+    elif world is not None:
         if mesh.dp_shard * mesh.cp > 1 or (mesh.dp_replicate > 1 and mesh.tp > 1):
             apply_shards(rank_model, strategy, world)
         elif mesh.dp_replicate > 1:

@@ -42,6 +42,10 @@ class Pipeline(Protocol):
         """
         ...
 
+    def infer(self, batch: Batch) -> object:
+        """One forward pass without gradients. Returns the model's output on ranks with the last stage, elsewhere None."""
+        ...
+
 
 @dataclass
 class RankModel:

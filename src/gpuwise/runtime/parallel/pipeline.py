@@ -1,0 +1,253 @@
+"""Pipeline parallelism: the job's model in stages, each on a rank, and the micro-batches of a step on their way through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
+from gpuwise.job import Job, checked_batch
+from gpuwise.job.batches import map_tensors, named_tensors
+from gpuwise.job.job import Batch
+from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts, separated
+from gpuwise.runtime.build.precision import autocast, parameter_dtype
+from gpuwise.runtime.parallel.pipeline_forward import forward_through
+from gpuwise.runtime.parallel.pipeline_schedule import Schedule, make_schedule
+from gpuwise.runtime.parallel.pipeline_seeds import stage_seeds
+from gpuwise.runtime.parallel.pipeline_ties import Ties
+from gpuwise.runtime.parallel.rank_model import RankModel
+from gpuwise.runtime.parallel.stages import Stages, stage_of
+from gpuwise.runtime.parallel.stages_absent import WAYS
+from gpuwise.runtime.parallel.stages_cut import check_cut, cut_at
+from gpuwise.runtime.parallel.stages_flow import Flow, check_flow
+from gpuwise.runtime.parallel.stages_model import dry_model, names_of_tensors, paths_of_blocks, paths_of_edges
+from gpuwise.runtime.parallel.world import World
+from gpuwise.strategy import Strategy
+from gpuwise.strategy.pipeline import rank_of_stage, stages_of_rank
+
+Shapes = tuple[object, ...]
+
+
+class StagePipeline:
+    """The stages of this rank, and the schedule that runs them.
+
+    Attributes:
+        stages: this rank's stages, a model whose parameters have the job's names.
+        cut: where the job's model is cut.
+        ties: parameters that several stages use.
+        has_loss: whether this rank has the last stage.
+        scale: scales the loss before backward.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, model: nn.Module, world: World):
+        self._job, self._strategy, self._world = job, strategy, world
+        self._device = next(model.parameters()).device
+        self._group = world.group("pp")
+        self._rank_model: RankModel | None = None
+        self._schedule: Schedule | None = None
+        self._shapes: Shapes = ()
+        self._losses: list[Tensor] = []
+        self._parts: list[LossParts] = []
+        self._flows: dict[tuple[Shapes, bool], Flow] = {}
+        self.scale: Callable[[Tensor], Tensor] = lambda loss: loss
+
+        ranks, parallelism = strategy.mesh.pp, strategy.parallelism
+        blocks = paths_of_blocks(model)
+        edges = paths_of_edges(model, blocks)
+        self._dry = dry_model(model, blocks, edges, dtype=self._compute_dtype)
+        self._dry.model.train(strategy.mode == "train")
+        self._blocks = blocks
+        flow = self._flow_of(self._on_device(self._example()))
+        self.cut = cut_at(flow, ranks * parallelism.stages_per_rank, names_of_tensors(model, self._dry))
+        own = stages_of_rank(parallelism, ranks=ranks, rank=world.coordinate("pp"))
+        self.stages = Stages([stage_of(model, self.cut, index, edges=edges, shares_buffers=index == own[0]) for index in own])
+        self.has_loss = self.cut.stages - 1 in own
+        homes = {
+            name: tuple(sorted({rank_of_stage(parallelism, ranks=ranks, stage=stage) for stage in self.cut.owners[name]}))
+            for name, _ in model.named_parameters()
+        }
+        self._check_ties(homes)
+        self.ties = Ties(homes, self.stages, self._group)
+
+    def accumulate_gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, LossParts]:
+        """Runs the schedule over the micro-batches of a step, which all ranks of the pipeline have read.
+
+        Returns the mean loss, detached, and its named parts; a loss of zero on ranks without the last stage.
+
+        Raises JobError for micro-batches of several shapes.
+        """
+        batches = [self._on_device(batch) for batch in batches]
+        schedule, flow = self._prepared(batches)
+        self._losses, self._parts = [], []
+
+        def loss_of(model: nn.Module, number: int) -> Tensor:
+            return self._loss_of(model, batches[number])
+
+        for stage in self.stages:
+            stage.begin(flow, loss_of)
+        with self._contexts(), stage_seeds(self.stages, flow, device=self._device, group=self._group):
+            try:
+                schedule.step(target=torch.arange(len(batches)), return_outputs=False)
+            except RuntimeError as error:
+                raise _cause_of(error) from None
+        self.ties.add_gradients()
+        if not self.has_loss:
+            return torch.zeros((), device=self._device), {}
+        losses = self._losses
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean(), mean_parts(self._parts) if any(
+            self._parts
+        ) else {}
+
+    def infer(self, batch: Batch) -> object:
+        """One forward pass without gradients, on all ranks of the pipeline. Returns the model's output on the last stage's."""
+        batch = self._on_device(batch)
+        flow, loss = self._flow_of(batch), self._loss
+        parallelism, ranks = self._strategy.parallelism, self._strategy.mesh.pp
+        with torch.no_grad(), autocast(self._strategy.precision, self._device.type):
+            return forward_through(
+                self.stages,
+                flow,
+                lambda model: loss(model, batch),
+                rank_of=lambda stage: rank_of_stage(parallelism, ranks=ranks, stage=stage),
+                device=self._device,
+                group=self._group,
+            )
+
+    def attach(self, rank_model: RankModel) -> None:
+        """The rank model whose loss and contexts the micro-batches run with, as other parallelisms leave them."""
+        self._rank_model = rank_model
+
+    @property
+    def _loss(self) -> Callable[[nn.Module, Batch], object]:
+        loss = self._job.loss if self._rank_model is None else self._rank_model.loss
+        assert loss is not None
+        return loss
+
+    @property
+    def _compute_dtype(self) -> torch.dtype | None:
+        """The dtype in which sharded parameters are gathered, if it is not their own."""
+        mesh, precision = self._strategy.mesh, self._strategy.precision
+        if mesh.data_parallel * mesh.cp == 1:
+            return None
+        return {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(precision)
+
+    def _loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The share of a micro-batch's loss in the gradients; ends earlier on stages before the last."""
+        with autocast(self._strategy.precision, self._device.type):
+            loss, parts = separated(self._loss(model, batch))
+        check_trains(loss)
+        self._losses.append(loss.detach())
+        self._parts.append(parts)
+        return self.scale(loss / self._strategy.accumulation)
+
+    def _prepared(self, batches: Sequence[Batch]) -> tuple[Schedule, Flow]:
+        """The schedule for micro-batches of these shapes."""
+        count = self._strategy.accumulation
+        if len(batches) != count:
+            raise InputError(f"the pipeline runs {count} micro-batches a step, got {len(batches)}.", ["--accumulate"])
+        shapes = _shapes(batches[0])
+        other = next((batch for batch in batches if _shapes(batch) != shapes), None)
+        if other is not None:
+            raise JobError(
+                f"the micro-batches of a step differ in shape: {_words(batches[0])}, and {_words(other)}; a pipeline sends "
+                f"tensors of one shape.",
+                ["pad sequences to one length", "drop the last, smaller batch", *WAYS][:2],
+            )
+        flow = self._flow_of(batches[0])
+        if self._schedule is None or shapes != self._shapes:
+            for stage in self.stages:
+                stage.begin(flow, lambda model, number: None)
+            name = self._strategy.parallelism.pipeline_schedule
+            self._schedule = make_schedule(name, list(self.stages), count, device=self._device, group=self._group)
+            self._shapes = shapes
+        return self._schedule, flow
+
+    def _flow_of(self, batch: Batch) -> Flow:
+        """What flows between blocks for a batch of these shapes, by a dry run; kept for each shape."""
+        trains = self._strategy.mode == "train" if not hasattr(self, "stages") else self.stages.training
+        key = (_shapes(batch), trains)
+        if key in self._flows:
+            return self._flows[key]
+        loss = self._loss
+        self._dry.model.train(trains)
+
+        def run(model: nn.Module) -> Tensor:
+            with autocast(self._strategy.precision, self._device.type):
+                return separated(loss(model, batch))[0]
+
+        with torch.random.fork_rng(devices=[]):
+            flow = self._dry.run(run)
+        check_flow(flow, self._blocks)
+        if hasattr(self, "cut"):
+            if tuple(call.path for call in flow.blocks) != self.cut.blocks:
+                raise UnsupportedError("the model runs its blocks in another order for other shapes.", WAYS)
+            check_cut(flow, self.cut)
+        if len(self._flows) >= _FLOWS_KEPT:
+            self._flows.clear()
+        self._flows[key] = flow
+        return flow
+
+    def _example(self) -> Batch:
+        with torch.random.fork_rng(devices=[]):
+            return checked_batch(self._job, self._strategy.micro_batch)
+
+    def _on_device(self, batch: Batch) -> Batch:
+        """The batch on the device, in the dtype that fully_shard would cast it to."""
+        dtype = parameter_dtype(self._strategy.precision) or self._compute_dtype
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(self._device, dtype if tensor.is_floating_point() else None, non_blocking=True)
+
+        return map_tensors(batch, move)
+
+    @contextmanager
+    def _contexts(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for context in self._rank_model.contexts if self._rank_model is not None else ():
+                stack.enter_context(context())
+            yield
+
+    def _check_ties(self, homes: dict[str, tuple[int, ...]]) -> None:
+        """Raises UnsupportedError for a parameter that two stages of one rank would shard twice."""
+        if self._strategy.mesh.data_parallel * self._strategy.mesh.cp == 1:
+            return
+        for name, ranks in homes.items():
+            stages = self.cut.owners[name]
+            if len(stages) > len(ranks):
+                raise UnsupportedError(
+                    f"{name} is used by stages {stages[0]} and {stages[-1]}, which lie on one rank and would each shard it.",
+                    ["--pipeline-schedule 1f1b", "a mesh without dp"],
+                )
+
+
+_FLOWS_KEPT = 32  # shapes of batches
+
+
+def cut_into_stages(job: Job, strategy: Strategy, rank_model: RankModel, world: World) -> StagePipeline:
+    """Replaces the model by this rank's stages of it.
+
+    Raises InputError for fewer blocks than stages, UnsupportedError for a model that cannot be cut, with the reason.
+    """
+    pipeline = StagePipeline(job, strategy, rank_model.model, world)
+    rank_model.model, rank_model.parts = pipeline.stages, list(pipeline.stages)
+    rank_model.pipeline = pipeline
+    pipeline.attach(rank_model)
+    return pipeline
+
+
+def _shapes(batch: Batch) -> Shapes:
+    return tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in named_tensors(batch))
+
+
+def _words(batch: Batch) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named_tensors(batch))
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """What a stage raised, out of the RuntimeErrors that schedules wrap it in."""
+    while isinstance(error, RuntimeError) and not isinstance(error, GpuwiseError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
