@@ -55,7 +55,7 @@ def test_one_that_small_stand_ins_do_not_show_is_refused_in_it(tmp_path: Path):
         made.append(Odd(params, shape=(2, 4)))  # the weight of the model
         return made[-1]
 
-    with pytest.raises(InputError, match=r"state.0.odd is a set"):
+    with pytest.raises(InputError, match=r"state.weight.odd is a set"):
         train(toy(optimizer=optimizer), folder=tmp_path / "run", steps=3)
     assert made[-1].stepped == 1
     assert list(tmp_path.iterdir()) == []

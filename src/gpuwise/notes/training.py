@@ -101,6 +101,12 @@ def continues_run(*, folder: str, step: int) -> str:
 
 
 @kind_of_note()
+def random_numbers_drawn_anew(*, before: str, mesh: str) -> str:
+    """A run goes on under another mesh, whose ranks have no random state in the checkpoint."""
+    return f"random numbers (dropout) are drawn anew: the checkpoint is of the mesh {before}, and this is {mesh}."
+
+
+@kind_of_note()
 def damaged_checkpoints(*, step: int, damaged: str) -> str:
     """The newest checkpoints cannot be read; an older one is taken."""
     return f"damaged, and passed over for the checkpoint of step {step}: {damaged}."

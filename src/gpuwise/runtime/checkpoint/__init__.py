@@ -5,6 +5,8 @@ from gpuwise.runtime.checkpoint.export import export_weights, plain_weights
 from gpuwise.runtime.checkpoint.files import Files
 from gpuwise.runtime.checkpoint.interval import FIRST_S, SaveInterval, choose_interval
 from gpuwise.runtime.checkpoint.lock import RunLock
+from gpuwise.runtime.checkpoint.rank_reader import RankReader
+from gpuwise.runtime.checkpoint.rank_saver import RankSaver
 from gpuwise.runtime.checkpoint.restore import restore_optimizer, restore_weights
 from gpuwise.runtime.checkpoint.saver import Outcome, Saved, SaveFailure, Saver
 from gpuwise.runtime.checkpoint.state import Packed, pack, unpack
@@ -17,6 +19,8 @@ __all__ = [
     "Files",
     "Outcome",
     "Packed",
+    "RankReader",
+    "RankSaver",
     "RunLock",
     "SaveFailure",
     "SaveInterval",

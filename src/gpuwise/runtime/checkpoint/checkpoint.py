@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property, partial
 from pathlib import Path
-from typing import cast
 
 from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint.files import Files
@@ -16,16 +15,19 @@ from gpuwise.runtime.checkpoint.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_STATE_BYTES,
     STATE,
+    FileName,
     Manifest,
     is_file_name,
     load_json,
     read_ordinary,
     state_json,
 )
-from gpuwise.runtime.checkpoint.state import Packed, unpack
-from gpuwise.runtime.checkpoint.tensors_file import check, read_tensors, write_bytes, write_tensors
+from gpuwise.runtime.checkpoint.pieces import SHARDS, PieceFiles, SavedTensor, shards_json
+from gpuwise.runtime.checkpoint.state import DTYPES, Packed, unpack
+from gpuwise.runtime.checkpoint.tensors import Layout, from_file
+from gpuwise.runtime.checkpoint.tensors_file import Digest, check, write_bytes, write_tensors
 
-_SUFFIX = ".safetensors"
+Leaf = Callable[[Mapping[str, PieceFiles], str, str, Layout], object]
 
 
 class Checkpoint:
@@ -67,29 +69,70 @@ class Checkpoint:
         except (FileFormatError, OSError):
             return False
 
-    def verify(self) -> None:
-        """Reads every file once. Raises FileFormatError that names the damaged file."""
-        for name, digest in self.manifest.files.items():
-            check(self.path / name, digest)
+    def verify(self, *, rank: int = 0, ranks: int = 1) -> None:
+        """Reads every file once; of several ranks each reads a share, its own files first of all.
+
+        Raises FileFormatError that names the damaged file. Only where no rank raises it, the checkpoint is whole.
+        """
+        for number, name in enumerate(sorted(self.manifest.files)):
+            file = FileName.parse(name)
+            assert file is not None
+            if (number if file.rank is None else file.rank) % ranks == rank:
+                check(self.path / name, self.manifest.files[name])
         if STATE not in self.manifest.files:
             raise FileFormatError(f"{MANIFEST} does not list {STATE}")
         self._verified = True
 
     def load(self) -> dict[str, object]:
-        """The state, its tensors on the CPU. Verifies it first, unless that was done. Raises FileFormatError."""
+        """The state, whole, its tensors on the CPU. Verifies it first, unless that was done. Raises FileFormatError.
+
+        Of what each rank saved for itself (random numbers) it has that of rank 0.
+        """
+        return self._unpacked(0, None)
+
+    def open(self, *, rank: int) -> dict[str, object]:
+        """The state with a SavedTensor in place of each tensor, from which a rank reads what it needs.
+
+        What each rank saved for itself is absent where there was no such rank. Raises as `load`.
+        """
+
+        return self._unpacked(rank, _unread)
+
+    def _unpacked(self, rank: int, leaf: Leaf | None) -> dict[str, object]:
         try:
             if not self._verified:
                 self.verify()
-            structure = load_json(read_ordinary(self.path / STATE, max_bytes=MAX_STATE_BYTES), name=STATE)
-            tensors = {
-                name.removesuffix(_SUFFIX): read_tensors(self.path / name)
-                for name in self.manifest.files
-                if name.endswith(_SUFFIX)
-            }
-            return unpack(cast(Mapping[str, object], structure), tensors)  # which checks it
+            structure = self._json(FileName("state", None, "json"))
+            own = self._json(FileName("state", rank, "json"))
+            files = {part: PieceFiles(self._tensor_files(part, rank, own=part in own)) for part in {*structure, *own}}
+            resolve = None if leaf is None else partial(leaf, files)
+            return unpack({**structure, **own}, files, resolve)  # which checks it
         except FileFormatError as error:
             what = error.what.rstrip(".")
             raise FileFormatError(f"the checkpoint {self.path} is damaged: {what}.", error.ways_out) from error
+
+    def _json(self, name: FileName) -> Mapping[str, object]:
+        if str(name) not in self.manifest.files and name.rank is not None:
+            return {}
+        value = load_json(read_ordinary(self.path / str(name), max_bytes=MAX_STATE_BYTES), name=str(name))
+        if not isinstance(value, dict):
+            raise FileFormatError(f"{name} holds no state")
+        return value
+
+    def _tensor_files(self, part: str, rank: int, *, own: bool) -> list[Path]:
+        """The files of a part, first those that this rank is likely to need: its own, and rank 0's with what all have."""
+        names = [name for text in self.manifest.files if (name := FileName.parse(text)) and name.kind == "safetensors"]
+        chosen = [name for name in names if name.part == part and (not own or name.rank == rank)]
+        steps_away = {name: abs((name.rank or 0) - rank) for name in chosen}
+        return [
+            self.path / str(name)
+            for name in sorted(chosen, key=lambda name: (steps_away[name] > 0, bool(name.rank), steps_away[name]))
+        ]
+
+
+def _unread(files: Mapping[str, PieceFiles], part: str, name: str, how: Layout) -> object:
+    """The tensor is read when a rank knows which part of it it needs; what files hold as bytes is read now."""
+    return from_file(files[part][name], how, DTYPES) if "dtype" in how else SavedTensor(files[part], name)
 
 
 def write_checkpoint(
@@ -101,13 +144,33 @@ def write_checkpoint(
     """
     files.make_folder(folder)
     digests = {
-        part + _SUFFIX: write_tensors(files, folder / (part + _SUFFIX), tensors) for part, tensors in packed.tensors.items()
+        (name := str(FileName(part))): write_tensors(files, folder / name, tensors) for part, tensors in packed.tensors.items()
     }
     digests[STATE] = write_bytes(files, folder / STATE, state_json(packed.structure))
     manifest = Manifest(step, digests, best, meta)
     write_bytes(files, folder / MANIFEST, manifest.to_json())
     files.sync_folder(folder)
     return manifest
+
+
+def write_rank(files: Files, folder: Path, packed: Packed, *, rank: int, own: Collection[str]) -> dict[str, Digest]:
+    """One rank's files of a checkpoint of several, all of them on the disk when this returns.
+
+    Arguments:
+        packed: what the rank writes.
+        own: parts of which each rank has its own tensors and values.
+
+    Returns their sizes and checksums by name. Raises OSError, and InputError for plain values that are too large.
+    """
+    digests: dict[str, Digest] = {}
+    for part, tensors in packed.tensors.items():
+        shards = {name: shard for name, shard in packed.shards.get(part, {}).items() if name in tensors}
+        name = str(FileName(part, rank))
+        digests[name] = write_tensors(files, folder / name, tensors, {SHARDS: shards_json(shards)} if shards else None)
+    if values := {part: packed.structure[part] for part in own if part in packed.structure}:
+        name = str(FileName("state", rank, "json"))
+        digests[name] = write_bytes(files, folder / name, state_json(values))
+    return digests
 
 
 def remove_folder(files: Files, folder: Path) -> list[str]:

@@ -13,14 +13,16 @@ from typing import Any
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.plain_files import parse_json
 from gpuwise.runtime.checkpoint.tensors_file import Digest, open_ordinary
+from gpuwise.strategy import Mesh
 from gpuwise.version import __version__
 
 MANIFEST, STATE = "manifest.json", "state.json"
-FORMAT, VERSION = "gpuwise-checkpoint", 1
+FORMAT, VERSION = "gpuwise-checkpoint", 2
+ALONE = str(Mesh())
 MAX_MANIFEST_BYTES = 16 * 2**20
 MAX_STATE_BYTES = 256 * 2**20  # of plain values; large data belongs into tensors
 
-_FILE_NAME = re.compile(r"state\.json|[a-z][a-z0-9_]{0,63}\.safetensors")
+_FILE_NAME = re.compile(r"(state|[a-z][a-z0-9_]{0,63})(?:\.rank-(\d{5,7}))?\.(json|safetensors)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -32,8 +34,14 @@ class NewerFormatError(FileFormatError):
 class Manifest:
     """What a checkpoint says of itself.
 
-    step: optimizer steps done; files: size and checksum by name; best: whether it was the best of its run when it was
-    saved; meta: what the caller wanted to find again (JSON); gpuwise: the version that wrote it.
+    Attributes:
+        step: optimizer steps done.
+        files: size and checksum by name.
+        best: whether it was the best of its run when it was saved.
+        meta: what the caller wanted to find again (JSON).
+        gpuwise: the version that wrote it.
+        ranks: number of ranks that wrote it.
+        mesh: their mesh, as Mesh prints it.
     """
 
     step: int
@@ -41,6 +49,8 @@ class Manifest:
     best: bool
     meta: Mapping[str, object]
     gpuwise: str = __version__
+    ranks: int = 1
+    mesh: str = ALONE
 
     @property
     def nbytes(self) -> int:
@@ -66,7 +76,11 @@ class Manifest:
                     f"format, and this one reads up to version {VERSION}"
                 )
             files = {_name(name): _digest(digest) for name, digest in content["files"].items()}
-            return cls(content["step"], files, content["best"] is True, dict(content["meta"]), str(content["gpuwise"]))
+            ranks, mesh = content.get("ranks", 1), str(content.get("mesh", ALONE))  # version 1 knows one process only
+            if type(ranks) is not int or ranks < 1:
+                raise ValueError(f"no number of ranks: {ranks!r}")
+            best, meta = content["best"] is True, dict(content["meta"])
+            return cls(content["step"], files, best, meta, str(content["gpuwise"]), ranks, mesh)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise FileFormatError(f"{MANIFEST} makes no sense ({type(error).__name__}: {error})") from error
 
@@ -124,9 +138,37 @@ def _checksum(content: object) -> str:
     return hashlib.sha256(json.dumps(content, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class FileName:
+    """A file of a checkpoint, by what is in it.
+
+    Attributes:
+        part: part of the state; "state" for plain values.
+        rank: the rank that wrote it; None: it is of the whole run.
+        kind: "safetensors" | "json".
+    """
+
+    part: str
+    rank: int | None = None
+    kind: str = "safetensors"
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f".rank-{self.rank:05d}"
+        return f"{self.part}{rank}.{self.kind}"
+
+    @classmethod
+    def parse(cls, name: str) -> FileName | None:
+        """None for what is no file of a checkpoint, or its manifest."""
+        match = _FILE_NAME.fullmatch(name)
+        if match is None or (match[3] == "json" and match[1] != "state"):
+            return None
+        parsed = cls(match[1], None if match[2] is None else int(match[2]), match[3])
+        return parsed if str(parsed) == name else None
+
+
 def is_file_name(name: str) -> bool:
     """Whether a file of a checkpoint, other than its manifest, could be called so."""
-    return _FILE_NAME.fullmatch(name) is not None
+    return FileName.parse(name) is not None
 
 
 def _name(name: str) -> str:

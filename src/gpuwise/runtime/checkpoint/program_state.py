@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
-from gpuwise.runtime.build.ema import AverageState
+from gpuwise.runtime.build.ema import AverageState, ExponentialMovingAverage
+from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.offload import HostOptimizer
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import plain_weights, restore_optimizer, restore_weights
-from gpuwise.runtime.checkpoint.restore import OptimizerState
+from gpuwise.runtime.checkpoint.optimizer_state import NamedState, named_state, numbered_state
+from gpuwise.runtime.checkpoint.restore import OptimizerState, copy_part
 from gpuwise.runtime.devices import backend_of
 
 
@@ -25,23 +28,28 @@ class RandomState(TypedDict):
 
     torch: Tensor
     device: Tensor | None
-    python: tuple[Any, ...]
+    python: tuple[object, ...]
     numpy: Any
 
 
 class ProgramState(TypedDict):
     """All that a program carries from step to step.
 
-    optimizer: of one, or by name of those of the job's own step.
-    average: None where the job keeps none.
-    scaler: of the loss; {} where it is not scaled.
+    On several ranks the tensors are this rank's; in a loaded state they may be SavedTensors, which have not been read.
+
+    Attributes:
+        model: parameters and buffers.
+        optimizer: of one, or by name of those of the job's own step.
+        average: None where the job keeps none.
+        scaler: of the loss; {} where it is not scaled.
+        random: of this rank. Absent where the state was saved under another mesh.
     """
 
     model: dict[str, Tensor]
-    optimizer: OptimizerState | dict[str, OptimizerState]
+    optimizer: OptimizerState | NamedState | dict[str, NamedState] | dict[str, OptimizerState]
     average: AverageState | None
     scaler: dict[str, Any]
-    random: RandomState
+    random: NotRequired[RandomState]
 
 
 def program_state(program: Program) -> ProgramState:
@@ -52,8 +60,8 @@ def program_state(program: Program) -> ProgramState:
     assert program.optimizer is not None
     return {
         "model": plain_weights(program.model.state_dict()),
-        "optimizer": cast(OptimizerState, program.optimizer.state_dict()),
-        "average": None if program.average is None else program.average.state(),
+        "optimizer": _optimizer_state(program),
+        "average": None if program.average is None else _plain(program.average.state()),
         "scaler": program.scaler.state_dict(),
         "random": random_state(program.device),
     }
@@ -64,33 +72,58 @@ def load_program(program: Program, state: ProgramState) -> None:
     """Puts the state back, in place. Raises InputError where it is of another model or optimizer."""
     optimizer = program.optimizer
     assert optimizer is not None
-    restore_weights(program.model, state["model"])
+    mesh = program.strategy.mesh
+    partial = mesh.pp * mesh.ep > 1  # other ranks have other stages, or other experts
+    restore_weights(program.model, state["model"], partial=partial)
     if isinstance(optimizer, HostOptimizer):
         optimizer.take_loaded()
+    names = program.names_of_updated()
     for part, saved in _parts(optimizer, state["optimizer"]):
-        restore_optimizer(part, saved)
+        restore_optimizer(part, numbered_state(saved, part, names, partial=partial))
         _as_parameters_lie(part)
     if program.average is not None:
         if state["average"] is None:
             raise InputError("the checkpoint has no average of the parameters.", ["the Job as it was, without ema_decay"])
-        program.average.load(state["average"])
+        restore_average(program.average, state["average"])
     program.scaler.load_state_dict(state["scaler"])
-    set_random_state(state["random"], program.device)
+    if "random" in state:
+        set_random_state(state["random"], program.device)
 
 
-def _parts(
-    optimizer: Optimizer | NamedOptimizers, saved: OptimizerState | dict[str, OptimizerState]
-) -> list[tuple[Optimizer, OptimizerState]]:
+@torch.no_grad()
+def restore_average(average: ExponentialMovingAverage, saved: AverageState) -> None:
+    """Puts saved averages back, in place. Raises InputError where a parameter has none."""
+    tensors = _plain(saved)["tensors"]
+    if missing := [name for name in map(plain_name, average.tensors) if name not in tensors]:
+        raise InputError(f"the checkpoint has no average of {missing[0]}.", ["the Job as it was", "another run folder"])
+    for name, tensor in average.tensors.items():
+        copy_part(tensor, tensors[plain_name(name)])
+    average.updates = saved["updates"]
+
+
+def _plain(state: AverageState) -> AverageState:
+    return {"updates": state["updates"], "tensors": plain_weights(state["tensors"])}
+
+
+def _optimizer_state(program: Program) -> NamedState | dict[str, NamedState]:
+    names = program.names_of_updated()
+    if isinstance(program.optimizer, NamedOptimizers):
+        return {name: named_state(part, names) for name, part in program.optimizer.parts.items()}
+    assert program.optimizer is not None
+    return named_state(program.optimizer, names)
+
+
+def _parts(optimizer: Optimizer | NamedOptimizers, saved: object) -> list[tuple[Optimizer, NamedState | OptimizerState]]:
     """Each optimizer with its saved state. Raises InputError where the job's own have other names than those saved."""
     if not isinstance(optimizer, NamedOptimizers):
-        return [(optimizer, cast(OptimizerState, saved))]
-    saved = cast(dict[str, OptimizerState], saved)
-    if set(saved) != set(optimizer.parts):
+        return [(optimizer, cast(NamedState, saved))]
+    named = cast(dict[str, NamedState], saved)
+    if set(named) != set(optimizer.parts):
         raise InputError(
-            f"the checkpoint has the optimizers {', '.join(saved)}; the job has {', '.join(optimizer.parts)}.",
+            f"the checkpoint has the optimizers {', '.join(named)}; the job has {', '.join(optimizer.parts)}.",
             ["the Job as it was", "another run folder"],
         )
-    return [(part, saved[name]) for name, part in optimizer.parts.items()]
+    return [(part, named[name]) for name, part in optimizer.parts.items()]
 
 
 def _as_parameters_lie(optimizer: Optimizer) -> None:
@@ -123,3 +156,15 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
+
+
+def reseed(seed: int, *, step: int, rank: int) -> None:
+    """Draws the state of the random numbers anew, for a run that goes on under another mesh.
+
+    Arguments:
+        seed: of the run.
+        step: after which it goes on.
+        rank: the data-parallel rank: those that share samples draw alike.
+    """
+    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
+    seed_everything(int.from_bytes(digest[:8], "big") >> 1)  # PyTorch takes 63 bits without a sign

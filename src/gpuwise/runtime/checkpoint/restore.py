@@ -11,6 +11,8 @@ from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.build.names import plain_name
+from gpuwise.runtime.checkpoint.pieces import SavedTensor
+from gpuwise.runtime.checkpoint.regions import Region, is_dtensor, local_of, shard_of
 
 
 class OptimizerState(TypedDict):
@@ -27,16 +29,19 @@ class ParameterGroup(TypedDict):
 
 
 @torch.no_grad()
-def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def restore_weights(
+    model: nn.Module, weights: Mapping[str, Tensor] | Mapping[str, Tensor | SavedTensor], *, partial: bool = False
+) -> None:
     """Copies weights into a model: its tensors stay the ones they are, in their place and layout.
 
     Arguments:
         weights: a state dict, with the names of the model unwrapped (see export.plain_weights).
+        partial: whether the model may lack some of them: other ranks have them.
 
     Raises InputError when names, shapes or dtypes differ: it is the state of another model. Nothing was copied then.
     """
     live = {plain_name(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()}
-    _same("parameter", set(live), set(weights))
+    _same("parameter", set(live), set(weights) & set(live) if partial else set(weights))
     for name, tensor in live.items():
         saved, expected = _kind(weights[name]), _kind(tensor)
         if saved != expected:
@@ -46,7 +51,17 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
             )
     for name, tensor in live.items():
         if isinstance(tensor, Tensor):
-            tensor.copy_(weights[name])
+            copy_part(tensor, weights[name])
+
+
+def copy_part(tensor: Tensor, saved: Tensor | SavedTensor) -> None:
+    """Copies what this rank has of a tensor from a whole one of the same shape."""
+    region = shard_of(tensor).region if is_dtensor(tensor) else Region.whole(tensor.shape)
+    if isinstance(saved, SavedTensor):
+        values = saved.region(region)
+    else:
+        values = saved[region.slices(Region.whole(saved.shape))] if is_dtensor(tensor) else saved
+    local_of(tensor).copy_(values)
 
 
 def restore_optimizer(optimizer: Optimizer, saved: OptimizerState) -> None:
@@ -85,6 +100,6 @@ def _more(names: list[str]) -> str:
 
 
 def _kind(value: object) -> str:
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor | SavedTensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

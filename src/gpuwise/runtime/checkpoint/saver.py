@@ -51,11 +51,27 @@ class SaveFailure:
 Outcome = Saved | SaveFailure
 
 
+@dataclass(frozen=True)
+class Save:
+    """What is to be saved beside the state.
+
+    Attributes:
+        step: optimizer steps done.
+        meta: JSON that Checkpoint.meta gives back.
+        best: whether no checkpoint of this run was better, so that it outlives the others.
+        last: whether it is the run's last.
+    """
+
+    step: int
+    meta: Mapping[str, object] | None
+    best: bool
+    last: bool = False
+
+
 class Saver:
     """Writes a run's checkpoints, one at a time. For the run that has the store's folder to itself.
 
-    A state is a dict of parts (see `state`). meta: JSON that `Checkpoint.meta` gives back. best: whether no checkpoint of
-    this run was better, so that it outlives the others.
+    A state is a dict of parts (see `state`); meta and best are those of Save.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -63,7 +79,7 @@ class Saver:
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Outcome] = deque()
-        store.remove_leftovers()
+        self._remove_leftovers()
 
     def begin(
         self, step: int, state: Mapping[str, object], *, meta: Mapping[str, object] | None = None, best: bool = False
@@ -73,20 +89,18 @@ class Saver:
         Waits first for a checkpoint that is still being written. Where the host's memory is too small for a copy, it
         returns when all is written. Raises InputError or UnsupportedError for a state that cannot be saved.
         """
-        start_s = time.perf_counter()
+        start_s, save = time.perf_counter(), Save(step, meta, best)
         self._join()
-        packed = pack(state)
-        lacking = self._lack_of_room(packed, step)
+        packed = self._pack(state)
+        lacking = self._lack_of_room(packed, save)
         if lacking is not None or not self._snapshot.has_room_for(packed):
-            outcome = lacking or self._write(packed, step, meta, best)
+            outcome = lacking or self._write(packed, save)
             self._outcomes.append(replace(outcome, held_up_s=time.perf_counter() - start_s))
             return
         packed = self._snapshot.take(packed)
         held_up_s = time.perf_counter() - start_s
         # A process that is told to end at once does not wait for the thread: what it leaves aside is no checkpoint.
-        self._thread = threading.Thread(
-            target=self._write_copy, args=(packed, step, meta, best, held_up_s), name="checkpoint", daemon=True
-        )
+        self._thread = threading.Thread(target=self._write_copy, args=(packed, save, held_up_s), name="checkpoint", daemon=True)
         self._thread.start()
 
     def save_now(
@@ -96,10 +110,10 @@ class Saver:
 
         Raises InputError or UnsupportedError for a state that cannot be saved.
         """
-        start_s = time.perf_counter()
+        start_s, save = time.perf_counter(), Save(step, meta, best, last=True)
         self._join()
-        packed = pack(state)
-        outcome = self._lack_of_room(packed, step, last=True) or self._write(packed, step, meta, best)
+        packed = self._pack(state)
+        outcome = self._lack_of_room(packed, save) or self._write(packed, save)
         return replace(outcome, held_up_s=time.perf_counter() - start_s)
 
     def poll(self) -> tuple[Outcome, ...]:
@@ -118,39 +132,51 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _lack_of_room(self, packed: Packed, step: int, *, last: bool = False) -> SaveFailure | None:
+    def _remove_leftovers(self) -> None:
+        self.store.remove_leftovers()
+
+    def _pack(self, state: Mapping[str, object]) -> Packed:
+        """Raises InputError or UnsupportedError for a state that cannot be saved."""
+        return pack(state)
+
+    def _lack_of_room(self, packed: Packed, save: Save) -> SaveFailure | None:
         try:
-            lack = self.store.room_for(packed.nbytes, last=last)
+            lack = self.store.room_for(packed.nbytes, last=save.last)
         except OSError as error:
             lack = f"{self.store.folder} cannot be used: {error.strerror}"
-        return None if lack is None else SaveFailure(step, self._sentence(step, lack))
+        return None if lack is None else SaveFailure(save.step, self._sentence(save.step, lack))
 
-    def _write_copy(self, packed: Packed, step: int, meta: Mapping[str, object] | None, best: bool, held_up_s: float) -> None:
-        outcome = self._write(packed, step, meta, best)
+    def _put(self, packed: Packed, save: Save) -> tuple[Path, int]:
+        """Writes the checkpoint. Returns its path and size; raises whatever kept it from being written."""
+        checkpoint = self.store.write(packed, step=save.step, meta=save.meta, best=save.best)
+        return checkpoint.path, checkpoint.manifest.nbytes
+
+    def _write_copy(self, packed: Packed, save: Save, held_up_s: float) -> None:
+        outcome = self._write(packed, save)
         self._outcomes.append(replace(outcome, held_up_s=held_up_s + outcome.held_up_s))
 
-    def _write(self, packed: Packed, step: int, meta: Mapping[str, object] | None, best: bool) -> Outcome:
+    def _write(self, packed: Packed, save: Save) -> Outcome:
         """Its held_up_s is what the device spent on copies; the caller adds its own."""
         start_s, start_cpu_s, device_s = time.perf_counter(), time.thread_time(), 0.0
         try:
             device_s = self._snapshot.wait()
-            checkpoint = self.store.write(packed, step=step, meta=meta, best=best)
-            nbytes = checkpoint.manifest.nbytes
+            path, nbytes = self._put(packed, save)
         except Exception as error:  # the run goes on whatever it was, and its user is told
-            return SaveFailure(step, self._sentence(step, self._why(error, packed.nbytes)), device_s)
+            return SaveFailure(save.step, self._sentence(save.step, self._why(error, packed.nbytes)), device_s)
         write_s, cpu_s = time.perf_counter() - start_s, time.thread_time() - start_cpu_s
         notes = tuple(self.store.notes)
         self.store.notes.clear()
-        return Saved(step, checkpoint.path, nbytes, write_s, cpu_s, device_s, notes)
+        return Saved(save.step, path, nbytes, write_s, cpu_s, device_s, notes)
 
-    def _why(self, error: Exception, nbytes: int) -> str:
+    def _why(self, error: Exception, nbytes: int = 0) -> str:
         if isinstance(error, GpuwiseError):
             return error.what.rstrip(".")
         if not isinstance(error, OSError):
             return f"{type(error).__name__}: {error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = format_bytes(self.store.files.free_bytes(self.store.folder))
-            return f"the disk is full: it needs {format_bytes(nbytes)}, {free} are free in {self.store.folder}"
+            needs = f"it needs {format_bytes(nbytes)}, " if nbytes else ""
+            return f"the disk is full: {needs}{free} are free in {self.store.folder}"
         return f"{error.strerror or error} ({self.store.folder})"
 
     def _sentence(self, step: int, why: str) -> str:

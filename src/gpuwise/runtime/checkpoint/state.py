@@ -20,23 +20,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpuwise.errors import FileFormatError, InputError
-from gpuwise.runtime.checkpoint.tensors import Layout, from_file, is_wrapped, pack_tensor, unwrapped, wrapped
+from gpuwise.runtime.checkpoint.regions import Shard, is_dtensor, local_of, shard_of
+from gpuwise.runtime.checkpoint.tensors import Layout, from_file, is_wrapped, pack_shard, pack_tensor, unwrapped, wrapped
 
 MAX_DEPTH = 100  # of a tree: JSON is read recursively, so something must end before Python's stack does
 PART_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # of a file, on case-insensitive filesystems too
 _ARRAY_DTYPE = re.compile(r"[<>|][biufc]\d{1,2}")  # numbers only: nothing that holds objects or fields
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 Tensors = dict[str, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A state taken apart. structure: JSON, by part; tensors: by part and name, on their devices and as they are laid out
-    there, those that share memory once."""
+    """A state taken apart.
+
+    Attributes:
+        structure: JSON, by part.
+        tensors: by part and name, on their devices and as they are laid out there, those that share memory once.
+        shards: by part and name, of tensors that several ranks share; `tensors` has this rank's part of them.
+    """
 
     structure: dict[str, object]
     tensors: Tensors
+    shards: dict[str, dict[str, Shard]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -54,16 +61,26 @@ def pack(state: Mapping[str, object]) -> Packed:
         if not isinstance(part, str) or not PART_NAME.fullmatch(part):
             raise InputError(f"a part of a state cannot be named {part!r}: small letters, digits and _ only.")
         structure[part] = packer.part(part, tree)
-    return Packed(structure, {part: tensors for part, tensors in packer.tensors.items() if tensors})
+    return Packed(structure, {part: tensors for part, tensors in packer.tensors.items() if tensors}, packer.shards)
 
 
-def unpack(structure: Mapping[str, object], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, object]:
+# What a tensor in a structure becomes, from its part, its name and its layout.
+Resolve = Callable[[str, str, Layout], object]
+
+
+def unpack(
+    structure: Mapping[str, object], tensors: Mapping[str, Mapping[str, Tensor]], resolve: Resolve | None = None
+) -> dict[str, object]:
     """What `pack` was given, its tensors on the CPU. Tensors that shared memory are one tensor again.
+
+    Arguments:
+        tensors: of the files, by part and name.
+        resolve: makes a tensor's value in the tree; None: the tensor itself. Of tensors made of several, always themselves.
 
     Raises FileFormatError for a structure that `pack` did not make.
     """
     try:
-        unpacker = _Unpacker(tensors)
+        unpacker = _Unpacker(tensors, resolve)
         return {part: unpacker.value(value, 0) for part, value in structure.items()}
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise FileFormatError(f"the structure of the state makes no sense ({type(error).__name__}: {error}).") from error
@@ -72,6 +89,7 @@ def unpack(structure: Mapping[str, object], tensors: Mapping[str, Mapping[str, T
 @dataclass
 class _Packer:
     tensors: Tensors = field(default_factory=dict)
+    shards: dict[str, dict[str, Shard]] = field(default_factory=dict)
     _kept: dict[tuple[object, ...], object] = field(default_factory=dict)  # what lies where -> how it was written down
     _part: str = ""
 
@@ -119,6 +137,9 @@ class _Packer:
         return {"$dict": [[key, item] for key, item in items.items()]}
 
     def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> object:
+        if is_dtensor(tensor):
+            flat = pack_shard(local_of(tensor), self._dotted(path))
+            return self._reference(flat, {}, path, shard_of(tensor))
         if is_wrapped(tensor):
             kind, inner, attributes = unwrapped(tensor, self._dotted(path))
             return {
@@ -128,12 +149,16 @@ class _Packer:
                     self.value(attributes, path),
                 ]
             }
-        flat, how = pack_tensor(tensor, self._dotted(path))
+        return self._reference(*pack_tensor(tensor, self._dotted(path)), path)
+
+    def _reference(self, flat: Tensor, how: Layout, path: tuple[str, ...], shard: Shard | None = None) -> object:
         key = (flat.device, flat.data_ptr(), flat.dtype, flat.shape, flat.stride(), repr(how))
         if key in self._kept:
             return self._kept[key]
         name = self._name(path)
         self.tensors[self._part][name] = flat
+        if shard is not None:
+            self.shards.setdefault(self._part, {})[name] = shard
         reference = {"$tensor": [self._part, name, *([how] if how else [])]}
         if flat.numel():  # empty tensors all lie at address 0
             self._kept[key] = reference
@@ -166,8 +191,8 @@ class _Packer:
 
 
 class _Unpacker:
-    def __init__(self, tensors: Mapping[str, Mapping[str, Tensor]]):
-        self._tensors = tensors
+    def __init__(self, tensors: Mapping[str, Mapping[str, Tensor]], resolve: Resolve | None):
+        self._tensors, self._resolve = tensors, resolve
         self._loaded: dict[tuple[str, str], Tensor] = {}
 
     def value(self, value: object, depth: int) -> object:
@@ -183,14 +208,19 @@ class _Unpacker:
                 return _KINDS[kind](self, content, depth + 1)
         return {key: self.value(item, depth + 1) for key, item in value.items()}
 
+    def leaf(self, part: str, name: str, how: Layout | None = None) -> object:
+        return self.tensor(part, name, how) if self._resolve is None else self._resolve(part, name, how or {})
+
     def tensor(self, part: str, name: str, how: Layout | None = None) -> Tensor:
         key = (part, name)
         if key not in self._loaded:
-            self._loaded[key] = from_file(self._tensors[part][name], how or {}, _DTYPES)
+            self._loaded[key] = from_file(self._tensors[part][name], how or {}, DTYPES)
         return self._loaded[key]
 
     def _tensor(self, value: object, depth: int) -> Tensor:
-        tensor = self.value(value, depth)
+        """A tensor that is a part of one made of several."""
+        reference = value.get("$tensor") if isinstance(value, dict) else None
+        tensor = self.value(value, depth) if reference is None else self.tensor(*reference)
         assert isinstance(tensor, Tensor)
         return tensor
 
@@ -208,9 +238,9 @@ _KINDS: dict[str, Callable[[_Unpacker, Any, int], object]] = {
     "$dict": lambda unpacker, items, depth: {_key(key): unpacker.value(item, depth) for key, item in items},
     "$float": lambda unpacker, text, depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[text],
     "$bytes": lambda unpacker, text, depth: base64.b64decode(text, validate=True),
-    "$dtype": lambda unpacker, name, depth: _DTYPES[name],
+    "$dtype": lambda unpacker, name, depth: DTYPES[name],
     "$number": lambda unpacker, packed, depth: np.frombuffer(bytes.fromhex(packed[1]), _numbers(packed[0]), count=1)[0],
-    "$tensor": lambda unpacker, packed, depth: unpacker.tensor(*packed),
+    "$tensor": lambda unpacker, packed, depth: unpacker.leaf(*packed),
     "$array": lambda unpacker, packed, depth: unpacker.array(*packed),
     "$wrapped": _Unpacker.wrapped,
 }

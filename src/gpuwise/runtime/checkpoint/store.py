@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,37 +58,58 @@ class CheckpointStore:
 
         Raises FileFormatError when the newest was written by a newer gpuwise, or when all are damaged.
         """
-        return self._whole(self.all())
+        return self.newest_whole(self.all())
 
     def best(self) -> Checkpoint | None:
         """The newest whole one of those saved as the best, verified, or None. Raises FileFormatError as `latest`."""
-        return self._whole([checkpoint for checkpoint in self.all() if _is_best(checkpoint)])
+        return self.newest_whole([checkpoint for checkpoint in self.all() if _is_best(checkpoint)])
 
     def write(self, packed: Packed, *, step: int, meta: Mapping[str, object] | None = None, best: bool = False) -> Checkpoint:
         """Writes a checkpoint, then removes those that are no longer kept. It is there, whole and to stay, when this returns.
 
         Raises OSError, leaving what was there before and nothing of this one.
         """
-        path = self.folder / f"step-{step:08d}"
-        aside, old = self._aside(path, "tmp"), path.with_suffix(".old")
-        self._make_folders()
+        aside = self.new_folder(step)
         try:
             write_checkpoint(self.files, aside, packed, step=step, meta=meta or {}, best=best)
-            if os.path.lexists(path):  # a run that began again before this step
-                if os.path.lexists(old):
-                    self._remove(old)
-                if _is_checkpoint(path):
-                    self.files.rename(path, old)
-                else:
-                    self._set_aside(path, path, ["what was there"])
-            self.files.rename(aside, path)
+            return self.publish(aside, step)
         except BaseException:
-            with suppress(OSError):  # what stays is removed when the next run starts
-                remove_folder(self.files, aside)
+            self.discard(aside)
             raise
+
+    def path_of(self, step: int) -> Path:
+        """The folder of the checkpoint of a step."""
+        return self.folder / f"step-{step:08d}"
+
+    def new_folder(self, step: int) -> Path:
+        """Where a checkpoint is written, aside; it is not there yet. Raises OSError."""
+        aside = self._aside(self.path_of(step), "tmp")
+        self._make_folders()
+        return aside
+
+    def publish(self, aside: Path, step: int) -> Checkpoint:
+        """Gives a checkpoint that is whole and on the disk its name, then removes those that are no longer kept.
+
+        Raises OSError, leaving what was there before.
+        """
+        path = self.path_of(step)
+        old = path.with_suffix(".old")
+        if os.path.lexists(path):  # a run that began again before this step
+            if os.path.lexists(old):
+                self._remove(old)
+            if _is_checkpoint(path):
+                self.files.rename(path, old)
+            else:
+                self._set_aside(path, path, ["what was there"])
+        self.files.rename(aside, path)
         self.files.sync_folder(self.folder)
         self.prune(written=step)
         return Checkpoint(path, step)
+
+    def discard(self, aside: Path) -> None:
+        """Removes what was written of a checkpoint; what cannot be removed now goes when the next run starts."""
+        with suppress(OSError):
+            remove_folder(self.files, aside)
 
     def prune(self, *, written: int | None = None, keep: int | None = None) -> None:
         """Removes all but the newest `keep` whole checkpoints (the store's where None), the best, and the one just written.
@@ -152,11 +173,14 @@ class CheckpointStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def _whole(self, checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    def newest_whole(
+        self, checkpoints: Sequence[Checkpoint], verify: Callable[[Checkpoint], None] = Checkpoint.verify
+    ) -> Checkpoint | None:
+        """The first of these that `verify` raises no FileFormatError for; otherwise as `latest`."""
         damaged: list[str] = []
         for checkpoint in checkpoints:
             try:
-                checkpoint.verify()
+                verify(checkpoint)
             except NewerFormatError as error:
                 raise FileFormatError(
                     f"the checkpoint {checkpoint.path} cannot be read: {error.what}.", ["update gpuwise", "another run folder"]

@@ -37,7 +37,18 @@ _WRAPPED = {
     "OptimStateFp8": "torchao.optim.subclass_fp8",
 }
 
-__all__ = ["NATIVE", "Layout", "bytes_of", "dense_order", "from_file", "is_wrapped", "pack_tensor", "unwrapped", "wrapped"]
+__all__ = [
+    "NATIVE",
+    "Layout",
+    "bytes_of",
+    "dense_order",
+    "from_file",
+    "is_wrapped",
+    "pack_shard",
+    "pack_tensor",
+    "unwrapped",
+    "wrapped",
+]
 
 
 class Layout(TypedDict, total=False):
@@ -68,6 +79,20 @@ def pack_tensor(tensor: Tensor, name: str) -> tuple[Tensor, Layout]:
         how |= {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(in_memory_order.shape)}
         tensor = _flat_bytes(in_memory_order)
     return tensor, how
+
+
+def pack_shard(local: Tensor, name: str) -> Tensor:
+    """A rank's part of a tensor, as it is to be written.
+
+    Raises UnsupportedError for a tensor without plain memory, or of a dtype that files hold as bytes alone.
+    """
+    if is_wrapped(local) or local.dtype not in NATIVE:
+        kind = type(local).__name__ if is_wrapped(local) else str(local.dtype).removeprefix("torch.")
+        raise UnsupportedError(
+            f"{name} is split among ranks in parts of {kind}, which a checkpoint cannot hold.",
+            ["--optimizer adamw", "a mesh that does not split it: dp=N"],
+        )
+    return pack_tensor(local, name)[0]
 
 
 def from_file(tensor: Tensor, how: Layout, dtypes: Mapping[str, torch.dtype]) -> Tensor:

@@ -86,14 +86,15 @@ def write_bytes(files: Files, path: Path, data: bytes) -> Digest:
     return file.digest
 
 
-def write_tensors(files: Files, path: Path, tensors: Mapping[str, Tensor]) -> Digest:
-    """A new safetensors file, on the disk when this returns. Its metadata says {"format": "pt"}, which transformers asks for.
+def write_tensors(files: Files, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Digest:
+    """A new safetensors file, on the disk when this returns. Its metadata says {"format": "pt"}, which transformers asks for,
+    and what is in `metadata`.
 
     Tensors on another device, or with their dims in another order, are copied one at a time. Raises OSError.
     """
     # Wide dtypes first, as the library does, so that each tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name in names:
         tensor = tensors[name]

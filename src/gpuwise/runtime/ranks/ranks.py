@@ -83,6 +83,10 @@ class Ranks:
         Raises RankLostError when some have not come within `within_s` seconds, OtherRankError when one has failed.
         """
         self.post(name, value)
+        return self.collected(name, within_s=within_s)
+
+    def collected(self, name: str, *, within_s: float) -> list[Json]:
+        """Waits for the values that all ranks post. Raises as `gathered`."""
         until_s, pause_s = time.monotonic() + within_s, 0.001
         while (values := self.posted(name)) is None:
             self.check()
@@ -91,6 +95,14 @@ class Ranks:
             time.sleep(pause_s)
             pause_s = min(_SLOWEST_POLL_S, 1.5 * pause_s)
         return values
+
+    def forget(self, name: str) -> None:
+        """Takes the values of a name out of the store. To be called by one rank, when every rank has read them."""
+        if self._store is None:
+            self._alone.pop(name, None)
+            return
+        for key in (f"first/{name}", f"count/{name}", *(f"post/{name}/{rank}" for rank in range(self.size))):
+            self._store.delete_key(key)
 
     def missing(self, name: str) -> str:
         """'ranks 2, 3 of 4 have not come', of those that have posted no value."""

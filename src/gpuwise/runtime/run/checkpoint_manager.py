@@ -24,18 +24,23 @@ from gpuwise.runtime.checkpoint import (
     Checkpoint,
     CheckpointStore,
     Outcome,
+    RankReader,
+    RankSaver,
     SaveFailure,
     SaveInterval,
     Saver,
     choose_interval,
 )
 from gpuwise.runtime.health import DiskWatch, StallWatch
+from gpuwise.runtime.ranks import ALONE, Ranks
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.reporter import Reporter
 from gpuwise.runtime.run.run_state import RunState
 from gpuwise.runtime.run.save_checks import check_saveable
+from gpuwise.strategy import Mesh
 from gpuwise.units import format_duration
 
+_ONE_DEVICE = Mesh()
 Event = tuple[dict[str, object], str]  # a record for the log, and a sentence for the user or ""
 
 
@@ -72,8 +77,11 @@ class CheckpointManager:
         keep: number of newest checkpoints kept besides the best.
         save_every_s: seconds between saves; None chooses them from the cost of a save and the expected interruptions.
         interruptions_per_day: expected interruptions of the machine per day; None: the default.
+        ranks: the ranks of the run; on each of them the same methods are called at the same steps.
+        mesh: their mesh.
 
     Attributes:
+        mesh: the mesh of the run.
         due_s: time of the next save, by perf_counter.
         last: step and time of the newest complete checkpoint.
         problem: error of the latest save.
@@ -81,10 +89,20 @@ class CheckpointManager:
     """
 
     def __init__(
-        self, folder: Path, device: torch.device, *, keep: int, save_every_s: float | None, interruptions_per_day: float | None
+        self,
+        folder: Path,
+        device: torch.device,
+        *,
+        keep: int,
+        save_every_s: float | None,
+        interruptions_per_day: float | None,
+        ranks: Ranks = ALONE,
+        mesh: Mesh = _ONE_DEVICE,
     ):
+        self.mesh = mesh
         self._store = CheckpointStore(folder, keep=keep)
-        self._saver = Saver(self._store)
+        self._saver = RankSaver(self._store, ranks, mesh=str(mesh)) if ranks.several else Saver(self._store)
+        self._reader = RankReader(self._store, ranks) if ranks.several else self._store
         self._disk = DiskWatch(folder)
         self._device, self._every_s = device, save_every_s
         self._interruptions = DEFAULT_INTERRUPTIONS_PER_DAY if interruptions_per_day is None else interruptions_per_day
@@ -98,8 +116,11 @@ class CheckpointManager:
         self._count, self._nbytes, self._held_up_s = 0, 0, 0.0
 
     def latest(self) -> tuple[Checkpoint | None, list[Note]]:
-        """The newest complete checkpoint, and notes on others. Raises FileFormatError as CheckpointStore does."""
-        checkpoint = self._store.latest()
+        """The newest complete checkpoint, and notes on others. Raises FileFormatError as CheckpointStore does.
+
+        Of several ranks all return the same.
+        """
+        checkpoint = self._reader.latest()
         notes, self._store.notes = self._store.notes, []
         return checkpoint, notes
 

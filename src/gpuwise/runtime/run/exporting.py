@@ -12,9 +12,9 @@ from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job, fingerprint
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.checkpoint import CheckpointStore, export_weights, restore_weights
-from gpuwise.runtime.checkpoint.program_state import ProgramState
+from gpuwise.runtime.checkpoint.program_state import ProgramState, restore_average
 from gpuwise.runtime.run.folder import RunFolder
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Parallelism, Strategy
 
 
 def export_checkpoint(job: Job, folder: Path, path: Path) -> Path:
@@ -30,11 +30,12 @@ def export_checkpoint(job: Job, folder: Path, path: Path) -> Path:
     if identity["fingerprint"] != fingerprint(job):
         raise JobError(f"{folder} holds a run of another job: {identity.get('job')!r}.", ["the job it was begun with"])
     state = cast(ProgramState, checkpoint.load())
-    # The strategy of the training, without settings that only change how a step is executed.
-    strategy = Strategy.from_dict(identity["strategy"]).but(compile=False, offload="none")
+    # The strategy of the training in one process, without settings that only change how a step is executed.
+    strategy = Strategy.from_dict(identity["strategy"]).but(mesh=Mesh(), parallelism=Parallelism())
+    strategy = strategy.but(compile=False, offload="none")
     program = build(job, strategy, torch.device("cpu"))
     restore_weights(program.model, state["model"])
     if program.average is not None and state["average"] is not None:
-        program.average.load(state["average"])
+        restore_average(program.average, state["average"])
     with nullcontext() if program.average is None else program.average.in_place():
         return export_weights(program.model, path)

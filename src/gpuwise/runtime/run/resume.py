@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
 from gpuwise.notes import Note
-from gpuwise.notes.training import continues_run
+from gpuwise.notes.training import continues_run, random_numbers_drawn_anew
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity, check_continues
@@ -56,4 +56,7 @@ def checkpoint_to_continue(
             folder=str(folder.path),
             step=checkpoint.step,
         )
-    return checkpoint, [*notes, *checkpoint_notes, continues_run(folder=str(folder.path), step=checkpoint.step)]
+    notes += [*checkpoint_notes, continues_run(folder=str(folder.path), step=checkpoint.step)]
+    if checkpoint.manifest.mesh != str(checkpoints.mesh):
+        notes.append(random_numbers_drawn_anew(before=checkpoint.manifest.mesh, mesh=str(checkpoints.mesh)))
+    return checkpoint, notes

@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
+import torch
+import torch.distributed as dist
+
 from gpuwise.runtime.build.buffers import sound_buffers
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state
+from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state, reseed
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.loader import LoaderState
 from gpuwise.runtime.health import LossWatch
@@ -72,9 +75,15 @@ class RunState:
 
         Raises as Checkpoint.load does, and InputError or JobError where it is the state of something else.
         """
-        state = checkpoint.load()
+        world = self.program.world
+        state = checkpoint.load() if world is None else checkpoint.open(rank=world.rank)
         run = cast(SavedRun, state.pop("run"))
+        same_mesh = checkpoint.manifest.mesh == str(self.program.strategy.mesh)
+        if not same_mesh:
+            state.pop("random", None)
         load_program(self.program, cast(ProgramState, state))
+        if not same_mesh:
+            reseed(self.loader.seed, step=checkpoint.step, rank=0 if world is None else world.data_rank)
         self.loader.load(run["data"])
         self.evaluations.load(run["evaluations"], checkpoint.step)
         self.losses.watch.load(run["losses"])
@@ -83,9 +92,19 @@ class RunState:
 
     def not_finite(self) -> str | None:
         """What of the weights is no longer finite, as a clause. A buffer that was not finite from the start is the model's own
-        way."""
+        way. Several ranks call it at once, and all hear of what one has."""
         if not self.program.parameters_are_finite():
             return "its parameters are no longer finite numbers"
         finite = set(sound_buffers(self.program.model, self._finite_buffers))
         broken = [plain_name(name) for name in self._finite_buffers if name not in finite]
-        return f"no longer finite numbers are in its buffers {', '.join(broken[:5])}" if broken else None
+        if not self._any_rank(bool(broken)):
+            return None
+        return f"no longer finite numbers are in its buffers {', '.join(broken[:5]) or 'on another rank'}"
+
+    def _any_rank(self, value: bool) -> bool:
+        """Whether it is true on any rank."""
+        if self.program.world is None:
+            return value
+        flag = torch.tensor(float(value), device=self.program.device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag)
