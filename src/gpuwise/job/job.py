@@ -12,6 +12,7 @@ from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.argument_checks import check_functions
 from gpuwise.job.deferred_errors import checked_keywords
 from gpuwise.job.dependencies import require
+from gpuwise.job.parallel import check_plan
 from gpuwise.notes import Note
 from gpuwise.strategy import OPTIMIZERS, StepFacts
 
@@ -65,6 +66,9 @@ class Job:
         samples_in: batch -> the number of samples in it, where first dimensions are something else: nodes of graphs, packed
             tokens, lists of tensors. Default None.
         assumptions: each guess, with the number it moves and the flag that changes it. Default none.
+        tensor_parallel_plan: how tensor parallelism splits the model: module path, with * for any one name -> a word of
+            `gpuwise.job.parallel.WORDS`, e.g. {"layers.*.mlp.up": "colwise", "layers.*.mlp.down": "rowwise"}. None (the
+            default): the plan of a Hugging Face config, or one derived from a forward pass.
 
     Raises JobError when a field makes no sense.
     """
@@ -89,6 +93,7 @@ class Job:
     step: Callable[[Any, Batch], Tensor | Mapping[str, Tensor]] | None = None
     samples_in: Callable[[Batch], int] | None = None
     assumptions: tuple[str | Note, ...] = ()
+    tensor_parallel_plan: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         check_functions(vars(self))
@@ -133,6 +138,7 @@ class Job:
             raise JobError(f"a job's warmup_steps must be a whole number from 0 on, got {self.warmup_steps!r}.")
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
             raise JobError(f"a job's clip_norm must be above zero, got {self.clip_norm!r}.")
+        check_plan(self.tensor_parallel_plan)
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise JobError(f"a job's ema_decay must be between 0 and 1, got {self.ema_decay!r}.", ["ema_decay=0.999"])
 

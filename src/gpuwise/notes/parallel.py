@@ -32,3 +32,10 @@ def worst_rank(*, rank: str, memory_bytes: int, slowest: str) -> str:
     """Which rank of several unequal ones the memory and the time are of."""
     needs = f"memory is that of the {rank} stage, which needs most ({format_bytes(memory_bytes)})"
     return f"{needs}; time is that of the {slowest} stage, the slowest"
+
+
+@kind_of_note()
+def tensor_parallel_plan(*, source: str, modules: str, remarks: str) -> str:
+    """Which modules tensor parallelism splits, and how."""
+    end = f". {remarks}" if remarks else ""
+    return f"tensor parallelism, {source}: {modules}{end}"

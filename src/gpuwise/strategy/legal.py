@@ -10,6 +10,7 @@ from gpuwise.errors import PrecisionError, UnsupportedError
 from gpuwise.strategy.exclusion import Exclusion, StepFacts
 from gpuwise.strategy.kernels import kernels_of
 from gpuwise.strategy.legal_pipeline import PIPELINE_EXCLUSIONS
+from gpuwise.strategy.legal_tensor import TENSOR_EXCLUSIONS
 from gpuwise.strategy.parallelism import Parallelism
 from gpuwise.strategy.pipeline import fewest_micro_batches
 from gpuwise.strategy.strategy import Strategy
@@ -146,26 +147,13 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     # Of several devices, which do not train so far.
     Exclusion(
-        lambda s, step: s.mesh.tp > 1,
-        "tensor parallelism does not train so far.",
-        ("use --mesh dp=N or dp_shard=N",),
-        UnsupportedError,
-        forward=True,
-    ),
-    Exclusion(
-        lambda s, step: s.mesh.cp > 1,
-        "context parallelism does not train so far.",
-        ("use --mesh dp=N or dp_shard=N",),
-        UnsupportedError,
-        forward=True,
-    ),
-    Exclusion(
         lambda s, step: s.mesh.ep > 1,
         "expert parallelism does not train so far.",
         ("use --mesh dp=N or dp_shard=N",),
         UnsupportedError,
         forward=True,
     ),
+    *TENSOR_EXCLUSIONS,
     *PIPELINE_EXCLUSIONS,
     Exclusion(
         lambda s, step: step.own_step and s.mesh.devices > 1,

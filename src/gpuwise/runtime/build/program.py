@@ -150,7 +150,7 @@ class Program:
         if self._pipeline is not None:
             loss, self.parts = self._pipeline.accumulate_gradients(batches)
             return loss
-        if self._rank_model.synchronisation is None:
+        if self._rank_model.is_plain:
             losses = [self.forward_backward(batch) for batch in batches]
         else:
             losses = []

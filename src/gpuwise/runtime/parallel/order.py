@@ -11,6 +11,7 @@ from gpuwise.runtime.parallel.pipeline import cut_into_stages
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.replicate import apply_replicas
 from gpuwise.runtime.parallel.shard import apply_shards, shard_module
+from gpuwise.runtime.parallel.split import apply_split, split_of
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 
@@ -26,11 +27,15 @@ def arrange(job: Job, strategy: Strategy, model: nn.Module, world: World | None)
     """
     rank_model = RankModel(model, [model], job.loss)
     mesh = strategy.mesh
+    # Before anything is cut, the split inside blocks is decided and compared with the plain model.
+    split = None if world is None else split_of(job, strategy, model, world)
     # 1. Pipeline: the model is cut into stages, and this rank keeps its own. Everything below acts on each stage alone.
     if world is not None and mesh.pp > 1:
         cut_into_stages(job, strategy, rank_model, world)
 
     # 2. Tensor, context and expert parallelism replace modules, or their parameters and inputs, inside blocks.
+    if split is not None:
+        apply_split(split, rank_model)
 
     # 3. Recompute wraps the blocks as they now run, so that a block's communication is repeated with it.
     for part in rank_model.parts:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from gpuwise.job.job import Batch
+from gpuwise.notes import Note
 from gpuwise.runtime.build.named_loss import LossParts
 from gpuwise.runtime.parallel.job_loss import LossFunction
 
@@ -59,6 +60,7 @@ class RankModel:
         contexts: entered around the forward and backward pass of each micro-batch.
         pipeline: runs the stages; None without stages.
         synchronisation: reduces gradients over data-parallel ranks; None for a single one.
+        notes: on how the parallelisms split the model.
     """
 
     model: nn.Module
@@ -67,7 +69,18 @@ class RankModel:
     contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
     pipeline: Pipeline | None = None
     synchronisation: Synchronisation | None = None
+    notes: list[Note] = field(default_factory=list)
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
-        """The context that reduces the gradients of a micro-batch when they are due."""
-        return nullcontext() if self.synchronisation is None else self.synchronisation.micro_batch(first=first, last=last)
+        """The context of the forward and backward pass of a micro-batch; its gradients are reduced when they are due."""
+        stack = ExitStack()
+        if self.synchronisation is not None:
+            stack.enter_context(self.synchronisation.micro_batch(first=first, last=last))
+        for context in self.contexts:
+            stack.enter_context(context())
+        return stack
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether micro-batches need no context."""
+        return self.synchronisation is None and not self.contexts

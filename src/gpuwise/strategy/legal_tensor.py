@@ -1,0 +1,57 @@
+"""What tensor, context and expert parallelism exclude: rows of the table of gpuwise.strategy.legal."""
+
+from __future__ import annotations
+
+from gpuwise.errors import UnsupportedError
+from gpuwise.strategy.exclusion import Exclusion
+
+_SHARDS = "--mesh dp_shard=N"
+
+TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
+    Exclusion(
+        lambda s, step: s.mesh.tp > 1 and s.adapter != "none",
+        "tensor parallelism does not split low-rank adapters so far.",
+        ("--adapter none", _SHARDS),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.tp > 1 and s.precision == "fp8",
+        "tensor parallelism does not split fp8 products so far: their scales are those of whole tensors.",
+        ("--precision amp-bf16", _SHARDS),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.tp > 1 and s.precision == "amp-fp16",
+        "the loss scaler would skip a step on some tensor-parallel ranks and not on others.",
+        ("--precision amp-bf16",),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.tp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),
+        "{optimizer} reads whole matrices or blocks of them, which tensor parallelism splits.",
+        ("--optimizer adamw", _SHARDS),
+        UnsupportedError,
+    ),
+    # Ranks of cp shard parameters, as those of dp_shard do.
+    Exclusion(
+        lambda s, step: s.mesh.cp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),
+        "{optimizer} has not been compared with one device where context-parallel ranks shard the parameters.",
+        ("--optimizer adamw", "--mesh dp=N"),
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.cp > 1 and (s.adapter == "qlora" or s.precision == "fp8"),
+        "context-parallel ranks shard the parameters, which weights in 4 bits and fp8 products do not take so far.",
+        ("--precision amp-bf16", "--adapter lora"),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.cp > 1 and s.compile,
+        "context parallelism changes attention while it runs, which torch.compile does not see.",
+        ("leave out --compile",),
+        UnsupportedError,
+        forward=True,
+    ),
+)
