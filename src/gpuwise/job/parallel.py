@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError, JobError
@@ -29,20 +29,31 @@ _OF_EXPERTS = ("packed_colwise", "packed_rowwise", "moe_tp_experts", "grouped_ge
 
 
 @dataclass(frozen=True)
+class PlanRemark:
+    """Why modules are split in a less efficient way than usual, or not at all.
+
+    Attributes:
+        modules: paths of the modules; none for the whole plan.
+        reason: what follows "q, k, v: ".
+    """
+
+    modules: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class TensorPlan:
     """How each module of a model is split over the tensor-parallel ranks. A module that is not named stays whole.
 
     Attributes:
         words: module path -> one of WORDS.
         source: where the plan comes from: as in a note: by the plan of the job, of the config, or derived.
-        whole: modules that a plan from the config names and that stay whole. Default none.
-        reasons: why modules are split in a less efficient way than usual, for the user. Default none.
+        remarks: on modules that are split in a less efficient way than usual. Default none.
     """
 
     words: Mapping[str, str]
     source: str
-    whole: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = field(default=())
+    remarks: tuple[PlanRemark, ...] = ()
 
 
 def check_plan(plan: object) -> None:
@@ -92,7 +103,8 @@ def plan_of_config(model: nn.Module) -> TensorPlan | None:
             whole.append(pattern)
             continue
         words |= dict.fromkeys(_matching(pattern, model), _SAME.get(word, word))
-    return TensorPlan(words, "by the plan of the model's config", tuple(whole)) if words else None
+    left = PlanRemark(tuple(whole), "whole on every rank, experts in one tensor are not split")
+    return TensorPlan(words, "by the plan of the model's config", remarks=(left,) if whole else ()) if words else None
 
 
 def check_sizes(plan: TensorPlan, model: nn.Module, degree: int) -> None:

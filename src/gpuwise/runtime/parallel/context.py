@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.parallel.context_attention import Attention, by_heads, gathered, in_a_ring
+from gpuwise.runtime.parallel.torch_types import Argument, Arguments, Function, Keywords
 
 _METHODS = {"gather": gathered, "all-to-all": by_heads, "ring": in_a_ring}
 _SEQUENCE = 1  # dimension of the sequence in tensors of a batch
@@ -85,8 +85,8 @@ class _PartOfSequence(TorchFunctionMode):
         self._mesh, self._attention, self._length = mesh, attention, length
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Argument:
         kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
@@ -115,12 +115,14 @@ class _PartOfSequence(TorchFunctionMode):
             )
         return self._attention(query, key, value, is_causal, scale)
 
-    def _positions(self, numbers: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    def _positions(self, numbers: Tensor, args: Arguments, kwargs: Keywords) -> Tensor:
         if numbers.numel() != self._length or (len(args) > 2 and args[2] != 1) or kwargs.get("step", 1) != 1:
             return numbers
         return numbers + self._length * self._mesh.get_local_rank()
 
-    def _cross_entropy(self, input: Tensor, target: Tensor, weight: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    def _cross_entropy(
+        self, input: Tensor, target: Tensor, weight: Tensor | None = None, *args: Argument, **kwargs: Argument
+    ) -> Tensor:
         if args or weight is not None or kwargs.get("reduction", "mean") != "mean" or target.is_floating_point():
             return F.cross_entropy(input, target, weight, *args, **kwargs)
         labels = (target != kwargs.get("ignore_index", _IGNORED)).sum().to(torch.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.runtime.parallel.torch_types import Argument, Saved
 
 SEQUENCE_DIM, HEAD_DIM = 2, 1  # of queries, keys and values (n, heads, seq, head_dim)
 
@@ -80,7 +80,7 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float | None, group: dist.ProcessGroup
+        ctx: Saved, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float | None, group: dist.ProcessGroup
     ) -> Tensor:
         ring = _ring_templates()
         output, logsumexp = ring._templated_ring_attention(
@@ -99,7 +99,7 @@ class _Ring(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Saved, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, logsumexp = ctx.saved_tensors
         ring = _ring_templates()
 
@@ -126,7 +126,7 @@ class _Ring(torch.autograd.Function):
         return (*gradients[:3], None, None, None)
 
 
-def _ring_templates() -> Any:
+def _ring_templates() -> Argument:
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
     _attention._cp_options.enable_load_balance = False  # ranks have neighbouring parts of the sequence

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +14,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.job.parallel import is_transposed
+from gpuwise.runtime.parallel.torch_types import Argument, Arguments, Function, Keywords
 
 
 @dataclass
-class Call:
+class ModuleCall:
     """A call of a module with parameters of its own.
 
     Attributes:
@@ -62,8 +62,8 @@ class ForwardPass:
         random: position and shape of each drawing of random numbers (dropout).
     """
 
-    linears: list[Call] = field(default_factory=list)
-    others: list[Call] = field(default_factory=list)
+    linears: list[ModuleCall] = field(default_factory=list)
+    others: list[ModuleCall] = field(default_factory=list)
     attention: list[AttentionCall] = field(default_factory=list)
     random: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
@@ -104,12 +104,12 @@ class _Observer:
         self._position += 1
         return self._position
 
-    def enter(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def enter(self, path: str, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not tensors:
             return
         self._kept.append(tensors[0])
-        call = Call(path, self.next_position(), self.feeders(tensors[0]), id(tensors[0]))
+        call = ModuleCall(path, self.next_position(), self.feeders(tensors[0]), id(tensors[0]))
         (self.events.linears if is_linear(module) else self.events.others).append(call)
 
     def leave(self, path: str, module: nn.Module, args: object, output: object) -> None:
@@ -138,8 +138,8 @@ class _Attention(TorchFunctionMode):
         self._observer = observer
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Argument:
         if func is F.scaled_dot_product_attention:
             named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)) | dict(kwargs or {})
             query = named["query"]
@@ -157,8 +157,8 @@ class _RandomNumbers(TorchDispatchMode):
         self._observer = observer
 
     def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self, func: Argument, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Argument:
         result = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in func.name():
             first = result[0] if isinstance(result, tuple | list) else result

@@ -37,7 +37,7 @@ _NOISE = 1e-5  # of the norm of all gradients: one that is zero but for rounding
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PassResult:
     """What one forward and backward pass gives.
 
     Attributes:
@@ -103,12 +103,12 @@ class Probe:
             split.apply(model)
             part = self._run(model, split.loss(self._loss), split.context)
             gradients = {name: split.mean(name, gradient) for name, gradient in part.gradients.items()}
-            problem = self._difference(Outcome(split.mean("", part.loss), gradients, part.events))
+            problem = self._difference(PassResult(split.mean("", part.loss), gradients, part.events))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             problem = f"it raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         return _agreed(problem, self.device)
 
-    def _difference(self, split: Outcome) -> str:
+    def _difference(self, split: PassResult) -> str:
         if [shape for _, shape in split.events.random] != [shape for _, shape in self.plain.events.random]:
             return "random numbers (dropout) are drawn for a part of a tensor, and would not be those of one device"
         if active_fake_mode() is not None or dist.get_backend() == "fake":
@@ -131,13 +131,13 @@ class Probe:
         model: nn.Module,
         compute: LossFunction,
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> Outcome:
+    ) -> PassResult:
         model.train()
         with _seeded(self.device), observed(model) as events, context():
             loss, _ = separated(compute(model, self.batch))
             loss.backward()
         gradients = {name: whole(p.grad).detach() for name, p in model.named_parameters() if p.grad is not None}
-        return Outcome(loss.detach(), gradients, events)
+        return PassResult(loss.detach(), gradients, events)
 
     def _to_device(self, leaf: Tensor) -> Tensor:
         return leaf.to(self.device, self._dtype if leaf.is_floating_point() else None)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpuwise.errors import JobError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.job.job import Batch
-from gpuwise.job.parallel import TensorPlan, plan_of_config, plan_of_job
+from gpuwise.job.parallel import PlanRemark, TensorPlan, plan_of_config, plan_of_job
 from gpuwise.notes import Note
 from gpuwise.notes import parallel as notes
 from gpuwise.runtime.parallel.context import ContextParallel, check_length
@@ -127,7 +127,7 @@ def _whole(split: Split, model: nn.Module, problems: list[str]) -> Split:
         return split
     plan = split.tensor.plan
     words = spread_over_blocks(dict(plan.words), model)
-    plan = replace(plan, words=words, reasons=(*plan.reasons, *problems))
+    plan = replace(plan, words=words, remarks=(*plan.remarks, *(PlanRemark((), problem) for problem in problems)))
     return replace(split, tensor=replace(split.tensor, plan=plan))
 
 
@@ -143,14 +143,12 @@ def apply_split(split: Split, rank_model: RankModel) -> None:
 
 def note_of(plan: TensorPlan) -> Note:
     """The note on a tensor-parallel plan: modules with one word, repeated ones once."""
-    modules: dict[str, list[str]] = {}
+    modules: dict[str, dict[str, None]] = {}
     for path, word in plan.words.items():
-        pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
-        if pattern not in modules.setdefault(word, []):
-            modules[word].append(pattern)
+        modules.setdefault(word, {})[_pattern(path)] = None
     words = "; ".join(f"{word}: {', '.join(patterns)}" for word, patterns in modules.items())
-    reasons = dict.fromkeys(_without_numbers(reason) for reason in plan.reasons)
-    return notes.tensor_parallel_plan(source=plan.source, modules=words, remarks=". ".join(reasons))
+    remarks = {f"{', '.join(dict.fromkeys(map(_pattern, r.modules))) or 'not more'}: {r.reason}": None for r in plan.remarks}
+    return notes.tensor_parallel_plan(source=plan.source, modules=words, remarks="; ".join(remarks))
 
 
 def _plans(job: Job, probe: Probe, degree: int) -> Iterator[TensorPlan]:
@@ -179,5 +177,6 @@ def _probe(job: Job, model: nn.Module, device: torch.device) -> Probe:
         return Probe(job, model, device, whole=True)
 
 
-def _without_numbers(reason: str) -> str:
-    return ".".join("*" if part.isdigit() else part for part in reason.split("."))
+def _pattern(path: str) -> str:
+    """The path of a module with * for numbers, as a plan would name all that are alike."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))

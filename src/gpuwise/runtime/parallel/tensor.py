@@ -24,7 +24,7 @@ from gpuwise.job.parallel import (
     TensorPlan,
     check_sizes,
 )
-from gpuwise.runtime.parallel.tensor_styles import SEQUENCE, Columns, Replicated, Rows, move_input, move_output
+from gpuwise.runtime.parallel.tensor_styles import SEQUENCE, Replicated, SplitColumns, SplitRows, move_input, move_output
 from gpuwise.strategy import Parallelism
 
 
@@ -75,13 +75,13 @@ class TensorParallel:
     def _style(word: str) -> ParallelStyle:
         match word:
             case _ if word == COLWISE:
-                return Columns()
+                return SplitColumns()
             case _ if word == COLWISE_GATHERED:
-                return Columns(output_layouts=Replicate())
+                return SplitColumns(output_layouts=Replicate())
             case _ if word == ROWWISE:
-                return Rows()
+                return SplitRows()
             case _ if word in (ROWWISE_SPLIT, EMBEDDING):
-                return Rows(input_layouts=Replicate())
+                return SplitRows(input_layouts=Replicate())
             case _:
                 return Replicated(summed=word == REPLICATED_SUMMED)
 
@@ -95,7 +95,7 @@ class TensorParallel:
                 f"{type(model).__name__} leaves that whole.",
                 ["leave out --loss-parallel", f'say "{COLWISE_GATHERED}" of it in the Job\'s tensor_parallel_plan'],
             )
-        styles[head] = Columns(output_layouts=Shard(-1), use_local_output=False)
+        styles[head] = SplitColumns(output_layouts=Shard(-1), use_local_output=False)
 
 
 def plain_loss(loss: Tensor) -> Tensor:
@@ -180,9 +180,9 @@ def _split_block(
         if word in (COLWISE, COLWISE_GATHERED):
             columns[block.get_submodule(inner.rpartition(".")[0])].append(name)
         elif word == ROWWISE:
-            styles[name] = Rows(output_layouts=SEQUENCE)
+            styles[name] = SplitRows(output_layouts=SEQUENCE)
         elif word == ROWWISE_SPLIT:
-            styles[name] = Rows(input_layouts=Replicate(), output_layouts=SEQUENCE)
+            styles[name] = SplitRows(input_layouts=Replicate(), output_layouts=SEQUENCE)
         elif isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d | nn.Conv2d):
             raise UnsupportedError(
                 f"sequence parallelism needs every layer of a block split, and {name!r} is whole.",
@@ -196,4 +196,4 @@ def _split_block(
             continue
         for name in names:
             output = Replicate() if words[name] == COLWISE_GATHERED else Shard(-1)
-            styles[name] = Columns(input_layouts=SEQUENCE, output_layouts=output)
+            styles[name] = SplitColumns(input_layouts=SEQUENCE, output_layouts=output)

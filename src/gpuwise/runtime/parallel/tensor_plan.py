@@ -21,6 +21,7 @@ from gpuwise.job.parallel import (
     REPLICATED_SUMMED,
     ROWWISE,
     ROWWISE_SPLIT,
+    PlanRemark,
     TensorPlan,
     features,
 )
@@ -73,31 +74,33 @@ def derived_plan(
     Raises InputError where heads do not divide, UnsupportedError where the model has nothing to split.
     """
     words: dict[str, str] = {}
-    reasons: list[str] = []
+    remarks: list[PlanRemark] = []
     table, head = _vocabulary(model, events)
     for pair in linear_pairs(events):
         if pair.row == head:
             continue
         sizes = [features(model.get_submodule(path))[1] for path in pair.columns]
         if any(size % degree for size in (*sizes, features(model.get_submodule(pair.row))[0])):
-            reasons.append(f"{pair.columns[0]} is whole: {degree} devices do not divide its {sizes[0]:,} outputs")
+            remarks.append(
+                PlanRemark((*pair.columns, pair.row), f"whole, {degree} devices do not divide its {sizes[0]:,} outputs")
+            )
             continue
-        reason = _reason_to_gather(model, pair, by_heads=by_heads, by_hidden=by_hidden)
-        if reason is None and pair.attention is not None:
+        why = _reason_to_gather(model, pair, by_heads=by_heads, by_hidden=by_hidden)
+        if why is None and pair.attention is not None:
             _check_heads(sizes, pair, pair.attention, degree)
-        words |= dict.fromkeys(pair.columns, COLWISE if reason is None else COLWISE_GATHERED)
-        words[pair.row] = ROWWISE if reason is None else ROWWISE_SPLIT
-        if reason is None:
+        words |= dict.fromkeys(pair.columns, COLWISE if why is None else COLWISE_GATHERED)
+        words[pair.row] = ROWWISE if why is None else ROWWISE_SPLIT
+        if why is None:
             words |= dict.fromkeys(pair.between, REPLICATED_SUMMED)
         else:
-            reasons.append(f"{', '.join(pair.columns)} are gathered: {reason}")
-    words |= _split_vocabulary(model, table, head, degree, reasons) if vocabulary else {}
+            remarks.append(PlanRemark(pair.columns, f"gathered, {why}"))
+    words |= _split_vocabulary(model, table, head, degree, remarks) if vocabulary else {}
     if not words:
         raise UnsupportedError(
             f"{type(model).__name__} has no linear layers that tensor parallelism could split over {degree} devices.",
             ["--mesh dp_shard=N", "say in the Job's tensor_parallel_plan which modules to split"],
         )
-    return TensorPlan(words, "derived from a forward pass", reasons=tuple(reasons))
+    return TensorPlan(words, "derived from a forward pass", remarks=tuple(remarks))
 
 
 def linear_pairs(events: ForwardPass) -> Iterator[Pair]:
@@ -168,7 +171,7 @@ def _vocabulary(model: nn.Module, events: ForwardPass) -> tuple[str, str]:
     return path, head if rows_of[path] == outputs else ""
 
 
-def _split_vocabulary(model: nn.Module, table_path: str, head: str, degree: int, reasons: list[str]) -> dict[str, str]:
+def _split_vocabulary(model: nn.Module, table_path: str, head: str, degree: int, remarks: list[PlanRemark]) -> dict[str, str]:
     """The embedding of the vocabulary split by rows, and the layer that predicts from it by columns."""
     if not table_path:
         return {}
@@ -176,11 +179,11 @@ def _split_vocabulary(model: nn.Module, table_path: str, head: str, degree: int,
     assert isinstance(table, nn.Embedding)
     rows = table.num_embeddings
     if rows % degree:
-        verb = f"and {head} are" if head else "is"
-        reasons.append(f"{table_path} {verb} whole: {degree} devices do not divide {rows:,} rows")
+        paths = (table_path, head) if head else (table_path,)
+        remarks.append(PlanRemark(paths, f"whole, {degree} devices do not divide {rows:,} rows"))
         return {}
     if table.padding_idx is None and table.max_norm is None and not table.sparse and not table.scale_grad_by_freq:
         return {table_path: EMBEDDING} | ({head: COLWISE_GATHERED} if head else {})
-    reasons.append(f"{table_path} is whole: it has padding_idx, max_norm, sparse or scale_grad_by_freq")
+    remarks.append(PlanRemark((table_path,), "whole, it has padding_idx, max_norm, sparse or scale_grad_by_freq"))
     tied = head and model.get_submodule(head).weight is table.weight
     return {head: COLWISE_GATHERED} if head and not tied else {}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,11 +14,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from gpuwise.errors import InputError
 from gpuwise.job.parallel import is_transposed
+from gpuwise.runtime.parallel.torch_types import Argument, Arguments, Function, Keywords, Saved
 
 SEQUENCE = Shard(1)
 
 
-class Columns(ColwiseParallel):
+class SplitColumns(ColwiseParallel):
     """ColwiseParallel, also of transformers' Conv1D, whose weight is (inputs, outputs)."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -29,7 +28,7 @@ class Columns(ColwiseParallel):
         return _with_transposed_weight(self, module, device_mesh, {"weight": Shard(1), "bias": Shard(0)})
 
 
-class Rows(RowwiseParallel):
+class SplitRows(RowwiseParallel):
     """RowwiseParallel, also of transformers' Conv1D."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -40,7 +39,7 @@ class Rows(RowwiseParallel):
 
 
 def _with_transposed_weight(
-    style: Columns | Rows, module: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement]
+    style: SplitColumns | SplitRows, module: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement]
 ) -> nn.Module:
     for name, placement in placements.items():
         _distribute(module, name, mesh, placement)
@@ -86,7 +85,9 @@ class Replicated(ParallelStyle):
 
 def _local_parameter(module: nn.Module, *, name: str, group: dist.ProcessGroup | None) -> Tensor | None:
     parameter = module._parameters[name]
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    if not isinstance(parameter, DTensor) or parameter.device_mesh.ndim > 1:
+        return parameter  # FSDP2 looks at its shards, which lie on further axes of the mesh
+    local = parameter.to_local()
     return local if group is None or local is None else _SumGradient.apply(local, group)
 
 
@@ -94,12 +95,12 @@ class _SumGradient(torch.autograd.Function):
     """The identity, whose gradient is summed over the ranks of a group."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: Saved, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Saved, gradient: Tensor) -> tuple[Tensor, None]:
         return collectives.all_reduce(gradient.contiguous(), "sum", ctx.group), None
 
 
@@ -120,12 +121,12 @@ def moved(tensor: Tensor, mesh: DeviceMesh, before: Placement, after: Placement)
 def move_input(module: nn.Module, mesh: DeviceMesh, before: Placement, after: Placement) -> None:
     """Changes the layout of the module's first tensor, wherever it is among the arguments."""
 
-    def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def change(module: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, dict[str, Argument]]:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not tensors:
-            return args, kwargs
+            return args, dict(kwargs)
         result = moved(tensors[0], mesh, before, after)
-        swap: Callable[[Any], Any] = lambda value: result if value is tensors[0] else value  # noqa: E731
+        swap: Function = lambda value: result if value is tensors[0] else value  # noqa: E731
         return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
 
     module.register_forward_pre_hook(change, with_kwargs=True)
@@ -134,7 +135,7 @@ def move_input(module: nn.Module, mesh: DeviceMesh, before: Placement, after: Pl
 def move_output(module: nn.Module, mesh: DeviceMesh, before: Placement, after: Placement) -> None:
     """Changes the layout of the module's output, or of the first of a tuple of outputs."""
 
-    def change(module: nn.Module, args: object, output: Any) -> Any:
+    def change(module: nn.Module, args: object, output: Argument) -> Argument:
         if isinstance(output, Tensor):
             return moved(output, mesh, before, after)
         return (moved(output[0], mesh, before, after), *output[1:])
