@@ -215,7 +215,8 @@ def test_what_is_refused(case: str):
     how, loss, stages, error, words = REFUSED[case]
     with pytest.raises(error, match=words) as raised:
         cut(Net(how), loss, net_batch(), stages)
-    assert isinstance(raised.value, GpuwiseError) and raised.value.ways_out
+    assert isinstance(raised.value, GpuwiseError)
+    assert raised.value.ways_out
 
 
 def test_a_model_without_blocks():

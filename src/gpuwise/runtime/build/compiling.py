@@ -24,8 +24,8 @@ def compiled_parts(model: nn.Module) -> list[nn.Module]:
     Blocks are alike if they have the same class and parameter shapes. One compilation then serves all blocks, and its time
     does not grow with their number (torchtitan does the same; PyTorch's tutorial calls it regional compilation). Layers
     outside the blocks (embeddings, the last norm and head) run eagerly. Different blocks would be compiled once per kind,
-    with symbolic sizes from the second kind on.
+    with symbolic sizes from the second kind on. A pipeline's stage has no forward of its own: its blocks are compiled.
     """
     blocks = repeated_blocks(model)
     kinds = {(type(b), tuple((name, p.shape) for name, p in b.named_parameters())) for b in blocks}
-    return blocks if len(kinds) == 1 else [model]
+    return blocks if len(kinds) == 1 or "pipeline_blocks" in vars(model) else [model]

@@ -16,12 +16,12 @@ from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts
 from gpuwise.runtime.build.precision import autocast, parameter_dtype
 from gpuwise.runtime.parallel.pipeline_forward import forward_through
 from gpuwise.runtime.parallel.pipeline_schedule import Schedule, make_schedule
-from gpuwise.runtime.parallel.pipeline_seeds import stage_seeds
+from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds
 from gpuwise.runtime.parallel.pipeline_ties import Ties
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.stages import Stages, stage_of
 from gpuwise.runtime.parallel.stages_absent import WAYS
-from gpuwise.runtime.parallel.stages_cut import check_cut, cut_at
+from gpuwise.runtime.parallel.stages_cut import check_cut, check_trained, cut_at
 from gpuwise.runtime.parallel.stages_flow import Flow, check_flow
 from gpuwise.runtime.parallel.stages_model import dry_model, names_of_tensors, paths_of_blocks, paths_of_edges
 from gpuwise.runtime.parallel.world import World
@@ -70,7 +70,10 @@ class StagePipeline:
             for name, _ in model.named_parameters()
         }
         self._check_ties(homes)
+        if strategy.mode == "train":
+            check_trained(model, self.cut)
         self.ties = Ties(homes, self.stages, self._group)
+        self._seeds = StageSeeds(self.stages, device=self._device, group=self._group)
 
     def accumulate_gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, LossParts]:
         """Runs the schedule over the micro-batches of a step, which all ranks of the pipeline have read.
@@ -88,7 +91,7 @@ class StagePipeline:
 
         for stage in self.stages:
             stage.begin(flow, loss_of)
-        with self._contexts(), stage_seeds(self.stages, flow, device=self._device, group=self._group):
+        with self._contexts(), self._seeds.step(draws_inputs=flow.draws_inputs):
             try:
                 schedule.step(target=torch.arange(len(batches)), return_outputs=False)
             except RuntimeError as error:

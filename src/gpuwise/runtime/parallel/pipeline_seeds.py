@@ -1,48 +1,82 @@
-"""Random numbers of the stages of a pipeline in one step."""
+"""Random numbers of the stages of a pipeline: alike where a loss draws them for all stages, and not so in dropout."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._guards import active_fake_mode
 
 from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.parallel.stages import Stages
-from gpuwise.runtime.parallel.stages_flow import Flow
 
 _APART = 0x9E3779B97F4A7C15  # between the seeds of two stages: 2^64 over the golden ratio
 
 
-@contextmanager
-def stage_seeds(stages: Stages, flow: Flow, *, device: torch.device, group: dist.ProcessGroup) -> Iterator[None]:
-    """A context for one step: what a loss draws before the first block is alike on all stages, and dropout is not.
+class StageSeeds:
+    """Seeds of the micro-batches of each step.
 
-    Without it, noise that a loss adds to the model's input on the first stage, and compares with the output on the last,
-    would be two different noises. All ranks advance the process's generator by one number a step.
+    Every stage runs the job's loss, so what that draws before the first block (noise that is added to the input on the
+    first stage and compared with the output on the last, say) has to be the same on all stages. Each micro-batch begins with
+    a seed of its own, from PyTorch's generator of the CPU; the generators of a pipeline's ranks are made equal before the
+    first step, and all advance by one number a step. Where a stage's own blocks begin, it takes another seed.
+
+    Arguments:
+        stages: of this rank.
+        device: of the stages.
+        group: the ranks of the pipeline.
     """
-    if active_fake_mode() is not None:
-        yield
-        return
-    base = torch.randint(2**62, ())
-    if flow.draws_inputs:
-        base = base.to(device)
-        dist.broadcast(base, group=group, group_src=0)
-    backend = backend_of(device)
-    states = torch.get_rng_state(), backend.random_state()
-    for stage in stages:
-        stage.started = partial(_seed, int(base))
-        stage.entered = partial(_seed, int(base) + (stage.index + 1) * _APART)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        if states[1] is not None:
-            backend.set_random_state(states[1])
+
+    def __init__(self, stages: Stages, *, device: torch.device, group: dist.ProcessGroup):
+        self._stages, self._device, self._group = stages, device, group
+        self._equal = False
+
+    @contextmanager
+    def step(self, *, draws_inputs: bool) -> Iterator[None]:
+        """The context of one step, after which all generators are as before, but for that number.
+
+        Arguments:
+            draws_inputs: whether the loss draws numbers of PyTorch before the first block, after which the first stage goes
+                on without another seed.
+        """
+        if active_fake_mode() is not None:
+            yield
+            return
+        self._make_equal()
+        base, backend = int(torch.randint(2**62, ())), backend_of(self._device)
+        states = torch.get_rng_state(), backend.random_state(), random.getstate(), np.random.get_state()
+        for stage in self._stages:
+            stage.started = partial(_seed_all, base)
+            if not (stage.is_first and draws_inputs):
+                stage.entered = partial(_seed, base + (stage.index + 1) * _APART)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0])
+            if states[1] is not None:
+                backend.set_random_state(states[1])
+            random.setstate(states[2])
+            np.random.set_state(states[3])
+
+    def _make_equal(self) -> None:
+        if self._equal:
+            return
+        state = torch.get_rng_state().to(self._device)
+        dist.broadcast(state, group=self._group, group_src=0)
+        torch.set_rng_state(state.cpu())
+        self._equal = True
 
 
 def _seed(base: int, number: int) -> None:
     torch.manual_seed((base + number) % 2**63)
+
+
+def _seed_all(base: int, number: int) -> None:
+    _seed(base, number)
+    random.seed(base + number)
+    np.random.seed((base + number) % 2**32)

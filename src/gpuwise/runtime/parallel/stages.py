@@ -85,7 +85,7 @@ class ModelStage(nn.Module):
         self._received, self._inside = tensors, self.is_first
         self._edge_calls = dict.fromkeys(self._edge_calls, 0)
         self.started(number)
-        if self.is_first and not self._flow.draws_inputs:
+        if self.is_first:
             self.entered(number)
         try:
             result = self.task(self.model, number)

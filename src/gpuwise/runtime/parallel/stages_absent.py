@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from gpuwise.errors import UnsupportedError
@@ -65,7 +67,7 @@ class AbsentTensor(torch.Tensor):
         if any(isinstance(leaf, AbsentTensor) and leaf.value is not None for leaf in tree_iter((args, kwargs))):
             args, kwargs = received((args, kwargs))
             return func(*args, **kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass(), unrecorded():
             return func(*args, **kwargs)
 
     @classmethod
@@ -97,6 +99,19 @@ class AbsentTensor(torch.Tensor):
             if len(changed) == 1 and isinstance(result, Tensor):
                 return changed[0]
             return tree_map_only(Tensor, lambda tensor: cls(tensor, torch.device(device)), result)
+
+
+def unrecorded() -> AbstractContextManager[object]:
+    """A context in which no mode but fake tensors sees operators: absent tensors are no work, and nothing to record."""
+    modes = _get_current_dispatch_mode_stack()
+    kept = [mode for mode in modes if isinstance(mode, FakeTensorMode) or getattr(mode, "sees_absent_tensors", False)]
+    if len(kept) == len(modes):
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(_disable_current_modes())
+    for mode in kept:
+        stack.enter_context(mode)
+    return stack
 
 
 def received(tree: Tree) -> Tree:  # any tree of tensors

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from torch import nn
+
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.runtime.parallel.stages_absent import WAYS
 from gpuwise.runtime.parallel.stages_flow import Flow
@@ -152,6 +154,18 @@ def check_cut(flow: Flow, cut: Cut) -> None:
     assert flow.loss is not None
     if last not in having[flow.loss]:
         raise _skips("the loss", problem)
+
+
+def check_trained(model: nn.Module, cut: Cut) -> None:
+    """Raises UnsupportedError for a stage without a parameter to train, which no backward pass would reach."""
+    trained = {stage for name, p in model.named_parameters() if p.requires_grad for stage in cut.owners[name]}
+    for stage in range(cut.stages):
+        if stage not in trained:
+            raise UnsupportedError(
+                f"pipeline stage {stage} of {cut.stages}, from {cut.blocks_of(stage)[0]} on, has no parameter that requires a "
+                f"gradient.",
+                ["a smaller pp", *WAYS],
+            )
 
 
 def _skips(what: str, operator: str) -> UnsupportedError:

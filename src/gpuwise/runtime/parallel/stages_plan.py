@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_iter
 from torch.utils.flop_counter import flop_registry
 
-from gpuwise.runtime.parallel.stages_absent import AbsentTensor, Arguments, Keywords, written
+from gpuwise.runtime.parallel.stages_absent import AbsentTensor, Arguments, Keywords, unrecorded, written
 from gpuwise.runtime.parallel.stages_calls import intercept
 from gpuwise.runtime.parallel.stages_flow import BlockCall, Flow, Operation, TensorShape, template_of
 
@@ -56,7 +56,7 @@ class DryModel:
         while True:
             self._flow = Flow()
             try:
-                with _Watch(self.model, self._flow) as watch:
+                with unrecorded(), _Watch(self.model, self._flow) as watch:
                     result = loss(self.model)
             except _BufferWrittenError as error:
                 self._make_absent(error.name)
@@ -100,6 +100,8 @@ class DryModel:
 
 class _Watch(TorchDispatchMode):
     """Writes operations on absent tensors into a flow."""
+
+    sees_absent_tensors = True
 
     def __init__(self, model: nn.Module, flow: Flow):
         super().__init__()
