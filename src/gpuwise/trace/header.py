@@ -57,7 +57,7 @@ class Header:
         stages: the pipeline's stages that this rank runs; empty (the default) without a pipeline.
         groups: the groups of ranks of the collectives; none by default.
         micro_batches: how many micro-batches are recorded, 2 by default. Positions with micro_step 1 run
-            accumulation - micro_batches + 1 times.
+            accumulation - micro_batches + 1 times. 0: those of the strategy, and no other number follows from them.
     """
 
     job: str
@@ -87,9 +87,11 @@ class Header:
 
     def check_accumulation(self, accumulation: int) -> None:
         """Raises UnsupportedError where the step has no such number of micro-batches."""
-        if self.micro_batches != RECORDED and accumulation < self.micro_batches:
+        fewest = self.micro_batches or self.strategy.accumulation
+        if self.micro_batches != RECORDED and (accumulation < fewest or (not self.micro_batches and accumulation > fewest)):
+            or_more = " or more" if self.micro_batches else ""
             raise UnsupportedError(
-                f"{self.job} is recorded as a pipeline of {self.micro_batches} micro-batches or more, not of {accumulation}.",
+                f"the step of {self.job} is recorded with {fewest} micro-batches{or_more}, which do not show {accumulation}.",
                 ["record it with this accumulation"],
             )
         if accumulation > 1:

@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from gpuwise.errors import FileFormatError
-from gpuwise.trace.header import Header
+from gpuwise.trace.header import RECORDED, Header
 from gpuwise.trace.tables import (
     BEFORE,
     CATEGORIES,
@@ -74,7 +74,7 @@ class Trace:
     def repeats(self) -> np.ndarray:
         """How often each position runs in one optimizer step. Shape (positions,)."""
         repeats = np.where(self.sequence.micro_step == 1, self.accumulation - self.header.micro_batches + 1, 1)
-        if self.accumulation == 1 and not self.header.own_step:
+        if self.accumulation == 1 and self.header.micro_batches == RECORDED and not self.header.own_step:
             repeats[self._divisions] = 0
         return repeats
 

@@ -12,8 +12,10 @@ from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace, Waits
+from gpuwise.trace.header import RECORDED
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
+from gpuwise.tracing.step import MANY
 from gpuwise.tracing.storage_table import StorageRow
 
 
@@ -25,7 +27,8 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     rows = sorted((row for row in recorder.storages.rows if _is_used(row, length)), key=_order_of_gradients)
     waits = np.array(recorder.streams.waits, dtype=np.int32).reshape(-1, 3)
     categories = [_category(row, phase, length) for row in rows]
-    parameters = list(program.model.parameters())
+    gradients = [row for row, name in zip(rows, categories, strict=True) if name == "gradient"]
+    parameters, world = list(program.model.parameters()), program.world
     sizes = {"micro_batch": strategy.micro_batch}
     sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
     workspaces = temporaries.notes(row.name for row in operations) if target != "cpu" else ()
@@ -33,7 +36,9 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         job=job.name,
         fingerprint=identity,
         sizes=sizes,
-        strategy=strategy.but(accumulation=1, optimizer=_optimizer_name(job, strategy)),
+        strategy=strategy.but(
+            accumulation=1 if world is None else strategy.accumulation, optimizer=_optimizer_name(job, strategy)
+        ),
         parameters=sum(parameter_count(p) for p in parameters),
         trainable_parameters=sum(parameter_count(p) for p in parameters if p.requires_grad),
         sample_unit=job.sample_unit,
@@ -42,9 +47,12 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         torch_version=torch.__version__.split("+")[0],
         blocks=_block_paths(program),
         assumption_notes=(*map(_stated, job.assumptions), *recorder.answers.notes, *workspaces),
-        gradient_shapes=tuple(row.gradient_shape for row, name in zip(rows, categories, strict=True) if name == "gradient"),
+        gradient_shapes=tuple(row.gradient_shape for row in gradients if world is None),
         averages=program.average is not None,
         own_step=program.own_step is not None,
+        rank=0 if world is None else world.rank,
+        groups=tuple(recorder.groups.groups),
+        micro_batches=RECORDED if world is None else MANY if strategy.accumulation >= MANY else 0,
     )
     return Trace(
         header=header,

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +16,7 @@ from gpuwise.notes.job import no_virtual_accelerator
 from gpuwise.runtime.build.adapters_recorded import only_recorded
 from gpuwise.runtime.build.own_step import check_own_step
 from gpuwise.runtime.build.program import build
+from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing import accelerator
@@ -27,41 +29,52 @@ from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
 from gpuwise.tracing.step import create_state, noticing_updates, one_step, record_clipping_in_backward
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
+from gpuwise.tracing.world import fake_world
 
 DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
 
 
-def record(job: Job, strategy: Strategy, *, target: str = "accelerator") -> Trace:
-    """Records one steady-state step: the second, when optimizer state exists.
+def record(job: Job, strategy: Strategy, *, target: str = "accelerator", rank: int = 0) -> Trace:
+    """Records one steady-state step of one rank: the second, when optimizer state exists.
 
     Arguments:
-        strategy: precision, micro_batch, recompute, optimizer, mode and techniques. Its accumulation does not matter:
-            two micro-batches are recorded and any number follows from them (see gpuwise.trace.trace); one where the
-            optimizer steps inside backward, or in a step of the job's own.
+        strategy: precision, micro_batch, recompute, optimizer, mode and techniques, and of several devices mesh and
+            parallelism. On one device its accumulation does not matter: two micro-batches are recorded and any number
+            follows from them (see gpuwise.trace.trace); one where the optimizer steps inside backward, or in a step of
+            the job's own. Ranks of several devices treat the first and the last micro-batch of a step differently: three
+            are recorded, and more follow from them; of a strategy with one or two, those.
         target: the device whose kernels are recorded, "accelerator" (CUDA's of Ampere and newer), "pre-ampere" or "cpu".
+        rank: the rank of strategy.mesh. Default 0.
 
     Raises JobError where the job cannot be built, raises in its forward pass, or depends on its data; PrecisionError where it
     does so in the strategy's precision and not in fp32.
     """
-    return record_many(job, strategy, [strategy.micro_batch], target=target)[0]
+    return record_many(job, strategy, [strategy.micro_batch], target=target, rank=rank)[0]
 
 
 def record_many(
-    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str = "accelerator", once: Collection[int] = ()
+    job: Job,
+    strategy: Strategy,
+    micro_batches: Sequence[int],
+    *,
+    target: str = "accelerator",
+    rank: int = 0,
+    once: Collection[int] = (),
 ) -> list[Trace]:
     """`record` at each of these micro-batches, with the program built and its optimizer state created once.
 
     Arguments:
-        once: those to record without a second micro-batch: half the time, for a trace of accumulation 1 alone.
+        target, rank: as for `record`.
+        once: those to record without a second micro-batch: half the time, for a trace of accumulation 1 alone. Of one device.
 
     A program whose steps change the sizes of its state (a cache that grows with the batch) is built anew for each. Raises as
     `record` does.
     """
+    recording = _Recording(job, strategy, tuple(micro_batches), target=target, rank=rank, once=frozenset(once))
     try:
-        return _record_many(job, strategy, micro_batches, target=target, once=once)
+        return _record_many(recording)
     except JobError as error:
-        plain = strategy.but(precision="fp32")
-        if strategy.recorded_precision == "fp32" or not _records(job, plain, target=target):
+        if strategy.recorded_precision == "fp32" or not _records(replace(recording, strategy=strategy.but(precision="fp32"))):
             raise
         name = job.name or "the job"
         why = error.problem if isinstance(error, StepFailedError) else error.what
@@ -70,23 +83,38 @@ def record_many(
         ) from error
 
 
-def _records(job: Job, strategy: Strategy, *, target: str) -> bool:
+@dataclass(frozen=True)
+class _Recording:
+    """What to record: the arguments of `record_many`."""
+
+    job: Job
+    strategy: Strategy
+    micro_batches: tuple[int, ...]
+    target: str
+    rank: int
+    once: frozenset[int]
+
+
+def _records(recording: _Recording) -> bool:
     try:
-        _record_many(job, strategy, [strategy.micro_batch], target=target)
+        _record_many(replace(recording, micro_batches=(recording.strategy.micro_batch,)))
     except GpuwiseError:
         return False
     return True
 
 
-def _record_many(
-    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str, once: Collection[int] = ()
-) -> list[Trace]:
-    if job.step is None and _needs_no_first_step(strategy):
-        traces = _recorded(job, strategy, micro_batches, target=target, once=once, first_step=False)
+def _record_many(recording: _Recording) -> list[Trace]:
+    if recording.job.step is None and _needs_no_first_step(recording.strategy):
+        traces = _recorded(recording, first_step=False)
         if traces is not None:
             return traces
-    traces = _recorded(job, strategy, micro_batches, target=target, once=once, first_step=True)
-    return traces or [record(job, strategy.but(micro_batch=n), target=target) for n in micro_batches]
+    traces = _recorded(recording, first_step=True)
+    return traces or [_recorded_alone(recording, micro_batch) for micro_batch in recording.micro_batches]
+
+
+def _recorded_alone(recording: _Recording, micro_batch: int) -> Trace:
+    strategy = recording.strategy.but(micro_batch=micro_batch)
+    return record(recording.job, strategy, target=recording.target, rank=recording.rank)
 
 
 def _needs_no_first_step(strategy: Strategy) -> bool:
@@ -95,50 +123,47 @@ def _needs_no_first_step(strategy: Strategy) -> bool:
     return strategy.mode == "train" and strategy.precision != "amp-fp16" and not any(special)
 
 
-def _recorded(
-    job: Job, strategy: Strategy, micro_batches: Sequence[int], *, target: str, once: Collection[int], first_step: bool
-) -> list[Trace] | None:
+def _recorded(recording: _Recording, *, first_step: bool) -> list[Trace] | None:
     """The traces; None where they are wrong because a step changes the sizes of what stays alive.
 
     Of several micro-batches those after the first are then wrong; without a real first step even a single one is.
     """
     problem = accelerator.problem()  # checked for a CPU, too: shape rules that PyTorch lacks come with the device
-    replaced = problem if target != "cpu" else None
+    replaced = problem if recording.target != "cpu" else None
     if replaced is not None:
-        target = "cpu"
+        recording = replace(recording, target="cpu")
+    job, mesh = recording.job, recording.strategy.mesh
+    device_type = DEVICES[recording.target]
     try:
         identity = fingerprint(job)
     except Exception as error:
         raise explained(error, job.name) from error
-    with _environment(target), Recorder(DEVICES[target]) as recorder, noticing_updates(recorder):
+    with (
+        fake_world(mesh, recording.rank, device_type) as world,
+        _environment(recording.target),
+        Recorder(device_type, mesh) as recorder,
+        noticing_updates(recorder),
+    ):
         if replaced is not None:
             recorder.answers.note(no_virtual_accelerator(torch_version=torch.__version__, problem=replaced))
         try:
             with steady_lbfgs(recorder.answers):
-                return _record_steps(
-                    job, strategy, micro_batches, recorder, target=target, once=once, first_step=first_step, identity=identity
-                )
+                return _record_steps(recording, recorder, world, first_step=first_step, identity=identity)
         except Exception as error:  # the user's model and loss may raise anything
             raise explained(error, job.name) from error
 
 
 def _record_steps(
-    job: Job,
-    strategy: Strategy,
-    micro_batches: Sequence[int],
-    recorder: Recorder,
-    *,
-    target: str,
-    once: Collection[int],
-    first_step: bool,
-    identity: str,
+    recording: _Recording, recorder: Recorder, world: World | None, *, first_step: bool, identity: str
 ) -> list[Trace] | None:
     """As `_recorded`, under a recorder that runs. identity: the job's fingerprint."""
-    strategy = strategy.but(accumulation=1)
-    program = build(job, strategy.but(compile=False), DEVICES[target])  # `install` compiles it in its way
+    job, target = recording.job, recording.target
+    strategy = recording.strategy if world is not None else recording.strategy.but(accumulation=1)
+    # `install` compiles the program in its way.
+    program = build(job, strategy.but(compile=False), DEVICES[target], world)
     if strategy.compile and job.step is not None:
         check_own_step(job, strategy, program.model, closure=False)
-    if program.own_step is None and strategy.mode == "train" and not strategy.optimizer_in_backward:
+    if world is None and program.own_step is None and strategy.mode == "train" and not strategy.optimizer_in_backward:
         strategy = strategy.but(accumulation=2)
         program.strategy = program.strategy.but(accumulation=2)
     first_step = first_step or program.own_step is not None
@@ -151,11 +176,11 @@ def _record_steps(
             from gpuwise.tracing.compile.install import install  # imports the compiler: a second or two
 
             install(program.model, recorder)
-        create_state(program, recorder, strategy.but(micro_batch=min(micro_batches)), really=first_step)
+        create_state(program, recorder, strategy.but(micro_batch=min(recording.micro_batches)), really=first_step)
         state_sizes, unchanged = recorder.storages.sizes(), True
-        for micro_batch in sorted(micro_batches):  # upwards: what grows with the batch is seen to grow
+        for micro_batch in sorted(recording.micro_batches):  # upwards: what grows with the batch is seen to grow
             at_this = strategy.but(micro_batch=micro_batch)
-            if micro_batch in once:
+            if micro_batch in recording.once:
                 at_this = at_this.but(accumulation=1)
             recorder.start()
             trained = one_step(program, recorder, at_this)
@@ -163,8 +188,8 @@ def _record_steps(
             unchanged = recorder.storages.sizes() == state_sizes and (trained or first_step)
             if not unchanged:
                 break
-    if unchanged or (first_step and len(micro_batches) == 1):
-        return [traces[micro_batch] for micro_batch in micro_batches]
+    if unchanged or (first_step and len(recording.micro_batches) == 1):
+        return [traces[micro_batch] for micro_batch in recording.micro_batches]
     return None
 
 

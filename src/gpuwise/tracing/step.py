@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,6 +18,8 @@ from gpuwise.strategy import Strategy
 from gpuwise.tracing.kernels.low_bit import inner_tensors
 from gpuwise.tracing.recorder import BACKWARD, UPDATE_STEP, Origin, Recorder
 from gpuwise.tracing.storage_table import StorageRow
+
+MANY = 3  # micro-batches of a rank's step from which on there is one between the first and the last, which are special
 
 
 def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, really: bool) -> None:
@@ -56,8 +58,11 @@ def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
     if not program.trains:
         program.infer(_batch(program.job, recorder, micro_batch))
         return True
-    for recorder.micro_step in range(strategy.accumulation):
-        program.forward_backward(_batch(program.job, recorder, micro_batch))
+    if program.world is not None:
+        program.accumulate_gradients(_MicroBatches(program.job, recorder, strategy))
+    else:
+        for recorder.micro_step in range(strategy.accumulation):
+            program.forward_backward(_batch(program.job, recorder, micro_batch))
     for parameter in program.model.parameters():
         _mark_gradient(recorder, parameter)
     trained = all(p.grad is not None for p in program.model.parameters() if p.requires_grad)
@@ -67,6 +72,22 @@ def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
     if program.own_step is not None:
         _mark_optimizer_state(program, recorder)  # a history has other tensors after each step
     return trained
+
+
+class _MicroBatches(Sequence[Batch]):
+    """The micro-batches of a rank's step, each made when it is taken: the first, one of those between, the last."""
+
+    def __init__(self, job: Job, recorder: Recorder, strategy: Strategy):
+        self._job, self._recorder, self._strategy = job, recorder, strategy
+
+    def __len__(self) -> int:
+        return min(self._strategy.accumulation, MANY)
+
+    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]
+        if index >= len(self):
+            raise IndexError
+        self._recorder.micro_step = 1 if len(self) == MANY and index == 1 else 0
+        return _batch(self._job, self._recorder, self._strategy.micro_batch)
 
 
 @contextmanager
