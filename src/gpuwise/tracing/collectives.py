@@ -89,12 +89,13 @@ class GroupTable:
     """The groups of ranks of a recording, in the order in which they are first used.
 
     Attributes:
+        mesh: the mesh of the ranks.
         groups: each once.
     """
 
     def __init__(self, mesh: Mesh) -> None:
         self.groups: list[RankGroup] = []
-        self._mesh = mesh
+        self.mesh = mesh
         self._index_of: dict[str, int] = {}
 
     def index(self, call: OperatorCall) -> int:
@@ -110,9 +111,9 @@ class GroupTable:
 
     def _rank_group(self, ranks: list[int]) -> RankGroup:
         stride = min((b - a for a, b in pairwise(sorted(ranks))), default=1)
-        if len(ranks) > self._mesh.devices:
+        if len(ranks) > self.mesh.devices:
             return RankGroup("", len(ranks), stride)
-        positions = [self._mesh.coordinates(rank) for rank in ranks]
+        positions = [self.mesh.coordinates(rank) for rank in ranks]
         axes = [axis for axis in positions[0] if len({position[axis] for position in positions}) > 1]
         return RankGroup("+".join(axes), len(ranks), stride)
 

@@ -42,11 +42,13 @@ from gpuwise.tracing.refusals import asks_for_cuda, dynamic_shape, no_shape_rule
 from gpuwise.tracing.storage_table import StorageRow, StorageTable
 from gpuwise.tracing.streams import NOTHING, Enqueued, Streams
 from gpuwise.tracing.virtual_device import DEVICE, use
+from gpuwise.tracing.works import recorded_works
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
 assert PHASES == ("forward", "backward", "recompute", "optimizer")
 
 _ASKS_DEVICE = torch.ops.prim.device.default
+_ASKS_PINNED = torch.ops.aten.is_pinned.default
 _COPIES = torch.ops.aten._to_copy.default
 # micro_step of what follows the last backward, and of every row of phase optimizer.
 UPDATE_STEP = 2
@@ -84,6 +86,7 @@ class Recorder(TorchDispatchMode):
         answers: what was assumed where the model asked for values.
         streams: the streams of the device, and what they wait for.
         groups: the groups of ranks of the collectives.
+        unwaited: collectives beside the current stream that nothing has waited for. The update waits for all of them.
         micro_step: set by the caller to 0, 1, and 2 once backward is done.
         updating: whether an optimizer steps, which may be inside backward; set by the caller.
         paused: whether nothing is recorded; set by the caller.
@@ -104,6 +107,8 @@ class Recorder(TorchDispatchMode):
         self.answers = Answers()
         self.streams = Streams()
         self.groups = GroupTable(mesh or Mesh())
+        self.unwaited: list[Enqueued] = []
+        self._of_ranks = self.groups.mesh.devices > 1
         self.micro_step = 0
         self.updating = False
         self.paused = False
@@ -119,6 +124,7 @@ class Recorder(TorchDispatchMode):
         self.storages.start()
         self.streams.start()
         self._done.clear()
+        self.unwaited.clear()
 
     def receive(self, batch: Batch) -> None:
         """Takes note of tensors that come from outside the step."""
@@ -141,6 +147,8 @@ class Recorder(TorchDispatchMode):
         self._patches.enter_context(self.modules.tracking())
         self._patches.enter_context(patched(torch.UntypedStorage, "resize_", resize_and_record))
         self._patches.enter_context(unseen_propagation(self))
+        if self._of_ranks:
+            self._patches.enter_context(recorded_works(self))
         if self.device_type == DEVICE:
             use(self.streams)
         return super().__enter__()
@@ -156,6 +164,8 @@ class Recorder(TorchDispatchMode):
             return NotImplemented  # let a DTensor or a quantized tensor come back with the operations on what it holds
         if func is _ASKS_DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches are this question
+        if func is _ASKS_PINNED and self._of_ranks:
+            return True  # the buffers of DistributedDataParallel in host memory must be
         kwargs = kwargs or {}
         if self.paused:
             out = func(*args, **kwargs)
@@ -214,6 +224,8 @@ class Recorder(TorchDispatchMode):
         self._add_row(describe_collective(call, group), origin)
         if streams.current != before:
             mark = streams.mark(streams.current)
+            if call.op.namespace == "c10d":
+                self.unwaited.append(mark)
             for tensor in written_tensors(call):
                 self._done[tensor.untyped_storage()._cdata] = mark
         streams.current = before
@@ -246,6 +258,10 @@ class Recorder(TorchDispatchMode):
         return results
 
     def _add_row(self, row: OperationRow, origin: Origin) -> None:
+        if self.unwaited and origin.phase == OPTIMIZER:
+            for mark in self.unwaited:
+                self.streams.wait(self.streams.current, mark)
+            self.unwaited.clear()
         operation = self.operations.setdefault(row, len(self.operations))
         micro_step = UPDATE_STEP if origin.phase == OPTIMIZER else self.micro_step
         self.storages.position = len(self.rows)
