@@ -26,6 +26,7 @@ from gpuwise.strategy import (
     SHARDS,
     Mesh,
     Parallelism,
+    StepFacts,
     Strategy,
     StrategyChanges,
     check_techniques,
@@ -209,8 +210,11 @@ def mesh_of(settings: DeviceSettings) -> Mesh | None:
     return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
 
 
-def strategy_of(settings: Mapping[str, object], **chosen: Unpack[StrategyChanges]) -> Strategy:
+def strategy_of(settings: Mapping[str, object], *, priced: bool = True, **chosen: Unpack[StrategyChanges]) -> Strategy:
     """The Strategy of these settings; `chosen` has what they leave open.
+
+    Arguments:
+        priced: whether the step is to be forecast, not only run.
 
     Raises InputError for values out of range and for settings that a forward pass has no use for, and what check_techniques
     raises for techniques that exclude each other.
@@ -224,7 +228,7 @@ def strategy_of(settings: Mapping[str, object], **chosen: Unpack[StrategyChanges
         values["parallelism"] = Parallelism(**cast(dict[str, Any], parallel))
     strategy = Strategy(**chosen).but(**cast(StrategyChanges, {name: values[name] for name in names & values.keys()}))
     _check_mode(settings)
-    check_techniques(strategy)
+    check_techniques(strategy, StepFacts(priced=priced))
     return strategy
 
 

@@ -9,7 +9,7 @@ from tests.training_samples import STRATEGY, loss, points, toy, train, training
 from torch import nn
 
 from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
-from gpuwise.errors import DoesNotFitError, InputError, JobError, UnsupportedError
+from gpuwise.errors import DoesNotFitError, InputError, JobError
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Mesh, Strategy
 
@@ -88,7 +88,7 @@ def test_senseless_length(length):
 
 
 def test_strategies_that_cannot_run_here():
-    with pytest.raises(UnsupportedError, match="8 devices"):
+    with pytest.raises(InputError, match="8 devices, and this is one process"):
         train(toy(), Strategy(mesh=Mesh(dp_replicate=8)), steps=1)
     with pytest.raises(InputError, match="infer"):
         train(toy(), Strategy(mode="infer"), steps=1)

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import target_of
+from gpuwise.api.rank_start import mesh_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
@@ -18,7 +19,7 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
 from gpuwise.step_settings import RunSettings
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Strategy, StrategyChanges
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -42,7 +43,7 @@ def first_micro_batch(job: Job, requested: RunSettings, settings: TrainSettings)
     return (
         usual_micro_batch(job.tokens_per_sample)
         if planned is None
-        else max(1, planned[0] // (requested.get("accumulate") or 1))
+        else max(1, planned[0] // ((requested.get("accumulate") or 1) * mesh_of(requested, None).data_parallel))
     )
 
 
@@ -71,6 +72,27 @@ def batch_reason(job: Job, requested: RunSettings, settings: TrainSettings, stra
     if planned is None or planned[0] != strategy.global_batch:
         return ()
     return (assumed_batch_of_run(samples=planned[0], why=planned[1]),)
+
+
+def batch_of_ranks(named: Strategy, requested: RunSettings, job: Job) -> Strategy:
+    """The same global batch in micro-batches of the usual size at most, for ranks whose memory is not forecast.
+
+    The user's batch stays. A pipeline gets a micro-batch for each of its stages at least.
+    """
+    if {"micro_batch", "accumulate"} & set(requested):
+        return named
+    batch, usual = named.micro_batch, usual_micro_batch(job.tokens_per_sample)
+    stages = named.mesh.pp * named.parallelism.stages_per_rank
+    ladder = [n for n in legal.micro_batches(batch) if n <= usual and (batch // n >= stages or n == 1)]
+    micro_batch = max(ladder, default=1)
+    return named.but(micro_batch=micro_batch, accumulation=max(1, batch // micro_batch))
+
+
+def same_global_batch(before: Strategy, named: Strategy) -> StrategyChanges:
+    """The micro-batches of a run before, on the mesh of `named`: the same global batch, where that divides."""
+    of_each = before.global_batch // named.mesh.data_parallel
+    micro_batch = math.gcd(before.micro_batch, of_each) if of_each else before.micro_batch
+    return {"micro_batch": micro_batch, "accumulation": max(1, of_each // micro_batch)}
 
 
 def batch_in_memory(

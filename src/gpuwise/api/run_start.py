@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuwise.api.run_batch import batch_in_memory, first_micro_batch, samples_of
+from gpuwise.api.run_batch import batch_in_memory, batch_of_ranks, first_micro_batch, same_global_batch, samples_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.api.step_price import step_price
@@ -128,8 +128,8 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
     on_cpu = backend.is_host
     micro_batch = first_micro_batch(job, requested, settings)
     precision = "fp32" if on_cpu or backend.why_no_bf16() else "amp-bf16"
-    strategy = strategy_of(requested, micro_batch=micro_batch, precision=precision)
-    check_techniques(strategy, job.step_facts(on_cpu=on_cpu))
+    strategy = strategy_of(requested, priced=False, micro_batch=micro_batch, precision=precision)
+    check_techniques(strategy, job.step_facts(on_cpu=on_cpu, priced=False))
     return strategy
 
 
@@ -145,8 +145,10 @@ def chosen_strategy(
         before = Strategy.from_dict(earlier["strategy"])
         kept = {name: getattr(before, name) for name in _CHOSEN if name not in requested}
         if not {"micro_batch", "accumulate"} & set(requested):
-            kept |= {"micro_batch": before.micro_batch, "accumulation": before.accumulation}
+            kept |= same_global_batch(before, named)
         named = named.but(**kept)
+    elif named.mesh.devices > 1:
+        return batch_of_ranks(named, requested, job), (), None
     elif here.torch_device == "cpu":
         named = batch_in_memory(named, requested, source, here.chip, here.capacity_bytes, job)
         try:
@@ -187,7 +189,7 @@ def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | Non
 def forecast_here(source: StepSource, strategy: Strategy, here: Here, host: HostSettings) -> Forecast | None:
     """The forecast of a step on this machine; None, with a warning, if it is not possible. It never stops a run."""
     if strategy.mesh.devices != 1:
-        return None  # the runtime raises its own error
+        return None  # this machine is not forecast as several devices so far
     try:
         return _forecast(source, strategy, here, host)
     except GpuwiseError as error:

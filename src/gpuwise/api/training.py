@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.rank_start import check_launch, chosen_by_first, folder_of_first, joined, mesh_of
 from gpuwise.api.run_batch import batch_reason
 from gpuwise.api.run_start import (
+    Here,
     check_device,
     check_same_sizes,
     chosen_strategy,
@@ -20,17 +22,20 @@ from gpuwise.api.run_start import (
 )
 from gpuwise.api.traced import JobSource
 from gpuwise.api.train_keywords import TrainKeywords, in_folder, step_keywords, train_settings
+from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import named_sizes
-from gpuwise.strategy import HostSettings
+from gpuwise.step_settings import RunSettings, named_sizes
+from gpuwise.strategy import HostSettings, Strategy
 
 if TYPE_CHECKING:
     import torch
 
+    from gpuwise.cost import Forecast
     from gpuwise.job import Job
-    from gpuwise.runtime import TrainedStep, Training, TrainResult
+    from gpuwise.runtime import TrainedStep, Training, TrainResult, TrainSettings
+    from gpuwise.runtime.ranks import RunRanks
 
 
 def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]) -> TrainResult:
@@ -42,7 +47,8 @@ def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **k
 
 
 class Trainer:
-    """The run of a job on this machine, under a plan or settings.
+    """The run of a job on this machine, under a plan or settings; in a process that torchrun, srun or a launcher of Kubernetes
+    has started, one rank of the run, with `mesh` for all of them.
 
         trainer = gpuwise.Trainer(job, plan, epochs=3, run="runs/digits")
         result = trainer.run()                      # or step by step:
@@ -91,38 +97,72 @@ class Trainer:
         self.plan = plan
         if plan is not None:
             check_same_sizes(plan, sizes)
+        environment = rank_environment()
         wait_passively()  # before PyTorch is loaded
         require("torch", purpose="train")
         from gpuwise.runtime import Training
 
         host = HostSettings.from_dict(requested) if plan is None else plan.host
         self.settings = train_settings(keywords, plan, host=host, job_argument=job if isinstance(job, str) else "")
-        run = keywords.get("run")
-        here = this_device()
+        check_launch(mesh_of(requested, plan), environment, self.settings.job_argument)
+        ranks, device = joined(environment)
         self.reason_notes: tuple[Note, ...] = ()
-        if plan is not None:
-            self.job = planned_job(job, plan)
-            check_device(plan, here.chip)
-            self.strategy = plan.strategy
-            self.settings = in_folder(self.settings, run, self.job, self.strategy)
-            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, host)
-        else:
-            self.job, source = job_to_run(job, sizes)
-            named = named_strategy(self.job, requested, here, self.settings)
-            self.settings = in_folder(self.settings, run, self.job, named)
-            self.strategy, self.reason_notes, self.forecast = chosen_strategy(
-                named, requested, source, here, self.settings, self.job
-            )
-            self.reason_notes = (*batch_reason(self.job, requested, self.settings, self.strategy), *self.reason_notes)
+        self.forecast: Forecast | None = None
+        with ranks.speaking():
+            here = this_device()
+            self._prepare(job, plan, requested, keywords.get("run"), here, ranks)
         self._training: Training = Training(
             self.job,
             self.strategy,
             self.settings,
-            device=here.torch_device,
+            device=device or here.torch_device,
             forecast=self.forecast,
             notes=self.reason_notes,
             plan=None if plan is None else plan.to_dict(),
+            ranks=ranks,
         )
+
+    def _prepare(
+        self,
+        job: str | Job,
+        plan: Plan | None,
+        requested: RunSettings,
+        run: str | os.PathLike[str] | None,
+        here: Here,
+        ranks: RunRanks,
+    ) -> None:
+        """Sets job, strategy, settings and forecast. Of several ranks, rank 0 chooses what depends on its machine."""
+        if plan is not None:
+            self.job = planned_job(job, plan)
+            check_device(plan, here.chip)
+            self.strategy = plan.strategy
+            self._set_folder(run, self.strategy, ranks)
+            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, self.settings.host)
+            return
+        self.job, source = job_to_run(job, named_sizes(requested))
+        named = named_strategy(self.job, requested, here, self.settings)
+        self._set_folder(run, named, ranks)
+        if ranks.own.several:
+            self.strategy, self.reason_notes = chosen_by_first(
+                ranks, lambda: chosen_strategy(named, requested, source, here, self.settings, self.job)[:2]
+            )
+        else:
+            self.strategy, self.reason_notes, self.forecast = chosen_strategy(
+                named, requested, source, here, self.settings, self.job
+            )
+        self.reason_notes = (*batch_reason(self.job, requested, self.settings, self.strategy), *self.reason_notes)
+
+    def _set_folder(self, run: str | os.PathLike[str] | None, strategy: Strategy, ranks: RunRanks) -> None:
+        """Sets the folder of the settings."""
+
+        def with_folder(settings: TrainSettings) -> TrainSettings:
+            return in_folder(settings, run, self.job, strategy)
+
+        environment = rank_environment()
+        if environment is None:
+            self.settings = with_folder(self.settings)
+        else:
+            self.settings = folder_of_first(ranks, environment, self.settings, with_folder)
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ class Verbs(click.Group):
         ready_streams()
         arguments = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
+        extra["obj"] = arguments  # what `train` starts its ranks with
         with given_back(), failure.handled(arguments):
             # click returns the code of ctx.exit() here, and whatever a verb returns: ours return None
             code = super().main(arguments, *other, **extra)

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -59,6 +59,14 @@ AUTO = "auto"  # runs/<job>, the first that is free or to be continued
     show_default=True,
     help="What to do with a step whose loss or gradients are not finite.",
 )
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Start the ranks of a mesh again, from the last checkpoint, when one is lost.",
+)
 @settings_options(RunSettings)
 @click.option("--writer", "writers", multiple=True, type=click.Choice(("tensorboard", "wandb")), help="Curves there, too.")
 @click.option("--export", type=click.Path(), metavar="FILE", help="At the end, write the weights as safetensors.")
@@ -75,11 +83,17 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     What is in its folder is continued. Ctrl-C, SIGTERM, SIGUSR1 or a notice of the cloud ends it after the step it is in,
     saved; a second signal ends it at once.
 
+    With --mesh of several devices it starts as many ranks on this machine; under torchrun, srun or a launcher of Kubernetes it
+    is one of theirs.
+
     Exit code: 0 when all is done and on the disk; 3 when the last checkpoint, the log or the report could not be written; 130
-    when it was stopped and can go on; 2 when the job or the command line is at fault.
+    when it was stopped and can go on; 4 when a rank was lost; 2 when the job or the command line is at fault.
     """
     from gpuwise import api
+    from gpuwise.api.rank_start import mesh_of, ranks_to_start
     from gpuwise.cli.output import emit
+    from gpuwise.cli.ranks import command_line, speaking_in_turn, start
+    from gpuwise.plan.file import load_plan
     from gpuwise.report.train import train_report
 
     if no_run and run is not None:
@@ -89,13 +103,25 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     if export is not None:
         _check_export(Path(export))
         export = os.path.abspath(export)  # the job may change the working folder
-    trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
-    try:
-        result = trainer.run()
-    except RunEndedError as ended:
-        if export is None:
-            raise
-        return _tell_exported(ended, trainer.export(export), as_json=as_json)
+    max_restarts = settings.pop("max_restarts")
+    plan = settings["plan"] = None if settings["plan"] is None else load_plan(settings["plan"])
+    ranks = ranks_to_start(mesh_of(cast(RunSettings, settings), plan), job, max_restarts=max_restarts)
+    if ranks:
+        if max_restarts and no_run:
+            raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
+        threads = settings["threads"] if plan is None else plan.host.threads
+        code = start(command_line(), ranks, max_restarts=max_restarts, threads=threads)
+        raise click.exceptions.Exit(code)
+    with speaking_in_turn() as shows:
+        trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
+        try:
+            result = trainer.run()
+        except RunEndedError as ended:
+            if export is None:
+                raise
+            return _tell_exported(ended, trainer.export(export), as_json=as_json) if shows else None
+    if not shows:
+        return None
     unwritten = [] if export is None else _export(trainer, export)
     if result.unsaved:
         unwritten.insert(0, _not_saved(result))
@@ -106,6 +132,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
     if unwritten:
         raise click.exceptions.Exit(unwritten[0].exit_code)
+    return None
 
 
 def _not_saved(result: TrainResult) -> NotSavedError:

@@ -70,6 +70,11 @@ def rank_environment(environment: Mapping[str, str] | None = None) -> RankEnviro
     return None
 
 
+def launched_here(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether `gpuwise train` has started this rank, and tells the user what it failed with."""
+    return _LAUNCHED in (os.environ if environment is None else environment)
+
+
 def launched_variables() -> dict[str, str]:
     """The variable by which ranks recognise `gpuwise train` as their launcher."""
     return {_LAUNCHED: "1"}

@@ -21,17 +21,17 @@ _OPENMP = ("libgomp", "libomp", "libiomp5")
 _UNSET = HostSettings()
 
 
-def apply_threads(host: HostSettings) -> list[Note]:
+def apply_threads(host: HostSettings, *, core_share: int = 1) -> list[Note]:
     """Sets the number of threads of CPU operations, and binds them to cores if the settings require it.
 
     With None the number is kept, but limited to the physical cores that this process may use (by affinity and a container's
-    limit). More threads would only wait for each other.
+    limit), divided by the ranks that share them (core_share). More threads would only wait for each other.
 
     Returns notes on settings that could not be applied.
     """
     threads = host.threads
     if threads is None and not os.environ.get("OMP_NUM_THREADS"):
-        threads = min(torch.get_num_threads(), detect_cpu().cores)
+        threads = max(1, min(torch.get_num_threads(), detect_cpu().cores // core_share))
     if threads is not None and threads != torch.get_num_threads():
         torch.set_num_threads(threads)
     if not host.pin_threads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -82,10 +82,7 @@ class Program:
         model.train(self.trains)
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        """Moves a micro-batch to the device and adds its share to the gradients. Returns its mean loss, detached.
-
-        Gradients are reduced over data-parallel ranks, which `accumulate_gradients` does once for several micro-batches.
-        """
+        """Adds a micro-batch's share to the gradients, reduced over data-parallel ranks. Returns its mean loss, detached."""
         batch = self._on_device(batch)
         if self.own_step is not None:
             loss = self.own_step.take(batch)
@@ -207,6 +204,10 @@ class Program:
             return
         for parameter in self._updated:  # as zero_grad does, without its profiling
             parameter.grad = None
+
+    def evaluated(self, evaluate: Callable[[nn.Module], Mapping[str, float]]) -> Mapping[str, float]:
+        """evaluate(model), with the parameters that shards gather around it there."""
+        return self._rank_model.evaluated(lambda: evaluate(self.model))
 
     def infer(self, batch: Batch) -> object:
         """One forward pass without gradients. Returns the model's output; None where another pipeline stage has it."""

@@ -11,6 +11,7 @@ import torch
 from gpuwise.errors import FileFormatError, JobError
 from gpuwise.job import Job
 from gpuwise.job.job import Batch
+from gpuwise.json_types import Json
 from gpuwise.notes import Note
 from gpuwise.runtime.data.columns import TensorColumns
 from gpuwise.runtime.data.kinds import differences
@@ -18,6 +19,7 @@ from gpuwise.runtime.data.opening import DataOpener, Source
 from gpuwise.runtime.data.order import WHOLE, Chunk, DataShare, Position, StepPositions, StreamMark, shuffled
 from gpuwise.runtime.data.prefetch import StreamCopies, ahead
 from gpuwise.runtime.data.samples import Samples
+from gpuwise.runtime.data.stream_state import checksum
 from gpuwise.runtime.data.streams import SavedStream, Stream
 from gpuwise.runtime.data.synthetic import Synthetic
 from gpuwise.runtime.devices import backend_of
@@ -195,6 +197,16 @@ class MicroBatchLoader:
                 rows = shuffled(len(self._source), seed=self.seed, epoch=epoch)[rows].tolist()
             micro_batches.append({"epoch": epoch, "micro_batch": start // self.size, "samples": rows})
         return {"seed": self.seed, "micro_batches": micro_batches}
+
+    def description(self) -> dict[str, Json]:
+        """What the data is, to be compared with that of other ranks: its kind and length, and a checksum of its first sample.
+
+        A stream has no checksum before it is read.
+        """
+        plain: dict[str, Json] = {"kind": _kind(self._source), "samples": _length(self._source)}
+        if isinstance(self._source, TensorColumns | Samples):
+            plain["checksum of a sample"] = checksum(self._source.example())
+        return plain
 
     def waits_for(self) -> str | None:
         """The worker process that delivers the next data, such as "worker process 1 (pid 4711)"; None without workers."""

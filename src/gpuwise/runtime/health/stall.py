@@ -59,6 +59,7 @@ class StallWatch:
         folder: folder of the run; None writes no stacks.
         tell: called in the watch's thread.
         waits_for: describes the object that a read of data waits for; None if unknown.
+        prefix: begins the names of the files, where several ranks write to one folder.
         clock: a clock in seconds.
         wait: sleeps for the given seconds and returns true to end the thread; for tests.
     """
@@ -69,6 +70,7 @@ class StallWatch:
         *,
         tell: Callable[[Stall], None],
         waits_for: Callable[[], str | None] = lambda: None,
+        prefix: str = "",
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -76,7 +78,7 @@ class StallWatch:
         self.phase = "step"
         self._beaten = True
         self._folder = None if folder is None else Path(folder) / "stalls"
-        self._tell, self._clock, self._waits_for = tell, clock, waits_for
+        self._tell, self._clock, self._waits_for, self._prefix = tell, clock, waits_for, prefix
         self._beat_s = self._looked_s = clock()
         self._silent_phase = self.phase
         self._stalled = False
@@ -132,8 +134,9 @@ class StallWatch:
             return None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._files = max([self._files, *(int(old.stem) for old in self._folder.glob("*.txt") if old.stem.isdigit())]) + 1
-            path = self._folder / f"{self._files}.txt"
+            numbers = [old.stem.removeprefix(self._prefix) for old in self._folder.glob(f"{self._prefix}*.txt")]
+            self._files = max([self._files, *(int(number) for number in numbers if number.isdigit())]) + 1
+            path = self._folder / f"{self._prefix}{self._files}.txt"
             with open(path, "w", encoding="utf-8") as file:
                 file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: silent for {silent_s:.0f} s in phase {phase!r}\n\n")
                 file.flush()

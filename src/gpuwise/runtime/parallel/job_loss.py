@@ -7,9 +7,16 @@ from collections.abc import Callable, Mapping
 from torch import Tensor, nn
 
 from gpuwise.job.job import Batch
-from gpuwise.runtime.build.named_loss import LossParts, separated
+from gpuwise.runtime.build.named_loss import separated
 
 LossFunction = Callable[[nn.Module, Batch], "Tensor | Mapping[str, Tensor]"]
+
+
+class ModelCall:
+    """A call that runs the model by itself, passed to JobLoss in place of a batch: FSDP2 gathers parameters around it."""
+
+    def __init__(self, call: Callable[[], object]):
+        self.call = call
 
 
 class JobLoss(nn.Module):
@@ -27,5 +34,8 @@ class JobLoss(nn.Module):
         super().__init__()
         self.model, self._loss = model, loss
 
-    def forward(self, batch: Batch) -> tuple[Tensor, LossParts]:
+    def forward(self, batch: Batch) -> object:
+        """(loss, named parts) of a batch; of a ModelCall what that returns."""
+        if isinstance(batch, ModelCall):
+            return batch.call()
         return separated(self._loss(self.model, batch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -13,6 +13,8 @@ from gpuwise.job.job import Batch
 from gpuwise.notes import Note
 from gpuwise.runtime.build.named_loss import LossParts
 from gpuwise.runtime.parallel.job_loss import LossFunction
+
+T = TypeVar("T")
 
 
 class Synchronisation(Protocol):
@@ -25,6 +27,10 @@ class Synchronisation(Protocol):
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
         """The context of the forward and backward pass of a micro-batch, the first or last of its optimizer step."""
+        ...
+
+    def evaluated(self, call: Callable[[], T]) -> T:
+        """What a call returns that runs the model without gradients, by itself and not through `root`."""
         ...
 
 
@@ -70,6 +76,10 @@ class RankModel:
     pipeline: Pipeline | None = None
     synchronisation: Synchronisation | None = None
     notes: list[Note] = field(default_factory=list)
+
+    def evaluated(self, call: Callable[[], T]) -> T:
+        """What a call returns that runs the model without gradients."""
+        return call() if self.synchronisation is None else self.synchronisation.evaluated(call)
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
         """The context of the forward and backward pass of a micro-batch; its gradients are reduced when they are due."""

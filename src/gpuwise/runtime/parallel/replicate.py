@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -11,6 +13,8 @@ from gpuwise.runtime.parallel.job_loss import JobLoss
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
+
+T = TypeVar("T")
 
 
 class Replicas:
@@ -31,6 +35,9 @@ class Replicas:
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
         return nullcontext() if last else self._ddp.no_sync()
+
+    def evaluated(self, call: Callable[[], T]) -> T:
+        return call()
 
 
 def apply_replicas(rank_model: RankModel, strategy: Strategy, world: World) -> None:

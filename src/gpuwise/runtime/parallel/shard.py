@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -10,12 +12,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from gpuwise.job.blocks import repeated_blocks
-from gpuwise.runtime.parallel.job_loss import JobLoss
+from gpuwise.runtime.parallel.job_loss import JobLoss, ModelCall
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 
 _COMPUTE = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
+
+T = TypeVar("T")
 
 
 class Shards:
@@ -30,6 +34,9 @@ class Shards:
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def evaluated(self, call: Callable[[], T]) -> T:
+        return cast(T, self.root(ModelCall(call)))
 
 
 def apply_shards(rank_model: RankModel, strategy: Strategy, world: World) -> None:

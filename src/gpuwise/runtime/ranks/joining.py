@@ -7,8 +7,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -18,6 +16,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from gpuwise.errors import InputError, OtherRankError, RankLostError
 from gpuwise.hardware.detect.ranks import RankEnvironment
 from gpuwise.runtime.ranks.ranks import Ranks
+from gpuwise.runtime.ranks.run_ranks import RunRanks
 
 CONNECT_S = 45.0  # until a store that does not answer counts as unreachable
 JOIN_S = 600.0  # until ranks that have not started count as lost: machines of a cluster do not start at once
@@ -31,8 +30,7 @@ _stores: dict[tuple[str, int], TCPStore] = {}  # a process that trains twice mee
 _runs = itertools.count()
 
 
-@contextmanager
-def joined(environment: RankEnvironment, device: torch.device) -> Iterator[Ranks]:
+def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
     """The ranks of a run, all there, with torch.distributed initialised: gloo for the CPU, NCCL for NVIDIA GPUs.
 
     A process group that the caller has initialised is used as it is, and stays.
@@ -42,16 +40,22 @@ def joined(environment: RankEnvironment, device: torch.device) -> Iterator[Ranks
     own_group = not dist.is_initialized()
     # The store of a caller's group is private in PyTorch 2.13, and the only one that all of its ranks share.
     store: Store = _store_of(environment) if own_group else dist.distributed_c10d._get_default_store()
-    prefix = f"gpuwise/{environment.attempt}/{next(_runs)}"
-    ranks = Ranks(environment.rank, environment.size, store=PrefixStore(prefix, store), host=socket.gethostname())
-    ranks.gathered("join", ranks.host, within_s=JOIN_S)
-    if own_group:
-        _initialise(environment, device, PrefixStore(f"{prefix}/torch", store))
-    try:
-        yield ranks
-    finally:
-        if own_group and sys.exc_info()[0] is None:  # after a failure the groups may wait for ranks that are gone
-            dist.destroy_process_group()
+    number = next(_runs)
+    prefix = f"gpuwise/{environment.attempt}/{number}"
+    ranks = Ranks(
+        environment.rank,
+        environment.size,
+        store=PrefixStore(prefix, store),
+        host=socket.gethostname(),
+        first_start=PrefixStore(f"gpuwise/all/{number}", store),
+        core_share=1 if environment.own_cores else environment.local_size,
+    )
+    run_ranks = RunRanks(ranks, has_group=own_group).start()
+    with run_ranks.speaking():
+        ranks.hosts[:] = map(str, ranks.gathered("join", ranks.host, within_s=JOIN_S))
+        if own_group:
+            _initialise(environment, device, PrefixStore(f"{prefix}/torch", store))
+    return run_ranks
 
 
 def _initialise(environment: RankEnvironment, device: torch.device, store: Store) -> None:

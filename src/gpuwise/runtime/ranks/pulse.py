@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuwise.errors import RankLostError
-from gpuwise.json_types import Json
 from gpuwise.runtime.ranks.last_words import LastWords
 from gpuwise.runtime.ranks.ranks import Ranks
 
@@ -54,6 +53,7 @@ class Pulse:
     Attributes:
         statuses: the latest status of each rank, on rank 0; empty on the others.
         hosts: machine of each rank.
+        status: as the argument, which is replaced once the run has begun.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Pulse:
     ) -> None:
         self.statuses: dict[int, RankStatus] = {}
         self.hosts = hosts
-        self._ranks, self._status, self._on_end, self._clock = ranks, status, end, clock
+        self.status = status
+        self._ranks, self._on_end, self._clock = ranks, end, clock
         self._count = 0
         self._changed: dict[int, tuple[int, float]] = {}  # rank -> count of its latest pulse, and when that was new
         self._failed_s: float | None = None
@@ -85,7 +86,7 @@ class Pulse:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(PULSE_S)
 
     def look(self) -> LastWords | None:
@@ -119,13 +120,13 @@ class Pulse:
 
     def _beat(self) -> None:
         self._count += 1
-        self._ranks.set_pulse(json.dumps([self._count, *self._status()]))
+        self._ranks.set_pulse(json.dumps([self._count, *self.status()]))
 
     def _silent(self, now_s: float) -> LastWords | None:
         """Last words of a rank that does not answer."""
         watched = range(self._ranks.size) if self._ranks.leads else range(1)
         self._observe(watched, now_s)
-        started = self._status().step > 0
+        started = self.status().step > 0
         longest_s = SILENT_S if started else SILENT_START_S
         for rank in watched:
             if rank == self._ranks.rank or rank not in self._changed:
@@ -163,8 +164,3 @@ class Pulse:
             ["see what ended it", "start again: the run goes on from its last checkpoint"],
         )
         return LastWords.of(lost, rank=self._ranks.rank, host=self._ranks.host)
-
-
-def as_plain(statuses: Mapping[int, RankStatus]) -> list[Json]:
-    """The statuses for the log."""
-    return [dict(rank=rank, **status._asdict()) for rank, status in sorted(statuses.items())]

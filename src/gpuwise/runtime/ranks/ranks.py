@@ -24,15 +24,28 @@ class Ranks:
     Arguments:
         store: the store; None for a run of one process, in which every method answers from this process alone.
         host: this machine's name.
+        core_share: ranks that share the cores which this process sees.
+        first_start: a store that restarts of the ranks share.
 
     Attributes:
         rank: number of this rank, from 0.
         size: number of ranks.
+        hosts: the machine of each rank.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, *, store: Store | None = None, host: str = ""):
-        self.rank, self.size, self.host = rank, size, host
-        self._store = store
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        store: Store | None = None,
+        host: str = "",
+        core_share: int = 1,
+        first_start: Store | None = None,
+    ):
+        self.rank, self.size, self.host, self.core_share = rank, size, host, core_share
+        self.hosts = [host] * size
+        self._store, self._first_start = store, first_start
         self._alone: dict[str, Json] = {}
 
     @property
@@ -61,6 +74,18 @@ class Ranks:
         if self._store is not None:
             self._store.set(f"first/{name}", json.dumps(value))
 
+    def tell_rank_0(self, name: str, value: Json) -> None:
+        """Leaves a value that `told_by_rank` of rank 0 reads. Returns at once."""
+        if self._store is not None:
+            self._store.set(f"told/{name}", json.dumps(value))
+
+    def told_by_rank(self, name: str) -> Json:
+        """A value that another rank has left, which rank 0 knows from its pulse."""
+        assert self._store is not None
+        value: Json = json.loads(self._store.get(f"told/{name}"))
+        self._store.delete_key(f"told/{name}")
+        return value
+
     def post(self, name: str, value: Json) -> None:
         """Leaves this rank's value for `posted`. Returns at once."""
         if self._store is None:
@@ -78,15 +103,15 @@ class Ranks:
         return [json.loads(text) for text in self._store.multi_get([f"post/{name}/{rank}" for rank in range(self.size)])]
 
     def gathered(self, name: str, value: Json, *, within_s: float) -> list[Json]:
-        """Posts this rank's value and waits for those of all others.
-
-        Raises RankLostError when some have not come within `within_s` seconds, OtherRankError when one has failed.
-        """
+        """Posts this rank's value and waits for those of all others. Raises as `collected` does."""
         self.post(name, value)
         return self.collected(name, within_s=within_s)
 
     def collected(self, name: str, *, within_s: float) -> list[Json]:
-        """Waits for the values that all ranks post. Raises as `gathered`."""
+        """Waits for the values that all ranks post.
+
+        Raises RankLostError when some have not come within `within_s` seconds, OtherRankError when one has failed.
+        """
         until_s, pause_s = time.monotonic() + within_s, 0.001
         while (values := self.posted(name)) is None:
             self.check()
@@ -111,6 +136,28 @@ class Ranks:
         absent = [str(rank) for rank in range(self.size) if not self._store.check([f"post/{name}/{rank}"])]
         shown = ", ".join(absent[:8]) + (f" and {len(absent) - 8:,} more" if len(absent) > 8 else "")
         return f"{'rank' if len(absent) == 1 else 'ranks'} {shown} of {self.size} {_have(len(absent))} not come"
+
+    def first_of(self, name: str, value: Json) -> Json:
+        """The value of the rank that was first to call this with one; None (of this rank) only asks for it."""
+        if self._store is None:
+            return self._alone.setdefault(name, value)
+        key = f"any/{name}"
+        if value is None and not self._store.check([key]):
+            return None
+        answer: Json = json.loads(
+            self._store.get(key) if value is None else self._store.compare_set(key, "", json.dumps(value))
+        )
+        return answer
+
+    def lasting(self, name: str, value: Callable[[], Json]) -> Json:
+        """On rank 0: a value of the first start, which later restarts get again."""
+        if self._first_start is None:
+            return value()
+        key = f"lasting/{name}"
+        if not self._first_start.check([key]):
+            self._first_start.set(key, json.dumps(value()))
+        answer: Json = json.loads(self._first_start.get(key))
+        return answer
 
     def leave(self, words: LastWords) -> LastWords:
         """Leaves last words. Returns the first that any rank has left, which are those to tell the user."""

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import torch
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, JobError, RankLostError
 from gpuwise.job import Job
+from gpuwise.json_types import Json
 from gpuwise.notes.training import evaluation_failed
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
 from gpuwise.runtime.interruption import AT_ONCE
+from gpuwise.runtime.ranks import ALONE, Ranks
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.reporter import Reporter
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
+
+FAILED_ALONE_S = 30.0  # after a failure on this rank, for those of the others
 
 
 class BestMetric(TypedDict):
@@ -51,7 +55,7 @@ def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
     program.model.eval()
     try:
         with torch.no_grad(), averaged:
-            return {name: float(value) for name, value in job.evaluate(program.model).items()}, None
+            return {name: float(value) for name, value in program.evaluated(job.evaluate).items()}, None
     except KeyboardInterrupt:
         return {}, "an evaluation was interrupted; nothing of the training is lost."
     except AT_ONCE:
@@ -89,10 +93,15 @@ class Evaluations:
         self.best: BestMetric | None = None
         self.took_s = 0.0
 
-    def run(self, step: int, program: Program, *, reporter: Reporter, meter: Meter) -> dict[str, float]:
-        """Computes, shows and logs the job's metrics after `step`; {} on failure. Pass the result to `seen`."""
+    def run(self, step: int, program: Program, *, reporter: Reporter, meter: Meter, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Computes, shows and logs the job's metrics after `step`; {} on failure. Pass the result to `seen`.
+
+        Every rank evaluates, because a model in shards needs all of them; the metrics are those of rank 0.
+        """
         began_s = time.perf_counter()
         metrics, problem = evaluate(program.job, program)
+        if ranks.several and program.job.evaluate is not None:
+            metrics, problem = _agreed(ranks, step, metrics, problem)
         self.took_s = time.perf_counter() - began_s
         meter.pause(self.took_s)
         if problem:
@@ -145,6 +154,27 @@ class Evaluations:
         if self._every is not None:
             owed = step % self._every == 0 and self.done_at != step
             self.due_at = step if owed else step - step % self._every + self._every
+
+
+def _agreed(ranks: Ranks, step: int, metrics: dict[str, float], problem: str | None) -> tuple[dict[str, float], str | None]:
+    """The metrics of rank 0, and its problem. Raises JobError where the job's evaluate has failed on some ranks alone.
+
+    The others may then wait in a collective of a model in shards, which the failed rank will never take part in.
+    """
+    name = f"evaluation/{step}"
+    if problem is not None:
+        try:
+            problems = ranks.gathered(f"{name}/done", problem, within_s=FAILED_ALONE_S)
+        except RankLostError:
+            problems = [problem, None]
+        if None in problems:
+            raise JobError(
+                f"{problem.rstrip('.')}; it did so on some ranks only.", ["an evaluate that is the same on all ranks"]
+            )
+    else:
+        ranks.post(f"{name}/done", None)
+    answer = cast(dict[str, Json], ranks.of_first(name, lambda: {"metrics": {**metrics}, "problem": problem}))
+    return cast(dict[str, float], answer["metrics"]), cast("str | None", answer["problem"])
 
 
 def _interval(job: Job, strategy: Strategy, settings: TrainSettings, micro_batches_per_epoch: int | None) -> int | None:

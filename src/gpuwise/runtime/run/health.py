@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,7 @@ from gpuwise.job.job import Batch
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import MemoryView, Stall, StallWatch
+from gpuwise.runtime.ranks import ALONE, Ranks
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.neighbours import Neighbours
@@ -26,6 +28,8 @@ class RunHealth:
     Arguments:
         memory: peak memory, counted since before the model was built.
         forecast: memory forecast, for an out-of-memory error.
+        folder: of the run, for the stacks of a stall; None writes none.
+        ranks: the ranks of the run; each watches itself.
 
     Attributes:
         memory_bytes: memory at the last check; None before the first, or if the system does not provide it.
@@ -41,13 +45,17 @@ class RunHealth:
         forecast: MemoryForecast | None,
         reporter: Reporter,
         meter: Meter,
+        folder: Path | None = None,
+        ranks: Ranks = ALONE,
     ):
         self.memory_bytes: int | None = None
-        folder = None if reporter.folder is None else reporter.folder.path
-        self.stall = StallWatch(folder, tell=self._on_stall, waits_for=loader.waits_for)
+        prefix = f"rank{ranks.rank}-" if ranks.several else ""
+        self.stall = StallWatch(folder, tell=self._on_stall, waits_for=loader.waits_for, prefix=prefix)
         self._program, self._loader, self._memory, self._forecast = program, loader, memory, forecast
         self._reporter, self._meter = reporter, meter
-        self._neighbours = Neighbours(torch.get_num_threads()) if program.device.type == "cpu" else None
+        # Other ranks on this machine would count as other programs.
+        watches = program.device.type == "cpu" and not ranks.several
+        self._neighbours = Neighbours(torch.get_num_threads()) if watches else None
         self._stalls: deque[Stall] = deque()
         self._noted = len(loader.notes)  # reading an iterable may add notes
 

@@ -31,6 +31,7 @@ class Meter:
         self.step_time_s = self.data_s = 0.0  # of the latest step
         self._asked_s = self._begun_s = self._left_s = self.now_s
         self._warm_step, self._waited_s, self._paused_s = before, 0.0, 0.0
+        self._all_waited_s = self._all_paused_s = 0.0
         self._pause_s = 0.0  # since the latest step: it counts once another has ended
         self._step_times_s = array("d")
 
@@ -43,6 +44,7 @@ class Meter:
         self._begun_s = time.perf_counter()
         self.data_s = self._begun_s - self._asked_s
         self._waited_s += self.data_s
+        self._all_waited_s += self.data_s
 
     def end(self) -> None:
         """The program has finished a step."""
@@ -51,6 +53,7 @@ class Meter:
         self.step_time_s = self.now_s - self._begun_s
         self._step_times_s.append(self.step_time_s)
         self._paused_s += self._pause_s
+        self._all_paused_s += self._pause_s
         self._pause_s = 0.0
         # The rate is told without the warm-up, unless there is nothing else.
         if self.done <= WARMUP_STEPS and self.step < self.steps:
@@ -68,6 +71,11 @@ class Meter:
         """The caller wants the next step, and so its data."""
         self._asked_s = time.perf_counter()
         self._pause_s += self._asked_s - self._left_s
+
+    @property
+    def waits(self) -> tuple[float, float]:
+        """Seconds since the start in which the loop waited for data, and in which it did something else than train."""
+        return self._all_waited_s, self._all_paused_s + self._pause_s
 
     @property
     def done(self) -> int:

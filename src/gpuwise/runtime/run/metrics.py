@@ -30,6 +30,7 @@ def progress(run: RunParts) -> ProgressUpdate:
         checkpoint=None if last is None else LastCheckpoint(last[0], meter.now_s - last[1]),
         checkpoint_problem=checkpoints.problem if checkpoints is not None else None,
         metrics=run.evaluations.metrics,
+        slowest=None if run.rank_reporter is None else run.rank_reporter.slowest(),
     )
 
 

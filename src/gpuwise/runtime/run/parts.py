@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.job import Job
+from gpuwise.job import Job, fingerprint
 from gpuwise.notes import Note
-from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import LossWatch
-from gpuwise.runtime.interruption import ReadWatch, Stop, StopRequest, source_for
+from gpuwise.runtime.interruption import ReadWatch, Stop, source_for
+from gpuwise.runtime.parallel.world import make_world
+from gpuwise.runtime.ranks import Ranks, RunRanks
+from gpuwise.runtime.ranks.comparison import compare, software
+from gpuwise.runtime.ranks.word import StepWord
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager, RunCheckpoints
+from gpuwise.runtime.run.decisions import AgreedDecisions, Decisions
+from gpuwise.runtime.run.device_losses import AHEAD
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity, identity_of
 from gpuwise.runtime.run.health import RunHealth
@@ -27,19 +30,19 @@ from gpuwise.runtime.run.length import count_steps
 from gpuwise.runtime.run.loss_tracker import LossTracker
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
-from gpuwise.runtime.run.preparation import check_skips, check_strategy, prepare_process
+from gpuwise.runtime.run.part_makers import blaming, close, header, loader_of, log_of, manager_of, on_nonfinite
+from gpuwise.runtime.run.preparation import check_skips, check_strategy, prepare_process, seed_rank
+from gpuwise.runtime.run.rank_report import RankReporter, Relay
 from gpuwise.runtime.run.reporter import Reporter
 from gpuwise.runtime.run.resume import checkpoint_to_continue
 from gpuwise.runtime.run.run_state import LossHistory, RunState
 from gpuwise.runtime.run.schedule import LearningRate, factor_of
 from gpuwise.runtime.run.settings import TrainSettings
-from gpuwise.runtime.run.stepper import Stepper
+from gpuwise.runtime.run.stepper import Stepper, sees_losses
+from gpuwise.runtime.run.together import StepTogether
 from gpuwise.runtime.run.update_guard import UpdateGuard
-from gpuwise.runtime.show import LogStream, RunLog, display, is_stream, writer
+from gpuwise.runtime.show import RunLog, display, writer
 from gpuwise.strategy import Strategy
-from gpuwise.version import __version__
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ class RunParts:
         stop: whether a signal, a notice or a time limit ends the run.
         health: memory, stalls and other programs.
         reporter: display, log and curves.
+        decisions: whether the run stops or is saved, alone or with other ranks.
+        ranks: the ranks of the run.
+        rank_reporter: what ranks report to rank 0; None for a single process.
     """
 
     settings: TrainSettings
@@ -73,6 +79,9 @@ class RunParts:
     stop: Stop
     health: RunHealth
     reporter: Reporter
+    decisions: Decisions
+    ranks: Ranks
+    rank_reporter: RankReporter | None
 
 
 def start_run(
@@ -84,40 +93,55 @@ def start_run(
     forecast: Forecast | None,
     plan: Mapping[str, object] | None,
     notes: Sequence[Note],
+    ranks: RunRanks,
     stack: ExitStack,
 ) -> RunParts:
-    """The parts of a run, ready for its next step. What has to be closed is put on `stack`."""
-    check_strategy(strategy, settings)
+    """The parts of a run, ready for its next step. What has to be closed is put on `stack`.
+
+    Of several ranks, rank 0 has the folder, the log, the display and the writers; the others pass on what they have to say.
+    """
+    own = ranks.own
+    check_strategy(strategy, settings, ranks=own.size)
+    compare(own, "settings", {**software(settings.job_argument), "strategy": strategy.to_dict(), "settings": settings.shared()})
     notes = list(notes)
 
     # 1. The folder is locked before anything is changed that another run in it may rely on.
     folder = None if settings.folder is None else RunFolder(settings.folder)
-    if folder is not None:
+    if folder is not None and own.leads:
         stack.enter_context(folder.locked())
         notes += folder.exposure()
+    own.of_first("locked", lambda: True)
 
     # 2. The process: memory, threads, random numbers.
-    notes += prepare_process(job, strategy, settings, device)
+    notes += prepare_process(job, strategy, settings, device, core_share=own.core_share)
 
     # 3. Log, display and writers: what is wrong with them is known before anything is trained.
-    log = stack.enter_context(_log_of(settings, folder))
-    shown = stack.enter_context(display(settings.progress, title=job.name))
-    writers = [writer(name, settings.started_in if folder is None else folder.path) for name in settings.writers]
+    log = stack.enter_context(log_of(settings, folder) if own.leads else RunLog(None))
+    relay = None if own.leads else Relay(own)
+    shown = stack.enter_context(display(settings.progress, title=job.name) if relay is None else relay)
+    writers = [
+        writer(name, settings.started_in if folder is None else folder.path) for name in (settings.writers if own.leads else ())
+    ]
 
     # 4. Data and program. Their memory is counted from here on.
     memory = PeakMemory(device)
-    loader = _blaming(job, "opening its data", job.data, lambda: _loader_of(job, strategy, settings, device))
+    world = make_world(strategy.mesh, device.type) if own.several else None
+    loader = blaming(job, "opening its data", job.data, lambda: loader_of(job, strategy, settings, device, world))
     stack.callback(loader.close)
     steps, assumed = count_steps(job, loader, strategy, settings)
     notes += [*loader.notes, *assumed]
-    program = _blaming(job, "building its model", job.model, lambda: build(job, strategy, device))
+    if world is not None:
+        compare(own, "data", {"job (its fingerprint)": fingerprint(job), "data": loader.description()})
+    program = blaming(job, "building its model", job.model, lambda: build(job, strategy, device, world))
     assert program.optimizer is not None
     check_skips(program, settings)
+    if world is not None:
+        seed_rank(settings.seed, world)
 
     # 5. What is saved with the program. The learning rate is taken over before a checkpoint brings that of its step.
     rate = LearningRate(program.optimizer, factor_of(job, steps))
     evaluations = Evaluations(job, strategy, settings, loader.micro_batches_per_epoch)
-    history = LossHistory(LossWatch(on_nonfinite=_on_nonfinite(program, settings)))
+    history = LossHistory(LossWatch(on_nonfinite=on_nonfinite(program, settings)))
     state = RunState(program, loader, evaluations, history)
 
     # 6. The checkpoint to go on from, if there is one.
@@ -126,7 +150,7 @@ def start_run(
     before, spent_before_s = 0, 0.0
     if folder is not None:
         identity = identity_of(job, strategy, settings, steps=steps, plan=plan)
-        manager = _manager_of(folder, settings, device)
+        manager = manager_of(folder, settings, device, own, strategy.mesh)
         checkpoint, resume_notes = checkpoint_to_continue(folder, manager, identity, resume=settings.resume, steps=steps)
         notes += resume_notes
         if checkpoint is not None:
@@ -139,30 +163,65 @@ def start_run(
         log,
         writers,
         meter=meter,
-        folder=folder,
+        folder=folder if own.leads else None,
         identity=identity,
-        header=_header(program, settings, meter, forecast),
+        header=header(program, settings, meter, forecast),
         notes=notes,
     )
     stack.callback(reporter.writers.close)
-    health = RunHealth(program, loader, memory, forecast=forecast.memory if forecast else None, reporter=reporter, meter=meter)
+    health = RunHealth(
+        program,
+        loader,
+        memory,
+        forecast=forecast.memory if forecast else None,
+        reporter=reporter,
+        meter=meter,
+        folder=None if folder is None else folder.path,
+        ranks=own,
+    )
     checkpoints = RunCheckpoints(manager, state, reporter=reporter, meter=meter, stall=health.stall)
-    stack.callback(_close, checkpoints, health)
+    stack.callback(close, checkpoints, health)
     checkpoints.check()  # a state that cannot be saved is known before anything is trained
 
     # 8. From here on, signals, notices and deadlines are listened to, and a run that stands still is noticed.
-    stop = stack.enter_context(Stop(time_limit_s=settings.time_limit_s, source=source_for(settings.preemption)))
+    time_limit_s = settings.time_limit_s if own.leads else None
+    stop = stack.enter_context(Stop(time_limit_s=time_limit_s, source=source_for(settings.preemption)))
     stack.enter_context(health)
-    stack.enter_context(ReadWatch(loader, lambda: _ends_now(stop, meter, checkpoints)))
+    decisions: Decisions = Decisions(stop, meter=meter, checkpoints=checkpoints, evaluations=evaluations)
+    together: StepTogether | None = None
+    rank_reporter: RankReporter | None = None
+    if world is not None:
+        agreed = AgreedDecisions(
+            own,
+            stop,
+            lag=0 if sees_losses(program, skips=settings.on_nonfinite == "skip") else AHEAD,
+            meter=meter,
+            checkpoints=checkpoints,
+            evaluations=evaluations,
+        )
+        decisions = agreed
+        together = StepTogether(own, StepWord(own, world, device, has_loss=program.has_loss), agreed)
+        rank_reporter = RankReporter(
+            own,
+            ranks.pulse,
+            meter=meter,
+            stall=health.stall,
+            reporter=reporter,
+            relay=relay,
+            host_works=device.type == "cpu",
+        )
+        ranks.pulse.status = rank_reporter.status
+    stack.enter_context(ReadWatch(loader, lambda: decisions.ends_in_a_read(time.perf_counter())))
 
     # 9. The step itself. A run that is continued has its files already; another opens them after its first step.
     losses = LossTracker(program, loader, settings, history, reporter=reporter, checkpoints=checkpoints, health=health)
-    guard = UpdateGuard(program, skips=settings.on_nonfinite == "skip")
+    guard = UpdateGuard(program, skips=settings.on_nonfinite == "skip")  # every rank skips by the loss of all
     stepper = Stepper(
         program,
         loader,
         rate,
         guard,
+        together=together,
         losses=losses,
         checkpoints=checkpoints,
         health=health,
@@ -172,74 +231,19 @@ def start_run(
     if before:
         reporter.begin()
     return RunParts(
-        settings, forecast, loader, program, stepper, losses, meter, evaluations, checkpoints, stop, health, reporter
+        settings,
+        forecast,
+        loader,
+        program,
+        stepper,
+        losses,
+        meter,
+        evaluations,
+        checkpoints,
+        stop,
+        health,
+        reporter,
+        decisions,
+        own,
+        rank_reporter,
     )
-
-
-def _log_of(settings: TrainSettings, folder: RunFolder | None) -> RunLog:
-    """In the file that the settings name, else in the run's folder; a pipe or a device that they name gets a copy."""
-    path, usual = settings.log_path, None if folder is None else folder.log
-    if path is not None and is_stream(path):
-        return RunLog(usual, copy=LogStream(path))
-    return RunLog(path or usual)
-
-
-def _loader_of(job: Job, strategy: Strategy, settings: TrainSettings, device: torch.device) -> MicroBatchLoader:
-    return MicroBatchLoader(job, strategy, settings.host, seed=settings.seed, device=device)
-
-
-def _manager_of(folder: RunFolder, settings: TrainSettings, device: torch.device) -> CheckpointManager:
-    return CheckpointManager(
-        folder.checkpoints,
-        device,
-        keep=settings.keep,
-        save_every_s=settings.save_every_s,
-        interruptions_per_day=settings.interruptions_per_day,
-    )
-
-
-def _on_nonfinite(program: Program, settings: TrainSettings) -> str:
-    """fp16 finds its loss scale by trying: a loss that overflowed is skipped, and the scale halved."""
-    return "skip" if program.scaler.is_enabled() else settings.on_nonfinite
-
-
-def _header(program: Program, settings: TrainSettings, meter: Meter, forecast: Forecast | None) -> dict[str, object]:
-    """What the log begins with: what runs, where and how."""
-    return {
-        "job": program.job.name,
-        "parameters": sum(p.numel() for p in program.model.parameters()),
-        "strategy": {**program.strategy.to_dict(), **settings.host.to_dict()},
-        "device": str(program.device),
-        "threads": torch.get_num_threads(),
-        "seed": settings.seed,
-        "steps": meter.steps,
-        "versions": {"gpuwise": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "settings": settings.to_dict(),
-        "forecast": forecast and forecast.to_dict(),
-        "resumed_from": meter.before or None,
-    }
-
-
-def _close(checkpoints: RunCheckpoints, health: RunHealth) -> None:
-    """What is being written is waited for, and what has come up since the last look is told."""
-    checkpoints.wait()
-    if checkpoints.begun:
-        health.look()
-
-
-def _ends_now(stop: Stop, meter: Meter, checkpoints: RunCheckpoints) -> StopRequest | None:
-    """Why the run is to end, asked while its data does not come. From the watch's own thread."""
-    now_s = time.perf_counter()
-    if not stop.pending and now_s < stop.look_s:
-        return None
-    return stop.check(now_s, meter.recent_step_time_s, checkpoints.save_s)
-
-
-def _blaming(job: Job, doing: str, part: object, call: Callable[[], T]) -> T:
-    """Turns whatever the job's code raises into an error that names its line."""
-    try:
-        return call()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # the user's own code may raise anything
-        raise job_failure(error, job, doing=doing, part=part) from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from gpuwise.errors import InputError
+from gpuwise.json_types import Json
 from gpuwise.runtime.health.losses import ON_NONFINITE
 from gpuwise.strategy import HostSettings
 
@@ -114,6 +115,11 @@ class TrainSettings:
         if not colon or which not in ("min", "max") or not metric:
             raise InputError(f"cannot read the metric to monitor, {self.monitor!r}.", ["max:accuracy", "min:loss"])
         return metric, which == "max"
+
+    def shared(self) -> dict[str, Json]:
+        """The settings that all ranks of a run must have in common, without those of a machine, such as paths."""
+        own = {"folder", "log_path", "progress", "started_in", "time_limit_s", "preemption"}
+        return {name: str(value) for name, value in self.to_dict().items() if name not in own}
 
     def to_dict(self) -> dict[str, object]:
         """The settings as plain types, without None. Host settings are part of the strategy."""

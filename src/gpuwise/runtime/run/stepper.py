@@ -10,6 +10,7 @@ from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.interruption import AT_ONCE, ReadGivenUp
+from gpuwise.runtime.ranks.word import word_of
 from gpuwise.runtime.run.checkpoint_manager import RunCheckpoints
 from gpuwise.runtime.run.device_losses import DeviceLosses, losses_of
 from gpuwise.runtime.run.first_update import FirstUpdateCheck
@@ -18,7 +19,13 @@ from gpuwise.runtime.run.loss_tracker import LossTracker, StepRow
 from gpuwise.runtime.run.meter import Meter
 from gpuwise.runtime.run.reporter import Reporter
 from gpuwise.runtime.run.schedule import LearningRate
+from gpuwise.runtime.run.together import NO_WORD, StepTogether
 from gpuwise.runtime.run.update_guard import NonFiniteCause, UpdateGuard
+
+
+def sees_losses(program: Program, *, skips: bool) -> bool:
+    """Whether the loss of a step is known before its update, for which an accelerator is waited for."""
+    return skips or backend_of(program.device).is_host
 
 
 class Stepper:
@@ -26,6 +33,7 @@ class Stepper:
 
     Arguments:
         guard: makes the updates.
+        together: what ranks tell each other in each step; None for a single process.
         losses: told of each loss as soon as it is known: on a CPU at once, on a GPU up to four steps later.
 
     Raises what the job's own code comes to (see gpuwise.runtime.build.failure), and JobError for losses that are not finite.
@@ -38,6 +46,7 @@ class Stepper:
         rate: LearningRate,
         guard: UpdateGuard,
         *,
+        together: StepTogether | None = None,
         losses: LossTracker,
         checkpoints: RunCheckpoints,
         health: RunHealth,
@@ -46,11 +55,11 @@ class Stepper:
     ):
         self.rate = rate
         self._program, self._job, self._loader, self._batches = program, program.job, loader, loader.steps()
-        self._guard, self._losses, self._checkpoints = guard, losses, checkpoints
+        self._guard, self._losses, self._checkpoints, self._together = guard, losses, checkpoints, together
         self._health, self._stall, self._meter = health, health.stall, meter
         self._first_step = meter.before + 1
         self._first_update = FirstUpdateCheck(program, losses=losses, reporter=reporter, meter=meter)
-        self._sees_losses = backend_of(program.device).is_host or guard.skips  # the loss is known before the update
+        self._sees_losses = sees_losses(program, skips=guard.skips)
         self._unknown: DeviceLosses[StepRow] | None = None  # made when a step shows how many numbers it has
 
     def take(self, step: int) -> None:
@@ -67,8 +76,14 @@ class Stepper:
             if step == self._first_step:
                 self._first_update.gradients()
             cause: NonFiniteCause | None = None
+            parts, word = program.parts, NO_WORD
+            if self._together is not None:
+                loss, word, parts = self._together.reduce(step, loss, parts)
             if self._sees_losses:
                 value, cause = self._guard.update(loss.item(), micro_batches)
+                if self._together is not None:
+                    self._together.decisions.heard(step, word_of(word.tolist()))
+                    cause = cause if math.isfinite(value) else self._together.first_cause(step, cause)
             else:
                 loss = self._guard.update_unseen(loss)
                 # Waits where the device is behind: that is the time a step takes.
@@ -84,7 +99,6 @@ class Stepper:
                 memory=lambda: self._health.memory_view(micro_batches),
             ) from error
         meter.end()
-        parts = program.parts
         norm = program.gradient_norm.item() if self._sees_losses and program.gradient_norm is not None else math.nan
         row = StepRow(
             meter.now_s,
@@ -103,17 +117,25 @@ class Stepper:
             self._losses.add(row, [value, *(part.item() for part in parts.values())] if parts else [value])
             return
         for earlier, values in ready:  # before what `settle` waits for: losses become known in the order of their steps
-            self._losses.add(earlier, values)
-        if self._unknown is None or self._unknown.numbers != 1 + len(parts):
+            self._add(earlier, values)
+        numbers = [loss, *parts.values(), *word.unbind()]
+        if self._unknown is None or self._unknown.numbers != len(numbers):
             self.settle()
-            self._unknown = losses_of(program.device, 1 + len(parts))
-        self._unknown.put(row, [loss, *parts.values()])
+            self._unknown = losses_of(program.device, len(numbers))
+        self._unknown.put(row, numbers)
 
     def settle(self) -> None:
         """Waits for losses that are not known yet: nothing is saved that may not be finite."""
         self._stall.beat()
         for row, values in self._unknown.ready(wait=True) if self._unknown is not None else ():
-            self._losses.add(row, values)
+            self._add(row, values)
+
+    def _add(self, row: StepRow, values: list[float]) -> None:
+        """A step whose numbers are known now: its loss, the parts of it, and the word of all ranks."""
+        of_loss = 1 + len(row.parts)
+        if self._together is not None:
+            self._together.decisions.heard(row.step, word_of(values[of_loss:]))
+        self._losses.add(row, values[:of_loss])
 
     def end(self) -> None:
         """The run is over."""
@@ -127,7 +149,7 @@ class Stepper:
         except (ReadGivenUp, *AT_ONCE):
             raise
         except BaseException as error:  # the user's own code may raise anything
-            if self._checkpoints.begun:
+            if self._checkpoints.begun and self._together is None:  # other ranks are within the step already
                 self.settle()
                 self._checkpoints.save_last(step - 1)
             raise job_failure(

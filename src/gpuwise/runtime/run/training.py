@@ -13,13 +13,15 @@ from typing import NamedTuple
 import torch
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.errors import GpuwiseError, InputError, JobError
+from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.notes import Note
 from gpuwise.notes.data import data_did_not_come
 from gpuwise.results.training import TrainResult
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.interruption import ReadGivenUp, StopRequest
+from gpuwise.runtime.ranks import ALONE_IN_RUN, RunRanks
+from gpuwise.runtime.ranks.comparison import check_same_end
 from gpuwise.runtime.run import metrics
 from gpuwise.runtime.run.exporting import export_checkpoint
 from gpuwise.runtime.run.parts import RunParts, start_run
@@ -60,7 +62,7 @@ class TrainedStep(NamedTuple):
 
 
 class Training:
-    """A job's run under a strategy, on one device of this machine.
+    """A job's run under a strategy, on one device of this machine, or of one rank among several.
 
         training = Training(job, strategy, TrainSettings(epochs=3, folder=Path("runs/digits")))
         for step in training: ...        # or training.run()
@@ -72,6 +74,7 @@ class Training:
         forecast: of this strategy on this device, to be shown next to what is measured.
         plan: that is carried out, to be kept with the run.
         notes: what the user should know; the run adds its own.
+        ranks: the ranks of the run, of which this process is one; a process alone by default.
 
     Attributes:
         step, steps: optimizer steps done, and in all; 0 before the run begins.
@@ -92,9 +95,11 @@ class Training:
         forecast: Forecast | None = None,
         plan: Mapping[str, object] | None = None,
         notes: Sequence[Note] = (),
+        ranks: RunRanks = ALONE_IN_RUN,
     ):
         self.job, self.strategy, self.settings = job, strategy, settings or TrainSettings()
         self.device, self.forecast, self._plan, self._notes = torch.device(device), forecast, plan, notes
+        self._ranks = ranks
         self.step = self.steps = 0
         self.result: TrainResult | None = None
         self._run: RunParts | None = None
@@ -118,11 +123,19 @@ class Training:
         return self.result
 
     def export(self, path: Path) -> Path:
-        """Writes the plain weights as they are now, averages in place of parameters where the job keeps them, as a
-        safetensors file for transformers, timm and whatever else reads those; before the first step, those of the newest
-        checkpoint in the run's folder. Returns its path. Raises InputError, and JobError where the weights are not finite."""
-        if self._run is None and self.settings.folder is not None:
+        """Writes the plain weights as they are now, averages in place of parameters where the job keeps them.
+
+        The file is one of safetensors, for transformers, timm and whatever else reads those. Before the first step, and of
+        several ranks, the weights are those of the newest checkpoint in the run's folder. Returns the path. Raises InputError,
+        JobError where the weights are not finite, UnsupportedError for several ranks without a folder.
+        """
+        if (self._run is None or self._ranks.own.several) and self.settings.folder is not None:
             return export_checkpoint(self.job, self.settings.folder, path)
+        if self._ranks.own.several:
+            raise UnsupportedError(
+                "several ranks export the weights of a checkpoint, and a run without a folder has none.",
+                ["--run FOLDER", "leave out --no-run"],
+            )
         model, run = self.model, self._run
         assert run is not None
         if problem := run.checkpoints.state.not_finite():
@@ -141,7 +154,7 @@ class Training:
     def _steps(self) -> Generator[TrainedStep, None, None]:
         """Sets the run up, takes its steps, and concludes it, however it ends."""
         self._run, self._ending = None, Ending()
-        with ExitStack() as stack:
+        with self._ranks.speaking(), ExitStack() as stack:
             stack.push(self._failed)  # left last: the log has its end by then
             run = self._run = start_run(
                 self.job,
@@ -151,14 +164,17 @@ class Training:
                 forecast=self.forecast,
                 plan=self._plan,
                 notes=self._notes,
+                ranks=self._ranks,
                 stack=stack,
             )
+            self._ranks.on_failure(lambda words: run.reporter.log.write("error", {"code": words.code, "message": words.what}))
             self.step, self.steps = run.meter.before, run.meter.steps
             try:
                 yield from self._loop(run)
             except GeneratorExit:
                 if self.step < self.steps:
                     self._ending = Ending("the loop was left", self._ending.request)
+                    check_same_end(run.ranks, self.step)
                 self._finish(run)
                 raise
             self._finish(run)
@@ -170,7 +186,7 @@ class Training:
 
     def _loop(self, run: RunParts) -> Iterator[TrainedStep]:
         """Steps until the last one, or until something ends the run."""
-        meter, stepper, losses, stop, stall = run.meter, run.stepper, run.losses, run.stop, run.health.stall
+        meter, stepper, losses, decisions, stall = run.meter, run.stepper, run.losses, run.decisions, run.health.stall
         look_s = -math.inf
         if self.step >= run.evaluations.due_at:  # the run was stopped before it
             self._evaluate(run)
@@ -185,7 +201,7 @@ class Training:
             yield TrainedStep(self.step, meter.steps, meter.samples, losses.loss, stepper.rate.value, losses.parts)
             meter.back()
             now_s = meter.now_s
-            if now_s >= look_s or stop.pending or now_s >= stop.look_s or self.step >= run.evaluations.due_at:
+            if now_s >= look_s or decisions.due(self.step, now_s) or self.step >= run.evaluations.due_at:
                 if self._look_around(run):
                     return
                 look_s = min(now_s + LOOK_EVERY_S, run.checkpoints.due_s)
@@ -200,27 +216,27 @@ class Training:
         run.checkpoints.look()
         if run.settings.writers:
             run.reporter.scalars(meter.step, metrics.scalars(run))
+        if run.rank_reporter is not None:
+            run.rank_reporter.look()
         evaluates = not last and self.step >= run.evaluations.due_at
-        next_s = meter.recent_step_time_s + (run.evaluations.took_s if evaluates else 0.0)
-        request = run.stop.check(meter.now_s, next_s, run.checkpoints.save_s)
+        request = run.decisions.stops(self.step, evaluates=evaluates)
         self._tell_notices(run)
-        if evaluates and request is None:
-            self._evaluate(run)
+        saved_best = evaluates and request is None and self._evaluate(run)
         if run.reporter.display.due(meter.now_s) or last or request:
             run.reporter.display.show(metrics.progress(run))
         if request is not None:
             self._end_by(run, request)
         elif run.evaluations.over and not last:
             self._ending = Ending("early stop")
-        elif not last and meter.now_s >= run.checkpoints.due_s:
+        elif run.decisions.saves(self.step) and not last and not saved_best:
             run.stepper.settle()
             run.checkpoints.save(self.step)
         return self._ending.reason is not None
 
-    def _evaluate(self, run: RunParts) -> None:
-        """The job's metrics; the best of them is kept."""
+    def _evaluate(self, run: RunParts) -> bool:
+        """The job's metrics; the best of them is kept. Returns whether the run was saved for that."""
         run.health.stall.beat("evaluation")
-        values = run.evaluations.run(self.step, run.program, reporter=run.reporter, meter=run.meter)
+        values = run.evaluations.run(self.step, run.program, reporter=run.reporter, meter=run.meter, ranks=run.ranks)
         try:
             best = run.evaluations.seen(self.step, values)
         except InputError:  # a metric that is not there: known now, and no reason to lose what was trained
@@ -231,13 +247,20 @@ class Training:
         if best and run.checkpoints.manager is not None:
             run.stepper.settle()
             run.checkpoints.save(self.step, best=True)
+            return True
+        return False
 
     def _end_without_data(self, run: RunParts, given_up: ReadGivenUp) -> None:
-        """The run is to end, and the data of its next step does not come: it ends as it was after the step before."""
+        """The run is to end, and the data of its next step does not come: it ends as it was after the step before.
+
+        Other ranks are within that step, so that theirs cannot be saved. Raises JobError then.
+        """
         waits = run.loader.waits_for()
         self.step -= 1
         self._tell_notices(run)
         note = data_did_not_come(step=self.step + 1, waited_s=given_up.silent_s, source=waits or "")
+        if run.ranks.several:
+            raise JobError(f"{note.text.rstrip('.')}; the checkpoint before stands.", ["start again: the run goes on from it"])
         run.reporter.note(note, "data")
         self._end_by(run, given_up.request)
 
@@ -259,3 +282,4 @@ class Training:
             run.checkpoints.save_last(self.step)
             run.health.look()
         self.result = conclude(run, self._ending)
+        self._ranks.done()

@@ -25,6 +25,29 @@ class LastCheckpoint:
     age_s: float
 
 
+@dataclass(frozen=True)
+class SlowestRank:
+    """The rank of a run that the others wait for.
+
+    Attributes:
+        rank: its number.
+        host: its machine.
+        data_share: share of its time spent waiting for its data.
+        wait_share: mean share of the others' time spent waiting for it; None if unknown.
+    """
+
+    rank: int
+    host: str
+    data_share: float
+    wait_share: float | None
+
+    def __str__(self) -> str:
+        """'slowest: rank 3 on node7, 12% waiting for data; the others wait 30%'"""
+        data = f", {percent(self.data_share)} waiting for data" if self.data_share >= _DATA_SHARE_SHOWN else ""
+        waits = "" if self.wait_share is None else f"; the others wait {percent(self.wait_share)}"
+        return f"slowest: rank {self.rank} on {self.host}{data}{waits}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgressUpdate:
     """A run after `step` of `steps` optimizer steps. None stands for an unknown value.
@@ -48,6 +71,7 @@ class ProgressUpdate:
         checkpoint: latest complete checkpoint.
         checkpoint_problem: error of the latest save.
         metrics: metrics of the latest evaluation.
+        slowest: the rank that others wait for; None without one.
     """
 
     step: int
@@ -68,6 +92,7 @@ class ProgressUpdate:
     checkpoint: LastCheckpoint | None = None
     checkpoint_problem: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    slowest: SlowestRank | None = None
 
     def far(self) -> str:
         """'step 41/100'"""
@@ -80,7 +105,8 @@ class ProgressUpdate:
     def pace_words(self) -> list[str]:
         mfu = [] if self.mfu is None else [f"MFU {percent(self.mfu)}"]
         waits = [f"{percent(self.data_share)} waiting for data"] if self.data_share >= _DATA_SHARE_SHOWN else []
-        return [rate(self.samples_per_s, "samples"), *mfu, *waits]
+        slowest = [] if self.slowest is None else [str(self.slowest)]
+        return [rate(self.samples_per_s, "samples"), *mfu, *waits, *slowest]
 
     def time_words(self) -> list[str]:
         """The remaining time; empty once the run is over."""

@@ -1,0 +1,101 @@
+"""StepWord: what ranks tell each other in every step, in the one small collective that also makes the loss that of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpuwise.runtime.build.named_loss import LossParts
+from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.parallel.world import World
+from gpuwise.runtime.ranks.ranks import Ranks
+
+WITHIN_S = 600.0  # for the first step of all ranks, which may compile
+_IN_FLIGHT = 8  # words whose copy to the device may not be done: more than the steps that the host runs ahead
+
+
+class Word(NamedTuple):
+    """What is told beside the loss. Each number is added over ranks.
+
+    Attributes:
+        stop: 1 of a rank that asks to stop.
+        unsaved: 1 of a rank that has no time left for a last save.
+        save: 1 of rank 0 where a save is due.
+    """
+
+    stop: float = 0.0
+    unsaved: float = 0.0
+    save: float = 0.0
+
+    @property
+    def silent(self) -> bool:
+        return not any(self)
+
+
+WORDS = len(Word._fields)
+
+
+class StepWord:
+    """Makes the loss of a step that of all ranks, and carries a Word with it.
+
+    The loss of the ranks that compute it is averaged over data-parallel and context-parallel ranks; ranks of a tensor-parallel
+    group have the same, and the first one tells it. Named parts of the loss are averaged, too, but not through a pipeline.
+
+    Arguments:
+        has_loss: whether this rank computes the loss.
+    """
+
+    def __init__(self, ranks: Ranks, world: World, device: torch.device, *, has_loss: bool):
+        mesh = world.mesh
+        tells = has_loss and world.coordinate("tp") == 0
+        self._share = 1 / (mesh.data_parallel * mesh.cp) if tells else 0.0
+        self._ranks, self._device, self._pipeline = ranks, device, mesh.pp > 1
+        self._names: list[str] | None = None
+        self._backend = backend_of(device)
+        self._words: list[Tensor] = []  # in host memory that the device reads by itself
+        self._number = 0
+
+    def reduce(self, loss: Tensor, parts: LossParts, word: Word) -> tuple[Tensor, LossParts]:
+        """The numbers of all ranks: the loss and then WORDS numbers of the word in one tensor; and the named parts."""
+        if self._names is None:
+            self._names = self._agreed_names(parts)
+        own = [loss, *(parts.get(name, _MISSING) for name in self._names)]
+        if self._backend.is_host:
+            shares = [self._share * value.item() if self._share else 0.0 for value in own]
+            numbers = torch.tensor([shares[0], *word, *shares[1:]], dtype=torch.float64)
+        else:
+            values = torch.stack([value.detach().reshape(()).float().to(self._device) for value in own])
+            values = values * self._share if self._share else torch.zeros_like(values)
+            numbers = torch.cat([values[:1], self._on_device(word), values[1:]])
+        dist.all_reduce(numbers)
+        return numbers[: 1 + WORDS], dict(zip(self._names, numbers[1 + WORDS :], strict=True))
+
+    def _on_device(self, word: Word) -> Tensor:
+        if not self._words:
+            self._words = [self._backend.pinned(torch.zeros(WORDS)) for _ in range(_IN_FLIGHT)]
+        self._number = (self._number + 1) % _IN_FLIGHT
+        host = self._words[self._number]
+        for index, value in enumerate(word):
+            host[index] = value
+        return host.to(self._device, non_blocking=self._backend.non_blocking)
+
+    def _agreed_names(self, parts: LossParts) -> list[str]:
+        """The parts that the losses of all ranks have in the first step: a collective has one size."""
+        if self._pipeline:
+            return []
+        names = self._ranks.gathered("parts of the loss", sorted(parts), within_s=WITHIN_S)
+        sets = [{str(name) for name in names_of_rank} for names_of_rank in names if isinstance(names_of_rank, list)]
+        return sorted(set.intersection(*sets))
+
+
+_MISSING = torch.tensor(math.nan)
+
+
+def word_of(numbers: Sequence[float]) -> Word:
+    """The word among the numbers of `reduce` behind the loss."""
+    return Word(*numbers[:WORDS])
