@@ -1,0 +1,159 @@
+"""One pipeline rank's step: the blocks of its stages, its tensors in flight, and what it sends and receives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.balance import balanced
+from gpuwise.trace.parallel.blocks import block_of_modules
+from gpuwise.trace.parallel.communication import Collective, group_along
+from gpuwise.trace.parallel.pipeline import in_flight, stages_of_rank
+from gpuwise.trace.parallel.segments import FIRST, FORWARD, UPDATE, segments_of, select
+from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, Storages
+from gpuwise.trace.trace import Trace
+
+_BUFFER, _INPUT, _PARAMETER = (CATEGORIES.index(name) for name in ("communication_buffer", "input", "parameter"))
+_BACKWARD = [PHASES.index(name) for name in ("backward", "recompute")]
+
+
+def first_blocks(trace: Trace, segments: np.ndarray, stages: int) -> tuple[int, ...]:
+    """The first block of each stage: stages with nearly equal operations in forward."""
+    forward = (trace.sequence.phase == FORWARD) & (trace.sequence.micro_step == 0)
+    blocks = len(trace.header.blocks)
+    of_block = np.clip(segments[forward], 0, blocks - 1)  # embeddings with the first block, the head with the last
+    flops = trace.operations.model_flops[trace.sequence.operation[forward]].astype(np.float64)
+    costs = np.bincount(of_block, weights=flops, minlength=blocks)
+    return balanced([max(1, int(cost)) for cost in costs], stages)
+
+
+def stage_step(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, tuple[Collective, ...]]:
+    """The step of one rank of a pipeline, and its sends. Arguments: a whole step, and the rank's position along pp."""
+    segments, blocks = segments_of(trace), len(trace.header.blocks)
+    stages = strategy.mesh.pp * strategy.parallelism.stages_per_rank
+    starts = (*first_blocks(trace, segments, stages), blocks)
+    own_stages = stages_of_rank(strategy, rank)
+    own = {block for stage in own_stages for block in range(starts[stage], starts[stage + 1])}
+    own |= ({FIRST} if 0 in own_stages else set()) | ({blocks} if stages - 1 in own_stages else set())
+    return _Stage(trace, strategy, segments, np.array(sorted(own)), len(own_stages)).step(rank)
+
+
+class _Stage:
+    """A choice of segments of a step.
+
+    Arguments:
+        segments: of the positions.
+        own: the segments that the rank runs.
+        stages: how many stages they are.
+    """
+
+    def __init__(self, trace: Trace, strategy: Strategy, segments: np.ndarray, own: np.ndarray, stages: int):
+        self._trace, self._strategy, self._segments, self._own, self._stages = trace, strategy, segments, own, stages
+        self._positions = np.isin(segments, own) | (segments == UPDATE)
+
+    def step(self, rank: int) -> tuple[Trace, tuple[Collective, ...]]:
+        received = self._received()
+        trace = self._trace
+        rows = self._lives() & ~received
+        ends = self._extended(trace.storages)
+        step = select(replace(trace, storages=ends), self._positions, rows)
+        blocks = tuple(path for number, path in enumerate(trace.header.blocks) if number in self._own)
+        step = replace(step, header=replace(step.header, blocks=blocks))
+        received_bytes = int(trace.storages.size_bytes[received & self._of_first_micro_batch()].sum())
+        return _in_flight(step, in_flight(self._strategy, rank), received_bytes * self._strategy.accumulation), self._sends()
+
+    def _of_first_micro_batch(self) -> np.ndarray:
+        born = np.maximum(self._trace.storages.born, 0)
+        mask: np.ndarray = self._trace.sequence.micro_step[born] == 0
+        return mask
+
+    def _lives(self) -> np.ndarray:
+        """Storages of this rank: those born at its positions, its parameters and their state, and its inputs."""
+        trace, storages = self._trace, self._trace.storages
+        segment = self._segment_of_modules()[storages.module]
+        lasting = np.isin(segment, self._own) | (storages.category == _INPUT)
+        born_here = self._positions[np.maximum(storages.born, 0)]
+        mask: np.ndarray = np.where((storages.born < 0) | (storages.category == _INPUT), lasting, born_here)
+        edges = len(trace.header.blocks) in self._own or FIRST in self._own
+        return mask if edges else mask & (storages.category != _INPUT)
+
+    def _segment_of_modules(self) -> np.ndarray:
+        """The segment of each module: its block, else the first in which it runs in forward; UPDATE of others."""
+        trace = self._trace
+        segment = block_of_modules(trace.modules, trace.header.blocks).copy()
+        outside = segment < 0
+        segment[outside] = UPDATE
+        positions = np.flatnonzero((trace.sequence.phase == FORWARD) & (trace.sequence.micro_step == 0))
+        modules, first = np.unique(trace.sequence.module[positions], return_index=True)
+        seen = outside[modules]
+        segment[modules[seen]] = self._segments[positions[first[seen]]]
+        return segment
+
+    def _received(self) -> np.ndarray:
+        """Storages that another rank makes and this one uses last: activations on their way in, and gradients."""
+        storages, length = self._trace.storages, len(self._trace.sequence)
+        elsewhere = (storages.born >= 0) & ~self._positions[np.maximum(storages.born, 0)]
+        inside = storages.died < length
+        used = inside & self._positions[np.minimum(storages.died, length - 1)]
+        in_update = self._segments[np.minimum(storages.died, length - 1)] == UPDATE
+        mask: np.ndarray = elsewhere & used & ~in_update & (storages.category != _INPUT)
+        return mask
+
+    def _extended(self, storages: Storages) -> Storages:
+        """What this rank makes in forward and another one uses last stays until this rank's backward begins: the schedule
+        keeps the output of a stage."""
+        length = len(self._trace.sequence)
+        died = np.minimum(storages.died, length - 1)
+        born = np.maximum(storages.born, 0)
+        sent = (storages.born >= 0) & self._positions[born] & (storages.died < length) & ~self._positions[died]
+        sent &= self._trace.sequence.phase[born] == FORWARD
+        micro_step = self._trace.sequence.micro_step
+        backward = self._positions & np.isin(self._trace.sequence.phase, _BACKWARD)
+        ends = storages.died.copy()
+        for step in (0, 1):
+            begins = np.flatnonzero(backward & (micro_step == step))
+            if len(begins):
+                rows = sent & (micro_step[born] == step) & (died < begins[0])
+                ends[rows] = begins[0]
+        return replace(storages, died=ends)
+
+    def _sends(self) -> tuple[Collective, ...]:
+        """Activations and gradients between neighbours. Sending and receiving go on at the same time: one direction counts."""
+        micro_batches, group = self._strategy.accumulation, group_along(self._strategy.mesh, "pp")
+        sequence = self._trace.sequence
+        forward = np.flatnonzero((sequence.phase == FORWARD) & (sequence.micro_step == 0) & (self._segments == 0))
+        written = self._trace.operations.column("bytes_written")
+        size_bytes = int(written[sequence.operation[forward[-1]]])  # what a block passes on
+        calls = 2 * self._stages * micro_batches
+        return (Collective("send", group, size_bytes * calls, calls),)
+
+
+def _in_flight(step: Trace, micro_batches: float, received_bytes: int) -> Trace:
+    """The step with the activations of all micro-batches in flight, and the buffers of what is received.
+
+    Buffers are allocated once, for all micro-batches of a step (torch/distributed/pipelining/stage.py, PyTorch 2.13).
+    """
+    sequence, storages = step.sequence, step.storages
+    length = len(sequence)
+    born, died = np.maximum(storages.born, 0), np.minimum(storages.died, length - 1)
+    saved = (storages.born >= 0) & (sequence.phase[born] == FORWARD) & (sequence.micro_step[born] == 0)
+    saved &= (storages.died < length) & np.isin(sequence.phase[died], _BACKWARD)
+    rows = np.flatnonzero(saved) if micro_batches > 1 else np.flatnonzero(saved)[:0]
+    ends = np.flatnonzero(np.isin(sequence.phase, _BACKWARD))
+    end = int(ends[-1]) if len(ends) else length - 1
+    more = np.ceil(storages.size_bytes[rows] * (micro_batches - 1)).astype(np.int64)
+    buffers = [received_bytes] if received_bytes else []
+    count = len(rows) + len(buffers)
+    return replace(
+        step,
+        storages=Storages(
+            np.concatenate([storages.size_bytes, more, np.array(buffers, dtype=np.int64)]),
+            np.concatenate([storages.category, storages.category[rows], np.full(len(buffers), _BUFFER)]).astype(np.int8),
+            np.concatenate([storages.module, storages.module[rows], np.zeros(len(buffers))]).astype(storages.module.dtype),
+            np.concatenate([storages.born, np.zeros(len(rows)), np.full(len(buffers), BEFORE)]).astype(storages.born.dtype),
+            np.concatenate([storages.died, np.full(len(rows), end), np.full(len(buffers), length)]).astype(storages.died.dtype),
+            np.concatenate([storages.stream, np.zeros(count)]).astype(storages.stream.dtype),
+        ),
+    )

@@ -1,0 +1,254 @@
+"""One of several tensor-parallel ranks: a step whose linear layers, and what lies between them, are divided.
+
+Which rows are divided follows from the layers (gpuwise.trace.parallel.tensor_layers) and, in backward, from what each operation
+uses last: an operation on parts gives a part. What does not grow with heads or hidden features, such as tables of angles, stays
+whole. tests/unit/test_trace_tensor.py holds it against recordings of the program itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.communication import Collective
+from gpuwise.trace.parallel.segments import FORWARD, segments_of
+from gpuwise.trace.parallel.tensor_layers import Layer, Pair, SplitLayers, split_layers
+from gpuwise.trace.parallel.tensor_traffic import traffic
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations
+from gpuwise.trace.trace import Trace
+
+_GEMM, _NORM = KINDS.index("gemm"), KINDS.index("norm")
+_RECOMPUTE, _BACKWARD = PHASES.index("recompute"), PHASES.index("backward")
+_PARAMETER, _GRADIENT = CATEGORIES.index("parameter"), CATEGORIES.index("gradient")
+_FLOPS, _READ, _WRITTEN, _WORKSPACE, _BATCH, _M, _N, _K = (
+    COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "workspace_bytes", "batch", "m", "n", "k")
+)
+# How an operation is divided: not at all, in all its sizes, or a product along one of its dimensions.
+WHOLE, ALL, ALONG_M, ALONG_N, ALONG_K = range(5)
+_TINY_BYTES = 1024  # states of random numbers and the like
+
+
+def tensor_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Collective, ...]]:
+    """The step of one rank along tp, and the collectives of that axis.
+
+    Arguments:
+        trace: a step, or a stage of one, without adapters.
+
+    Raises InputError where heads, features or the sequence do not divide, UnsupportedError where no layers are recognised.
+    """
+    segments = segments_of(trace)
+    layers = split_layers(trace, segments, strategy.mesh.tp)
+    rank = _Rank(trace, strategy, segments, layers)
+    rank.divide()
+    return rank.result(), traffic(trace, strategy, layers)
+
+
+class _Rank:
+    """A step as it is divided: `way` for each position, `part` for each storage."""
+
+    def __init__(self, trace: Trace, strategy: Strategy, segments: np.ndarray, layers: SplitLayers):
+        self._trace, self._layers, self._segments = trace, layers, segments
+        self._degree, self._parallelism = strategy.mesh.tp, strategy.parallelism
+        self._way = np.full(len(trace.sequence), WHOLE, dtype=np.int64)
+        self._part = np.zeros(len(trace.storages), dtype=bool)
+        self._kind = trace.operations.kind[trace.sequence.operation]
+        self._written = trace.operations.column("bytes_written")
+        self._columns = {layer.module: pair for pair in layers.pairs for layer in pair.columns}
+        self._rows = {pair.row.module: pair for pair in layers.pairs}
+        if layers.head is not None:
+            self._columns[layers.head.module] = Pair((layers.head,), layers.head, 0, not self._parallelism.loss_parallel)
+        storages, length = trace.storages, len(trace.sequence)
+        self._born, self._dying = _by_position(storages.born, length), _by_position(storages.died, length)
+
+    def divide(self) -> None:
+        self._divide_parameters()
+        sequence = self._trace.sequence
+        for micro_step in (0, 1):
+            of_batch = sequence.micro_step == micro_step
+            for phase in (FORWARD, _RECOMPUTE):
+                self._divide_forward(np.flatnonzero(of_batch & (sequence.phase == phase)))
+            self._divide_backward(np.flatnonzero(of_batch & (sequence.phase == _BACKWARD)))
+        if self._parallelism.sequence_parallel:
+            self._divide_residuals()
+
+    def result(self) -> Trace:
+        trace, storages = self._trace, self._trace.storages
+        key = trace.sequence.operation.astype(np.int64) * (ALONG_K + 1) + self._way
+        keys, row = np.unique(key, return_inverse=True)
+        rows, ways = keys // (ALONG_K + 1), keys % (ALONG_K + 1)
+        ops = trace.operations
+        operations = Operations(
+            name=tuple(ops.name[i] for i in rows.tolist()),
+            kind=ops.kind[rows],
+            dtype=tuple(ops.dtype[i] for i in rows.tolist()),
+            values=_divided(ops.values[rows], ways, self._degree),
+            group=ops.group[rows],
+        )
+        part = self._part & (storages.size_bytes >= _TINY_BYTES)
+        size_bytes = np.where(part, -(-storages.size_bytes // self._degree), storages.size_bytes)
+        return replace(
+            trace,
+            header=replace(trace.header, gradient_shapes=self._shapes()),
+            operations=operations,
+            sequence=replace(trace.sequence, operation=row.ravel().astype(np.int32)),
+            storages=replace(storages, size_bytes=size_bytes),
+        )
+
+    def _divide_parameters(self) -> None:
+        """Weights of split layers; of those split by rows not the bias, which is the smaller storage."""
+        storages = self._trace.storages
+        lasting = np.isin(storages.category, [_PARAMETER, _GRADIENT])
+        for module in (*self._columns, *self._rows, self._layers.embedding):
+            own = np.flatnonzero(lasting & (storages.module == module)) if module is not None else []
+            largest = max((int(storages.size_bytes[i]) for i in own), default=0)
+            for index in own:
+                self._part[index] = module in self._columns or storages.size_bytes[index] == largest
+
+    def _divide_forward(self, positions: np.ndarray) -> None:
+        """Between the first layer by columns and the one by rows all that is large enough, unless its input is gathered."""
+        sequence = self._trace.sequence
+        module_of, size_of = sequence.module[positions].tolist(), self._written[sequence.operation[positions]].tolist()
+        spans = {}
+        for index, module in enumerate(module_of):
+            pair = self._columns.get(module) or self._rows.get(module)
+            if pair is not None and self._kind[positions[index]] == _GEMM:
+                spans.setdefault(id(pair), [pair, index, index])[2] = index
+        for pair, first, last in spans.values():
+            if pair.row.module not in module_of[first : last + 1] and pair.row.module in self._rows:  # not computed again
+                block = self._segments[positions[first]]
+                last = int(np.flatnonzero(self._segments[positions] == block)[-1])
+            least = self._least_bytes(pair)
+            for index in range(first, last + 1):
+                position, module = int(positions[index]), module_of[index]
+                if module in self._columns or module in self._rows:
+                    self._divide_layer(position, module, size_of[index])
+                elif not pair.gathered and size_of[index] >= least:
+                    self._all(position)
+        if self._layers.head is not None and self._parallelism.loss_parallel and len(positions):
+            head = [i for i, module in enumerate(module_of) if module == self._layers.head.module]
+            for index in range(head[-1] + 1 if head else len(positions), len(positions)):
+                self._all(int(positions[index]))
+
+    def _divide_layer(self, position: int, module: int, size_bytes: int) -> None:
+        """A product of a split layer in forward, or a cast of its weight."""
+        by_columns = module in self._columns
+        if self._kind[position] == _GEMM:
+            self._way[position] = ALONG_N if by_columns else ALONG_K
+            gathered = by_columns and self._columns[module].gathered
+            self._part[self._born[position]] = by_columns and not gathered
+        elif size_bytes:
+            self._all(position)
+
+    def _divide_backward(self, positions: np.ndarray) -> None:
+        sequence = self._trace.sequence
+        seen: set[int] = set()
+        open_pair, waiting = None, 0  # the pair that backward is between the layers of, and products left of its columns
+        for position in positions.tolist():
+            module = int(sequence.module[position])
+            if self._kind[position] == _GEMM and (module in self._columns or module in self._rows):
+                by_columns = module in self._columns
+                layer = self._layer(module)
+                weight = self._makes_weight(position, layer) and module not in seen
+                if weight:
+                    seen.add(module)
+                self._way[position] = (ALONG_M if weight else ALONG_K) if by_columns else ALONG_N
+                self._part[self._born[position]] |= weight or not by_columns
+                if not by_columns and open_pair is not self._rows[module]:
+                    open_pair = self._rows[module]
+                    waiting = 2 * len(open_pair.columns)
+                waiting -= by_columns
+                continue
+            if module == self._layers.embedding:
+                self._all(position)
+                continue
+            dying = [index for index in self._dying[position] if self._trace.storages.size_bytes[index] >= _TINY_BYTES]
+            if any(self._part[index] for index in dying):
+                self._all(position)
+            elif open_pair is not None and not open_pair.gathered and waiting > 0 and module != 0:
+                size_bytes = self._written[sequence.operation[position]]
+                large = any(self._trace.storages.size_bytes[index] > size_bytes / 4 for index in dying)
+                if not large and size_bytes >= self._least_bytes(open_pair):
+                    self._all(position)
+
+    def _least_bytes(self, pair: Pair) -> float:
+        """What is smaller than this has neither heads nor hidden features: a half of keys is the smallest that has."""
+        sizes = [self._written[self._trace.sequence.operation[column.position]] for column in pair.columns]
+        return float(min(sizes)) / 4
+
+    def _layer(self, module: int) -> Layer:
+        pair = self._columns.get(module) or self._rows[module]
+        return next((column for column in pair.columns if column.module == module), pair.row)
+
+    def _makes_weight(self, position: int, layer: Layer) -> bool:
+        """Whether a product of backward makes the gradient of the weight, whose sizes are outputs and inputs."""
+        values = self._trace.operations.values[self._trace.sequence.operation[position]]
+        return bool(values[_K] == layer.rows and sorted(values[[_M, _N]].tolist()) == sorted((layer.outputs, layer.inputs)))
+
+    def _divide_residuals(self) -> None:
+        """Norms and sums of the blocks are divided along the sequence; what is gathered for a layer is whole."""
+        blocks = len(self._trace.header.blocks)
+        inside = (self._segments >= 0) & (self._segments < blocks) & (self._way == WHOLE) & (self._kind != _GEMM)
+        inside &= ~np.isin(self._trace.sequence.module, [*self._columns, *self._rows])
+        for position in np.flatnonzero(inside).tolist():
+            self._way[position] = ALL
+            if not self._feeds_a_layer(position):
+                least = self._written[self._trace.sequence.operation[position]] / 2000  # gradients of a norm's weight stay whole
+                self._part[[i for i in self._born[position] if self._trace.storages.size_bytes[i] >= least]] = True
+
+    def _feeds_a_layer(self, position: int) -> bool:
+        """Whether the next position is a layer split by columns, for which the result is gathered."""
+        after = position + 1
+        return after < len(self._way) and int(self._trace.sequence.module[after]) in self._columns
+
+    def _all(self, position: int) -> None:
+        self._way[position] = ALL
+        self._part[self._born[position]] = True
+
+    def _shapes(self) -> tuple[tuple[int, ...], ...]:
+        header, storages = self._trace.header, self._trace.storages
+        gradients = np.flatnonzero(storages.category == _GRADIENT).tolist()
+        if len(gradients) != len(header.gradient_shapes):
+            return header.gradient_shapes
+        shapes = []
+        for shape, index in zip(header.gradient_shapes, gradients, strict=True):
+            by_rows = int(storages.module[index]) in self._rows
+            if self._part[index] and shape:
+                dim = 1 if by_rows and len(shape) > 1 else 0
+                shape = (*shape[:dim], -(-shape[dim] // self._degree), *shape[dim + 1 :])
+            shapes.append(shape)
+        return tuple(shapes)
+
+
+def _by_position(positions: np.ndarray, length: int) -> list[list[int]]:
+    """The rows of each position."""
+    rows: list[list[int]] = [[] for _ in range(length)]
+    for row, position in enumerate(positions.tolist()):
+        if 0 <= position < length:
+            rows[position].append(row)
+    return rows
+
+
+def _divided(values: np.ndarray, ways: np.ndarray, degree: int) -> np.ndarray:
+    """Values of operations, divided. A product reads m × k and k × n numbers and writes m × n."""
+    result = values.astype(np.float64)
+    everything = ways == ALL
+    for column in (_FLOPS, _READ, _WRITTEN, _WORKSPACE):
+        result[everything, column] /= degree
+    result[everything, _BATCH] = np.ceil(result[everything, _BATCH] / degree)
+    m, n, k = (values[:, column].astype(np.float64) for column in (_M, _N, _K))
+    left, right = m * k, n * k
+    for way, column, read in (
+        (ALONG_M, _M, left / degree + right),
+        (ALONG_N, _N, left + right / degree),
+        (ALONG_K, _K, (left + right) / degree),
+    ):
+        rows = ways == way
+        whole = np.maximum(left + right, 1)
+        result[rows, _FLOPS] /= degree
+        result[rows, _READ] *= (read / whole)[rows]
+        if way != ALONG_K:
+            result[rows, _WRITTEN] /= degree
+        result[rows, column] /= degree
+    return np.ceil(result).astype(np.int64)

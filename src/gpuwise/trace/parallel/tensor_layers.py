@@ -1,0 +1,162 @@
+"""The linear layers that tensor parallelism splits, derived from a recorded step.
+
+As gpuwise.runtime.parallel derives its plan from a forward pass: layers that feed another one (queries, keys and values; gate
+and up) are split by columns and that one by rows; the embedding of the vocabulary by rows and the layer that predicts from it
+by columns. Where one layer makes queries, keys and values together, its output is gathered, and every rank computes attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.trace.parallel.segments import FIRST, FORWARD
+from gpuwise.trace.tables import CATEGORIES, KINDS
+from gpuwise.trace.trace import Trace
+
+_GEMM, _ATTENTION, _EMBEDDING = (KINDS.index(name) for name in ("gemm", "attention", "embedding"))
+_PARAMETER = CATEGORIES.index("parameter")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer in forward.
+
+    Attributes:
+        module: index of its module.
+        position: where it runs in the first micro-batch.
+        rows, outputs, inputs: m, n and k of its product.
+    """
+
+    module: int
+    position: int
+    rows: int
+    outputs: int
+    inputs: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Layers split by columns that feed one split by rows.
+
+    Attributes:
+        columns: the former.
+        row: the latter.
+        head_dim: size of a head where attention lies between them, else 0.
+        gathered: whether the columns' output is gathered, and what lies between runs whole.
+    """
+
+    columns: tuple[Layer, ...]
+    row: Layer
+    head_dim: int
+    gathered: bool
+
+
+@dataclass(frozen=True)
+class SplitLayers:
+    """What tensor parallelism splits in the blocks of a step and around them.
+
+    Attributes:
+        pairs: of the blocks, in the order of forward.
+        embedding: module of the embedding; None where it stays whole or is not in this step.
+        head: the layer that predicts the vocabulary; None as above.
+    """
+
+    pairs: tuple[Pair, ...]
+    embedding: int | None
+    head: Layer | None
+
+
+def split_layers(trace: Trace, segments: np.ndarray, degree: int) -> SplitLayers:
+    """The layers of a step, or of a stage, for so many ranks.
+
+    Raises InputError where heads or features do not divide, UnsupportedError for blocks in which no pair is recognised.
+    """
+    sequence, kind = trace.sequence, trace.operations.kind[trace.sequence.operation]
+    forward = (sequence.phase == FORWARD) & (sequence.micro_step == 0)
+    chosen = np.flatnonzero(forward & np.isin(kind, [_GEMM, _ATTENTION]))
+    blocks = len(trace.header.blocks)
+    pairs: list[Pair] = []
+    for block in np.unique(segments[chosen]).tolist():
+        if 0 <= block < blocks:
+            pairs += _pairs(trace, chosen[segments[chosen] == block], degree)
+    if blocks and not pairs:
+        raise UnsupportedError(
+            f"the recorded blocks of {trace.header.job} show no linear layers that tensor parallelism could split.",
+            ["--mesh dp_shard=N", "name the job itself, with PyTorch installed"],
+        )
+    after = [p for p in chosen.tolist() if segments[p] == blocks and kind[p] == _GEMM]
+    head = _layer(trace, after[-1]) if after else None
+    tables = np.flatnonzero(forward & (kind == _EMBEDDING) & (segments == FIRST))
+    embedding, vocabulary = _table(trace, tables)
+    if head is not None and head.outputs % degree:
+        head = None
+    return SplitLayers(tuple(pairs), embedding if vocabulary % degree == 0 else None, head)
+
+
+def _layer(trace: Trace, position: int) -> Layer:
+    row = int(trace.sequence.operation[position])
+    m, n, k = (int(trace.operations.column(name)[row]) for name in ("m", "n", "k"))
+    return Layer(int(trace.sequence.module[position]), position, m, n, k)
+
+
+def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[Pair]:
+    """The pairs of one block."""
+    operations, found = trace.operations, []
+    pending: list[Layer] = []
+    width = head_dim = 0
+    for position in positions.tolist():
+        row = trace.sequence.operation[position]
+        if operations.kind[row] == _ATTENTION:
+            head_dim = int(operations.column("k")[row])
+            continue
+        layer = _layer(trace, position)
+        width = width or layer.inputs
+        wider = layer.inputs != width  # of a perceptron: its hidden features
+        fed = [column for column in pending if head_dim or (wider and column.outputs in (layer.inputs, 2 * layer.inputs))]
+        if layer.outputs == width and fed:
+            gathered = len(fed) < 3 if head_dim else any(column.outputs != layer.inputs for column in fed)
+            pair = Pair(tuple(fed), layer, head_dim, gathered)
+            _check(trace, pair, degree)
+            found.append(pair)
+            pending, head_dim = [], 0
+        else:
+            pending.append(layer)
+    return found
+
+
+def _check(trace: Trace, pair: Pair, degree: int) -> None:
+    for column in pair.columns:
+        name = trace.modules[column.module]
+        if pair.head_dim and not pair.gathered and column.outputs % pair.head_dim == 0:
+            size, what = column.outputs // pair.head_dim, "heads"
+        else:
+            size, what = column.outputs, "outputs"
+        if size % degree:
+            most = next(n for n in range(degree, 0, -1) if size % n == 0)
+            raise InputError(
+                f"tensor parallelism over {degree} devices does not divide the {size:,} {what} of {name!r}.",
+                [f"--mesh tp={most}"],
+            )
+
+
+def _table(trace: Trace, positions: np.ndarray) -> tuple[int | None, int]:
+    """The module of the largest embedding, and its rows."""
+    best: tuple[int | None, int, int] = (None, 1, 0)
+    for module in np.unique(trace.sequence.module[positions]).tolist():
+        of_module = (trace.storages.module == module) & (trace.storages.category == _PARAMETER)
+        shapes = _shapes_of(trace, module)
+        size = int(trace.storages.size_bytes[of_module].max(initial=0))
+        if shapes and size > best[2]:
+            best = module, shapes[0][0], size
+    return best[0], best[1]
+
+
+def _shapes_of(trace: Trace, module: int) -> list[tuple[int, ...]]:
+    gradients = np.flatnonzero(trace.storages.category == CATEGORIES.index("gradient"))
+    shapes = trace.header.gradient_shapes
+    if len(shapes) != len(gradients):
+        return []
+    return [shape for shape, row in zip(shapes, gradients.tolist(), strict=True) if trace.storages.module[row] == module]
