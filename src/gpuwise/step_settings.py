@@ -31,6 +31,7 @@ from gpuwise.strategy import (
     StrategyChanges,
     check_techniques,
 )
+from gpuwise.strategy.pipeline import fewest_micro_batches
 
 Group = TypeVar("Group", bound=Mapping[str, object])
 
@@ -208,6 +209,16 @@ def mesh_of(settings: DeviceSettings) -> Mesh | None:
     """The mesh among the settings, None where there is none. Raises InputError for a text that is no mesh."""
     mesh = settings.get("mesh")
     return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+
+
+def usual_micro_batches(settings: DeviceSettings) -> int | None:
+    """The micro-batches of a step of a pipeline for which the user names none: one for each rank, or the fewest that its
+    schedule takes. None where they are named, or without a pipeline."""
+    mesh = mesh_of(settings)
+    if mesh is None or mesh.pp == 1 or settings.get("accumulate") is not None or settings.get("mode") == "infer":
+        return None
+    schedule = settings.get("pipeline_schedule") or Parallelism().pipeline_schedule
+    return max(mesh.pp, fewest_micro_batches(Parallelism(pipeline_schedule=schedule), mesh.pp))
 
 
 def strategy_of(settings: Mapping[str, object], *, priced: bool = True, **chosen: Unpack[StrategyChanges]) -> Strategy:

@@ -80,7 +80,7 @@ def refuse(*args: Any, **more: Any) -> Any:
 
 
 def trace_of(source: StepSource, strategy: Strategy) -> Trace:
-    return source.step_traces().trace(strategy)[0]
+    return source.step_traces().trace(strategy)
 
 
 def known(argument: str = "train.py:job", **sizes: int) -> bool:

@@ -40,7 +40,7 @@ class Counted(StepSource):
 
 
 def trace_of(source: StepSource, strategy: Strategy) -> Trace:
-    return source.step_traces().trace(strategy)[0]
+    return source.step_traces().trace(strategy)
 
 
 def test_a_family_is_found_once_for_what_it_depends_on():

@@ -18,7 +18,7 @@ from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.step_settings import DeviceSettings, mesh_of, named_settings, sizes_of, strategy_of
+from gpuwise.step_settings import DeviceSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
 from gpuwise.strategy import Strategy, check_techniques
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     from gpuwise.plan.fit.fit import fit as find_fit
 
     requested = named_settings(settings, DeviceSettings)
+    micro_batches = usual_micro_batches(requested)
+    if micro_batches is not None:
+        requested["accumulate"] = micro_batches
     strategy = strategy_of(requested)
     source = source_of(job, **sizes_of(requested))
     catalog = load_catalog()

@@ -19,11 +19,21 @@ from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
+from gpuwise.notes.parallel import assumed_micro_batches
 from gpuwise.notes.step import assumed_mesh, assumed_micro_batch, of_a_step
 from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.space.legal import assumed_precision, in_each_precision, precisions_for
-from gpuwise.step_settings import DeviceSettings, ForecastSettings, mesh_of, named_settings, part_of, sizes_of, strategy_of
+from gpuwise.step_settings import (
+    DeviceSettings,
+    ForecastSettings,
+    mesh_of,
+    named_settings,
+    part_of,
+    sizes_of,
+    strategy_of,
+    usual_micro_batches,
+)
 from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.trace import Trace
 from gpuwise.units import format_bytes
@@ -157,6 +167,9 @@ def _in_precision(
         micro_batch = usual_micro_batch(source.tokens_per_sample)
         assumed.append(assumed_micro_batch(samples=micro_batch))
     strategy = strategy_of({**requested, "mesh": None}, precision=chosen, micro_batch=micro_batch)
+    if (micro_batches := usual_micro_batches(requested)) is not None:
+        strategy = strategy.but(accumulation=micro_batches)
+        assumed.append(assumed_micro_batches(micro_batches=micro_batches))
     check_techniques(strategy.but(mesh=mesh or Mesh()), source.step_facts(device.target))
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
     if precision is None:

@@ -39,3 +39,15 @@ def tensor_parallel_plan(*, source: str, modules: str, remarks: str) -> str:
     """Which modules tensor parallelism splits, and how."""
     end = f". {remarks}" if remarks else ""
     return f"tensor parallelism, {source}: {modules}{end}"
+
+
+@kind_of_note()
+def composed_rank(*, axes: str) -> str:
+    """A rank's step is composed, not recorded."""
+    return f"the step of a rank of {axes} is composed from the recording of a single device, by rules for its blocks"
+
+
+@kind_of_note(flag="--accumulate")
+def assumed_micro_batches(*, micro_batches: int) -> str:
+    """The user names no micro-batches for a pipeline."""
+    return f"assumed {micro_batches} micro-batches a step, one for each rank of the pipeline; --accumulate changes it"

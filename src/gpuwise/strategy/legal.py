@@ -11,7 +11,6 @@ from gpuwise.strategy.exclusion import Exclusion, StepFacts
 from gpuwise.strategy.kernels import kernels_of
 from gpuwise.strategy.legal_pipeline import PIPELINE_EXCLUSIONS
 from gpuwise.strategy.legal_tensor import TENSOR_EXCLUSIONS
-from gpuwise.strategy.parallelism import Parallelism
 from gpuwise.strategy.pipeline import fewest_micro_batches
 from gpuwise.strategy.strategy import Strategy
 
@@ -22,6 +21,10 @@ _REPLICAS = "--mesh dp=N, which keeps a copy on each device"
 
 def _sharded(strategy: Strategy) -> bool:
     return strategy.mesh.dp_shard > 1
+
+
+def _splits_layers(strategy: Strategy) -> bool:
+    return max(strategy.mesh.tp, strategy.mesh.pp, strategy.mesh.cp, strategy.mesh.ep) > 1
 
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
@@ -119,35 +122,27 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     # Of several devices, whose step cannot be forecast so far.
     Exclusion(
-        lambda s, step: step.priced and max(s.mesh.tp, s.mesh.pp, s.mesh.cp, s.mesh.ep) > 1,
-        "only data parallelism is forecast so far: no tensor, pipeline, context or expert parallelism.",
-        ("use --mesh dp=N or dp_shard=N",),
-        UnsupportedError,
-        forward=True,
-    ),
-    Exclusion(
-        lambda s, step: step.priced and s.mesh.devices > 1 and s.parallelism != Parallelism(),
-        "only parameters sharded whole are forecast so far.",
-        ("leave out --shard, --context, --pipeline-schedule and the like",),
-        UnsupportedError,
-        forward=True,
-    ),
-    Exclusion(
-        lambda s, step: step.priced and s.mode == "infer" and _sharded(s),
-        "a forward pass over sharded parameters is not forecast so far.",
+        lambda s, step: step.priced and s.mode == "infer" and (_sharded(s) or _splits_layers(s)),
+        "a forward pass over sharded parameters, or parts of layers or stages, is not forecast so far.",
         ("use --mesh dp=N",),
         UnsupportedError,
         forward=True,
     ),
     Exclusion(
-        lambda s, step: step.priced and s.compile and _sharded(s),
+        lambda s, step: step.priced and s.compile and (_sharded(s) or _splits_layers(s)),
         "a compiled step is so far forecast only with whole parameters: sharding cuts its graph at every block.",
         ("leave out --compile", _REPLICAS),
         UnsupportedError,
     ),
+    Exclusion(
+        lambda s, step: step.priced and s.adapter != "none" and s.mesh.tp > 1,
+        "adapters on tensor-parallel layers are not forecast so far.",
+        ("leave out tp of --mesh", "--adapter none"),
+        UnsupportedError,
+    ),
     # Of several devices, which do not train so far.
     Exclusion(
-        lambda s, step: s.mesh.ep > 1,
+        lambda s, step: not step.priced and s.mesh.ep > 1,
         "expert parallelism does not train so far.",
         ("use --mesh dp=N or dp_shard=N",),
         UnsupportedError,

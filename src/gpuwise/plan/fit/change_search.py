@@ -85,7 +85,7 @@ class _ChangeSearch:
         self.problem, self.pricer, self.not_tried = problem, problem.pricer, not_tried
         requested, traces = problem.requested, problem.pricer.traces
         optimizer = requested.optimizer or traces.family(requested).header.strategy.optimizer
-        self.header = traces.latest_trace(requested.but(micro_batch=1))[0].header
+        self.header = traces.latest_trace(requested.but(micro_batch=1)).header
         self.longest = longest or self.header.sizes.get("seq_len")
         self.techniques_by_name = {
             each.name: each for each in techniques(requested.but(optimizer=optimizer), problem.cluster.chip)
@@ -170,7 +170,7 @@ class _ChangeSearch:
             return 0.0
         plain = strategy.but(adapter="none", offload="none")
         try:
-            trace = self.pricer.traces.latest_trace(plain)[0]
+            trace = self.pricer.traces.latest_trace(plain)
         except NOT_TRACED:
             return 0.0
         storages = trace.storages

@@ -18,9 +18,10 @@ from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import host_link
 from gpuwise.hardware.types import Chip
+from gpuwise.notes.parallel import worst_rank
 from gpuwise.notes.step import random_numbers_not_priced
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
-from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.plan.pricing.traces import StepTraces, largest_rank
 from gpuwise.strategy import Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.trace import Trace
@@ -48,7 +49,7 @@ class StepPricer:
 
     def trace(self, strategy: Strategy) -> Trace:
         """The trace of one rank under a strategy."""
-        return self.traces.trace(strategy)[0]
+        return self.traces.trace(strategy)
 
     def forecast(
         self, strategy: Strategy, cluster: Cluster, *, usd_per_hour: float | None = None, replay: bool = True
@@ -62,10 +63,7 @@ class StepPricer:
         Raises the errors of tracing and pricing.
         """
         self.priced += 1
-        trace, communication = self.traces.trace(strategy)
-        forecast = price(
-            trace, communication, cluster, strategy=strategy, data=self.data, usd_per_hour=usd_per_hour, replay=replay
-        )
+        forecast = self._slowest(strategy, cluster, usd_per_hour=usd_per_hour, replay=replay)
         if replay:
             self._remember_reserved(strategy, cluster.chip, forecast.memory)
         if strategy.offload != "none":
@@ -74,6 +72,31 @@ class StepPricer:
         if strategy.compile and cluster.chip.kind == "cpu":
             forecast = self._with_drawing(forecast, cluster.chip)
         return forecast
+
+    def _slowest(self, strategy: Strategy, cluster: Cluster, *, usd_per_hour: float | None, replay: bool) -> Forecast:
+        """The price of the slowest rank, with the memory of the one that needs most."""
+        ranks = self.traces.ranks(strategy)
+        forecasts = [
+            price(
+                rank.trace,
+                rank.communication,
+                cluster,
+                strategy=strategy,
+                data=self.data,
+                usd_per_hour=usd_per_hour,
+                replay=replay and len(ranks) == 1,
+                model_flops=rank.model_flops,
+            )
+            for rank in ranks
+        ]
+        if len(ranks) == 1:
+            return forecasts[0]
+        slowest = max(range(len(ranks)), key=lambda index: forecasts[index].step_time_s.value)
+        largest = largest_rank(ranks)
+        memory = memory_forecast(largest.trace, cluster, parameters=parameters(), replay=replay)
+        note = worst_rank(rank=largest.name, memory_bytes=memory.device_bytes, slowest=ranks[slowest].name)
+        forecast = forecasts[slowest]
+        return replace(forecast, memory=memory, assumption_notes=(*forecast.assumption_notes, note))
 
     def _with_drawing(self, compiled: Forecast, chip: Chip) -> Forecast:
         """The forecast with the random numbers of a compiled step, which are counted only in the eager trace."""
@@ -130,14 +153,14 @@ class StepPricer:
     def _tensors_and_outside(self, strategy: Strategy, cluster: Cluster) -> tuple[int, int]:
         key = (strategy, cluster.chip.id, cluster.devices)
         if key not in self._counted:
-            trace = self.traces.latest_trace(strategy)[0]
+            trace = self.traces.latest_trace(strategy)
             memory = memory_forecast(trace, cluster, parameters=parameters(), replay=False)
             self._counted[key] = memory.peak_allocated_bytes, memory.device_bytes - memory.peak_reserved_bytes
         return self._counted[key]
 
     def _served(self, strategy: Strategy, chip: Chip, limit_bytes: int, *, expandable: bool) -> bool:
         """Whether a step fits in this many bytes. No replay is needed if the step is known to reserve no more."""
-        trace = self.traces.latest_trace(strategy)[0]
+        trace = self.traces.latest_trace(strategy)
         workspace = blas_workspace_bytes(trace, chip, parameters())
         key = (strategy, workspace, expandable)
         if self._reserved.get(key, limit_bytes + 1) <= limit_bytes:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.header import Header
-from gpuwise.trace.parallel.communication import Communication
-from gpuwise.trace.parallel.data_parallel import data_parallel
+from gpuwise.trace.memory import live_bytes
+from gpuwise.trace.parallel.ranks import RankStep, rank_steps
 from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.compose import compose_update
@@ -18,9 +19,6 @@ from gpuwise.trace.update.compose import compose_update
 # Errors of an unavailable strategy: it is not recorded, a package is missing, or its techniques exclude each other.
 NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
 NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
-
-RankTrace = tuple[Trace, Communication]
-"""The trace of one rank in a step, and its communication."""
 
 Recording = TypeVar("Recording", Trace, TraceFamily)
 
@@ -52,8 +50,8 @@ class StepTraces:
         self._recorded_families: dict[Strategy, TraceFamily | GpuwiseError] = {}
         self._families: dict[Strategy, TraceFamily | GpuwiseError] = {}
         self._recorded_steps: dict[Strategy, Trace | GpuwiseError] = {}
-        self._traces: dict[Strategy, RankTrace] = {}
-        self._latest: tuple[Strategy, RankTrace] | None = None
+        self._ranks: dict[Strategy, tuple[RankStep, ...]] = {}
+        self._latest: tuple[Strategy, tuple[RankStep, ...]] | None = None
 
     def recorded(self, variant: Strategy) -> TraceFamily:
         """The family of a variant as recorded. Raises the errors of `record`."""
@@ -82,19 +80,27 @@ class StepTraces:
                     problem = problem or error
         raise problem or UnsupportedError("the job has no trace in any precision.")
 
-    def trace(self, strategy: Strategy) -> RankTrace:
-        """The trace of one rank under a strategy, with its communication. Raises the errors of `family`."""
-        if strategy not in self._traces:
-            self._traces[strategy] = self.latest_trace(strategy)
-        return self._traces[strategy]
+    def ranks(self, strategy: Strategy) -> tuple[RankStep, ...]:
+        """The steps of the ranks that differ under a strategy: one, but of a pipeline. Raises the errors of `family`."""
+        if strategy not in self._ranks:
+            self._ranks[strategy] = self.latest_ranks(strategy)
+        return self._ranks[strategy]
 
-    def latest_trace(self, strategy: Strategy) -> RankTrace:
-        """Like `trace`, but only the last one is kept: for searches over hundreds of micro-batches."""
-        if strategy in self._traces:
-            return self._traces[strategy]
+    def latest_ranks(self, strategy: Strategy) -> tuple[RankStep, ...]:
+        """Like `ranks`, but only the last ones are kept: for searches over hundreds of micro-batches."""
+        if strategy in self._ranks:
+            return self._ranks[strategy]
         if self._latest is None or self._latest[0] != strategy:
-            self._latest = strategy, data_parallel(self._step(recorded_as(strategy)), strategy)
+            self._latest = strategy, rank_steps(lambda parts: self._step(recorded_as(strategy), parts), strategy)
         return self._latest[1]
+
+    def trace(self, strategy: Strategy) -> Trace:
+        """The trace of the rank that needs most memory under a strategy. Raises the errors of `family`."""
+        return largest_rank(self.ranks(strategy)).trace
+
+    def latest_trace(self, strategy: Strategy) -> Trace:
+        """Like `trace`, with what latest_ranks keeps."""
+        return largest_rank(self.latest_ranks(strategy)).trace
 
     def only(self, allowed: Callable[[Strategy], bool]) -> StepTraces:
         """The same job with only the allowed variants; others raise UnsupportedError."""
@@ -106,14 +112,24 @@ class StepTraces:
 
         return StepTraces(record, sizes=self.sizes, on_cpu=self.on_cpu)
 
-    def _step(self, strategy: Strategy) -> Trace:
+    def _step(self, strategy: Strategy, parts: int) -> Trace:
+        """The step on one device, on sequences divided into so many parts."""
         record_step = self._record_step
-        if record_step is None:
-            family = self.family(strategy.but(mesh=Mesh()))
-            return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
-        return compose_update(
-            lambda plain: _once(self._recorded_steps, plain, record_step), strategy.but(mesh=Mesh()), on_cpu=self.on_cpu
-        )
+        one_device = strategy.but(mesh=Mesh(), parallelism=Parallelism())
+        if record_step is None or parts > 1:
+            family = self.family(one_device)
+            sizes = dict(self.sizes)
+            if parts > 1:
+                sizes["seq_len"] = sizes.get("seq_len", family.header.sizes.get("seq_len", 0)) // parts
+            return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **sizes)
+        return compose_update(lambda plain: _once(self._recorded_steps, plain, record_step), one_device, on_cpu=self.on_cpu)
+
+
+def largest_rank(ranks: tuple[RankStep, ...]) -> RankStep:
+    """The rank whose tensors need most memory."""
+    if len(ranks) == 1:
+        return ranks[0]
+    return max(ranks, key=lambda rank: rank.trace.once("live", partial(live_bytes, rank.trace)).peak_bytes)
 
 
 def _once(results: dict[Strategy, Recording | GpuwiseError], key: Strategy, make: Callable[[Strategy], Recording]) -> Recording:

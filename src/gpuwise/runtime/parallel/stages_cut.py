@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from torch import nn
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.runtime.parallel.stages_absent import WAYS
 from gpuwise.runtime.parallel.stages_flow import Flow
+from gpuwise.trace.parallel.balance import balanced
 
 
 @dataclass(frozen=True)
@@ -65,48 +65,6 @@ def cut_at(flow: Flow, stages: int, names: Sequence[tuple[str, ...]]) -> Cut:
     cut = Cut(blocks, plain.first, owners)
     check_cut(flow, cut)
     return cut
-
-
-def balanced(costs: Sequence[int], parts: int) -> tuple[int, ...]:
-    """The first item of each of `parts` runs of items: the largest sum is least; among those, sums are as even as can be."""
-    total = [0, *accumulate(costs)]
-    low, high = max(costs), total[-1]
-    while low < high:
-        middle = (low + high) // 2
-        if _runs_needed(costs, middle) <= parts:
-            high = middle
-        else:
-            low = middle + 1
-    # The least sum of squares, over all starts of the last run, of the items before `end` in `part` runs.
-    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
-    for part in range(1, parts + 1):
-        row: dict[int, tuple[float, int]] = {}
-        for end in range(part, len(costs) - (parts - part) + 1):
-            options = []
-            for start in range(end - 1, part - 2, -1):
-                cost = total[end] - total[start]
-                if cost > low:
-                    break
-                if start in best[-1]:
-                    options.append((best[-1][start][0] + float(cost) ** 2, start))
-            if options:
-                row[end] = min(options)
-        best.append(row)
-    starts, end = [], len(costs)
-    for row in reversed(best[1:]):
-        end = row[end][1]
-        starts.append(end)
-    return tuple(reversed(starts))
-
-
-def _runs_needed(costs: Sequence[int], limit: int) -> int:
-    """Runs of items, filled one after the other, whose sums stay within the limit."""
-    runs, filled = 1, 0
-    for cost in costs:
-        if filled + cost > limit:
-            runs, filled = runs + 1, 0
-        filled += cost
-    return runs
 
 
 def _owners(flow: Flow, cut: Cut, names: Sequence[tuple[str, ...]]) -> dict[str, tuple[int, ...]]:

@@ -72,3 +72,8 @@ def group_along(mesh: Mesh, *axes: str) -> RankGroup:
     for axis in axes:
         ranks *= getattr(mesh, axis)
     return RankGroup("+".join(axes), ranks, stride)
+
+
+def shard_group(mesh: Mesh) -> RankGroup:
+    """The ranks that split parameters: those of dp_shard and of cp."""
+    return group_along(mesh, "dp_shard") if mesh.cp == 1 else group_along(mesh, "dp_shard", "cp")

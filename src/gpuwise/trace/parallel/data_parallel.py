@@ -14,6 +14,7 @@ from gpuwise.strategy import StepFacts, Strategy, check_techniques
 from gpuwise.trace.parallel.communication import Communication, group_along
 from gpuwise.trace.parallel.replicate import replicated
 from gpuwise.trace.parallel.shard import sharded
+from gpuwise.trace.parallel.variant import is_sharded
 from gpuwise.trace.trace import Trace
 
 
@@ -29,7 +30,7 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
     check_techniques(strategy, StepFacts(trace.header.job, own_step=trace.header.own_step))
     if strategy.mode == "infer" or mesh.devices == 1:
         return _with_strategy(trace, strategy), Communication()
-    if mesh.dp_shard == 1:
+    if not is_sharded(strategy):
         trace = _with_strategy(trace, strategy)
         trace = _with_assumption(trace, assumed_graph_not_cut()) if strategy.compile else trace
         return replicated(trace, group_along(mesh, "dp_replicate"))

@@ -14,8 +14,8 @@ import numpy as np
 
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.blocks import block_of_modules, first_in_a_module, full_gradients, spans
-from gpuwise.trace.parallel.communication import Collective, Communication, group_along
-from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.trace.parallel.communication import Collective, Communication, group_along, shard_group
+from gpuwise.trace.parallel.variant import ranks_of_modules, recorded_as, shard_ranks
 from gpuwise.trace.tables import BEFORE, CATEGORIES, Storages
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.sharded import with_scaled_update, with_sharded_update
@@ -33,19 +33,26 @@ def sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     Arguments:
         trace: as for `data_parallel`.
     """
-    gathered_bytes = _GATHERED_BYTES.get(recorded_as(strategy).precision, 4)
-    widened = (4 if strategy.precision.startswith("amp-") else gathered_bytes) / gathered_bytes
+    gathered_bytes, widened = element_bytes(strategy)
     optimizer = strategy.optimizer or trace.header.strategy.optimizer
     if optimizer is None:
-        trace = with_scaled_update(trace, widened / strategy.mesh.dp_shard)
+        trace = with_scaled_update(trace, widened / shard_ranks(strategy))
     else:
-        trace = with_sharded_update(trace, strategy, optimizer, widened=widened)
+        trace = with_sharded_update(
+            trace, strategy, optimizer, ranks=ranks_of_modules(trace.modules, strategy), widened=widened
+        )
     step = _ShardedStep(trace, strategy, gathered_bytes=gathered_bytes, widened=widened)
     for micro_step in range(2):
         step.run_micro_batch(micro_step)
     step.keep_gradients()
     operations = trace.operations.in_fp16() if strategy.precision == "amp-fp16" else trace.operations
     return replace(trace, storages=step.storages(), operations=operations), step.communication()
+
+
+def element_bytes(strategy: Strategy) -> tuple[int, float]:
+    """Bytes of an element of a gathered parameter, as recorded, and those of a sharded one over them."""
+    gathered_bytes = _GATHERED_BYTES.get(recorded_as(strategy).precision, 4)
+    return gathered_bytes, (4 if strategy.precision.startswith("amp-") else gathered_bytes) / gathered_bytes
 
 
 class _Buffer(NamedTuple):
@@ -75,12 +82,13 @@ class _ShardedStep:
     def __init__(self, trace: Trace, strategy: Strategy, *, gathered_bytes: int, widened: float):
         storages = trace.storages
         self._trace, self._strategy, self._widened = trace, strategy, widened
-        self._ranks = strategy.mesh.dp_shard
+        self._ranks = ranks_of_modules(trace.modules, strategy)[storages.module]  # of each storage's parameter
+        self._freed = strategy.parallelism.shard == "parameters"  # whether parameters are freed after forward
         self._block_of = block_of_modules(trace.modules, trace.header.blocks)
         self._blocks = range(self._block_of.max() + 1)
         parameter, self._gradient = storages.category == _PARAMETER, storages.category == _GRADIENT
         self._size_bytes = storages.size_bytes.astype(np.float64)
-        self._size_bytes[parameter] *= widened / self._ranks
+        self._size_bytes[parameter] *= widened / self._ranks[parameter]
         self._gathered_bytes, trained_bytes = (self._unit_bytes(rows) for rows in (parameter, self._gradient))
         self._reduced_bytes = trained_bytes / gathered_bytes * REDUCED_BYTES
         self._died = storages.died.copy()
@@ -92,7 +100,7 @@ class _ShardedStep:
         forward = spans(self._trace, self._block_of, micro_step, ("forward",))
         backward = spans(self._trace, self._block_of, micro_step, ("backward", "recompute"))
         order = sorted((b for b in self._blocks if backward[b][1] >= 0), key=lambda block: forward[block][0])
-        self._gather_forward(order, forward)
+        self._gather_forward(order, forward, backward)
         gradients = full_gradients(self._trace, micro_step)
         last_reduction_bytes = self._run_backward(order, backward, gradients, first_in_a_module(self._trace, micro_step))
         self._run_rest(forward[-1][0], backward[-1][1], gradients, last_reduction_bytes)
@@ -100,7 +108,7 @@ class _ShardedStep:
     def keep_gradients(self) -> None:
         """Adds the shards of the gradients."""
         storages, rows = self._trace.storages, np.flatnonzero(self._gradient)
-        shard_bytes = storages.size_bytes[rows] * self._widened / self._ranks
+        shard_bytes = storages.size_bytes[rows] * self._widened / self._ranks[rows]
         arrived = self._reduced_at[rows]
         if self._strategy.keep_gradients:  # what arrives is added to them
             length = len(self._trace.sequence)
@@ -128,11 +136,13 @@ class _ShardedStep:
         """The collectives of a step. Hybrid sharding also reduces the shards between the replicas, each micro-batch."""
         accumulation, mesh = self._strategy.accumulation, self._strategy.mesh
         reductions = int(np.count_nonzero(self._reduced_bytes)) * accumulation
-        gathered_bytes = int((self._gathered_bytes[0] + 2 * self._gathered_bytes[1:].sum()) * accumulation)
-        shards, replicas = group_along(mesh, "dp_shard"), group_along(mesh, "dp_replicate")
-        gathers = (2 * len(self._blocks) + 1) * accumulation
-        reduced_bytes = int(self._reduced_bytes.sum() * accumulation)
-        shard_bytes = int(self._reduced_bytes.sum() / self._ranks) * accumulation
+        times = 2 if self._freed else 1
+        gathered_bytes = int((self._gathered_bytes[0] + times * self._gathered_bytes[1:].sum()) * accumulation)
+        shards, replicas = shard_group(mesh), group_along(mesh, "dp_replicate")
+        gathers = (times * len(self._blocks) + 1) * accumulation
+        sent = 0.5 if self._strategy.parallelism.compress_gradients else 1.0
+        reduced_bytes = int(self._reduced_bytes.sum() * sent * accumulation)
+        shard_bytes = int(self._reduced_bytes.sum() * sent / shard_ranks(self._strategy)) * accumulation
         return Communication().and_also(
             Collective("all_gather", shards, gathered_bytes, gathers, overlaps="step"),
             Collective("reduce_scatter", shards, reduced_bytes, reductions, overlaps="step"),
@@ -145,8 +155,11 @@ class _ShardedStep:
         unit = self._block_of[storages.module[rows]] + 1
         return np.bincount(unit, weights=storages.size_bytes[rows], minlength=len(self._blocks) + 1)
 
-    def _gather_forward(self, order: list[int], forward: dict[int, tuple[int, int]]) -> None:
-        """The collective's buffer lives beside the parameters that are copied out of it.
+    def _gather_forward(
+        self, order: list[int], forward: dict[int, tuple[int, int]], backward: dict[int, tuple[int, int]]
+    ) -> None:
+        """The collective's buffer lives beside the parameters that are copied out of it. Those that are not freed after
+        forward live until the block's backward is done.
 
         While a block is copied out, the buffer of the block before it is still alive, and so is what was cast to be sent.
         """
@@ -154,8 +167,10 @@ class _ShardedStep:
         for block in order:
             first, last = forward[block]
             block_bytes = self._gathered_bytes[block + 1]
-            self._buffers.append(_Buffer(2 * block_bytes, _BUFFER, first, last))
-            sent_bytes = block_bytes / self._ranks if self._widened > 1 else 0.0
+            self._buffers.append(_Buffer((2 if self._freed else 1) * block_bytes, _BUFFER, first, last))
+            if not self._freed:
+                self._buffers.append(_Buffer(block_bytes, _BUFFER, first, backward[block][1]))
+            sent_bytes = block_bytes / shard_ranks(self._strategy) if self._widened > 1 else 0.0
             self._buffers.append(_Buffer(before_bytes + sent_bytes, _BUFFER, first, first))
             before_bytes = block_bytes
 
@@ -175,7 +190,8 @@ class _ShardedStep:
         unit = self._block_of[self._trace.storages.module[gradients]]
         for index, block in reversed(list(enumerate(order))):
             first, last = backward[block]
-            self._buffers.append(_Buffer(self._gathered_bytes[block + 1], _BUFFER, min(gathered_from, first), last))
+            if self._freed:
+                self._buffers.append(_Buffer(self._gathered_bytes[block + 1], _BUFFER, min(gathered_from, first), last))
             rows = gradients[unit == block]
             self._died[rows] = np.maximum(last, self._trace.storages.born[rows])
             self._reduced_at[rows] = min(last + 1, end)
@@ -196,6 +212,7 @@ class _ShardedStep:
         freed_bytes = last_reduction_bytes + self._size_bytes[self._died == end].sum()
         freed_bytes -= self._size_bytes[rest[self._died[rest] == end]].sum()
         self._died[rest] = self._reduced_at[rest] = end
-        shard_bytes = storages.size_bytes[rest[self._gradient[rest]]].sum() * self._widened / self._ranks
+        kept = rest[self._gradient[rest]]
+        shard_bytes = (storages.size_bytes[kept] * self._widened / self._ranks[kept]).sum()
         buffer_bytes = max(self._gathered_bytes[0], self._reduced_bytes[0] - freed_bytes)
         self._buffers.append(_Buffer(max(0.0, buffer_bytes - shard_bytes), _BUFFER, end, end))

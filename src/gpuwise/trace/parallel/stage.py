@@ -7,15 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.strategy import Strategy
+from gpuwise.strategy.pipeline import stages_of_rank
 from gpuwise.trace.parallel.balance import balanced
 from gpuwise.trace.parallel.blocks import block_of_modules
 from gpuwise.trace.parallel.communication import Collective, group_along
-from gpuwise.trace.parallel.pipeline import in_flight, stages_of_rank
+from gpuwise.trace.parallel.pipeline import in_flight
 from gpuwise.trace.parallel.segments import FIRST, FORWARD, UPDATE, segments_of, select
-from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, Storages
+from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, Storages
 from gpuwise.trace.trace import Trace
 
-_BUFFER, _INPUT, _PARAMETER = (CATEGORIES.index(name) for name in ("communication_buffer", "input", "parameter"))
+_BUFFER, _INPUT, _PARAMETER, _GRADIENT = (
+    CATEGORIES.index(name) for name in ("communication_buffer", "input", "parameter", "gradient")
+)
+_GEMM, _EMBEDDING = KINDS.index("gemm"), KINDS.index("embedding")
 _BACKWARD = [PHASES.index(name) for name in ("backward", "recompute")]
 
 
@@ -29,15 +33,22 @@ def first_blocks(trace: Trace, segments: np.ndarray, stages: int) -> tuple[int, 
     return balanced([max(1, int(cost)) for cost in costs], stages)
 
 
-def stage_step(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, tuple[Collective, ...]]:
-    """The step of one rank of a pipeline, and its sends. Arguments: a whole step, and the rank's position along pp."""
+def stage_step(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, tuple[Collective, ...], int]:
+    """The step of one rank of a pipeline, its sends, and the bytes that it receives in a micro-batch.
+
+    Arguments:
+        trace: a whole step.
+        rank: the rank's position along pp.
+
+    The step has one micro-batch in flight; with_in_flight adds the others.
+    """
     segments, blocks = segments_of(trace), len(trace.header.blocks)
     stages = strategy.mesh.pp * strategy.parallelism.stages_per_rank
     starts = (*first_blocks(trace, segments, stages), blocks)
-    own_stages = stages_of_rank(strategy, rank)
+    own_stages = stages_of_rank(strategy.parallelism, ranks=strategy.mesh.pp, rank=rank)
     own = {block for stage in own_stages for block in range(starts[stage], starts[stage + 1])}
     own |= ({FIRST} if 0 in own_stages else set()) | ({blocks} if stages - 1 in own_stages else set())
-    return _Stage(trace, strategy, segments, np.array(sorted(own)), len(own_stages)).step(rank)
+    return _Stage(trace, strategy, segments, np.array(sorted(own)), len(own_stages)).step()
 
 
 class _Stage:
@@ -53,7 +64,7 @@ class _Stage:
         self._trace, self._strategy, self._segments, self._own, self._stages = trace, strategy, segments, own, stages
         self._positions = np.isin(segments, own) | (segments == UPDATE)
 
-    def step(self, rank: int) -> tuple[Trace, tuple[Collective, ...]]:
+    def step(self) -> tuple[Trace, tuple[Collective, ...], int]:
         received = self._received()
         trace = self._trace
         rows = self._lives() & ~received
@@ -62,7 +73,7 @@ class _Stage:
         blocks = tuple(path for number, path in enumerate(trace.header.blocks) if number in self._own)
         step = replace(step, header=replace(step.header, blocks=blocks))
         received_bytes = int(trace.storages.size_bytes[received & self._of_first_micro_batch()].sum())
-        return _in_flight(step, in_flight(self._strategy, rank), received_bytes * self._strategy.accumulation), self._sends()
+        return step, self._sends(), received_bytes
 
     def _of_first_micro_batch(self) -> np.ndarray:
         born = np.maximum(self._trace.storages.born, 0)
@@ -74,8 +85,11 @@ class _Stage:
         trace, storages = self._trace, self._trace.storages
         segment = self._segment_of_modules()[storages.module]
         lasting = np.isin(segment, self._own) | (storages.category == _INPUT)
+        if len(trace.header.blocks) in self._own:
+            lasting |= np.isin(storages.module, self._tied()) & (storages.category == _PARAMETER)
         born_here = self._positions[np.maximum(storages.born, 0)]
         mask: np.ndarray = np.where((storages.born < 0) | (storages.category == _INPUT), lasting, born_here)
+        mask |= lasting & (storages.category == _GRADIENT)  # of a tied weight: both stages have one
         edges = len(trace.header.blocks) in self._own or FIRST in self._own
         return mask if edges else mask & (storages.category != _INPUT)
 
@@ -90,6 +104,20 @@ class _Stage:
         seen = outside[modules]
         segment[modules[seen]] = self._segments[positions[first[seen]]]
         return segment
+
+    def _tied(self) -> list[int]:
+        """The module of the largest embedding, if the model predicts with its weight: the last layer has none of its own."""
+        trace, storages = self._trace, self._trace.storages
+        kind = trace.operations.kind[trace.sequence.operation]
+        forward = (trace.sequence.phase == FORWARD) & (trace.sequence.micro_step == 0)
+        last = np.flatnonzero(forward & (kind == _GEMM) & (self._segments == len(trace.header.blocks)))
+        tables = trace.sequence.module[forward & (kind == _EMBEDDING) & (self._segments == FIRST)].tolist()
+        parameter = storages.category == _PARAMETER
+        if not len(last) or not tables or (parameter & (storages.module == trace.sequence.module[last[-1]])).any():
+            return []
+        return [
+            max(tables, key=lambda module: int(storages.size_bytes[parameter & (storages.module == module)].max(initial=0)))
+        ]
 
     def _received(self) -> np.ndarray:
         """Storages that another rank makes and this one uses last: activations on their way in, and gradients."""
@@ -130,11 +158,14 @@ class _Stage:
         return (Collective("send", group, size_bytes * calls, calls),)
 
 
-def _in_flight(step: Trace, micro_batches: float, received_bytes: int) -> Trace:
-    """The step with the activations of all micro-batches in flight, and the buffers of what is received.
+def with_in_flight(step: Trace, strategy: Strategy, rank: int, *, received_bytes: int) -> Trace:
+    """A rank's step with the activations of all micro-batches in flight, and the buffers of what it receives.
 
-    Buffers are allocated once, for all micro-batches of a step (torch/distributed/pipelining/stage.py, PyTorch 2.13).
+    Arguments:
+        received_bytes: of a micro-batch. Buffers are allocated once, for all micro-batches of a step
+            (torch/distributed/pipelining/stage.py, PyTorch 2.13).
     """
+    micro_batches = in_flight(strategy, rank)
     sequence, storages = step.sequence, step.storages
     length = len(sequence)
     born, died = np.maximum(storages.born, 0), np.minimum(storages.died, length - 1)
@@ -144,7 +175,7 @@ def _in_flight(step: Trace, micro_batches: float, received_bytes: int) -> Trace:
     ends = np.flatnonzero(np.isin(sequence.phase, _BACKWARD))
     end = int(ends[-1]) if len(ends) else length - 1
     more = np.ceil(storages.size_bytes[rows] * (micro_batches - 1)).astype(np.int64)
-    buffers = [received_bytes] if received_bytes else []
+    buffers = [received_bytes * strategy.accumulation] if received_bytes else []
     count = len(rows) + len(buffers)
     return replace(
         step,

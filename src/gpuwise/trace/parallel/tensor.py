@@ -101,7 +101,7 @@ class _Rank:
         storages = self._trace.storages
         lasting = np.isin(storages.category, [_PARAMETER, _GRADIENT])
         for module in (*self._columns, *self._rows, self._layers.embedding):
-            own = np.flatnonzero(lasting & (storages.module == module)) if module is not None else []
+            own = np.flatnonzero(lasting & (storages.module == module)).tolist() if module is not None else []
             largest = max((int(storages.size_bytes[i]) for i in own), default=0)
             for index in own:
                 self._part[index] = module in self._columns or storages.size_bytes[index] == largest
@@ -110,11 +110,11 @@ class _Rank:
         """Between the first layer by columns and the one by rows all that is large enough, unless its input is gathered."""
         sequence = self._trace.sequence
         module_of, size_of = sequence.module[positions].tolist(), self._written[sequence.operation[positions]].tolist()
-        spans = {}
+        spans: dict[int, tuple[Pair, int, int]] = {}
         for index, module in enumerate(module_of):
             pair = self._columns.get(module) or self._rows.get(module)
             if pair is not None and self._kind[positions[index]] == _GEMM:
-                spans.setdefault(id(pair), [pair, index, index])[2] = index
+                spans[id(pair)] = pair, spans.get(id(pair), (pair, index, index))[1], index
         for pair, first, last in spans.values():
             if pair.row.module not in module_of[first : last + 1] and pair.row.module in self._rows:  # not computed again
                 block = self._segments[positions[first]]
@@ -194,7 +194,9 @@ class _Rank:
         for position in np.flatnonzero(inside).tolist():
             self._way[position] = ALL
             if not self._feeds_a_layer(position):
-                least = self._written[self._trace.sequence.operation[position]] / 2000  # gradients of a norm's weight stay whole
+                least = (
+                    self._written[self._trace.sequence.operation[position]] / 2000
+                )  # gradients of a norm's weight stay whole
                 self._part[[i for i in self._born[position] if self._trace.storages.size_bytes[i] >= least]] = True
 
     def _feeds_a_layer(self, position: int) -> bool:

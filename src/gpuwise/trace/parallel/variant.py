@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
+
 from gpuwise.strategy import Strategy, check_techniques
+
+EXPERT = re.compile(r"^(.*\bexperts)\.(\d+)(?:\..*)?$")  # the path of a module of one expert
+
+
+def shard_ranks(strategy: Strategy) -> int:
+    """Ranks that split parameters, gradients or state: those of dp_shard, and of cp, which hold the same parameters."""
+    return strategy.mesh.dp_shard * strategy.mesh.cp
+
+
+def ranks_of_modules(modules: tuple[str, ...], strategy: Strategy) -> np.ndarray:
+    """Ranks that split the parameters of each module: those of experts lie on the ranks of one ep group. Shape (modules,)."""
+    ranks = np.full(len(modules), shard_ranks(strategy))
+    if strategy.mesh.ep > 1:
+        ranks[[EXPERT.match(path) is not None for path in modules]] //= strategy.mesh.ep
+    return ranks
+
+
+def is_sharded(strategy: Strategy) -> bool:
+    """Whether fully_shard runs the step, as it also does for replicas of tensor-parallel ranks."""
+    return shard_ranks(strategy) > 1 or (strategy.mesh.dp_replicate > 1 and strategy.mesh.tp > 1)
 
 
 def recorded_as(strategy: Strategy) -> Strategy:
@@ -17,7 +41,7 @@ def recorded_as(strategy: Strategy) -> Strategy:
     if strategy.mode == "infer":
         return strategy
     check_techniques(strategy)
-    if strategy.mesh.dp_shard == 1:
+    if not is_sharded(strategy):
         return strategy
     half = strategy.precision.startswith("amp-")
     return strategy.but(precision="bf16" if half else strategy.precision, keep_gradients=False)

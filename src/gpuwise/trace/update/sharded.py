@@ -27,12 +27,14 @@ def sharded_kernels(strategy: Strategy, optimizer: str) -> str:
     return kernels_of(optimizer, strategy.optimizer_kernels)
 
 
-def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, widened: float) -> Trace:
+def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, ranks: np.ndarray, widened: float = 1.0) -> Trace:
     """The step with an update of rank 0's shards: its operations, their temporaries and the state.
 
     Arguments:
-        trace: a plain step of one device, whatever its optimizer. widened: bytes of a sharded parameter's element over
-            those recorded.
+        trace: a plain step of one device, whatever its optimizer.
+        ranks: number of those that split the parameters of each module; 1 where they are parts by tensor parallelism or of a
+            stage alone. Shape (modules,).
+        widened: bytes of a sharded parameter's element over those recorded. Default 1.
 
     fully_shard splits the first dimension, and rank 0 has the largest part (chunk_with_empty in
     torch/distributed/fsdp/_fully_shard/_fsdp_common.py). What depends on the size of a tensor is decided by the shard's.
@@ -41,7 +43,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, wid
     edit = Edit(trace)
     update, states = _update(
         tuple(parameters_of(trace, edit)),
-        strategy.mesh.dp_shard,
+        tuple(ranks[edit.modules_of_gradients].tolist()),
         widened,
         optimizer,
         kernels,
@@ -58,7 +60,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, wid
 @lru_cache(maxsize=64)  # the same at every micro-batch
 def _update(
     parameters: tuple[Parameter, ...],
-    ranks: int,
+    ranks: tuple[int, ...],
     widened: float,
     optimizer: str,
     kernels: str,
@@ -68,8 +70,8 @@ def _update(
 ) -> tuple[UpdateRows, list[list[int]]]:
     """The update of rank 0's shards, and the sizes of the state of each."""
     shards = [
-        Parameter((-(-p.shape[0] // ranks), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
-        for p in parameters
+        Parameter((-(-p.shape[0] // split), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
+        for p, split in zip(parameters, ranks, strict=True)
     ]
     update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients)
     return update, [state_bytes(optimizer, kernels, shard) for shard in shards]
