@@ -286,13 +286,6 @@ def test_one_device_and_inference_communicate_nothing() -> None:
     assert live_bytes(same).peak_bytes == live_bytes(trace).peak_bytes
 
 
-def test_other_meshes_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="only data parallelism"):
-        data_parallel(record(llama_job(), Strategy()), Strategy(mesh=Mesh(tp=2)))
-    with pytest.raises(UnsupportedError, match="only data parallelism"):
-        data_parallel(record(llama_job(), Strategy()), Strategy(mesh=Mesh(dp_replicate=8, ep=4)))
-
-
 def test_inference_is_not_sharded_nor_recorded_as_if_it_were() -> None:
     strategy = Strategy("amp-bf16", mode="infer", mesh=Mesh(dp_shard=8))
     assert recorded_as(strategy) == strategy

@@ -11,8 +11,7 @@ def in_flight(strategy: Strategy, rank: int) -> float:
     """Micro-batches whose activations a rank holds at most, in those of all its stages.
 
     Forward passes of a stage less backward passes, as torch.distributed.pipelining orders them (schedules.py, PyTorch 2.13);
-    for zero-bubble schedules backward is done when the gradients of the weights are. The V-shaped schedules hold as many as
-    1F1B's first rank.
+    where a schedule splits backward, it is done when the gradients of the weights are.
     """
     ranks, stages, micro_batches = strategy.mesh.pp, strategy.parallelism.stages_per_rank, strategy.accumulation
     schedule = strategy.parallelism.pipeline_schedule
@@ -21,7 +20,8 @@ def in_flight(strategy: Strategy, rank: int) -> float:
     if schedule == "1f1b":
         return min(ranks - rank, micro_batches)
     if schedule in V_SCHEDULES:
-        return min(ranks + (schedule == "dualpipe-v") / 2, micro_batches)
+        more = schedule == "dualpipe-v" and rank == ranks - 1
+        return min(2 * ranks + more, micro_batches + rank + 1) / 2
     each_round = micro_batches // max(1, micro_batches // ranks)
     after = ranks - 1 - rank
     warm_up = (stages - 1) * each_round + after * (2 if schedule == "interleaved-1f1b" else 1)

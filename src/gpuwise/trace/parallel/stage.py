@@ -86,7 +86,7 @@ class _Stage:
         segment = self._segment_of_modules()[storages.module]
         lasting = np.isin(segment, self._own) | (storages.category == _INPUT)
         if len(trace.header.blocks) in self._own:
-            lasting |= np.isin(storages.module, self._tied()) & (storages.category == _PARAMETER)
+            lasting |= np.isin(storages.module, self._tied()) & np.isin(storages.category, [_PARAMETER, _GRADIENT])
         born_here = self._positions[np.maximum(storages.born, 0)]
         mask: np.ndarray = np.where((storages.born < 0) | (storages.category == _INPUT), lasting, born_here)
         mask |= lasting & (storages.category == _GRADIENT)  # of a tied weight: both stages have one
