@@ -104,7 +104,7 @@ def _layer(trace: Trace, position: int) -> Layer:
 
 def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[Pair]:
     """The pairs of one block."""
-    operations, found = trace.operations, []
+    operations, pairs = trace.operations, []
     pending: list[Layer] = []
     width = head_dim = 0
     for position in positions.tolist():
@@ -120,11 +120,11 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[Pair]:
             gathered = len(fed) < 3 if head_dim else any(column.outputs != layer.inputs for column in fed)
             pair = Pair(tuple(fed), layer, head_dim, gathered)
             _check(trace, pair, degree)
-            found.append(pair)
+            pairs.append(pair)
             pending, head_dim = [], 0
         else:
             pending.append(layer)
-    return found
+    return pairs
 
 
 def _check(trace: Trace, pair: Pair, degree: int) -> None:
