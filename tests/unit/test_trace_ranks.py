@@ -229,7 +229,7 @@ def test_axes_that_do_not_divide_are_refused(name: str, strategy: Strategy, word
     ("name", "strategy", "words"),
     [
         ("llama3-8b", Strategy("bf16", mesh=Mesh(dp_shard=4, ep=2)), "has no experts"),
-        ("llama3-8b", Strategy("bf16", mesh=Mesh(tp=2), adapter="lora", recompute="full"), "adapters"),
+        ("llama3-8b", Strategy("bf16", mesh=Mesh(tp=2), adapter="lora", recompute="full"), "low-rank adapters"),
         ("llama3-8b", Strategy("bf16", mesh=Mesh(tp=2), compile=True), "compiled step"),
         ("llama3-8b", Strategy("bf16", mesh=Mesh(tp=2), mode="infer"), "forward pass"),
     ],

@@ -134,12 +134,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         ("leave out --compile", _REPLICAS),
         UnsupportedError,
     ),
-    Exclusion(
-        lambda s, step: step.priced and s.adapter != "none" and s.mesh.tp > 1,
-        "adapters on tensor-parallel layers are not forecast so far.",
-        ("leave out tp of --mesh", "--adapter none"),
-        UnsupportedError,
-    ),
     # Of several devices, which do not train so far.
     Exclusion(
         lambda s, step: not step.priced and s.mesh.ep > 1,
