@@ -14,7 +14,7 @@ import numpy as np
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective
 from gpuwise.trace.parallel.segments import FORWARD, segments_of
-from gpuwise.trace.parallel.tensor_layers import Layer, Pair, SplitLayers, split_layers
+from gpuwise.trace.parallel.tensor_layers import Layer, LayerPair, SplitLayers, split_layers
 from gpuwise.trace.parallel.tensor_traffic import traffic
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations
 from gpuwise.trace.trace import Trace
@@ -58,7 +58,7 @@ class _Rank:
         self._columns = {layer.module: pair for pair in layers.pairs for layer in pair.columns}
         self._rows = {pair.row.module: pair for pair in layers.pairs}
         if layers.head is not None:
-            self._columns[layers.head.module] = Pair((layers.head,), layers.head, 0, not self._parallelism.loss_parallel)
+            self._columns[layers.head.module] = LayerPair((layers.head,), layers.head, 0, not self._parallelism.loss_parallel)
         storages, length = trace.storages, len(trace.sequence)
         self._born, self._dying = _by_position(storages.born, length), _by_position(storages.died, length)
 
@@ -110,7 +110,7 @@ class _Rank:
         """Between the first layer by columns and the one by rows all that is large enough, unless its input is gathered."""
         sequence = self._trace.sequence
         module_of, size_of = sequence.module[positions].tolist(), self._written[sequence.operation[positions]].tolist()
-        spans: dict[int, tuple[Pair, int, int]] = {}
+        spans: dict[int, tuple[LayerPair, int, int]] = {}
         for index, module in enumerate(module_of):
             pair = self._columns.get(module) or self._rows.get(module)
             if pair is not None and self._kind[positions[index]] == _GEMM:
@@ -172,7 +172,7 @@ class _Rank:
                 if not large and size_bytes >= self._least_bytes(open_pair):
                     self._all(position)
 
-    def _least_bytes(self, pair: Pair) -> float:
+    def _least_bytes(self, pair: LayerPair) -> float:
         """What is smaller than this has neither heads nor hidden features: a half of keys is the smallest that has."""
         sizes = [self._written[self._trace.sequence.operation[column.position]] for column in pair.columns]
         return float(min(sizes)) / 4

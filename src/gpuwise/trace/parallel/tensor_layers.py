@@ -38,7 +38,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Pair:
+class LayerPair:
     """Layers split by columns that feed one split by rows.
 
     Attributes:
@@ -64,7 +64,7 @@ class SplitLayers:
         head: the layer that predicts the vocabulary; None as above.
     """
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[LayerPair, ...]
     embedding: int | None
     head: Layer | None
 
@@ -78,7 +78,7 @@ def split_layers(trace: Trace, segments: np.ndarray, degree: int) -> SplitLayers
     forward = (sequence.phase == FORWARD) & (sequence.micro_step == 0)
     chosen = np.flatnonzero(forward & np.isin(kind, [_GEMM, _ATTENTION]))
     blocks = len(trace.header.blocks)
-    pairs: list[Pair] = []
+    pairs: list[LayerPair] = []
     for block in np.unique(segments[chosen]).tolist():
         if 0 <= block < blocks:
             pairs += _pairs(trace, chosen[segments[chosen] == block], degree)
@@ -102,7 +102,7 @@ def _layer(trace: Trace, position: int) -> Layer:
     return Layer(int(trace.sequence.module[position]), position, m, n, k)
 
 
-def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[Pair]:
+def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[LayerPair]:
     """The pairs of one block."""
     operations, pairs = trace.operations, []
     pending: list[Layer] = []
@@ -118,7 +118,7 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[Pair]:
         fed = [column for column in pending if head_dim or (wider and column.outputs in (layer.inputs, 2 * layer.inputs))]
         if layer.outputs == width and fed:
             gathered = len(fed) < 3 if head_dim else any(column.outputs != layer.inputs for column in fed)
-            pair = Pair(tuple(fed), layer, head_dim, gathered)
+            pair = LayerPair(tuple(fed), layer, head_dim, gathered)
             _check(trace, pair, degree)
             pairs.append(pair)
             pending, head_dim = [], 0
@@ -127,7 +127,7 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[Pair]:
     return pairs
 
 
-def _check(trace: Trace, pair: Pair, degree: int) -> None:
+def _check(trace: Trace, pair: LayerPair, degree: int) -> None:
     for column in pair.columns:
         name = trace.modules[column.module]
         if pair.head_dim and not pair.gathered and column.outputs % pair.head_dim == 0:
