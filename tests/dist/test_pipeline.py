@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -63,6 +64,17 @@ def test_with_techniques(schedule: str, change: str):
     strategy = pipelined(schedule, pp=2).but(recompute="full" if change == "recompute" else "none")
     job = {"clip": {"clip_norm": 0.1}, "average": {"ema_decay": 0.9}, "uneven": {"layers": 5}}.get(change, {})
     difference = compare(strategy, partial(decoder_job, **job))
+    assert difference.loss < 1e-5 and difference.weights < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-zero-bubble", "zbv-zero-bubble"])
+@pytest.mark.parametrize("change", ["", "sequence", "loss"])
+def test_stages_under_tensor_parallelism(schedule: str, change: str):
+    strategy = pipelined(schedule, pp=2, tp=2)
+    if change:
+        strategy = strategy.but(parallelism=replace(strategy.parallelism, **{f"{change}_parallel": True}))
+    difference = compare(strategy, partial(decoder_job, tied=change == "" and schedule == "1f1b"))
     assert difference.loss < 1e-5 and difference.weights < 1e-5
 
 

@@ -48,10 +48,10 @@ class StagePipeline:
         self._group = world.group("pp")
         self._rank_model: RankModel | None = None
         self._schedule: Schedule | None = None
-        self._shapes: Shapes = ()
+        self._flow: Flow | None = None  # of the schedule
         self._losses: list[Tensor] = []
         self._parts: list[LossParts] = []
-        self._flows: dict[tuple[Shapes, bool], Flow] = {}
+        self._flows: dict[tuple[object, ...], Flow] = {}
         self.scale: Callable[[Tensor], Tensor] = lambda loss: loss
 
         ranks, parallelism = strategy.mesh.pp, strategy.parallelism
@@ -91,9 +91,10 @@ class StagePipeline:
 
         for stage in self.stages:
             stage.begin(flow, loss_of)
+        numbers = torch.arange(len(batches))
         with self._contexts(), self._seeds.step(draws_inputs=flow.draws_inputs):
             try:
-                schedule.step(target=torch.arange(len(batches)), return_outputs=False)
+                schedule.step(target=numbers, return_outputs=False)
             except RuntimeError as error:
                 raise _cause_of(error) from None
         self.ties.add_gradients()
@@ -160,21 +161,21 @@ class StagePipeline:
                 ["pad sequences to one length", "drop the last, smaller batch", *WAYS][:2],
             )
         flow = self._flow_of(batches[0])
-        if self._schedule is None or shapes != self._shapes:
+        if self._schedule is None or flow is not self._flow:
             for stage in self.stages:
                 stage.begin(flow, lambda model, number: None)
             name = self._strategy.parallelism.pipeline_schedule
             self._schedule = make_schedule(name, list(self.stages), count, device=self._device, group=self._group)
-            self._shapes = shapes
+            self._flow = flow
         return self._schedule, flow
 
     def _flow_of(self, batch: Batch) -> Flow:
         """What flows between blocks for a batch of these shapes, by a dry run; kept for each shape."""
         trains = self._strategy.mode == "train" if not hasattr(self, "stages") else self.stages.training
-        key = (_shapes(batch), trains)
+        loss = self._loss
+        key = (_shapes(batch), trains, loss)
         if key in self._flows:
             return self._flows[key]
-        loss = self._loss
         self._dry.model.train(trains)
 
         def run(model: nn.Module) -> Tensor:

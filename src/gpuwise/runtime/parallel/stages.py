@@ -107,6 +107,10 @@ class ModelStage(nn.Module):
             yield prefix, self
         yield from self.model.named_modules(memo, prefix, remove_duplicate)
 
+    def get_submodule(self, target: str) -> nn.Module:
+        """A module of the job's model by its own path."""
+        return self.model.get_submodule(target) if target else self
+
     def _sent(self, leaves: list[object]) -> tuple[Tensor, ...]:
         """The tensors for the next stage, of the expected shapes."""
         assert self.outputs is not None

@@ -153,6 +153,8 @@ def _split_sequence(model: nn.Module, words: dict[str, str], styles: dict[str, P
     paths = {id(module): path for path, module in model.named_modules()}
     for stack in stacks:
         children = list(stack)
+        if "pipeline_blocks" in vars(model):  # between stages activations are whole
+            children = [child for child in children if id(child) in blocks]
         _check_whole_stack(model, children, blocks)
         move_input(children[0], mesh, Replicate(), SEQUENCE)
         move_output(children[-1], mesh, SEQUENCE, Replicate())
