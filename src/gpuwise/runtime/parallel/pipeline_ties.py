@@ -41,7 +41,10 @@ class Ties:
     def _add(self, parameter: nn.Parameter, copies: Sequence[int]) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient = local(parameter.grad)
+        grad = parameter.grad
+        if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
+            grad = parameter.grad = grad.redistribute(placements=parameter.placements)  # a sum still to be made, say
+        gradient = local(grad)
         first, *others = copies
         if self._rank == first:
             for rank in others:
