@@ -15,7 +15,7 @@ from gpuwise.job.job import Batch
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts, separated
 from gpuwise.runtime.build.precision import autocast, parameter_dtype
 from gpuwise.runtime.parallel.pipeline_forward import forward_through
-from gpuwise.runtime.parallel.pipeline_schedule import Schedule, make_schedule
+from gpuwise.runtime.parallel.pipeline_schedule import Schedule, Watch, make_schedule
 from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds
 from gpuwise.runtime.parallel.pipeline_ties import Ties
 from gpuwise.runtime.parallel.rank_model import RankModel
@@ -40,6 +40,12 @@ class StagePipeline:
         ties: parameters that several stages use.
         has_loss: whether this rank has the last stage.
         scale: scales the loss before backward.
+        watch: called with ("forward" | "backward" | "weights", stage, micro-batch) before each part of a stage's work.
+
+    The same object runs on PyTorch's fake process group, for tracing: `build` with a World of any rank, made outside the
+    fake tensor mode, then `accumulate_gradients` with all micro-batches of a step inside it. What stages receive has the
+    shapes of the dry run and no values; sends and receives are operators of c10d; `watch` tells which part of the schedule
+    the following operators belong to. Absent tensors and dry runs are seen by no dispatch mode but fake tensors.
     """
 
     def __init__(self, job: Job, strategy: Strategy, model: nn.Module, world: World):
@@ -53,6 +59,7 @@ class StagePipeline:
         self._parts: list[LossParts] = []
         self._flows: dict[tuple[object, ...], Flow] = {}
         self.scale: Callable[[Tensor], Tensor] = lambda loss: loss
+        self.watch: Watch | None = None
 
         ranks, parallelism = strategy.mesh.pp, strategy.parallelism
         blocks = paths_of_blocks(model)
@@ -147,6 +154,10 @@ class StagePipeline:
         self._parts.append(parts)
         return self.scale(loss / self._strategy.accumulation)
 
+    def _watched(self, part: str, stage: int, micro_batch: int) -> None:
+        if self.watch is not None:
+            self.watch(part, stage, micro_batch)
+
     def _prepared(self, batches: Sequence[Batch]) -> tuple[Schedule, Flow]:
         """The schedule for micro-batches of these shapes."""
         count = self._strategy.accumulation
@@ -165,7 +176,9 @@ class StagePipeline:
             for stage in self.stages:
                 stage.begin(flow, lambda model, number: None)
             name = self._strategy.parallelism.pipeline_schedule
-            self._schedule = make_schedule(name, list(self.stages), count, device=self._device, group=self._group)
+            self._schedule = make_schedule(
+                name, list(self.stages), count, device=self._device, group=self._group, watch=self._watched
+            )
             self._flow = flow
         return self._schedule, flow
 

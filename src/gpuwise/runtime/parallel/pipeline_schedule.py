@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -36,8 +36,34 @@ class _Agreed:
         return 1
 
 
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+Watch = Callable[[str, int, int], object]
+
+
 class _StatedStage(PipelineStage):
-    """A stage whose shapes are stated, on every rank. PyTorch's vote on that would send numbers, which tracing has not."""
+    """A stage whose shapes are stated, on every rank. PyTorch's vote on that would send numbers, which tracing has not.
+
+    Attributes:
+        watch: called with (FORWARD | BACKWARD | WEIGHTS, stage, micro-batch) before each part of the stage's work. The
+            backward pass of a split schedule is that of the stage's inputs, and WEIGHTS follows later.
+    """
+
+    watch: Watch | None = None
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Tree, **kwargs: Tree) -> Tree:
+        if self.watch is not None:
+            self.watch(FORWARD, self.stage_index, fwd_chunk_id)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Tree, **kwargs: Tree) -> Tree:
+        if self.watch is not None:
+            self.watch(BACKWARD, self.stage_index, bwd_chunk_id)
+        return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Tree, **kwargs: Tree) -> Tree:
+        if self.watch is not None:
+            self.watch(WEIGHTS, self.stage_index, bwd_chunk_id)
+        return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def _warmup_forward_vote(self, *args: object, **kwargs: object) -> Tree:
         return _Agreed()
@@ -47,7 +73,13 @@ class _StatedStage(PipelineStage):
 
 
 def make_schedule(
-    name: str, stages: Sequence[ModelStage], micro_batches: int, *, device: torch.device, group: dist.ProcessGroup
+    name: str,
+    stages: Sequence[ModelStage],
+    micro_batches: int,
+    *,
+    device: torch.device,
+    group: dist.ProcessGroup,
+    watch: Watch | None = None,
 ) -> Schedule:
     """A schedule over the stages of this rank, whose last stage gives the loss itself.
 
@@ -57,6 +89,7 @@ def make_schedule(
         micro_batches: of a step.
         device: of the stages.
         group: the ranks of the pipeline.
+        watch: see _StatedStage.
     """
     # On an error, which is raised, PyTorch also logs the whole schedule.
     logging.getLogger(pytorch.__name__).setLevel(logging.CRITICAL)
@@ -72,6 +105,8 @@ def make_schedule(
         )
         for stage in stages
     ]
+    for stage in stated:
+        stage.watch = watch
     over = stated[0] if name in SINGLE_STAGE_SCHEDULES else stated
     schedule: Schedule = SCHEDULES[name](over, micro_batches, loss_fn=_the_loss_itself, scale_grads=False)
     return schedule
