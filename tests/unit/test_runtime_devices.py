@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import gpuwise
 from gpuwise.errors import InputError
 from gpuwise.runtime.devices import Backend, accelerator, backend_of, device_of_rank
 from gpuwise.runtime.devices import here as here_module
@@ -147,7 +150,10 @@ def test_the_virtual_device_is_none_that_is_here():
         "assert problem() is None\n"
         "assert torch.accelerator.current_accelerator().type == 'virt'\n"
         "assert accelerator() == before, accelerator()\n"
-        "virtual = backend_of('virt')\n"
+        "from gpuwise.runtime.devices import VIRTUAL\n"
+        "from gpuwise.tracing.virtual_device import DEVICE\n"
+        "assert VIRTUAL == DEVICE\n"
+        "virtual = backend_of(VIRTUAL)\n"
         "virtual.synchronize()\n"
         "assert virtual.allocated_bytes() is None and virtual.why_no_fp8() == ''\n"
         # With the virtual device, Tensor.pin_memory asks it for pinned memory, which it has none of.
@@ -177,3 +183,35 @@ def test_an_accelerator_without_a_device_is_none(monkeypatch):
     monkeypatch.setattr(here_module.BACKENDS["cuda"], "count", lambda backend: 0)
     assert accelerator() is None
     assert device_of_rank(3) == torch.device("cpu")
+
+
+ROOT = Path(gpuwise.__file__).parent
+INTERFACE, TRACING = "runtime/devices/", "tracing/"  # tracing has CUDA's kernels and autocast lists on the virtual device
+
+
+def one_kind_of_device(tree: ast.AST) -> list[str]:
+    """What a module says that holds for one kind of accelerator alone."""
+    uses = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if name in ("torch.cuda", "torch.xpu", "torch.mps", "torch.mtia", "torch.accelerator", "torch.backends.mps"):
+                uses.append(name)
+            if node.attr in ("is_cuda", "is_mps", "is_xpu"):
+                uses.append(node.attr)
+        if isinstance(node, ast.Compare):
+            constants = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            uses += sorted(constants & {"cuda", "mps", "xpu"})
+    return uses
+
+
+def test_nobody_goes_around_the_interface():
+    uses = {path.relative_to(ROOT).as_posix(): one_kind_of_device(ast.parse(path.read_text())) for path in ROOT.rglob("*.py")}
+    assert {path: found for path, found in uses.items() if found and not path.startswith((INTERFACE, TRACING))} == {}
+    assert {use for path, found in uses.items() if path.startswith(TRACING) for use in found} <= {"cuda"}
+    assert uses["runtime/devices/makers.py"]
+
+
+@pytest.mark.parametrize("code", ["torch.cuda.synchronize()", "if device.type == 'cuda': pass", "x = tensor.is_cuda"])
+def test_the_check_of_the_interface_sees_what_it_is_for(code):
+    assert one_kind_of_device(ast.parse(code))

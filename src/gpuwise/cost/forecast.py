@@ -27,8 +27,8 @@ class MemoryForecast:
     """Bytes on one device.
 
     Attributes:
-        peak_allocated_bytes: peak as torch.cuda.max_memory_allocated shows it.
-        peak_reserved_bytes: peak as torch.cuda.max_memory_reserved shows it.
+        peak_allocated_bytes: peak as PyTorch's max_memory_allocated shows it.
+        peak_reserved_bytes: peak as PyTorch's max_memory_reserved shows it.
         device_bytes: reserved bytes and the device context, as nvidia-smi shows them.
         capacity_bytes: memory of the device; None where unknown (a CPU without a machine).
         by_category: bytes at the allocated peak, by trace.CATEGORIES and "workspace" (cuBLAS). They sum exactly to

@@ -34,7 +34,7 @@ def _charts(records: Sequence[Record], steps: Sequence[Record]) -> list[Chart]:
     header, summary = latest(records, "header"), latest(records, "summary")
     step_time = interval(part(part(header, "forecast"), "step_time_s"))
     memory = number(part(summary, "memory_check"), "forecast_bytes")
-    if memory is None and str(header.get("device", "")).startswith("cuda"):  # a CPU's process holds much beside the step
+    if memory is None and not str(header.get("device", "cpu")).startswith("cpu"):  # a CPU's process holds much beside the step
         memory = number(part(part(header, "forecast"), "memory"), "peak_allocated_bytes")
     peak = max((point[1] for point in _points(steps, "memory_bytes")), default=1.0)
     charts = [

@@ -27,8 +27,8 @@ class Replay:
     """The allocator's memory over a run of events, up to the first failure.
 
     Attributes:
-        peak_allocated_bytes: peak as torch.cuda.max_memory_allocated shows it.
-        peak_reserved_bytes: peak as torch.cuda.max_memory_reserved shows it.
+        peak_allocated_bytes: peak as PyTorch's max_memory_allocated shows it.
+        peak_reserved_bytes: peak as PyTorch's max_memory_reserved shows it.
         peak_event: index of the first event that reached the allocated peak.
         reserved_at_peak_bytes: bytes reserved at peak_event.
         out_of_memory: index of the allocation that failed; None if all succeeded.

@@ -25,6 +25,7 @@ from gpuwise.job.batches import checked_batch, map_tensors
 from gpuwise.job.blocks import repeated_blocks
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.named_loss import separated
+from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.parallel.forward_pass import ForwardPass, observed
 from gpuwise.runtime.parallel.job_loss import LossFunction
 
@@ -205,10 +206,15 @@ def _seeded(device: torch.device) -> Iterator[None]:
     if active_fake_mode() is not None:
         yield
         return
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    backend = backend_of(device)
+    before = backend.random_state()
+    with torch.random.fork_rng([]):
         torch.manual_seed(_SEED)
-        yield
+        try:
+            yield
+        finally:
+            if before is not None:
+                backend.set_random_state(before)
 
 
 def _agreed(problem: str, device: torch.device) -> str:

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from gpuwise.errors import InputError, OtherRankError, RankLostError
+from gpuwise.errors import InputError, OtherRankError, RankLostError, UnsupportedError
 from gpuwise.hardware.detect.ranks import RankEnvironment
+from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.ranks.ranks import Ranks
 from gpuwise.runtime.ranks.run_ranks import RunRanks
 
@@ -31,11 +32,13 @@ _runs = itertools.count()
 
 
 def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
-    """The ranks of a run, all there, with torch.distributed initialised: gloo for the CPU, NCCL for NVIDIA GPUs.
+    """The ranks of a run, all there, with torch.distributed initialised: gloo for the CPU, the library of an accelerator
+    (NCCL, RCCL, oneCCL) beside it.
 
     A process group that the caller has initialised is used as it is, and stays.
 
-    Raises RankLostError when the store cannot be reached or ranks do not come, InputError when its port is taken.
+    Raises RankLostError when the store cannot be reached or ranks do not come, InputError when its port is taken,
+    UnsupportedError for accelerators without collectives.
     """
     own_group = not dist.is_initialized()
     # The store of a caller's group is private in PyTorch 2.13, and the only one that all of its ranks share.
@@ -61,7 +64,13 @@ def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
 def _initialise(environment: RankEnvironment, device: torch.device, store: Store) -> None:
     backend = "gloo"
     if device.type != "cpu":
-        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device.type)}"
+        collectives = backend_of(device).collectives
+        if collectives is None:
+            raise UnsupportedError(
+                f"PyTorch has no collectives between devices of type {device.type}, which ranks need.",
+                ["one process: leave out --mesh"],
+            )
+        backend = f"cpu:gloo,{device.type}:{collectives}"
     if environment.address in _LOOPBACK:  # else gloo asks for the address of the host's name, which may be another
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     dist.init_process_group(
