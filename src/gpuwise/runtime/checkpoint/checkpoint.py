@@ -27,6 +27,7 @@ from gpuwise.runtime.checkpoint.state import DTYPES, Packed, unpack
 from gpuwise.runtime.checkpoint.tensors import Layout, from_file
 from gpuwise.runtime.checkpoint.tensors_file import Digest, check, write_bytes, write_tensors
 
+SHARED_PARTS = ("model", "optimizer", "average")  # parts of which a rank may have parts of tensors, or some of the names
 Leaf = Callable[[Mapping[str, PieceFiles], str, str, Layout], object]
 
 
@@ -91,7 +92,7 @@ class Checkpoint:
         return self._unpacked(0, None)
 
     def open(self, *, rank: int) -> dict[str, object]:
-        """The state with a SavedTensor in place of each tensor, from which a rank reads what it needs.
+        """The state with a SavedTensor in place of each tensor of SHARED_PARTS, from which a rank reads what it needs.
 
         What each rank saved for itself is absent where there was no such rank. Raises as `load`.
         """
@@ -131,8 +132,11 @@ class Checkpoint:
 
 
 def _unread(files: Mapping[str, PieceFiles], part: str, name: str, how: Layout) -> object:
-    """The tensor is read when a rank knows which part of it it needs; what files hold as bytes is read now."""
-    return from_file(files[part][name], how, DTYPES) if "dtype" in how else SavedTensor(files[part], name)
+    """Tensors that ranks share are read when a rank knows which part of them it needs; all others, and what files hold as
+    bytes, are read now."""
+    if part in SHARED_PARTS and "dtype" not in how:
+        return SavedTensor(files[part], name)
+    return from_file(files[part][name], how, DTYPES)
 
 
 def write_checkpoint(

@@ -15,7 +15,7 @@ from typing import TypedDict, TypeVar, cast
 
 from gpuwise.errors import GpuwiseError, InputError, OtherRankError, RankLostError
 from gpuwise.json_types import Json
-from gpuwise.runtime.checkpoint.checkpoint import write_rank
+from gpuwise.runtime.checkpoint.checkpoint import SHARED_PARTS, write_rank
 from gpuwise.runtime.checkpoint.division import LocalTensor, divide, local_tensors, merged, restricted
 from gpuwise.runtime.checkpoint.manifest import MANIFEST, STATE, Manifest, dump_json, state_json
 from gpuwise.runtime.checkpoint.saver import Save, Saver
@@ -25,7 +25,6 @@ from gpuwise.runtime.checkpoint.tensors_file import Digest, write_bytes
 from gpuwise.runtime.ranks import Ranks
 
 OWN_PARTS = ("random",)  # parts that each rank saves for itself, and gets back where the mesh is the same
-MERGED_PARTS = ("model", "optimizer", "average")  # parts of which a rank may have other names than rank 0
 WITHIN_S = 3600.0  # for ranks that live and are slow; of one that fails all hear at once
 
 
@@ -142,7 +141,7 @@ class RankSaver(Saver):
             "problem": self._problem,
             "tensors": None if self._writes is not None else [list(tensor.to_json()) for tensor in self._tensors],
             "own_bytes": sum(tensor.nbytes for part in OWN_PARTS for tensor in packed.tensors.get(part, {}).values()),
-            "structure": hashlib.sha256(dump_json(_merged_parts(packed))).hexdigest(),
+            "structure": hashlib.sha256(dump_json(_shared_structure(packed))).hexdigest(),
         }
 
     def _order(self, name: str, begins: Sequence[Begin], save: Save) -> dict[str, Json]:
@@ -190,7 +189,7 @@ class RankSaver(Saver):
         except Exception as error:
             return {"problem": self._why(error, packed.nbytes), "files": {}, "structure": None}
         files = {file: (digest.nbytes, digest.sha256) for file, digest in digests.items()}
-        return {"problem": None, "files": files, "structure": _merged_parts(packed) if sends else None}
+        return {"problem": None, "files": files, "structure": _shared_structure(packed) if sends else None}
 
     def _commit(self, ends: Sequence[End], folder: Path, packed: Packed, save: Save) -> dict[str, Json]:
         """On rank 0: the checkpoint of what all have written. It is there, whole and to stay, when this returns."""
@@ -227,5 +226,5 @@ class RankSaver(Saver):
                 self._ranks.forget(f"{name}/{key}")
 
 
-def _merged_parts(packed: Packed) -> dict[str, object]:
-    return {part: packed.structure[part] for part in MERGED_PARTS if part in packed.structure}
+def _shared_structure(packed: Packed) -> dict[str, object]:
+    return {part: packed.structure[part] for part in SHARED_PARTS if part in packed.structure}

@@ -14,6 +14,7 @@ from gpuwise.runtime.parallel.stages_absent import WAYS, AbsentTensor, Arguments
 from gpuwise.runtime.parallel.stages_calls import intercept
 from gpuwise.runtime.parallel.stages_cut import Cut
 from gpuwise.runtime.parallel.stages_flow import BlockCall, Flow
+from gpuwise.runtime.parallel.stages_state import stages_state
 
 Task = Callable[[nn.Module, int], Tree]
 
@@ -216,6 +217,11 @@ class Stages(nn.Module):
             yield prefix, self
         for stage in self:
             yield from stage.named_modules(memo, prefix, remove_duplicate)
+
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, object]:  # type: ignore[override]
+        """This rank's part of the job's state dict."""
+        stages = list(self)
+        return stages_state([(s.model, s.index) for s in stages], stages[0].cut, prefix=prefix, keep_vars=keep_vars)
 
 
 def stage_of(model: nn.Module, cut: Cut, index: int, *, edges: Sequence[str], shares_buffers: bool) -> ModelStage:
