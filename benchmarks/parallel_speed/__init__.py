@@ -1,0 +1,1 @@
+"""Speed of gpuwise on several ranks, beside plain PyTorch, accelerate and Lightning: python -m benchmarks.parallel_speed."""

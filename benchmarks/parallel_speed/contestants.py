@@ -1,0 +1,244 @@
+"""Trainers of the same model on several ranks, each as its documentation shows it. All run in a rank's process over gloo.
+
+Each takes a Work, tells its Clock of each optimizer step that has ended, and returns this rank's last loss. All have PyTorch's
+fused AdamW of the same settings, the same micro-batch a rank, the same data set, and one thread a rank. None but gpuwise saves
+or keeps a log. The loops by hand read the loss every LOG_EVERY steps, as torchtitan does by default; gpuwise reads each.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from gpuwise.job import Job, repeated_blocks
+from gpuwise.job.models.language import next_token_batch, token_loss
+from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.runtime import Training, TrainSettings
+from gpuwise.strategy import HostSettings, Mesh, Strategy
+
+LEARNING_RATE, WEIGHT_DECAY, SAMPLES = 3e-4, 0.01, 2048
+LOG_EVERY = 10  # torchtitan's metrics.log_freq
+LONG_RUN = 10_000_000  # steps: it never ends by itself
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained. micro_batch: samples of a rank in a step; warm, timed: steps."""
+
+    width: int
+    layers: int
+    vocabulary: int
+    seq_len: int
+    micro_batch: int
+    warm: int
+    timed: int
+
+    def model(self) -> nn.Module:
+        return Llama(LlamaConfig(self.vocabulary, self.width, self.layers, 4, 4, 3 * self.width))
+
+    def batch(self, count: int) -> Batch:
+        return next_token_batch(count, vocabulary=self.vocabulary, seq_len=self.seq_len)
+
+    def data(self) -> Dataset[Batch]:
+        return Rows(self.batch(SAMPLES))
+
+
+class Rows(Dataset[Batch]):
+    """A map-style data set of rows."""
+
+    def __init__(self, columns: Batch):
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Batch:
+        return {name: column[index] for name, column in self.columns.items()}
+
+
+class Clock:
+    """Seconds of the timed steps."""
+
+    def __init__(self, work: Work):
+        self._first, self._last = work.warm, work.warm + work.timed
+        self._began_s = self.seconds = 0.0
+
+    def stepped(self, step: int) -> bool:
+        """Whether it was the last one."""
+        if step == self._first:
+            self._began_s = time.perf_counter()
+        elif step == self._last:
+            self.seconds = time.perf_counter() - self._began_s
+        return step == self._last
+
+
+def gpuwise(work: Work, clock: Clock, mesh: Mesh) -> float:
+    """With log, checkpoints and the watch over ranks on."""
+    from gpuwise.hardware.detect.ranks import rank_environment
+    from gpuwise.runtime.ranks.joining import join
+
+    environment = rank_environment()
+    assert environment is not None
+    ranks = join(environment, torch.device("cpu"))
+    job = Job(work.model, work.batch, token_loss, learning_rate=LEARNING_RATE, data=work.data, name="llama")
+    settings = TrainSettings(
+        steps=LONG_RUN,
+        folder=Path(os.environ["GPUWISE_BENCHMARK_FOLDER"]),
+        progress="plain",
+        preemption="none",
+        host=HostSettings(threads=1),
+    )
+    run = iter(Training(job, Strategy(micro_batch=work.micro_batch, mesh=mesh), settings, ranks=ranks))
+    loss = 0.0
+    for step in run:
+        loss = step.loss
+        if clock.stepped(step.step):
+            break
+    run.close()  # type: ignore[attr-defined]
+    return loss
+
+
+def sharded(model: nn.Module) -> nn.Module:
+    """FSDP2 as torchtitan applies it: each block, then the rest."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in repeated_blocks(model):
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def plain(work: Work, clock: Clock, wrap: Callable[[nn.Module], nn.Module]) -> float:
+    """A loop by hand."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = wrap(work.model())
+    optimizer = _adamw(model)
+    for step, batch in enumerate(_endless(_loader(work)), 1):
+        loss = token_loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % LOG_EVERY == 0:
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            mean.item()
+        if clock.stepped(step):
+            break
+    dist.destroy_process_group()
+    return loss.item()
+
+
+def accelerated(work: Work, clock: Clock) -> float:
+    """accelerate on CPUs: DDP. It has FSDP for accelerators alone (accelerate.state, the types beside DistributedType.FSDP)."""
+    from accelerate import Accelerator
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == int(os.environ["WORLD_SIZE"])
+    model = work.model()
+    loader = DataLoader(work.data(), batch_size=work.micro_batch, shuffle=True, drop_last=True)
+    model, optimizer, batches = accelerator.prepare(model, _adamw(model), loader)
+    for step, batch in enumerate(_endless(batches), 1):
+        loss = token_loss(model, batch)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % LOG_EVERY == 0:
+            accelerator.reduce(loss.detach(), "mean").item()
+        if clock.stepped(step):
+            return loss.item()
+    raise AssertionError
+
+
+def lightning(work: Work, clock: Clock, shards: bool) -> float:
+    """Lightning's Trainer: DDP, or FSDP2 by its ModelParallelStrategy (its FSDPStrategy refuses CPUs)."""
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    ranks, last = int(os.environ["WORLD_SIZE"]), []
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.model = work.model()
+
+        def configure_model(self) -> None:
+            if not shards:
+                return
+            mesh = self.device_mesh["data_parallel"]
+            for block in repeated_blocks(self.model):
+                fully_shard(block, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+
+        def training_step(self, batch: Batch, number: int) -> Tensor:
+            return token_loss(self.model, batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return _adamw(self)
+
+    class Told(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
+            if clock.stepped(trainer.global_step):
+                last.append(float(outputs["loss"]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=ranks,
+            strategy=ModelParallelStrategy(data_parallel_size=ranks, tensor_parallel_size=1) if shards else "ddp",
+            max_steps=work.warm + work.timed,
+            max_epochs=-1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            callbacks=[Told()],
+            default_root_dir=folder,
+        )
+        trainer.fit(Module(), DataLoader(work.data(), batch_size=work.micro_batch, shuffle=True, drop_last=True))
+    return last[0]
+
+
+def contestants(ranks: int) -> dict[str, dict[str, Callable[[Work, Clock], float]]]:
+    """By row and name."""
+    return {
+        "sharded": {
+            "gpuwise": partial(gpuwise, mesh=Mesh(dp_shard=ranks)),
+            "plain FSDP2": partial(plain, wrap=sharded),
+            "Lightning FSDP2": partial(lightning, shards=True),
+        },
+        "replicated": {
+            "gpuwise": partial(gpuwise, mesh=Mesh(dp_replicate=ranks)),
+            "plain DDP": partial(plain, wrap=DistributedDataParallel),
+            "accelerate DDP": accelerated,
+            "Lightning DDP": partial(lightning, shards=False),
+        },
+    }
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+
+
+def _loader(work: Work) -> DataLoader[Batch]:
+    data = work.data()
+    return DataLoader(data, batch_size=work.micro_batch, sampler=DistributedSampler(data, drop_last=True), drop_last=True)
+
+
+def _endless(batches: Any) -> Iterator[Batch]:
+    while True:
+        yield from batches
