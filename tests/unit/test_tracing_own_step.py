@@ -203,7 +203,7 @@ def test_lbfgs_without_a_line_search_is_what_it_says():
         ({"optimizer_in_backward": True}, "not inside backward"),
         ({"offload": "optimizer"}, "not moved to the host"),
         ({"mode": "infer"}, "a forward pass is not known"),
-        ({"on": "rtx-4090:2"}, "forecast on one device"),
+        ({"on": "rtx-4090:2"}, "averaged over devices"),
         ({"compile": True}, "not compiled as a whole"),
     ],
 )

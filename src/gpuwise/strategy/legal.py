@@ -146,25 +146,25 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     *PIPELINE_EXCLUSIONS,
     Exclusion(
         lambda s, step: step.own_step and s.mesh.devices > 1,
-        "{job} has a step of its own, which is forecast on one device so far.",
+        "{own}: it calls backward itself, so its gradients would not be averaged over devices.",
         (_ONE_DEVICE,),
         UnsupportedError,
     ),
     Exclusion(
         lambda s, step: s.offload != "none" and s.mesh.devices > 1,
-        "offloading is so far forecast only on one device.",
+        "offload moves each gradient to the host as backward makes it, before devices have averaged it.",
         ("--offload none", _ONE_DEVICE),
         UnsupportedError,
     ),
     Exclusion(
         lambda s, step: s.optimizer_in_backward and s.mesh.devices > 1,
-        "an optimizer in backward is so far forecast only on one device: several exchange gradients before they are used.",
+        "an optimizer in backward uses each gradient as backward makes it, before devices have averaged it.",
         ("leave out --optimizer-in-backward", _ONE_DEVICE),
         UnsupportedError,
     ),
     Exclusion(
         lambda s, step: s.adapter == "qlora" and _sharded(s),
-        "QLoRA is so far forecast only with whole parameters.",
+        "QLoRA packs weights in 4 bits, with scales beside them that sharding (FSDP2) does not split with them.",
         ("--adapter lora", _REPLICAS),
         UnsupportedError,
     ),
@@ -183,7 +183,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     Exclusion(
         lambda s, step: s.optimizer == "muon" and _sharded(s),
-        "muon multiplies whole matrices, which sharding takes apart: not forecast so far.",
+        "muon multiplies whole matrices, of which each device has some rows.",
         ("--mesh dp=N", "--optimizer adamw"),
         UnsupportedError,
     ),

@@ -9,6 +9,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
+from gpuwise.runtime.parallel.gradients import local
+
 
 class AverageState(TypedDict):
     """The saved state of the averages.
@@ -33,13 +35,15 @@ class ExponentialMovingAverage:
         self.decay, self.updates = decay, 0
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.tensors: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._parameters.items()}
+        # Of shards, the parts that this rank holds: an average is taken number by number.
+        self._local_tensors = [local(tensor) for tensor in self.tensors.values()]
 
     @torch.no_grad()
     def update(self) -> None:
         """Updates the averages; call it once after each optimizer step."""
         self.updates += 1
         weight = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
-        torch._foreach_lerp_(list(self.tensors.values()), list(self._parameters.values()), weight)
+        torch._foreach_lerp_(self._local_tensors, [local(p) for p in self._parameters.values()], weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from gpuwise.errors import UnsupportedError
@@ -34,9 +35,28 @@ def set_matmul_precision(precision: str) -> None:
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
-def make_scaler(precision: str, device_type: str) -> torch.amp.GradScaler:
-    """The loss scaler; disabled, and thus without effect, for all precisions except fp16."""
-    return torch.amp.GradScaler(device_type, enabled=precision == "amp-fp16")
+def make_scaler(precision: str, device_type: str, *, agrees: bool = False) -> torch.amp.GradScaler:
+    """The loss scaler; disabled, and thus without effect, for all precisions except fp16.
+
+    Arguments:
+        precision: precision of the step.
+        device_type: type of the device.
+        agrees: whether several ranks skip a step together.
+    """
+    kind = AgreedGradScaler if agrees else torch.amp.GradScaler
+    return kind(device_type, enabled=precision == "amp-fp16")
+
+
+class AgreedGradScaler(torch.amp.GradScaler):
+    """A loss scaler by which all ranks skip a step, and lower the scale, if gradients overflowed on any of them."""
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        overflows = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        overflow = overflows.setdefault(found_inf.device, found_inf)
+        dist.all_reduce(overflow, op=dist.ReduceOp.MAX)
+        return overflows
 
 
 def with_fp8_products(model: nn.Module, device: torch.device) -> nn.Module:

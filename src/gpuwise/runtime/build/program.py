@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 import torch
 from torch import nn
 
-from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
@@ -26,14 +26,13 @@ from gpuwise.runtime.build.own_step import ONLY, OwnStep, StepContext, check_own
 from gpuwise.runtime.build.placement import in_channels_last
 from gpuwise.runtime.build.precision import autocast, make_scaler, parameter_dtype, set_matmul_precision
 from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.parallel.gradients import all_finite, clip_gradients, complete_gradients, local, total_norm
+from gpuwise.runtime.parallel.job_loss import output_of
 from gpuwise.runtime.parallel.order import arrange
 from gpuwise.runtime.parallel.rank_model import RankModel
-from gpuwise.runtime.parallel.world import World
-from gpuwise.strategy import Mesh, Strategy, check_techniques
-
-
-class _ForwardDoneError(Exception):
-    """Ends an inference pass after the model's forward, before the loss."""
+from gpuwise.runtime.parallel.weights import same_weights
+from gpuwise.runtime.parallel.world import World, check_world
+from gpuwise.strategy import Strategy, check_techniques
 
 
 class Program:
@@ -56,10 +55,9 @@ class Program:
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, rank_model: RankModel, world: World | None = None):
         self.job, self.strategy, self.device, self.world = job, strategy, device, world
-        self._rank_model = rank_model
-        self._pipeline = rank_model.pipeline
-        self.has_loss = self._pipeline is None or self._pipeline.has_loss
-        model = self.model = rank_model.model
+        self._rank_model, model = rank_model, rank_model.model
+        self.model = model
+        self.has_loss = rank_model.pipeline is None or rank_model.pipeline.has_loss
         self.trains = strategy.mode == "train"
         check_program(job, strategy, model)
         self.parts: LossParts = {}
@@ -69,7 +67,7 @@ class Program:
         streamed = StreamedBlocks(model, copies) if copies and strategy.offload == "parameters" else None
         self.optimizer = optimizer_of(job, strategy, model, copies, streamed) if self.trains else None
         self.average = ExponentialMovingAverage(model, job.ema_decay) if self.trains and job.ema_decay is not None else None
-        self.scaler = make_scaler(strategy.precision, device.type)
+        self.scaler = make_scaler(strategy.precision, device.type, agrees=world is not None)
         self._scales = self.scaler.is_enabled()
         self.gradient_norm: torch.Tensor | None = None
         self.own_step: OwnStep | None = None
@@ -88,7 +86,7 @@ class Program:
             loss = self.own_step.take(batch)
             self.parts = self.own_step.parts
             return loss
-        with autocast(self.strategy.precision, self.device.type):
+        with self._autocast():
             loss, parts = self._loss_of(batch)
         check_trains(loss)
         if parts:
@@ -136,7 +134,7 @@ class Program:
 
     def clip_gradients(self, norm: float, parameters: list[nn.Parameter] | None = None) -> torch.Tensor:
         """Scales the gradients of these (default: all) parameters down if their 2-norm exceeds `norm`. Returns the 2-norm."""
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self._updated if parameters is None else parameters, norm)
+        self.gradient_norm = clip_gradients(self._updated if parameters is None else parameters, norm, self.world)
         return self.gradient_norm
 
     def accumulate_gradients(self, batches: Sequence[Batch]) -> torch.Tensor:
@@ -144,19 +142,26 @@ class Program:
 
         Returns the mean loss of this rank's micro-batches, detached, on the device; zero if it has none (see has_loss).
         """
-        if self._pipeline is not None:
-            loss, self.parts = self._pipeline.accumulate_gradients(batches)
-            return loss
-        if self._rank_model.is_plain:
-            losses = [self.forward_backward(batch) for batch in batches]
+        if (pipeline := self._rank_model.pipeline) is not None:
+            loss, self.parts = pipeline.accumulate_gradients(batches)
         else:
-            losses = []
-            for number, batch in enumerate(batches):
-                with self._rank_model.micro_batch(first=number == 0, last=number == len(batches) - 1):
-                    losses.append(self.forward_backward(batch))
-        if self._parts:
-            self.parts, self._parts = mean_parts(self._parts), []
-        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+            losses = self._losses_of(batches)
+            loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+            if self._parts:
+                self.parts, self._parts = mean_parts(self._parts), []
+        if self.strategy.mesh.tp > 1:
+            complete_gradients(self._updated)
+        return loss
+
+    def _losses_of(self, batches: Sequence[Batch]) -> list[torch.Tensor]:
+        """Runs each micro-batch, the last one with the reduction of gradients."""
+        if self._rank_model.is_plain:
+            return [self.forward_backward(batch) for batch in batches]
+        losses = []
+        for number, batch in enumerate(batches):
+            with self._rank_model.micro_batch(first=number == 0, last=number == len(batches) - 1):
+                losses.append(self.forward_backward(batch))
+        return losses
 
     def step(self, batches: Sequence[Batch]) -> torch.Tensor:
         """One optimizer step: `accumulate_gradients` and `update`."""
@@ -165,10 +170,9 @@ class Program:
         return loss
 
     def gradients_are_finite(self) -> bool:
-        """Whether the gradients, still scaled for fp16, are finite; waits for the device."""
+        """Whether the gradients, still scaled for fp16, are finite on all ranks; waits for the device."""
         self._arrive()
-        gradients = [p.grad for p in self._updated if p.grad is not None]
-        return bool(torch.isfinite(torch.nn.utils.get_total_norm(gradients)))
+        return bool(torch.isfinite(total_norm([p.grad for p in self._updated if p.grad is not None], self.world)))
 
     def without_gradient(self) -> list[str]:
         """Names of trained parameters without a gradient after backward; empty if gradients are freed during backward."""
@@ -184,7 +188,9 @@ class Program:
             return []
         updated = {id(p) for p in self._updated}
         return [
-            name for name, p in self.model.named_parameters() if id(p) not in updated and p.grad is not None and p.grad.any()
+            name
+            for name, p in self.model.named_parameters()
+            if id(p) not in updated and p.grad is not None and local(p.grad).any()
         ]
 
     def names_of_updated(self) -> dict[int, str]:
@@ -193,8 +199,8 @@ class Program:
         return {id(copies.get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
 
     def parameters_are_finite(self) -> bool:
-        """Whether the trained parameters are finite; waits for the device."""
-        return bool(torch.isfinite(torch.nn.utils.get_total_norm([p.detach() for p in self._updated], norm_type=math.inf)))
+        """Whether the trained parameters are finite on all ranks; waits for the device."""
+        return all_finite([p.detach() for p in self._updated], self.world)
 
     def zero_grad(self) -> None:
         """Frees the gradients, or sets them to zero if the strategy keeps them."""
@@ -206,30 +212,27 @@ class Program:
             parameter.grad = None
 
     def evaluated(self, evaluate: Callable[[nn.Module], Mapping[str, float]]) -> Mapping[str, float]:
-        """evaluate(model), with the parameters that shards gather around it there."""
-        return self._rank_model.evaluated(lambda: evaluate(self.model))
+        """evaluate(model), by all ranks alike, with the parameters that shards gather around it."""
+        with self._outside_loss():
+            return evaluate(self.model)
 
     def infer(self, batch: Batch) -> object:
-        """One forward pass without gradients. Returns the model's output; None where another pipeline stage has it."""
-        if self._pipeline is not None:
-            return self._pipeline.infer(batch)
-        answer: list[object] = []
+        """One forward pass without gradients, by all ranks alike.
 
-        def stop(module: nn.Module, args: object, output: object) -> None:
-            answer.append(output)
-            raise _ForwardDoneError
+        Returns the model's output; None where another pipeline stage has it.
+        """
+        if self._rank_model.pipeline is not None:
+            return self._rank_model.pipeline.infer(batch)
+        assert self._rank_model.loss is not None
+        with torch.no_grad(), self._autocast(), self._outside_loss():
+            return output_of(self.model, self._rank_model.loss, self._on_device(batch))
 
-        batch = self._on_device(batch)
-        hook = self.model.register_forward_hook(stop)
-        try:
-            with torch.no_grad(), autocast(self.strategy.precision, self.device.type):
-                assert self.job.loss is not None
-                self.job.loss(self.model, batch)
-        except _ForwardDoneError:
-            pass
-        finally:
-            hook.remove()
-        return answer[0] if answer else None
+    def _outside_loss(self) -> AbstractContextManager[object]:
+        synchronisation = self._rank_model.synchronisation
+        return nullcontext() if synchronisation is None else synchronisation.outside_loss()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self.strategy.precision, self.device.type) if self._rank_model.autocasts else nullcontext()
 
     def _loss_of(self, batch: Batch) -> tuple[torch.Tensor, LossParts]:
         """The loss of a micro-batch on the device, and its named parts."""
@@ -280,18 +283,15 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, world: World
     Raises JobError when the model cannot be built, InputError for a mesh of several devices without a world.
     """
     device = torch.device(device)
-    if (world.mesh if world is not None else Mesh()) != strategy.mesh:
-        ranks = 1 if world is None else world.size
-        raise InputError(
-            f"the strategy is for the mesh {strategy.mesh}, and this process is one of {ranks}.",
-            ["make_world(strategy.mesh, ...) in each process", "use a mesh of one device"],
-        )
+    check_world(strategy.mesh, world)
     check_techniques(strategy, job.step_facts(on_cpu=backend_of(device).is_host, priced=False))
     check_device(job, strategy, device)
     # 1. The precision of fp32 products, a setting of the process.
     set_matmul_precision(strategy.precision)
     # 2. The whole model, in the dtype and layout for the precision and the device.
     model = model_of(job, strategy, device)
+    if world is not None:
+        same_weights(model, world)
     # 3. This rank's part of it: stages, tensor, context and expert parallelism, recompute, compilation, shards or replicas.
     rank_model = arrange(job, strategy, model, world)
     # 4. Parts of the update: copies in host memory, the optimizer, averages, the loss scale.

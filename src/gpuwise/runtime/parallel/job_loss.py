@@ -7,16 +7,9 @@ from collections.abc import Callable, Mapping
 from torch import Tensor, nn
 
 from gpuwise.job.job import Batch
-from gpuwise.runtime.build.named_loss import separated
+from gpuwise.runtime.build.named_loss import LossParts, separated
 
 LossFunction = Callable[[nn.Module, Batch], "Tensor | Mapping[str, Tensor]"]
-
-
-class ModelCall:
-    """A call that runs the model by itself, passed to JobLoss in place of a batch: FSDP2 gathers parameters around it."""
-
-    def __init__(self, call: Callable[[], object]):
-        self.call = call
 
 
 class JobLoss(nn.Module):
@@ -34,8 +27,27 @@ class JobLoss(nn.Module):
         super().__init__()
         self.model, self._loss = model, loss
 
-    def forward(self, batch: Batch) -> object:
-        """(loss, named parts) of a batch; of a ModelCall what that returns."""
-        if isinstance(batch, ModelCall):
-            return batch.call()
+    def forward(self, batch: Batch) -> tuple[Tensor, LossParts]:
         return separated(self._loss(self.model, batch))
+
+
+class _ForwardDoneError(Exception):
+    """Ends a loss once the model has returned."""
+
+
+def output_of(model: nn.Module, loss: LossFunction, batch: Batch) -> object:
+    """What the model returns when the loss calls it with a batch, without the rest of the loss; None if it is not called."""
+    answer: list[object] = []
+
+    def stop(module: nn.Module, args: object, output: object) -> None:
+        answer.append(output)
+        raise _ForwardDoneError
+
+    hook = model.register_forward_hook(stop)
+    try:
+        loss(model, batch)
+    except _ForwardDoneError:
+        pass
+    finally:
+        hook.remove()
+    return answer[0] if answer else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -13,8 +13,6 @@ from gpuwise.job.job import Batch
 from gpuwise.notes import Note
 from gpuwise.runtime.build.named_loss import LossParts
 from gpuwise.runtime.parallel.job_loss import LossFunction
-
-T = TypeVar("T")
 
 
 class Synchronisation(Protocol):
@@ -29,8 +27,8 @@ class Synchronisation(Protocol):
         """The context of the forward and backward pass of a micro-batch, the first or last of its optimizer step."""
         ...
 
-    def evaluated(self, call: Callable[[], T]) -> T:
-        """What a call returns that runs the model without gradients, by itself and not through `root`."""
+    def outside_loss(self) -> AbstractContextManager[object]:
+        """A context in which all ranks may call the model outside the job's loss, without gradients."""
         ...
 
 
@@ -63,6 +61,7 @@ class RankModel:
             gpuwise.runtime.build.names.plain_name, are the job's.
         parts: the modules that recompute, compile and sharding are applied to: the model, or each of its stages.
         loss: (model, batch) -> the loss of this rank's share of a micro-batch; begins as the job's.
+        autocasts: whether mixed precision is PyTorch's autocast; FSDP2 casts parameters instead.
         contexts: entered around the forward and backward pass of each micro-batch.
         pipeline: runs the stages; None without stages.
         synchronisation: reduces gradients over data-parallel ranks; None for a single one.
@@ -72,14 +71,11 @@ class RankModel:
     model: nn.Module
     parts: list[nn.Module]
     loss: LossFunction | None
+    autocasts: bool = True
     contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
     pipeline: Pipeline | None = None
     synchronisation: Synchronisation | None = None
     notes: list[Note] = field(default_factory=list)
-
-    def evaluated(self, call: Callable[[], T]) -> T:
-        """What a call returns that runs the model without gradients."""
-        return call() if self.synchronisation is None else self.synchronisation.evaluated(call)
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
         """The context of the forward and backward pass of a micro-batch; its gradients are reduced when they are due."""

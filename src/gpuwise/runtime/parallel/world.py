@@ -72,3 +72,12 @@ def make_world(mesh: Mesh, device_type: str) -> World:
     if mesh.devices != size:
         raise InputError(f"the mesh {mesh} is of {mesh.devices} devices, but there are {size} ranks.", [f"--mesh dp={size}"])
     return World(mesh, dist.get_rank(), init_device_mesh(device_type, mesh.degrees, mesh_dim_names=AXES))
+
+
+def check_world(mesh: Mesh, world: World | None) -> None:
+    """Raises InputError unless this process is a rank of this mesh; without a world it is the only one."""
+    if (world.mesh if world is not None else Mesh()) != mesh:
+        raise InputError(
+            f"the strategy is for the mesh {mesh}, and this process is one of {1 if world is None else world.size}.",
+            ["make_world(strategy.mesh, ...) in each process", "use a mesh of one device"],
+        )
