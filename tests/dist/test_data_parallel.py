@@ -14,12 +14,12 @@ from tests.dist.data_parallel_cases import CASES, Branching, Case, branching_job
 from tests.dist.ranks import RankError, on_ranks
 from tests.dist.tiny_decoder import decoder_job, tokens_of
 from tests.dist.training import compare, micro_batches, relative, train
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.job import Job
-from gpuwise.runtime.build.program import build
+from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.parallel.seeds import rank_seed
 from gpuwise.runtime.parallel.world import make_world
 from gpuwise.strategy import Mesh, Parallelism, StepFacts, Strategy, check_techniques
@@ -58,6 +58,19 @@ def test_a_parameter_that_a_later_step_leaves_out_is_an_error():
         on_ranks(2, train, partial(branching_job, left_out_later), strategy, 3)
 
 
+@torch.no_grad()
+def output(program: Program, batch: dict[str, Tensor]) -> Tensor:
+    """The model's output in an evaluation."""
+    outputs: list[Tensor] = []
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        outputs.append(model(batch["tokens"]))
+        return {}
+
+    program.evaluated(evaluate)
+    return outputs[0]
+
+
 def look_around(strategy: Strategy) -> dict[str, Any]:
     """What a program answers on this rank, in the course of two steps."""
     torch.manual_seed(0)
@@ -65,8 +78,7 @@ def look_around(strategy: Strategy) -> dict[str, Any]:
     program = build(job, strategy, "cpu", make_world(strategy.mesh, "cpu"))
     batch = tokens_of(2)
     before = program.infer(batch)
-    with torch.no_grad(), program.outside_loss():
-        evaluated = program.model(batch["tokens"])
+    evaluated = output(program, batch)
     program.accumulate_gradients(micro_batches(job, program, 0))
     answers = {
         "names": [name for name, _ in program.model.named_parameters()],
@@ -78,8 +90,8 @@ def look_around(strategy: Strategy) -> dict[str, Any]:
     program.update()
     program.step(micro_batches(job, program, 1))
     assert program.average is not None and program.gradient_norm is not None
-    with program.average.in_place(), torch.no_grad(), program.outside_loss():
-        averaged = program.model(batch["tokens"])
+    with program.average.in_place():
+        averaged = output(program, batch)
     after = program.infer(batch)
     answers["finite"] = program.parameters_are_finite()
     if dist.get_rank() == 1:  # of a shard, on one rank alone
