@@ -11,26 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import platform
-import socket
-import tempfile
-import traceback
-import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-TIMEOUT_S = 300.0
-PRELOADED = "benchmarks.parallel_speed.preloaded"
-SIZES = {  # width, layers, vocabulary, seq_len, micro_batch, warm, timed
-    "tiny": (64, 4, 256, 32, 4, 10, 60),
-    "small": (192, 6, 2048, 128, 2, 4, 15),
-}
+from benchmarks.parallel_speed.rounds import SIZES, measured
 
 
 def main() -> None:
@@ -62,19 +50,6 @@ def about() -> dict[str, Any]:
     return {"machine": detect_cpu().name, "versions": {"python": platform.python_version(), **libraries}}
 
 
-def measured(row: str, ranks: int, size: str, *, rounds: int) -> dict[str, Any]:
-    """Seconds of a step of each contestant in each round."""
-    from benchmarks.parallel_speed.contestants import contestants
-
-    names = list(contestants(ranks)[row])
-    load, seconds = [os.getloadavg()[0]], []
-    for number in range(rounds):
-        first = number % len(names)
-        turn = {name: run(row, name, ranks, size) for name in (*names[first:], *names[:first])}
-        seconds.append({name: turn[name] for name in names})
-    return {"row": row, "ranks": ranks, "size": size, "step_s": seconds, "load": [*load, os.getloadavg()[0]]}
-
-
 def table(result: dict[str, Any]) -> str:
     """A row of the results as text: median, smallest and largest of the rounds."""
     lines = [
@@ -90,85 +65,6 @@ def table(result: dict[str, Any]) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     return f"{median(values):8.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def run(row: str, name: str, ranks: int, size: str) -> float:
-    """Seconds of a step of a contestant, by rank 0's clock. Raises RuntimeError with the traceback of a rank that fails."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOADED])
-    pipes: list[Connection] = []
-    processes = []
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-        reserved.close()
-        for rank in range(ranks):
-            ours, theirs = context.Pipe(duplex=False)
-            environment = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "NODE_RANK": "0",
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-                "ACCELERATE_USE_CPU": "true",
-                "GPUWISE_BENCHMARK_FOLDER": f"{folder}/run",
-            }
-            process = context.Process(target=one_rank, args=(theirs, environment, row, name, ranks, size))
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        try:
-            return _answers(pipes, f"{name} ({row}, {ranks} ranks)")
-        finally:
-            for process in processes:
-                process.join(5.0)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
-
-
-def _answers(pipes: Sequence[Connection], what: str) -> float:
-    waiting, seconds = list(pipes), 0.0
-    while waiting:
-        ready = wait(waiting, TIMEOUT_S)
-        if not ready:
-            raise RuntimeError(f"{what} did not end within {TIMEOUT_S:g} s")
-        for pipe in ready:
-            assert isinstance(pipe, Connection)
-            answer = pipe.recv()
-            waiting.remove(pipe)
-            if "failed" in answer:
-                raise RuntimeError(f"{what} failed:\n{answer['failed']}")
-            if pipe is pipes[0]:
-                seconds = answer["step_s"]
-    return seconds
-
-
-def one_rank(pipe: Connection, environment: dict[str, str], row: str, name: str, ranks: int, size: str) -> None:
-    """A rank's process."""
-    os.environ.update(environment)
-    silence = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(silence, stream)
-    import torch
-
-    from benchmarks.parallel_speed.contestants import Clock, Work, contestants
-
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    work = Work(*SIZES[size])
-    clock = Clock(work)
-    try:
-        loss = contestants(ranks)[row][name](work, clock)
-        pipe.send({"step_s": clock.seconds / work.timed, "loss": loss})
-    except BaseException:  # whatever it is, the measurement shows it
-        pipe.send({"failed": traceback.format_exc()})
-    os._exit(0)
 
 
 if __name__ == "__main__":
