@@ -10,6 +10,7 @@ from gpuwise.notes.job import forward_alone
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import StepFacts, Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
+from gpuwise.trace.parallel.ranks import RankStep
 
 
 class StepSource(ABC):
@@ -50,9 +51,16 @@ class StepSource(ABC):
             recorded = self.step(strategy, target)
             return replace(recorded, header=self._answered(recorded.header))
 
+        def ranks(strategy: Strategy) -> tuple[RankStep, ...] | None:
+            return self.ranks(strategy, target)
+
         if (target, single) not in self._traces:
             self._traces[target, single] = StepTraces(
-                family, record_step=step if single else None, sizes=self.sizes, on_cpu=target == "cpu"
+                family,
+                record_step=step if single else None,
+                record_ranks=ranks if single else None,
+                sizes=self.sizes,
+                on_cpu=target == "cpu",
             )
         return self._traces[target, single]
 
@@ -68,6 +76,11 @@ class StepSource(ABC):
         """The step of a strategy as recorded."""
         family = self.find(strategy.variant, target)
         return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes)
+
+    def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
+        """The recorded steps of the ranks of a mesh that differ. None where they are to be composed from the step of one
+        device: in a source of recordings, and for data parallelism, whose composition is exact enough."""
+        return None
 
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         """The facts of the job's step that are known before tracing."""

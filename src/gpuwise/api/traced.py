@@ -12,8 +12,10 @@ from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.progress import tracing
 from gpuwise.api.source import StepSource
 from gpuwise.errors import MissingDependencyError, UnsupportedError
-from gpuwise.strategy import StepFacts, Strategy
+from gpuwise.strategy import Mesh, Parallelism, StepFacts, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
+from gpuwise.trace.parallel.ranks import RankStep, splits_layers, unequal_ranks
+from gpuwise.trace.parallel.recorded import split_communication
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -41,6 +43,29 @@ class JobSource(StepSource):
 
         with tracing(self.name, strategy):
             return record(self.job, strategy, target=target).with_accumulation(strategy.accumulation)
+
+    def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
+        if strategy.mode == "infer" or not splits_layers(strategy):
+            return None
+        self._require_torch()
+        from gpuwise.tracing import record
+
+        try:
+            with tracing(self.name, strategy):
+                whole = record(self.job, strategy.but(mesh=Mesh(), parallelism=Parallelism()), target=target)
+                return tuple(self._rank(strategy, target, rank, name, whole) for rank, name in unequal_ranks(strategy).items())
+        except UnsupportedError:  # composed by rules, which say what they cannot do
+            return None
+
+    def _rank(self, strategy: Strategy, target: str, position: int, name: str, whole: Trace) -> RankStep:
+        """The recorded step of the first rank at a position along pp."""
+        from gpuwise.tracing import record
+
+        rank = position * (strategy.mesh.devices // strategy.mesh.pp)
+        recorded = record(self.job, strategy, target=target, rank=rank).with_accumulation(strategy.accumulation)
+        trace, communication = split_communication(recorded)
+        flops = whole.with_accumulation(strategy.accumulation).model_flops
+        return RankStep(name, trace, communication, flops)
 
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         return self.job.step_facts(on_cpu=target == "cpu")
@@ -90,6 +115,9 @@ class NamedSource(StepSource):
             )
         trace = family.at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation, **self.sizes)
         return replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
+
+    def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
+        return self.live.ranks(strategy, target) if splits_layers(strategy) else None
 
     def _cached(
         self, make: Callable[[], TraceFamily], variant: Strategy, target: str, micro_batch: int | None = None

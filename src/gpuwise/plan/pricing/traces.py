@@ -33,6 +33,8 @@ class StepTraces:
         record: returns the family recorded under a variant (Strategy.variant).
         record_step: returns the step recorded under a strategy on one device. `trace` then takes a step from it, which is one
             recording; a family is several. None (default) takes steps from families.
+        record_ranks: returns the recorded steps of the ranks of a mesh that differ; None (the default, or what it returns)
+            composes them.
         sizes: seq_len or image_size, if they differ from the job's own.
         on_cpu: whether the device is a CPU; some updates have other kernels there.
     """
@@ -42,11 +44,12 @@ class StepTraces:
         record: Callable[[Strategy], TraceFamily],
         *,
         record_step: Callable[[Strategy], Trace] | None = None,
+        record_ranks: Callable[[Strategy], tuple[RankStep, ...] | None] | None = None,
         sizes: Mapping[str, int] | None = None,
         on_cpu: bool = False,
     ):
         self.sizes, self.on_cpu = dict(sizes or {}), on_cpu
-        self._record, self._record_step = record, record_step
+        self._record, self._record_step, self._record_ranks = record, record_step, record_ranks
         self._recorded_families: dict[Strategy, TraceFamily | GpuwiseError] = {}
         self._families: dict[Strategy, TraceFamily | GpuwiseError] = {}
         self._recorded_steps: dict[Strategy, Trace | GpuwiseError] = {}
@@ -91,7 +94,9 @@ class StepTraces:
         if strategy in self._ranks:
             return self._ranks[strategy]
         if self._latest is None or self._latest[0] != strategy:
-            self._latest = strategy, rank_steps(lambda parts: self._step(recorded_as(strategy), parts), strategy)
+            recorded = self._record_ranks(strategy) if self._record_ranks is not None else None
+            steps = recorded or rank_steps(lambda parts: self._step(recorded_as(strategy), parts), strategy)
+            self._latest = strategy, steps
         return self._latest[1]
 
     def trace(self, strategy: Strategy) -> Trace:

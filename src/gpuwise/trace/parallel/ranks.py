@@ -59,15 +59,28 @@ def rank_steps(step: Callable[[int], Trace], strategy: Strategy) -> tuple[RankSt
     """
     mesh, whole = strategy.mesh, step(1)
     check_techniques(strategy, StepFacts(whole.header.job, own_step=whole.header.own_step))
-    if strategy.mode == "infer" or mesh.tp * mesh.pp * mesh.cp * mesh.ep == 1:
+    if strategy.mode == "infer" or not splits_layers(strategy):
         return (RankStep("", *data_parallel(whole, strategy)),)
     _check_mesh(whole.header, strategy)
     part = step(mesh.cp) if mesh.cp > 1 else whole
-    ranks = {0: "first", **({1: "middle"} if mesh.pp > 2 else {}), mesh.pp - 1: "last"} if mesh.pp > 1 else {0: ""}
     return tuple(
         RankStep(name, *_composed(part, whole.header, strategy, rank), model_flops=whole.model_flops)
-        for rank, name in ranks.items()
+        for rank, name in unequal_ranks(strategy).items()
     )
+
+
+def splits_layers(strategy: Strategy) -> bool:
+    """Whether ranks run parts of the model's layers, sequences or stages."""
+    mesh = strategy.mesh
+    return mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1
+
+
+def unequal_ranks(strategy: Strategy) -> dict[int, str]:
+    """The positions along pp of ranks that differ, with their names."""
+    last = strategy.mesh.pp - 1
+    if last == 0:
+        return {0: ""}
+    return {0: "first", last: "last"} if last == 1 else {0: "first", 1: "middle", last: "last"}
 
 
 def _composed(trace: Trace, header: Header, strategy: Strategy, rank: int) -> tuple[Trace, Communication]:
