@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.progress import tracing
 from gpuwise.api.source import StepSource
-from gpuwise.errors import MissingDependencyError, UnsupportedError
+from gpuwise.errors import JobError, MissingDependencyError, UnsupportedError
 from gpuwise.strategy import Mesh, Parallelism, StepFacts, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
 from gpuwise.trace.parallel.ranks import RankStep, splits_layers, unequal_ranks
@@ -54,7 +54,7 @@ class JobSource(StepSource):
             with tracing(self.name, strategy):
                 whole = record(self.job, strategy.but(mesh=Mesh(), parallelism=Parallelism()), target=target)
                 return tuple(self._rank(strategy, target, rank, name, whole) for rank, name in unequal_ranks(strategy).items())
-        except UnsupportedError:  # composed by rules, which say what they cannot do
+        except (UnsupportedError, JobError):  # composed, which a note says; a job that fails by itself fails there, too
             return None
 
     def _rank(self, strategy: Strategy, target: str, position: int, name: str, whole: Trace) -> RankStep:

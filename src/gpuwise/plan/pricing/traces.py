@@ -126,6 +126,11 @@ class StepTraces:
             sizes = dict(self.sizes)
             if parts > 1:
                 sizes["seq_len"] = sizes.get("seq_len", family.header.sizes.get("seq_len", 0)) // parts
+                if not family.covers(sizes):
+                    raise UnsupportedError(
+                        f"context parallelism of {family.header.job} cannot be composed: its step is recorded at one length.",
+                        ["leave out cp of --mesh"],
+                    )
             return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **sizes)
         return compose_update(lambda plain: _once(self._recorded_steps, plain, record_step), one_device, on_cpu=self.on_cpu)
 

@@ -1,0 +1,64 @@
+"""Composed ranks against recordings of the program itself in a fake world."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpuwise.job import Job
+from gpuwise.job.models.language import next_token_batch, token_loss
+from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.strategy import Mesh, Parallelism, Strategy
+from gpuwise.trace import CATEGORIES, Trace, live_bytes
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.ranks import rank_steps
+from gpuwise.trace.parallel.recorded import split_communication
+from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.tracing import record
+
+torch.set_num_threads(1)
+CONFIG = LlamaConfig(vocabulary=2048, width=512, layers=4, heads=8, kv_heads=4, hidden=1536)
+SEQ_LEN = 256
+
+
+def llama() -> Job:
+    return Job(
+        model=lambda: Llama(CONFIG),
+        batch=lambda n: next_token_batch(n, vocabulary=CONFIG.vocabulary, seq_len=SEQ_LEN),
+        loss=token_loss,
+        seq_len=SEQ_LEN,
+        sample_unit="token",
+        tokens_per_sample=SEQ_LEN,
+    )
+
+
+def both(strategy: Strategy) -> tuple[tuple[Trace, Communication], tuple[Trace, Communication]]:
+    """The recorded step of rank 0 with its communication, and the composed one."""
+    recorded = split_communication(record(llama(), strategy).with_accumulation(strategy.accumulation))
+    one_device = recorded_as(strategy).but(mesh=Mesh(), parallelism=Parallelism())
+    whole = record(llama(), one_device).with_accumulation(strategy.accumulation)
+    composed = rank_steps(lambda parts: whole, strategy)[0]
+    return recorded, (composed.trace, composed.communication)
+
+
+def bytes_of(trace: Trace, category: str) -> int:
+    """Without counters of steps."""
+    storages = trace.storages
+    kept = (storages.category == CATEGORIES.index(category)) & (storages.size_bytes > 4)
+    return int(storages.size_bytes[kept].sum())
+
+
+@pytest.mark.parametrize("shard", ["parameters", "gradients"])
+def test_shards_hold_and_exchange_what_is_recorded(shard: str) -> None:
+    strategy = Strategy("bf16", micro_batch=4, mesh=Mesh(dp_shard=4), parallelism=Parallelism(shard=shard))
+    (recorded, measured), (composed, communication) = both(strategy)
+    for category in ("parameter", "optimizer_state"):
+        assert bytes_of(composed, category) == bytes_of(recorded, category)
+    for operation in ("all_gather", "reduce_scatter"):
+        assert communication.bytes_of(operation) == measured.bytes_of(operation)
+    assert communication.calls == measured.calls
+    groups = {collective.group.ranks for collective in measured.collectives}
+    assert groups == {4}
+    assert composed.model_flops == recorded.model_flops
+    # A recording holds buffers of collectives until their stream is done: up to a gathered block or two more.
+    assert live_bytes(composed).peak_bytes == pytest.approx(live_bytes(recorded).peak_bytes, rel=0.05)
