@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gpuwise.api.train_keywords import TrainKeywords, step_keywords, train_settings
 from gpuwise.errors import InputError
 from gpuwise.hardware.detect.ranks import RankEnvironment, rank_environment
 from gpuwise.json_types import Json
 from gpuwise.notes import Note
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import ParallelSettings, job_word
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import HostSettings, Mesh, Strategy
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +111,12 @@ def ranks_to_start(mesh: Mesh, job_argument: str, *, max_restarts: int | None) -
         return 0
     check_local_devices(mesh, job_argument)
     return mesh.devices
+
+
+def checked_host(keywords: TrainKeywords, plan: Plan | None, job_argument: str) -> HostSettings:
+    """The host settings of each rank. Raises InputError for keywords that make no sense, before ranks are started with them."""
+    host = HostSettings.from_dict(step_keywords(keywords, plan)) if plan is None else plan.host
+    return train_settings(keywords, plan, host=host, job_argument=job_argument).host
 
 
 def check_local_devices(mesh: Mesh, job_argument: str) -> None:

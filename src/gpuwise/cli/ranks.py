@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
 
+from gpuwise.cli.failure import DEBUG
 from gpuwise.cli.streams import say
 from gpuwise.errors import OtherRankError
 from gpuwise.hardware.detect.ranks import launched_here, rank_environment
@@ -54,7 +57,13 @@ def speaking_in_turn() -> Iterator[bool]:
     except Exception as error:
         from gpuwise.runtime.ranks.last_words import LastWords
 
+        if os.environ.get(DEBUG, "0") not in {"", "0"}:
+            traceback.print_exception(error)
         words = LastWords.of(error, rank=environment.rank, host=_host())
+        if launched_here():
+            from gpuwise.runtime.ranks.joining import leave_words
+
+            leave_words(environment, words)
         if launched_here() or isinstance(error, OtherRankError):
             raise click.exceptions.Exit(words.exit_code) from error
         raise words.error() from error

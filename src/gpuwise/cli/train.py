@@ -90,7 +90,8 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     when it was stopped and can go on; 4 when a rank was lost; 2 when the job or the command line is at fault.
     """
     from gpuwise import api
-    from gpuwise.api.rank_start import mesh_of, ranks_to_start
+    from gpuwise.api.rank_start import checked_host, mesh_of, ranks_to_start
+    from gpuwise.api.train_keywords import TrainKeywords
     from gpuwise.cli.output import emit
     from gpuwise.cli.ranks import command_line, speaking_in_turn, start
     from gpuwise.plan.file import load_plan
@@ -109,7 +110,8 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     if ranks:
         if max_restarts and no_run:
             raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
-        threads = settings["threads"] if plan is None else plan.host.threads
+        keywords = cast(TrainKeywords, {name: value for name, value in settings.items() if name != "plan"})
+        threads = checked_host(keywords, plan, job).threads
         code = start(command_line(), ranks, max_restarts=max_restarts, threads=threads)
         raise click.exceptions.Exit(code)
     with speaking_in_turn() as shows:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -136,7 +137,7 @@ class FirstUpdate:
             state = [
                 _spread(value, sample.stride)
                 for value in optimizer.state.get(parameter, {}).values()
-                if type(value) is Tensor and value.is_floating_point() and value.device == parameter.device
+                if type(value) in (Tensor, DTensor) and value.is_floating_point() and value.device == parameter.device
             ]
             broken = [values.isfinite().logical_not().sum() for values in (now, *state)]
             counts = [
@@ -174,11 +175,11 @@ def _sample(parameter: Parameter, learning_rate: float, epsilon: object, scale: 
         scale: loss scale contained in the gradient.
     """
     assert parameter.grad is not None
-    stride = max(1, parameter.numel() // SAMPLED) | 1
+    stride = max(1, _own(parameter).numel() // SAMPLED) | 1
     values = _spread(parameter.detach(), stride).clone()
     gradient = _spread(parameter.grad, stride)
     if gradient.numel() != values.numel():  # the layouts differ
-        gradient = parameter.grad.reshape(-1)[::stride]
+        gradient = _own(parameter.grad).reshape(-1)[::stride]
     size = gradient.float().abs() / scale
     if epsilon is not None:
         size = size / (size + epsilon) if isinstance(epsilon, float) else torch.ones_like(size)
@@ -186,8 +187,14 @@ def _sample(parameter: Parameter, learning_rate: float, epsilon: object, scale: 
     return _Sample(parameter, stride, values, gradient != 0, lost, learning_rate)
 
 
+def _own(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def _spread(tensor: Tensor, stride: int) -> Tensor:
-    """Elements of a tensor at a fixed stride, without a copy if its memory is dense."""
+    """Elements of a tensor at a fixed stride, without a copy if its memory is dense. Of a sharded one, this rank's own."""
+    tensor = _own(tensor)
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     dense = tensor.permute(order)
     return (dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1))[::stride]

@@ -7,15 +7,17 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from gpuwise.errors import InputError, OtherRankError, RankLostError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, OtherRankError, RankLostError, UnsupportedError
 from gpuwise.hardware.detect.ranks import RankEnvironment
 from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.ranks.last_words import LastWords
 from gpuwise.runtime.ranks.ranks import Ranks
 from gpuwise.runtime.ranks.run_ranks import RunRanks
 
@@ -59,6 +61,13 @@ def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
         if own_group:
             _initialise(environment, device, PrefixStore(f"{prefix}/torch", store))
     return run_ranks
+
+
+def leave_words(environment: RankEnvironment, words: LastWords) -> None:
+    """Leaves the last words of a rank that failed before it has joined the others. The launcher is there to hear them."""
+    with suppress(GpuwiseError, RuntimeError):
+        store = PrefixStore(f"gpuwise/{environment.attempt}/0", _store_of(environment))
+        Ranks(environment.rank, environment.size, store=store).leave(words)
 
 
 def _initialise(environment: RankEnvironment, device: torch.device, store: Store) -> None:

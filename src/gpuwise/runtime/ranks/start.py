@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -24,14 +25,15 @@ from gpuwise.errors import RankLostError
 from gpuwise.hardware.detect.ranks import launched_variables
 from gpuwise.runtime.interruption.signals import STOP_SIGNALS
 from gpuwise.runtime.ranks.last_words import LastWords
+from gpuwise.runtime.ranks.pulse import GRACE_S
 from gpuwise.runtime.ranks.ranks import Ranks
 
 HOST = "127.0.0.1"
 MONITOR_S = 0.1  # between two looks of the agent at its processes
 SHUTDOWN_S = 10  # from SIGTERM to SIGKILL for ranks that outlive another's failure
+ALL_ENDED_S = 3 * GRACE_S  # from a failure until ranks that have not ended by themselves are killed
 ORDERLY = (130, 3)  # exit codes of a run that has ended as it should: interrupted and saved, or not all written
 _HANDLED = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-_AT_ONCE = 2  # signals of the user after which ranks are not waited for
 
 
 def start_ranks(arguments: Sequence[str], *, ranks: int, threads: int, max_restarts: int, say: Callable[[str], None]) -> int:
@@ -120,6 +122,7 @@ class _Agent(LocalElasticAgent):
         super().__init__(spec, logs, shutdown_timeout=SHUTDOWN_S)
         self._of_ranks, self._say, self._spec = store, say, spec
         self.ending = False
+        self._failed_s: float | None = None
 
     def words(self) -> LastWords | None:
         """The first last words of the ranks of this attempt."""
@@ -133,7 +136,30 @@ class _Agent(LocalElasticAgent):
         store = PrefixStore(f"gpuwise/{attempt}/0", self._of_ranks)
         return Ranks(-1, self._spec.local_world_size, store=store, host=socket.gethostname())
 
+    def _end_failed(self) -> None:
+        """Kills a rank that does not answer at once, and the others when they have had time to end by themselves.
+
+        PyTorch's agent waits 30 s for ranks that SIGTERM does not end, one that was stopped for instance.
+        """
+        if (words := self.words()) is None:
+            self._failed_s = None
+            return
+        now_s = time.monotonic()
+        if self._failed_s is None:
+            self._failed_s = now_s
+            if words.code == RankLostError.code:
+                self._kill([worker.id for worker in self.get_worker_group().workers if worker.global_rank == words.rank])
+        elif now_s - self._failed_s > ALL_ENDED_S:
+            self._kill(self.pids())
+
+    def _kill(self, pids: Sequence[object]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                if isinstance(pid, int):
+                    os.kill(pid, signal.SIGKILL)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._end_failed()
         result = super()._monitor_workers(worker_group)
         if result.state != WorkerState.FAILED:
             return result
@@ -152,7 +178,7 @@ class _PassedOn:
     """A context that passes stop signals on to the ranks. A second one ends them at once, as it ends a single process."""
 
     def __init__(self, agent: _Agent):
-        self._agent, self._count = agent, 0
+        self._agent = agent
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> _PassedOn:
@@ -167,18 +193,18 @@ class _PassedOn:
         self._before.clear()
 
     def _on(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
         self._agent.ending = True
         for pid in self._agent.pids():
             with suppress(ProcessLookupError):
-                os.kill(pid, number if self._count < _AT_ONCE else signal.SIGTERM)
+                os.kill(pid, number)
 
 
 def _lost(failures: dict[int, ProcessFailure]) -> LastWords | None:
     """Last words of ranks that ended without any; None for those that ended as they should."""
     if not failures or all(failure.exitcode in ORDERLY for failure in failures.values()):
         return None
-    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode > 0, item[0]))  # killed ones first
+    # The agent has ended the others by SIGTERM when it tells. Killed ranks come first: others may have failed for lack of them.
+    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode == -signal.SIGTERM, item[1].exitcode > 0, item[0]))
     host = socket.gethostname()
     how = f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with exit code {failure.exitcode}"
     why = "; the system does that when memory runs out" if failure.signal_name() == "SIGKILL" else ""
