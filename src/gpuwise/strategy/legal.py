@@ -134,14 +134,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         ("leave out --compile", _REPLICAS),
         UnsupportedError,
     ),
-    # Of several devices, which do not train so far.
-    Exclusion(
-        lambda s, step: not step.priced and s.mesh.ep > 1,
-        "expert parallelism does not train so far.",
-        ("use --mesh dp=N or dp_shard=N",),
-        UnsupportedError,
-        forward=True,
-    ),
     *TENSOR_EXCLUSIONS,
     *PIPELINE_EXCLUSIONS,
     Exclusion(

@@ -33,6 +33,25 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         ("--optimizer adamw", _SHARDS),
         UnsupportedError,
     ),
+    Exclusion(
+        lambda s, step: s.mesh.dp_shard % s.mesh.ep != 0,
+        "ranks of expert parallelism are among those of dp_shard, so ep divides dp_shard.",
+        ("--mesh dp_shard=N,ep=N",),
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.ep > 1 and max(s.mesh.tp, s.mesh.cp, s.mesh.pp) > 1,
+        "expert parallelism has been compared with one device beside data parallelism alone so far.",
+        ("--mesh dp_shard=N,ep=N", "leave out ep"),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: s.mesh.ep > 1 and (s.adapter != "none" or s.precision == "fp8" or s.compile),
+        "expert parallelism has not been compared with one device with adapters, fp8 products or torch.compile.",
+        ("leave out ep",),
+        UnsupportedError,
+    ),
     # Ranks of cp shard parameters, as those of dp_shard do.
     Exclusion(
         lambda s, step: s.mesh.cp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),

@@ -50,10 +50,15 @@ class MixtureOfExperts(nn.Module):
         taken = (position < count[:, None]).flatten()
         token = choice // config.experts_per_token
 
-        inputs = flat.index_select(0, token).chunk(config.experts)
-        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, inputs, strict=True)])
+        outputs = self.run_experts(flat.index_select(0, token))
         share = (weight.index_select(0, choice) * taken)[:, None].to(outputs.dtype)
         return torch.zeros_like(flat).index_add(0, token, (outputs * share).to(flat.dtype)).view_as(x)
+
+    def run_experts(self, rows: Tensor) -> Tensor:
+        """Runs each expert on its rows: the same number for each expert, in the order of the experts. Expert parallelism
+        replaces this method."""
+        parts = rows.chunk(self.config.experts)
+        return torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
 
 
 class Mixtral(Llama):

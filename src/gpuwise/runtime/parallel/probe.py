@@ -26,6 +26,7 @@ from gpuwise.job.blocks import repeated_blocks
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.named_loss import separated
 from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.parallel.experts import expert_parameters
 from gpuwise.runtime.parallel.forward_pass import ForwardPass, observed
 from gpuwise.runtime.parallel.job_loss import LossFunction
 
@@ -67,8 +68,8 @@ class ProgramSplit(Protocol):
         """The context of a forward and its backward pass."""
         ...
 
-    def mean(self, name: str, tensor: Tensor) -> Tensor:
-        """The mean of the loss (named "") or a parameter's gradient over the ranks that each have a part of it."""
+    def mean(self, tensor: Tensor, *, of_expert: bool) -> Tensor:
+        """The mean of the loss or a parameter's gradient over the ranks that each have a part of it."""
         ...
 
 
@@ -103,13 +104,15 @@ class Probe:
         try:
             split.apply(model)
             part = self._run(model, split.loss(self._loss), split.context)
-            gradients = {name: split.mean(name, gradient) for name, gradient in part.gradients.items()}
-            problem = self._difference(PassResult(split.mean("", part.loss), gradients, part.events))
+            experts = expert_parameters(model)
+            gradients = {name: split.mean(g, of_expert=name in experts) for name, g in part.gradients.items()}
+            mean_loss = split.mean(part.loss, of_expert=False)
+            problem = self._difference(PassResult(mean_loss, gradients, part.events), {n for n, _ in model.named_parameters()})
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             problem = f"it raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         return _agreed(problem, self.device)
 
-    def _difference(self, split: PassResult) -> str:
+    def _difference(self, split: PassResult, names: set[str]) -> str:
         if [shape for _, shape in split.events.random] != [shape for _, shape in self.plain.events.random]:
             return "random numbers (dropout) are drawn for a part of a tensor, and would not be those of one device"
         if active_fake_mode() is not None or dist.get_backend() == "fake":
@@ -117,7 +120,7 @@ class Probe:
         limit = _TOLERANCE.get(self._dtype, 1e-3)
         if abs(split.loss - self.plain.loss) > limit * abs(self.plain.loss):
             return f"its loss is {float(split.loss):.6g}, one device's {float(self.plain.loss):.6g}"
-        if missing := sorted(set(self.plain.gradients) - set(split.gradients)):
+        if missing := sorted(set(self.plain.gradients) & names - set(split.gradients)):
             return f"{missing[0]} has no gradient"
         total = torch.stack([g.norm() for g in self.plain.gradients.values()]).norm()
         for name, gradient in split.gradients.items():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from gpuwise.errors import JobError, UnsupportedError
 from gpuwise.job import Job
@@ -17,6 +18,7 @@ from gpuwise.job.parallel import PlanRemark, TensorPlan, plan_of_config, plan_of
 from gpuwise.notes import Note
 from gpuwise.notes import parallel as notes
 from gpuwise.runtime.parallel.context import ContextParallel, check_length
+from gpuwise.runtime.parallel.experts import split_experts
 from gpuwise.runtime.parallel.job_loss import LossFunction
 from gpuwise.runtime.parallel.probe import Probe, spread_over_blocks
 from gpuwise.runtime.parallel.rank_model import RankModel
@@ -38,13 +40,17 @@ class Split:
     Attributes:
         tensor: tensor parallelism; None without.
         sequences: context parallelism; None without.
+        experts: the ep axis of expert parallelism; None without.
     """
 
     tensor: TensorParallel | None = None
     sequences: ContextParallel | None = None
+    experts: DeviceMesh | None = None
 
     def apply(self, model: nn.Module) -> None:
         """Splits a model, or a stage of one, in place."""
+        if self.experts is not None:
+            split_experts(model, self.experts)
         if self.tensor is not None:
             self.tensor.apply(model)
 
@@ -71,8 +77,10 @@ class Split:
 
         return split_loss
 
-    def mean(self, name: str, tensor: Tensor) -> Tensor:
-        """The mean of a loss or a gradient over the ranks that each have a part of the sequence."""
+    def mean(self, tensor: Tensor, *, of_expert: bool) -> Tensor:
+        """The mean of a loss or a gradient over the ranks that each have a part of the sequence, or rows of an expert."""
+        if of_expert and self.experts is not None:
+            return tensor / self.experts.size()  # the same rows came from each rank
         if self.sequences is None:
             return tensor
         total = tensor.detach().clone()
@@ -92,13 +100,13 @@ def split_of(job: Job, strategy: Strategy, model: nn.Module, world: World) -> Sp
     split model would compute something else than the plain one.
     """
     mesh = strategy.mesh
-    if max(mesh.tp, mesh.cp) == 1:
+    if max(mesh.tp, mesh.cp, mesh.ep) == 1:
         return None
     name = job.name or "the job"
-    split = Split()
+    split = Split(experts=None if world.experts is None else world.experts["ep"])
     if mesh.cp > 1:
         length = check_length(job.seq_len, mesh.cp, name)
-        split = Split(sequences=ContextParallel(world.device_mesh["cp"], strategy.parallelism.context, length))
+        split = replace(split, sequences=ContextParallel(world.device_mesh["cp"], strategy.parallelism.context, length))
     probe = _probe(job, model, next(model.parameters()).device)
     problems: list[str] = []
     for attempt in _attempts(job, strategy, split, probe, world):

@@ -20,11 +20,14 @@ class World:
         mesh: degrees of parallelism.
         rank: number of this rank, from 0.
         device_mesh: PyTorch's mesh, with all of AXES (also those of one device), in that order.
+        experts: with expert parallelism, the same ranks as (expert_replicate, expert_shard, ep): those of ep have different
+            experts, those of the others the same. None without.
     """
 
     mesh: Mesh
     rank: int
     device_mesh: DeviceMesh
+    experts: DeviceMesh | None = None
 
     @property
     def size(self) -> int:
@@ -71,7 +74,12 @@ def make_world(mesh: Mesh, device_type: str) -> World:
     size = dist.get_world_size()
     if mesh.devices != size:
         raise InputError(f"the mesh {mesh} is of {mesh.devices} devices, but there are {size} ranks.", [f"--mesh dp={size}"])
-    return World(mesh, dist.get_rank(), init_device_mesh(device_type, mesh.degrees, mesh_dim_names=AXES))
+    device_mesh = init_device_mesh(device_type, mesh.degrees, mesh_dim_names=AXES)
+    experts = None
+    if mesh.ep > 1:
+        shards = (mesh.dp_replicate, mesh.dp_shard // mesh.ep, mesh.ep)
+        experts = init_device_mesh(device_type, shards, mesh_dim_names=("expert_replicate", "expert_shard", "ep"))
+    return World(mesh, dist.get_rank(), device_mesh, experts)
 
 
 def check_world(mesh: Mesh, world: World | None) -> None:
