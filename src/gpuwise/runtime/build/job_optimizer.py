@@ -13,6 +13,7 @@ from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlo
 from gpuwise.runtime.build.optimizers import InBackward, check_fused_sgd, hidden_matrices, make_optimizer
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, named_optimizers
 from gpuwise.runtime.build.own_step import check_own_step
+from gpuwise.runtime.parallel.experts import separate_meshes
 from gpuwise.strategy import Strategy
 
 
@@ -39,4 +40,9 @@ def optimizer_of(
     if copies is not None:
         return HostOptimizer(copies, make, streamed)
     trainable = [p for p in model.parameters() if p.requires_grad]
-    return InBackward(trainable, make) if strategy.optimizer_in_backward else make(trainable)
+    if strategy.optimizer_in_backward:
+        return InBackward(trainable, make)
+    optimizer = make(trainable)
+    if strategy.mesh.ep > 1:
+        separate_meshes(optimizer)
+    return optimizer

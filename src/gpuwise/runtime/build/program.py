@@ -50,13 +50,14 @@ class Program:
         scaler: loss scaler, enabled for fp16 only.
         own_step: the job's own step, None for most jobs. It replaces `forward_backward` and most of `update`.
         parts: named parts of the loss of the latest step.
+        notes: on how several ranks share the model.
         gradient_norm: gradient norm of the latest update, before clipping; None without clipping.
     """
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, rank_model: RankModel, world: World | None = None):
         self.job, self.strategy, self.device, self.world = job, strategy, device, world
         self._rank_model, model = rank_model, rank_model.model
-        self.model = model
+        self.model, self.notes = model, rank_model.notes
         self.has_loss = rank_model.pipeline is None or rank_model.pipeline.has_loss
         self.trains = strategy.mode == "train"
         check_program(job, strategy, model)

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from gpuwise.runtime.parallel.world import World
+from gpuwise.runtime.parallel.world import EXPERT_SHARD, World
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -36,7 +37,7 @@ def total_norm(tensors: Sequence[Tensor], world: World | None) -> Tensor:
         return torch.nn.utils.get_total_norm([local(tensor) for tensor in tensors])
     device = local(tensors[0]).device if tensors else torch.device(world.device_mesh.device_type)
     squares = torch.zeros((), device=device)
-    for groups, parts in _by_sharding(tensors).items():
+    for groups, parts in _by_sharding(tensors, world.experts).items():
         square = torch.nn.utils.get_total_norm(parts).float() ** 2
         for group in groups:
             dist.all_reduce(square, group=group)
@@ -76,7 +77,7 @@ def _differ_between_ranks(tensors: Sequence[Tensor], world: World) -> bool:
     return world.mesh.pp > 1 or any(isinstance(tensor, DTensor) for tensor in tensors)
 
 
-def _by_sharding(tensors: Sequence[Tensor]) -> dict[tuple[dist.ProcessGroup, ...], list[Tensor]]:
+def _by_sharding(tensors: Sequence[Tensor], experts: DeviceMesh | None) -> dict[tuple[dist.ProcessGroup, ...], list[Tensor]]:
     """The local parts of tensors, by the groups of ranks over which they are sharded."""
     parts: dict[tuple[dist.ProcessGroup, ...], list[Tensor]] = {}
     for tensor in tensors:
@@ -84,5 +85,7 @@ def _by_sharding(tensors: Sequence[Tensor]) -> dict[tuple[dist.ProcessGroup, ...
         if isinstance(tensor, DTensor):
             mesh = tensor.device_mesh
             groups = tuple(mesh.get_group(i) for i, p in enumerate(tensor.placements) if not p.is_replicate())
+            if experts is not None and EXPERT_SHARD in (mesh.mesh_dim_names or ()):
+                groups += (experts.get_group("ep"),)  # ranks of ep have different experts
         parts.setdefault(groups, []).append(local(tensor))
     return parts

@@ -26,6 +26,7 @@ from gpuwise.job.blocks import repeated_blocks
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.parallel.buffers import SharedBuffers
+from gpuwise.runtime.parallel.experts import shard_experts
 from gpuwise.runtime.parallel.job_loss import JobLoss
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.world import World
@@ -111,8 +112,11 @@ def shard_module(root: nn.Module, strategy: Strategy, world: World) -> FSDPModul
     of_root = MixedPrecisionPolicy(policy.param_dtype, policy.reduce_dtype, cast_forward_inputs=False)
     units = shard_units(root)
     _check(root, units)
+    reshard = strategy.parallelism.shard == "parameters"
+    if world.experts is not None:
+        shard_experts(root, world, reshard=reshard, policy=policy)
     for block in units:
-        fully_shard(block, mesh=mesh, reshard_after_forward=strategy.parallelism.shard == "parameters", mp_policy=policy)
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     fully_shard(root, mesh=mesh, reshard_after_forward=False, mp_policy=of_root)
     assert isinstance(root, FSDPModule)
     return root

@@ -11,6 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from gpuwise.errors import InputError
 from gpuwise.strategy import AXES, Mesh
 
+EXPERT_SHARD = "expert_shard"  # the dimension of World.experts along which parameters of the same experts are sharded
+
 
 @dataclass(frozen=True)
 class World:
@@ -78,7 +80,7 @@ def make_world(mesh: Mesh, device_type: str) -> World:
     experts = None
     if mesh.ep > 1:
         shards = (mesh.dp_replicate, mesh.dp_shard // mesh.ep, mesh.ep)
-        experts = init_device_mesh(device_type, shards, mesh_dim_names=("expert_replicate", "expert_shard", "ep"))
+        experts = init_device_mesh(device_type, shards, mesh_dim_names=("expert_replicate", EXPERT_SHARD, "ep"))
     return World(mesh, dist.get_rank(), device_mesh, experts)
 
 
