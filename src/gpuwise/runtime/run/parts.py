@@ -134,6 +134,7 @@ def start_run(
         compare(own, "data", {"job (its fingerprint)": fingerprint(job), "data": loader.description()})
     program = blaming(job, "building its model", job.model, lambda: build(job, strategy, device, world))
     assert program.optimizer is not None
+    notes += program.notes
     check_skips(program, settings)
     if world is not None:
         seed_rank(settings.seed, world)
