@@ -100,6 +100,7 @@ def shard_experts(root: nn.Module, world: World, *, reshard: bool, policy: Mixed
         fully_shard(experts, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         for expert in experts:
             assert isinstance(expert, FSDPModule)
+            expert.set_force_sum_reduction_for_comms(True)  # the other way to divide is NCCL's alone
             expert.set_gradient_divide_factor(float(world.mesh.data_parallel))
 
 
