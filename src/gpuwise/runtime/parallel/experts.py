@@ -100,7 +100,9 @@ def shard_experts(root: nn.Module, world: World, *, reshard: bool, policy: Mixed
         fully_shard(experts, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         for expert in experts:
             assert isinstance(expert, FSDPModule)
-            expert.set_force_sum_reduction_for_comms(True)  # the other way to divide is NCCL's alone
+            # Division within the reduction is NCCL's alone. A single shard is divided as it is copied, and would be so twice
+            # (foreach_reduce in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, PyTorch 2.13).
+            expert.set_force_sum_reduction_for_comms(world.mesh.dp_shard > world.mesh.ep)
             expert.set_gradient_divide_factor(float(world.mesh.data_parallel))
 
 
