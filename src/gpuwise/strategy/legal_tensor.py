@@ -52,12 +52,6 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         ("leave out ep",),
         UnsupportedError,
     ),
-    Exclusion(
-        lambda s, step: s.mesh.ep > 1 and step.clips,
-        "the norm of all gradients is not summed over ranks with different experts so far.",
-        ("a Job without clip_norm", "leave out ep"),
-        UnsupportedError,
-    ),
     # Ranks of cp shard parameters, as those of dp_shard do.
     Exclusion(
         lambda s, step: s.mesh.cp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),
