@@ -3,8 +3,9 @@
     python -m benchmarks.parallel_speed [--ranks 2 4] [--rounds N] [--size tiny|small] [--only TEXT]
 
 In each round every contestant trains once, in an order that turns, in processes of its own that are forked from one that has
-imported everything. Some steps warm up, the next are timed by rank 0's clock. Ratios are taken within a round: above 1, gpuwise
-is faster. Prints a table; --json PATH writes every figure. Needs accelerate and lightning.
+imported everything. Some steps warm up, the next are timed by rank 0's clock. Then gpuwise and a loop by hand take their
+steps in turns in the same processes, which tells small differences on a busy machine. Ratios are the others' seconds over
+gpuwise's: above 1, gpuwise is faster. Prints a table; --json PATH writes every figure. Needs accelerate and lightning.
 """
 
 from __future__ import annotations
@@ -60,6 +61,14 @@ def table(result: dict[str, Any]) -> str:
         steps = [1e3 * turn[name] for turn in result["step_s"]]
         ratios = [turn[name] / turn["gpuwise"] for turn in result["step_s"]]
         lines.append(f"  {name:<18} {_spread(steps)} ms a step   {_spread(ratios)} times gpuwise's")
+    ours, hand = ([s for turns in result["in_turns"] for s in turns[name]] for name in ("gpuwise", "by hand"))
+    ratios = sorted(a / b for a, b in zip(hand, ours, strict=True))
+    middle = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    lines.append(
+        f"  step by step in turns: by hand {1e3 * median(hand):.2f} ms, gpuwise {1e3 * median(ours):.2f} ms; "
+        f"ratio of medians {median(hand) / median(ours):.3f}, of each turn {median(ratios):.3f} "
+        f"(half of them {middle[0]:.2f} to {middle[1]:.2f}), {len(ratios)} turns"
+    )
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,8 +87,8 @@ class Clock:
         return step == self._last
 
 
-def gpuwise(work: Work, clock: Clock, mesh: Mesh) -> float:
-    """With log, checkpoints and the watch over ranks on."""
+def training(work: Work, mesh: Mesh) -> Generator[Any, None, None]:
+    """A run of gpuwise with log, checkpoints and the watch over ranks on, step by step."""
     from gpuwise.hardware.detect.ranks import rank_environment
     from gpuwise.runtime.ranks.joining import join
 
@@ -103,14 +103,39 @@ def gpuwise(work: Work, clock: Clock, mesh: Mesh) -> float:
         preemption="none",
         host=HostSettings(threads=1),
     )
-    run = iter(Training(job, Strategy(micro_batch=work.micro_batch, mesh=mesh), settings, ranks=ranks))
+    run = Training(job, Strategy(micro_batch=work.micro_batch, mesh=mesh), settings, ranks=ranks)
+    return iter(run)  # type: ignore[return-value]
+
+
+def gpuwise(work: Work, clock: Clock, mesh: Mesh) -> float:
+    run = training(work, mesh)
     loss = 0.0
     for step in run:
         loss = step.loss
         if clock.stepped(step.step):
             break
-    run.close()  # type: ignore[attr-defined]
+    run.close()
     return loss
+
+
+def in_turns(work: Work, mesh: Mesh, wrap: Callable[[nn.Module], nn.Module]) -> dict[str, list[float]]:
+    """Seconds of gpuwise's steps and of those of a loop by hand, which take turns in the same processes.
+
+    Whatever else the machine does meets both alike. Ranks begin each step together.
+    """
+    run = training(work, mesh)
+    next(run)  # sets what both use: ranks, seeds, memory
+    steps = loop(work, wrap(work.model()))
+    takes: dict[str, Iterator[object]] = {"gpuwise": run, "by hand": steps}
+    seconds: dict[str, list[float]] = {name: [] for name in takes}
+    for turn in range(work.warm + 2 * work.timed):
+        for name in sorted(takes, reverse=turn % 2 == 0):
+            dist.barrier()
+            began_s = time.perf_counter()
+            next(takes[name])
+            seconds[name].append(time.perf_counter() - began_s)
+    run.close()
+    return {name: each[work.warm :] for name, each in seconds.items()}
 
 
 def sharded(model: nn.Module) -> nn.Module:
@@ -121,11 +146,8 @@ def sharded(model: nn.Module) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def plain(work: Work, clock: Clock, wrap: Callable[[nn.Module], nn.Module]) -> float:
-    """A loop by hand."""
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = wrap(work.model())
+def loop(work: Work, model: nn.Module) -> Iterator[Tensor]:
+    """The steps of a loop by hand. Yields this rank's loss."""
     optimizer = _adamw(model)
     for step, batch in enumerate(_endless(_loader(work)), 1):
         loss = token_loss(model, batch)
@@ -136,10 +158,18 @@ def plain(work: Work, clock: Clock, wrap: Callable[[nn.Module], nn.Module]) -> f
             mean = loss.detach().clone()
             dist.all_reduce(mean)
             mean.item()
+        yield loss
+
+
+def plain(work: Work, clock: Clock, wrap: Callable[[nn.Module], nn.Module]) -> float:
+    """A loop by hand."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    for step, loss in enumerate(loop(work, wrap(work.model())), 1):
         if clock.stepped(step):
-            break
-    dist.destroy_process_group()
-    return loss.item()
+            dist.destroy_process_group()
+            return loss.item()
+    raise AssertionError
 
 
 def accelerated(work: Work, clock: Clock) -> float:
@@ -227,6 +257,14 @@ def contestants(ranks: int) -> dict[str, dict[str, Callable[[Work, Clock], float
             "accelerate DDP": accelerated,
             "Lightning DDP": partial(lightning, shards=False),
         },
+    }
+
+
+def turns(ranks: int) -> dict[str, Callable[[Work], dict[str, list[float]]]]:
+    """gpuwise and the loop by hand in turns, by row."""
+    return {
+        "sharded": partial(in_turns, mesh=Mesh(dp_shard=ranks), wrap=sharded),
+        "replicated": partial(in_turns, mesh=Mesh(dp_replicate=ranks), wrap=DistributedDataParallel),
     }
 
 

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 TIMEOUT_S = 300.0
+IN_TURNS = "gpuwise and the loop by hand"
 PRELOADED = "benchmarks.parallel_speed.preloaded"
 SIZES = {  # width, layers, vocabulary, seq_len, micro_batch, warm, timed
     "tiny": (64, 4, 256, 32, 4, 10, 60),
@@ -25,16 +26,23 @@ def measured(row: str, ranks: int, size: str, *, rounds: int) -> dict[str, Any]:
     from benchmarks.parallel_speed.contestants import contestants
 
     names = list(contestants(ranks)[row])
-    load, seconds = [os.getloadavg()[0]], []
+    load, seconds, turns = [os.getloadavg()[0]], [], []
     for number in range(rounds):
         first = number % len(names)
-        turn = {name: run(row, name, ranks, size) for name in (*names[first:], *names[:first])}
+        turn = {name: run(row, name, ranks, size)["step_s"] for name in (*names[first:], *names[:first])}
         seconds.append({name: turn[name] for name in names})
-    return {"row": row, "ranks": ranks, "size": size, "step_s": seconds, "load": [*load, os.getloadavg()[0]]}
+        turns.append(run(row, IN_TURNS, ranks, size)["turns"])
+    load.append(os.getloadavg()[0])
+    return {"row": row, "ranks": ranks, "size": size, "step_s": seconds, "in_turns": turns, "load": load}
 
 
-def run(row: str, name: str, ranks: int, size: str) -> float:
-    """Seconds of a step of a contestant, by rank 0's clock. Raises RuntimeError with the traceback of a rank that fails."""
+def run(row: str, name: str, ranks: int, size: str) -> dict[str, Any]:
+    """What rank 0 of a contestant measured.
+
+    Either step_s, the seconds of a step, or turns, those of each step by name (IN_TURNS).
+
+    Raises RuntimeError with the traceback of a rank that fails.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([PRELOADED])
     pipes: list[Connection] = []
@@ -73,8 +81,8 @@ def run(row: str, name: str, ranks: int, size: str) -> float:
                     process.join()
 
 
-def _answers(pipes: Sequence[Connection], what: str) -> float:
-    waiting, seconds = list(pipes), 0.0
+def _answers(pipes: Sequence[Connection], what: str) -> dict[str, Any]:
+    waiting, first = list(pipes), {}
     while waiting:
         ready = wait(waiting, TIMEOUT_S)
         if not ready:
@@ -86,8 +94,8 @@ def _answers(pipes: Sequence[Connection], what: str) -> float:
             if "failed" in answer:
                 raise RuntimeError(f"{what} failed:\n{answer['failed']}")
             if pipe is pipes[0]:
-                seconds = answer["step_s"]
-    return seconds
+                first = answer
+    return first
 
 
 def one_rank(pipe: Connection, environment: dict[str, str], row: str, name: str, ranks: int, size: str) -> None:
@@ -98,15 +106,18 @@ def one_rank(pipe: Connection, environment: dict[str, str], row: str, name: str,
         os.dup2(silence, stream)
     import torch
 
-    from benchmarks.parallel_speed.contestants import Clock, Work, contestants
+    from benchmarks.parallel_speed.contestants import Clock, Work, contestants, turns
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     work = Work(*SIZES[size])
     clock = Clock(work)
     try:
-        loss = contestants(ranks)[row][name](work, clock)
-        pipe.send({"step_s": clock.seconds / work.timed, "loss": loss})
+        if name == IN_TURNS:
+            pipe.send({"turns": turns(ranks)[row](work)})
+        else:
+            loss = contestants(ranks)[row][name](work, clock)
+            pipe.send({"step_s": clock.seconds / work.timed, "loss": loss})
     except BaseException:  # whatever it is, the measurement shows it
         pipe.send({"failed": traceback.format_exc()})
     os._exit(0)
