@@ -34,6 +34,13 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         UnsupportedError,
     ),
     Exclusion(
+        lambda s, step: s.mesh.tp > 1 and s.compile,
+        "compiled blocks have not been compared with one device under tensor parallelism so far.",
+        ("leave out --compile",),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
         lambda s, step: s.mesh.dp_shard % s.mesh.ep != 0,
         "ranks of expert parallelism are among those of dp_shard, so ep divides dp_shard.",
         ("--mesh dp_shard=N,ep=N",),
