@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -156,15 +155,3 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-
-
-def reseed(seed: int, *, step: int, rank: int) -> None:
-    """Draws the state of the random numbers anew, for a run that goes on under another mesh.
-
-    Arguments:
-        seed: of the run.
-        step: after which it goes on.
-        rank: the data-parallel rank: those that share samples draw alike.
-    """
-    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
-    seed_everything(int.from_bytes(digest[:8], "big") >> 1)  # PyTorch takes 63 bits without a sign

@@ -82,6 +82,7 @@ class CheckpointManager:
 
     Attributes:
         mesh: the mesh of the run.
+        reports: whether this rank tells the user of saves: all ranks hear the same of them.
         due_s: time of the next save, by perf_counter.
         last: step and time of the newest complete checkpoint.
         problem: error of the latest save.
@@ -99,7 +100,7 @@ class CheckpointManager:
         ranks: Ranks = ALONE,
         mesh: Mesh = _ONE_DEVICE,
     ):
-        self.mesh = mesh
+        self.mesh, self.reports = mesh, ranks.leads
         self._store = CheckpointStore(folder, keep=keep)
         self._saver = RankSaver(self._store, ranks, mesh=str(mesh)) if ranks.several else Saver(self._store)
         self._reader = RankReader(self._store, ranks) if ranks.several else self._store
@@ -253,7 +254,8 @@ class RunCheckpoints:
         self._stall.beat("save")
         if problem := self.state.not_finite():
             self.manager.problem = f"no checkpoint of step {step}: {problem}."
-            self._reporter.tell(self.manager.problem, "checkpoint")
+            if self.manager.reports:
+                self._reporter.tell(self.manager.problem, "checkpoint")
             return
         began_s = time.perf_counter()
         self.manager.save(step, self._state(), self._meta(), best=best, wait=wait)
@@ -276,10 +278,11 @@ class RunCheckpoints:
                 self.look()
 
     def look(self) -> None:
-        """Reports saves that have ended since the last call, and a nearly full disk."""
+        """Reports saves that have ended since the last call, and a nearly full disk; of several ranks, rank 0 does."""
         if self.manager is None:
             return
-        for record, sentence in self.manager.look(now_s=self._meter.now_s):
+        events = self.manager.look(now_s=self._meter.now_s)
+        for record, sentence in events if self.manager.reports else ():
             if record:
                 self._reporter.log.write("checkpoint", record)
             if sentence:

@@ -13,8 +13,9 @@ from gpuwise.runtime.build.buffers import sound_buffers
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state, reseed
+from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state, seed_everything
 from gpuwise.runtime.data import MicroBatchLoader
+from gpuwise.runtime.data.draws import seed_of
 from gpuwise.runtime.data.loader import LoaderState
 from gpuwise.runtime.health import LossWatch
 from gpuwise.runtime.health.losses import LossWatchState
@@ -83,7 +84,8 @@ class RunState:
             state.pop("random", None)
         load_program(self.program, cast(ProgramState, state))
         if not same_mesh:
-            reseed(self.loader.seed, step=checkpoint.step, rank=0 if world is None else world.data_rank)
+            at = (0, 0) if world is None else (world.data_rank, world.coordinate("cp"))  # as seed_rank has it
+            seed_everything(seed_of(self.loader.seed, checkpoint.step, *at))
         self.loader.load(run["data"])
         self.evaluations.load(run["evaluations"], checkpoint.step)
         self.losses.watch.load(run["losses"])
