@@ -68,6 +68,17 @@ def test_with_techniques(schedule: str, change: str):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [{"compile": True}, {"adapter": "lora", "adapter_rank": 4}, {"precision": "bf16"}, {"precision": "amp-bf16"}],
+    ids=str,
+)
+def test_with_other_settings(change: dict[str, object]):
+    difference = compare(pipelined("1f1b", pp=2).but(**change), steps=4)  # type: ignore[arg-type]
+    assert difference.loss < 1e-5 and difference.weights < 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-zero-bubble", "zbv-zero-bubble"])
 @pytest.mark.parametrize("change", ["", "sequence", "loss"])
 def test_stages_under_tensor_parallelism(schedule: str, change: str):
@@ -99,6 +110,7 @@ def test_split_schedules_refuse_freed_parameters(schedule: str):
         (pipelined("dualpipe-v", pp=2).but(accumulation=3), "at least 4 micro-batches"),
         (pipelined("interleaved-1f1b", pp=2).but(accumulation=5), "5 do not divide"),
         (pipelined("zbv-zero-bubble", pp=2).but(compile=True), "compiled blocks"),
+        (pipelined("zbv-zero-bubble", pp=2).but(recompute="selective"), "selective recompute"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

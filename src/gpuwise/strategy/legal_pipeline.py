@@ -44,4 +44,9 @@ PIPELINE_EXCLUSIONS: tuple[Exclusion, ...] = (
         "the schedule {schedule} splits the backward pass, which compiled blocks run as a whole.",
         ("leave out --compile", "--pipeline-schedule interleaved-1f1b"),
     ),
+    Exclusion(
+        lambda s, step: s.mesh.pp > 1 and _splits_backward(s) and s.recompute == "selective",
+        "the schedule {schedule} goes backward through a block in two parts, and what selective recompute keeps serves one.",
+        ("--recompute full", "--pipeline-schedule interleaved-1f1b"),
+    ),
 )
