@@ -90,7 +90,7 @@ def test_stages_under_tensor_parallelism(schedule: str, change: str):
 
 
 def test_an_embedding_tied_to_the_head():
-    difference = compare(pipelined("1f1b", pp=2), partial(decoder_job, tied=True))
+    difference = compare(pipelined("1f1b", pp=2), partial(decoder_job, tied=True, clip_norm=0.5))
     assert difference.loss < 1e-5 and difference.weights < 1e-5
 
 

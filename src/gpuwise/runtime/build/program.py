@@ -70,6 +70,7 @@ class Program:
         self.average = ExponentialMovingAverage(model, job.ema_decay) if self.trains and job.ema_decay is not None else None
         self.scaler = make_scaler(strategy.precision, device.type, agrees=world is not None)
         self._scales = self.scaler.is_enabled()
+        rank_model.scale_loss(self.scaler)
         self.gradient_norm: torch.Tensor | None = None
         self.own_step: OwnStep | None = None
         if self.trains and (job.step is not None or needs_closure(self.optimizer)):
@@ -135,7 +136,8 @@ class Program:
 
     def clip_gradients(self, norm: float, parameters: list[nn.Parameter] | None = None) -> torch.Tensor:
         """Scales the gradients of these (default: all) parameters down if their 2-norm exceeds `norm`. Returns the 2-norm."""
-        self.gradient_norm = clip_gradients(self._updated if parameters is None else parameters, norm, self.world)
+        parameters = self._updated if parameters is None else parameters
+        self.gradient_norm = clip_gradients(parameters, norm, self.world, copies=self._rank_model.copies)
         return self.gradient_norm
 
     def accumulate_gradients(self, batches: Sequence[Batch]) -> torch.Tensor:
@@ -144,7 +146,7 @@ class Program:
         Returns the mean loss of this rank's micro-batches, detached, on the device; zero if it has none (see has_loss).
         """
         if (pipeline := self._rank_model.pipeline) is not None:
-            loss, self.parts = pipeline.accumulate_gradients(batches)
+            loss, self.parts = pipeline.accumulate_gradients([self._on_device(batch) for batch in batches])
         else:
             losses = self._losses_of(batches)
             loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()

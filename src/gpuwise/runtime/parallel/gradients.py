@@ -60,12 +60,22 @@ def all_finite(tensors: Sequence[Tensor], world: World | None) -> bool:
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Sequence[nn.Parameter], largest: float, world: World | None) -> Tensor:
-    """Scales gradients down so that their total norm is `largest` at most. Returns the norm before, equal on all ranks."""
+def clip_gradients(
+    parameters: Sequence[nn.Parameter], largest: float, world: World | None, *, copies: Sequence[nn.Parameter] = ()
+) -> Tensor:
+    """Scales gradients down so that their total norm is `largest` at most. Returns the norm before, equal on all ranks.
+
+    Arguments:
+        parameters: of this rank.
+        largest: norm.
+        world: this rank's position.
+        copies: those parameters that another rank counts in the norm.
+    """
     if world is None:
         return torch.nn.utils.clip_grad_norm_(parameters, largest)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = total_norm(gradients, world)
+    counted_elsewhere = {id(parameter) for parameter in copies}
+    norm = total_norm([p.grad for p in parameters if p.grad is not None and id(p) not in counted_elsewhere], world)
     if gradients:
         factor = (largest / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grads_with_norm_
         torch._foreach_mul_([local(gradient) for gradient in gradients], factor.to(gradients[0].device))

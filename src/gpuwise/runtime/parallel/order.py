@@ -10,7 +10,7 @@ from gpuwise.runtime.build.recompute import apply_recompute
 from gpuwise.runtime.parallel.pipeline import cut_into_stages
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.replicate import apply_replicas
-from gpuwise.runtime.parallel.shard import apply_shards, shard_module
+from gpuwise.runtime.parallel.shard import apply_shards, shard_stages
 from gpuwise.runtime.parallel.split import apply_split, split_of
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
@@ -47,8 +47,7 @@ def arrange(job: Job, strategy: Strategy, model: nn.Module, world: World | None)
     # 5. Data parallelism, outermost: parameters are sharded as the steps above leave them, or gradients are averaged.
     if world is not None and rank_model.pipeline is not None:
         if mesh.data_parallel * mesh.cp > 1:
-            for part in rank_model.parts:
-                shard_module(part, strategy, world)
+            shard_stages(rank_model, strategy, world)
     elif world is not None:
         if mesh.dp_shard * mesh.cp > 1 or (mesh.dp_replicate > 1 and mesh.tp > 1):
             apply_shards(rank_model, strategy, world)

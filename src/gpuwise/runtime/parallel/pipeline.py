@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,14 @@ from gpuwise.job.batches import map_tensors, named_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts, separated
 from gpuwise.runtime.build.precision import autocast, parameter_dtype
+from gpuwise.runtime.parallel.buffers import SharedBuffers
+from gpuwise.runtime.parallel.job_loss import LossFunction
 from gpuwise.runtime.parallel.pipeline_forward import forward_through
 from gpuwise.runtime.parallel.pipeline_schedule import Schedule, Watch, make_schedule
 from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds
 from gpuwise.runtime.parallel.pipeline_ties import Ties
 from gpuwise.runtime.parallel.rank_model import RankModel
+from gpuwise.runtime.parallel.shard import COMPUTE_DTYPES
 from gpuwise.runtime.parallel.stages import Stages, stage_of
 from gpuwise.runtime.parallel.stages_absent import WAYS
 from gpuwise.runtime.parallel.stages_cut import check_cut, check_trained, cut_at
@@ -39,7 +42,6 @@ class StagePipeline:
         cut: where the job's model is cut.
         ties: parameters that several stages use.
         has_loss: whether this rank has the last stage.
-        scale: scales the loss before backward.
         watch: called with ("forward" | "backward" | "weights", stage, micro-batch) before each part of a stage's work.
 
     The same object runs on PyTorch's fake process group, for tracing: `build` with a World of any rank, made outside the
@@ -48,26 +50,27 @@ class StagePipeline:
     the following operators belong to. Absent tensors and dry runs are seen by no dispatch mode but fake tensors.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, model: nn.Module, world: World):
+    def __init__(self, job: Job, strategy: Strategy, rank_model: RankModel, world: World):
         self._job, self._strategy, self._world = job, strategy, world
+        self._rank_model, model = rank_model, rank_model.model
         self._device = next(model.parameters()).device
         self._group = world.group("pp")
-        self._rank_model: RankModel | None = None
         self._schedule: Schedule | None = None
         self._flow: Flow | None = None  # of the schedule
         self._losses: list[Tensor] = []
         self._parts: list[LossParts] = []
         self._flows: dict[tuple[object, ...], Flow] = {}
-        self.scale: Callable[[Tensor], Tensor] = lambda loss: loss
+        self._scale: Callable[[Tensor], Tensor] = lambda loss: loss
+        self._buffers: SharedBuffers | None = None
         self.watch: Watch | None = None
 
         ranks, parallelism = strategy.mesh.pp, strategy.parallelism
         blocks = paths_of_blocks(model)
         edges = paths_of_edges(model, blocks)
-        self._dry = dry_model(model, blocks, edges, dtype=self._compute_dtype)
+        self._dry = dry_model(model, blocks, edges, dtype=_gathered_dtype(strategy))
         self._dry.model.train(strategy.mode == "train")
         self._blocks = blocks
-        flow = self._flow_of(self._on_device(self._example()))
+        flow = self._flow_of(self._example())
         self.cut = cut_at(flow, ranks * parallelism.stages_per_rank, names_of_tensors(model, self._dry))
         own = stages_of_rank(parallelism, ranks=ranks, rank=world.coordinate("pp"))
         self.stages = Stages([stage_of(model, self.cut, index, edges=edges, shares_buffers=index == own[0]) for index in own])
@@ -89,7 +92,8 @@ class StagePipeline:
 
         Raises JobError for micro-batches of several shapes.
         """
-        batches = [self._on_device(batch) for batch in batches]
+        if self._buffers is not None:
+            self._buffers.share()
         schedule, flow = self._prepared(batches)
         self._losses, self._parts = [], []
 
@@ -106,7 +110,9 @@ class StagePipeline:
                 raise _cause_of(error) from None
         self.ties.add_gradients()
         if not self.has_loss:
-            return torch.zeros((), device=self._device), {}
+            none = torch.zeros((), device=self._device)
+            self._scale(none)  # a loss scaler begins to exist with the first loss
+            return none, {}
         losses = self._losses
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean(), mean_parts(self._parts) if any(
             self._parts
@@ -114,10 +120,9 @@ class StagePipeline:
 
     def infer(self, batch: Batch) -> object:
         """One forward pass without gradients, on all ranks of the pipeline. Returns the model's output on the last stage's."""
-        batch = self._on_device(batch)
         flow, loss = self._flow_of(batch), self._loss
         parallelism, ranks = self._strategy.parallelism, self._strategy.mesh.pp
-        with torch.no_grad(), autocast(self._strategy.precision, self._device.type):
+        with torch.no_grad(), self._autocast():
             return forward_through(
                 self.stages,
                 flow,
@@ -127,32 +132,40 @@ class StagePipeline:
                 group=self._group,
             )
 
-    def attach(self, rank_model: RankModel) -> None:
-        """The rank model whose loss and contexts the micro-batches run with, as other parallelisms leave them."""
-        self._rank_model = rank_model
+    @property
+    def copies(self) -> Sequence[nn.Parameter]:
+        """Parameters of this rank that a lower rank has, too, and counts in norms."""
+        return self.ties.copied
+
+    def scale_loss(self, scale: Callable[[Tensor], Tensor]) -> None:
+        """Lets each loss be scaled before its backward pass."""
+        self._scale = scale
+
+    def around_models(self, change: Callable[[nn.Module], None]) -> None:
+        """Applies a change to the job's model as each stage has it, and as dry runs have it."""
+        for model in (*(stage.model for stage in self.stages), self._dry.model):
+            change(model)
+
+    def share_buffers(self, buffers: SharedBuffers) -> None:
+        """Lets data-parallel ranks begin each step with the same buffers."""
+        self._buffers = buffers
 
     @property
-    def _loss(self) -> Callable[[nn.Module, Batch], object]:
-        loss = self._job.loss if self._rank_model is None else self._rank_model.loss
-        assert loss is not None
-        return loss
+    def _loss(self) -> LossFunction:
+        assert self._rank_model.loss is not None
+        return self._rank_model.loss
 
-    @property
-    def _compute_dtype(self) -> torch.dtype | None:
-        """The dtype in which sharded parameters are gathered, if it is not their own."""
-        mesh, precision = self._strategy.mesh, self._strategy.precision
-        if mesh.data_parallel * mesh.cp == 1:
-            return None
-        return {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(precision)
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self._strategy.precision, self._device.type) if self._rank_model.autocasts else nullcontext()
 
     def _loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
         """The share of a micro-batch's loss in the gradients; ends earlier on stages before the last."""
-        with autocast(self._strategy.precision, self._device.type):
+        with self._autocast():
             loss, parts = separated(self._loss(model, batch))
         check_trains(loss)
         self._losses.append(loss.detach())
         self._parts.append(parts)
-        return self.scale(loss / self._strategy.accumulation)
+        return self._scale(loss / self._strategy.accumulation)
 
     def _watched(self, part: str, stage: int, micro_batch: int) -> None:
         if self.watch is not None:
@@ -186,13 +199,13 @@ class StagePipeline:
         """What flows between blocks for a batch of these shapes, by a dry run; kept for each shape."""
         trains = self._strategy.mode == "train" if not hasattr(self, "stages") else self.stages.training
         loss = self._loss
-        key = (_shapes(batch), trains, loss)
+        key = (_shapes(batch), trains, loss, self._rank_model.autocasts)
         if key in self._flows:
             return self._flows[key]
         self._dry.model.train(trains)
 
         def run(model: nn.Module) -> Tensor:
-            with autocast(self._strategy.precision, self._device.type):
+            with self._autocast():
                 return separated(loss(model, batch))[0]
 
         with torch.random.fork_rng(devices=[]):
@@ -208,22 +221,16 @@ class StagePipeline:
         return flow
 
     def _example(self) -> Batch:
+        """A micro-batch of the job's example batch, on the device."""
         with torch.random.fork_rng(devices=[]):
-            return checked_batch(self._job, self._strategy.micro_batch)
-
-    def _on_device(self, batch: Batch) -> Batch:
-        """The batch on the device, in the dtype that fully_shard would cast it to."""
-        dtype = parameter_dtype(self._strategy.precision) or self._compute_dtype
-
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(self._device, dtype if tensor.is_floating_point() else None, non_blocking=True)
-
-        return map_tensors(batch, move)
+            batch = checked_batch(self._job, self._strategy.micro_batch)
+        dtype = parameter_dtype(self._strategy.precision)
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, dtype if tensor.is_floating_point() else None))
 
     @contextmanager
     def _contexts(self) -> Iterator[None]:
         with ExitStack() as stack:
-            for context in self._rank_model.contexts if self._rank_model is not None else ():
+            for context in self._rank_model.contexts:
                 stack.enter_context(context())
             yield
 
@@ -248,11 +255,16 @@ def cut_into_stages(job: Job, strategy: Strategy, rank_model: RankModel, world: 
 
     Raises InputError for fewer blocks than stages, UnsupportedError for a model that cannot be cut, with the reason.
     """
-    pipeline = StagePipeline(job, strategy, rank_model.model, world)
+    pipeline = StagePipeline(job, strategy, rank_model, world)
     rank_model.model, rank_model.parts = pipeline.stages, list(pipeline.stages)
     rank_model.pipeline = pipeline
-    pipeline.attach(rank_model)
     return pipeline
+
+
+def _gathered_dtype(strategy: Strategy) -> torch.dtype | None:
+    """The dtype in which sharded parameters are gathered, if it is not their own."""
+    sharded = strategy.mesh.data_parallel * strategy.mesh.cp > 1
+    return COMPUTE_DTYPES.get(strategy.precision) if sharded else None
 
 
 def _shapes(batch: Batch) -> Shapes:

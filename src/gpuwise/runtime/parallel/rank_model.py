@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from gpuwise.job.job import Batch
 from gpuwise.notes import Note
 from gpuwise.runtime.build.named_loss import LossParts
+from gpuwise.runtime.parallel.buffers import SharedBuffers
 from gpuwise.runtime.parallel.job_loss import LossFunction
 
 
@@ -51,6 +53,23 @@ class Pipeline(Protocol):
         """One forward pass without gradients. Returns the model's output on ranks with the last stage, elsewhere None."""
         ...
 
+    @property
+    def copies(self) -> Sequence[nn.Parameter]:
+        """Parameters of this rank that another rank of the pipeline has, too, and counts in norms."""
+        ...
+
+    def scale_loss(self, scale: Callable[[Tensor], Tensor]) -> None:
+        """Lets each loss be scaled before its backward pass, as fp16 needs."""
+        ...
+
+    def around_models(self, change: Callable[[nn.Module], None]) -> None:
+        """Applies a change to the job's model as each stage has it, and as shapes are derived from it."""
+        ...
+
+    def share_buffers(self, buffers: SharedBuffers) -> None:
+        """Lets data-parallel ranks begin each step with the same buffers."""
+        ...
+
 
 @dataclass
 class RankModel:
@@ -85,6 +104,16 @@ class RankModel:
         for context in self.contexts:
             stack.enter_context(context())
         return stack
+
+    @property
+    def copies(self) -> Sequence[nn.Parameter]:
+        """Parameters of this rank that another rank of a pipeline has, too, and counts in norms."""
+        return () if self.pipeline is None else self.pipeline.copies
+
+    def scale_loss(self, scaler: torch.amp.GradScaler) -> None:
+        """Lets a pipeline scale its losses; other losses are scaled where they are computed."""
+        if self.pipeline is not None and scaler.is_enabled():
+            self.pipeline.scale_loss(scaler.scale)
 
     @property
     def is_plain(self) -> bool:

@@ -33,7 +33,7 @@ from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 
 # The dtype in which gathered parameters compute; those of other precisions compute in their own.
-_COMPUTE = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
+COMPUTE_DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
 
 
 class Shards:
@@ -87,9 +87,9 @@ class Shards:
 def apply_shards(rank_model: RankModel, strategy: Strategy, world: World) -> None:
     """Shards each repeated block as a unit, and the rest of the model as another."""
     assert rank_model.loss is not None
-    compute = _COMPUTE.get(strategy.precision)
+    compute = COMPUTE_DTYPES.get(strategy.precision)
     if compute is not None:
-        _cast_around(rank_model.model, compute)
+        cast_around(rank_model.model, compute)
         rank_model.autocasts = False
     buffers = SharedBuffers(rank_model.model, world.data.get_group())
     root = JobLoss(rank_model.model, rank_model.loss)
@@ -101,6 +101,18 @@ def apply_shards(rank_model: RankModel, strategy: Strategy, world: World) -> Non
     )
 
 
+def shard_stages(rank_model: RankModel, strategy: Strategy, world: World) -> None:
+    """Shards each pipeline stage as `apply_shards` does a model; the pipeline's schedule gathers and reduces."""
+    assert rank_model.pipeline is not None
+    compute = COMPUTE_DTYPES.get(strategy.precision)
+    if compute is not None:
+        rank_model.pipeline.around_models(lambda model: cast_around(model, compute))
+        rank_model.autocasts = False
+    for stage in rank_model.parts:
+        shard_module(stage, strategy, world)
+    rank_model.pipeline.share_buffers(SharedBuffers(rank_model.model, world.data.get_group()))
+
+
 def shard_module(root: nn.Module, strategy: Strategy, world: World) -> FSDPModule:
     """Applies fully_shard to the repeated blocks of a module, then to the module itself, whose forward runs them all.
 
@@ -108,11 +120,11 @@ def shard_module(root: nn.Module, strategy: Strategy, world: World) -> FSDPModul
     """
     mesh = shard_mesh(world)
     reduced = torch.bfloat16 if strategy.parallelism.compress_gradients else torch.float32
-    policy = MixedPrecisionPolicy(param_dtype=_COMPUTE.get(strategy.precision), reduce_dtype=reduced)
+    policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPES.get(strategy.precision), reduce_dtype=reduced)
     of_root = MixedPrecisionPolicy(policy.param_dtype, policy.reduce_dtype, cast_forward_inputs=False)
     units = shard_units(root)
     _check(root, units)
-    reshard = strategy.parallelism.shard == "parameters"
+    reshard = strategy.parallelism.shard == "parameters" and world.mesh.dp_shard * world.mesh.cp > 1  # else nothing is saved
     if world.experts is not None:
         shard_experts(root, world, reshard=reshard, policy=policy)
     for block in units:
@@ -163,7 +175,7 @@ def _check(root: nn.Module, units: list[nn.Module]) -> None:
             )
 
 
-def _cast_around(model: nn.Module, dtype: torch.dtype) -> None:
+def cast_around(model: nn.Module, dtype: torch.dtype) -> None:
     """Casts the floating-point inputs of a model to `dtype`, and its outputs of that dtype to fp32.
 
     The job's loss computes in fp32, and targets in its batch keep their dtype.
