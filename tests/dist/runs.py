@@ -76,3 +76,7 @@ def losses(log: str | Path) -> dict[int, float]:
     """The loss of each step that has a record of its own."""
     records = map(json.loads, Path(log).read_text().splitlines())
     return {record["step"]: record["loss"] for record in records if record["record"] == "step" and record["steps"] == 1}
+
+
+def plain_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (model(batch["x"]) - batch["y"]).square().mean()
