@@ -55,9 +55,8 @@ class Program:
     """
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, rank_model: RankModel, world: World | None = None):
-        self.job, self.strategy, self.device, self.world = job, strategy, device, world
-        self._rank_model, model = rank_model, rank_model.model
-        self.model, self.notes = model, rank_model.notes
+        self.job, self.strategy, self.device, self.world, self._rank_model = job, strategy, device, world, rank_model
+        self.model, self.notes = (model := rank_model.model), rank_model.notes
         self.has_loss = rank_model.pipeline is None or rank_model.pipeline.has_loss
         self.trains = strategy.mode == "train"
         check_program(job, strategy, model)
