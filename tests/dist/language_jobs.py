@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from gpuwise.job import Job
 from gpuwise.job.models.bert import Bert, BertConfig
@@ -22,7 +23,7 @@ _SIZES = {"vocabulary": VOCABULARY, "width": 32, "layers": 2, "heads": 4, "hidde
 def _without_key_bias(model: Bert) -> Bert:
     """With untrained biases of keys: they shift all scores of a query alike, so that their gradients are rounding alone."""
     for block in model.layers:
-        block.k.bias.requires_grad_(False)
+        nn.init.constant_(block.k.bias, 0.01).requires_grad_(False)
     return model
 
 
