@@ -51,8 +51,11 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     source = source_of(job, **sizes_of(requested))
     catalog = load_catalog()
     device = device_of(on, catalog, mesh=mesh_of(requested))
-    if device.machines > 1:
-        raise UnsupportedError("fit looks at one machine.", [f"--on {device.chip.id}:{device.count}"])
+    if device.machines > 1 and strategy.mesh.devices == 1:
+        raise UnsupportedError(
+            "fit looks at one machine unless a mesh says how several share the work.",
+            [f"--on {device.chip.id}:{device.count}", f"--mesh dp_shard={device.devices}"],
+        )
     check_techniques(strategy, source.step_facts(device.target))
     traces = source.traces(device.target)
     result = find_fit(

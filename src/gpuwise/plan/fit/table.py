@@ -120,6 +120,5 @@ class TechniqueTable:
         devices, cluster = strategy.mesh.devices, self.cluster
         if devices == cluster.devices:
             return cluster
-        return replace(
-            cluster, devices_per_machine=devices, inside=link_inside(cluster.chip, devices, catalog=self.pricer.catalog)
-        )
+        inside = link_inside(cluster.chip, devices, catalog=self.pricer.catalog)
+        return replace(cluster, devices_per_machine=devices, machines=1, inside=inside)

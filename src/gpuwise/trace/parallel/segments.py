@@ -21,6 +21,10 @@ def segments_of(trace: Trace) -> np.ndarray:
 
     What runs outside of modules between two blocks, such as the sum of two gradients, belongs to the block before it.
     """
+    return trace.once("segments", lambda: _segments(trace))
+
+
+def _segments(trace: Trace) -> np.ndarray:
     sequence = trace.sequence
     block = block_of_modules(trace.modules, trace.header.blocks)[sequence.module]
     last = len(trace.header.blocks)

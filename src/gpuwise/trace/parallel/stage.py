@@ -44,7 +44,7 @@ def stage_step(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, tupl
     """
     segments, blocks = segments_of(trace), len(trace.header.blocks)
     stages = strategy.mesh.pp * strategy.parallelism.stages_per_rank
-    starts = (*first_blocks(trace, segments, stages), blocks)
+    starts = (*trace.once(("stages", stages), lambda: first_blocks(trace, segments, stages)), blocks)
     own_stages = stages_of_rank(strategy.parallelism, ranks=strategy.mesh.pp, rank=rank)
     own = {block for stage in own_stages for block in range(starts[stage], starts[stage + 1])}
     own |= ({FIRST} if 0 in own_stages else set()) | ({blocks} if stages - 1 in own_stages else set())

@@ -1,0 +1,114 @@
+"""forecast and fit with a mesh, from presets: what is answered, and what is refused before any tracing."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpuwise
+from gpuwise.cost.network.pipeline import idle_micro_batches
+from gpuwise.cost.network.topology import group_link, ranks_per_machine
+from gpuwise.cost.parameters import parameters
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.types import Link
+from gpuwise.strategy import Mesh, Parallelism, Strategy
+from gpuwise.trace.header import RankGroup
+
+H100 = load_catalog().chip("h100-80gb-sxm")
+INSIDE = Link("inside", "a switch", "scale-up", allreduce_busbw_bytes_per_s=400e9)
+BETWEEN = Link("between", "a network", "scale-out", allreduce_busbw_bytes_per_s=320e9)
+CLUSTER = Cluster(H100, 8, 4, inside=INSIDE, between=BETWEEN)
+
+
+def kinds(result: gpuwise.Forecast) -> set[str]:
+    return {note.kind for note in result.assumption_notes}
+
+
+def test_a_model_of_405_billion_parameters_on_16384_devices() -> None:
+    result = gpuwise.forecast(
+        "llama3-405b", on="h100-sxm:8x2048", mesh="dp_shard=128,tp=8,pp=16", recompute="full", sequence_parallel=True
+    )
+    assert result.count == 16_384
+    assert result.strategy.accumulation == 16
+    assert {"assumed-micro-batches", "composed-rank", "worst-rank", "pipeline-bubble", "waits-for-collectives"} <= kinds(result)
+    assert sum(result.bound.values()) == pytest.approx(1)
+    assert result.bound["pipeline"] > 0.3  # 15 of 31
+    # 6 operations a parameter and token, and attention; 2,048 sequences of 8,192 tokens.
+    tokens = 2048 * 8192
+    assert result.flops_per_step == pytest.approx(6 * 405.85e9 * tokens, rel=0.15)
+    assert result.throughput == pytest.approx(tokens / result.step_time_s.value)
+    # State in fp32: parameters and two moments, over all devices.
+    state = result.memory.by_category["parameter"] + result.memory.by_category["optimizer_state"]
+    assert state * 16_384 == pytest.approx(12 * 405.85e9, rel=0.15)
+    assert result.memory.fits
+
+
+def test_more_micro_batches_fill_a_pipeline() -> None:
+    mesh = "pp=4"
+    few, many = (gpuwise.forecast("llama3-8b", on="h100-sxm:4", mesh=mesh, accumulate=n, recompute="full") for n in (4, 32))
+    assert many.mfu is not None
+    assert few.mfu is not None
+    assert many.mfu > 1.4 * few.mfu
+    assert many.flops_per_step == 8 * few.flops_per_step
+
+
+def test_tensor_parallelism_across_machines_is_noted_and_slower() -> None:
+    inside, across = (gpuwise.forecast("llama2-7b", on=on, mesh="tp=16") for on in ("a100-40gb-sxm:16", "a100-80gb-sxm:8x2"))
+    assert "tensor-parallel-across-machines" in kinds(across)
+    assert "tensor-parallel-across-machines" not in kinds(inside)
+    assert across.step_time_s.value > inside.step_time_s.value
+
+
+def test_fit_takes_a_mesh_over_machines() -> None:
+    result = gpuwise.fit("llama3-8b", on="h100-sxm:16", mesh="dp_shard=2,tp=8", sequence_parallel=True)
+    assert (result.largest_micro_batch or 0) >= 2
+    with pytest.raises(UnsupportedError, match="unless a mesh"):
+        gpuwise.fit("llama3-8b", on="h100-sxm:16")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        ("tp=4", "the mesh is of 4 devices, but 'h100-sxm:8' names 8"),
+        ("tp=8,pp=0", "mesh pp"),
+        ("pp=8", "needs at least 8 micro-batches"),
+        ("dp_shard=2,tp=4,xp=2", "cannot read mesh"),
+    ],
+)
+def test_bad_meshes_are_refused(mesh: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        gpuwise.forecast("llama3-8b", on="h100-sxm:8", mesh=mesh, accumulate=2)
+
+
+def test_ranks_are_numbered_through_the_machines() -> None:
+    assert ranks_per_machine(RankGroup("tp", 8, 1), 8) == 8
+    assert ranks_per_machine(RankGroup("dp_shard", 16, 2), 8) == 4
+    assert ranks_per_machine(RankGroup("pp", 4, 8), 8) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "bandwidth", "crosses"),
+    [
+        (RankGroup("tp", 8, 1), 400e9, False),
+        (RankGroup("dp_shard", 32, 1), 320e9, True),  # all devices of a machine share its line rate
+        (RankGroup("dp_shard", 4, 8), 40e9, True),  # eight groups share it
+        (RankGroup("dp_shard", 8, 4), 80e9, True),
+        (RankGroup("tp", 16, 1), 320e9, True),
+    ],
+)
+def test_a_machines_network_is_shared_by_the_groups_that_cross_it(group: RankGroup, bandwidth: float, crosses: bool) -> None:
+    link = group_link(group, CLUSTER, parameters())
+    assert link.bandwidth_bytes_per_s == pytest.approx(bandwidth)
+    assert link.crosses is crosses
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "idle"),
+    [("1f1b", 1, 3), ("gpipe", 1, 3), ("interleaved-1f1b", 3, 1), ("interleaved-zero-bubble", 2, 0.5)],
+)
+def test_schedules_leave_ranks_idle(schedule: str, stages: int, idle: float) -> None:
+    parallelism = Parallelism(pipeline_schedule=schedule, stages_per_rank=stages, shard="gradients")
+    strategy = Strategy(mesh=Mesh(pp=4), accumulation=8, parallelism=parallelism)
+    assert idle_micro_batches(strategy) == pytest.approx(idle)
+    assert idle_micro_batches(strategy.but(mesh=Mesh(dp_shard=4))) == 0
