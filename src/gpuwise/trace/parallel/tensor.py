@@ -145,8 +145,15 @@ class _Rank:
         sequence = self._trace.sequence
         seen: set[int] = set()
         open_pair, waiting = None, 0  # the pair that backward is between the layers of, and products left of its columns
+        head = self._layers.head if self._parallelism.loss_parallel else None
         for position in positions.tolist():
             module = int(sequence.module[position])
+            if head is not None and self._segments[position] == len(self._trace.header.blocks):
+                if module == head.module:
+                    head = None
+                else:
+                    self._all(position)  # the loss along the vocabulary
+                    continue
             if self._kind[position] == _GEMM and (module in self._columns or module in self._rows):
                 by_columns = module in self._columns
                 layer = self._layer(module)
@@ -193,11 +200,11 @@ class _Rank:
         inside &= ~np.isin(self._trace.sequence.module, [*self._columns, *self._rows])
         for position in np.flatnonzero(inside).tolist():
             self._way[position] = ALL
+            born = [index for index in self._born[position] if self._trace.storages.size_bytes[index] >= _TINY_BYTES]
+            if self._trace.sequence.phase[position] == _BACKWARD:  # the gradient of a norm's weight stays whole
+                born = sorted(born, key=lambda index: -int(self._trace.storages.size_bytes[index]))[:1]
             if not self._feeds_a_layer(position):
-                least = (
-                    self._written[self._trace.sequence.operation[position]] / 2000
-                )  # gradients of a norm's weight stay whole
-                self._part[[i for i in self._born[position] if self._trace.storages.size_bytes[i] >= least]] = True
+                self._part[born] = True
 
     def _feeds_a_layer(self, position: int) -> bool:
         """Whether the next position is a layer split by columns, for which the result is gathered."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective, group_along
 from gpuwise.trace.parallel.tensor_layers import Layer, SplitLayers
-from gpuwise.trace.tables import PHASES
+from gpuwise.trace.tables import KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
 
 def traffic(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[Collective, ...]:
     """Along tp: sums behind layers split by rows, and in backward sums of what layers split by columns send back.
 
-    With sequence parallelism the former are scattered and the inputs of the latter gathered. Recomputed blocks repeat what
-    their forward exchanges.
+    With sequence parallelism the former are scattered and the inputs of the latter gathered. Layers that are computed again
+    repeat what their forward exchanges; the last of a block is not.
     """
-    passes = 2 if (trace.sequence.phase == PHASES.index("recompute")).any() else 1
+    repeated = _repeated(trace)
     sequence = strategy.parallelism.sequence_parallel
     counted: dict[str, list[int]] = {"all_reduce": [0, 0], "all_gather": [0, 0], "reduce_scatter": [0, 0]}
 
@@ -25,12 +25,15 @@ def traffic(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[Coll
 
     for pair in layers.pairs:
         size_bytes = _output_bytes(trace, pair.row)
-        add("reduce_scatter" if sequence else "all_reduce", size_bytes, passes)
+        passes, sums = 1 + (pair.columns[0].module in repeated), 1 + (pair.row.module in repeated)
+        add("reduce_scatter" if sequence else "all_reduce", size_bytes, sums)
         if sequence:
             add("all_gather", size_bytes, passes + 1)  # the input, and in backward the gradient of the output
         if pair.gathered:
             add("all_gather", sum(_output_bytes(trace, column) for column in pair.columns), passes)
         add("reduce_scatter" if sequence and len(pair.columns) == 1 else "all_reduce", size_bytes, len(pair.columns))
+    if sequence and layers.pairs:
+        add("all_gather", _output_bytes(trace, layers.pairs[0].row), 2)  # at the ends of the stack: its output, and a gradient
     if layers.embedding is not None:
         add("all_reduce", _embedding_bytes(trace, layers.embedding))
     if layers.head is not None:
@@ -45,6 +48,13 @@ def traffic(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[Coll
         for operation, (size_bytes, calls) in counted.items()
         if calls
     )
+
+
+def _repeated(trace: Trace) -> set[int]:
+    """Modules whose products are computed again in backward."""
+    sequence = trace.sequence
+    product = trace.operations.kind[sequence.operation] == KINDS.index("gemm")
+    return set(sequence.module[product & (sequence.phase == PHASES.index("recompute"))].tolist())
 
 
 def _output_bytes(trace: Trace, layer: Layer) -> int:
