@@ -26,7 +26,7 @@ from gpuwise.trace.parallel.shard import sharded
 from gpuwise.trace.parallel.shard_stage import sharded_stage
 from gpuwise.trace.parallel.stage import stage_step, with_in_flight
 from gpuwise.trace.parallel.tensor import tensor_parallel
-from gpuwise.trace.parallel.variant import is_sharded, shard_ranks
+from gpuwise.trace.parallel.variant import is_sharded
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.sharded import with_scaled_update, with_sharded_update
 
@@ -128,17 +128,12 @@ def _data_parallel(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, 
 
 
 def _check_mesh(header: Header, strategy: Strategy) -> None:
-    """Raises InputError where an axis does not divide the sequence, the experts' group or the blocks."""
+    """Raises InputError where an axis does not divide the sequence or the blocks."""
     mesh, length = strategy.mesh, header.sizes.get("seq_len")
     if not header.blocks:
         raise UnsupportedError(
             f"{header.job} has no repeated blocks, which tensor, pipeline and context parallelism work on.",
             ["use --mesh dp=N or dp_shard=N"],
-        )
-    if mesh.ep > 1 and shard_ranks(strategy) // mesh.cp % mesh.ep:
-        raise InputError(
-            f"ep={mesh.ep} does not divide dp_shard={mesh.dp_shard}, whose devices share the experts.",
-            [f"--mesh dp_shard={mesh.ep * max(1, mesh.dp_shard // mesh.ep)},ep={mesh.ep}"],
         )
     divides = mesh.cp * (mesh.tp if strategy.parallelism.sequence_parallel else 1)
     if divides > 1 and length is None:
