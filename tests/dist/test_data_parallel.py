@@ -170,14 +170,20 @@ def dtypes_job() -> Job:
     return Job(model=InTwoDtypes, batch=tokens_of, loss=lambda model, batch: model(batch["tokens"]).sum())
 
 
+def muon(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Muon([p for p in parameters if p.dim() == 2])
+
+
 @pytest.mark.parametrize(
     ("make_job", "words"),
     [
+        pytest.param(partial(decoder_job, optimizer="muon"), "whole matrices", marks=pytest.mark.slow),
+        pytest.param(partial(decoder_job, optimizer=muon), "torch.optim.Muon", marks=pytest.mark.slow),
         (number_job, "scale is a single number"),
         pytest.param(dtypes_job, "head.weight is float64", marks=pytest.mark.slow),
     ],
 )
-def test_parameters_that_shards_cannot_hold_are_refused(make_job: Any, words: str):
+def test_what_shards_cannot_hold_is_refused(make_job: Any, words: str):
     answers = on_ranks(2, build_refused, Strategy(mesh=FSDP), make_job)
     assert all(words in answer for answer in answers), answers
 
@@ -191,6 +197,8 @@ def test_parameters_that_shards_cannot_hold_are_refused(make_job: Any, words: st
         ({}, {"own_step": True, "closure": True}, "evaluates the loss itself"),
         ({"adapter": "qlora", "mesh": FSDP}, {}, "QLoRA"),
         ({"optimizer": "muon", "mesh": FSDP}, {}, "whole matrices"),
+        ({"optimizer": "muon", "mesh": Mesh(dp_replicate=2, pp=2)}, {}, "whole matrices"),
+        ({"channels_last": True, "mesh": FSDP}, {}, "usual layout"),
         ({"optimizer": "adafactor", "mesh": FSDP}, {}, "sharded parameters"),
         ({"optimizer": "sgd", "optimizer_kernels": "fused", "mesh": FSDP}, {}, "no fused kernels"),
     ],

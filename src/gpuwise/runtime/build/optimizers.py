@@ -8,6 +8,7 @@ from importlib import import_module
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -49,8 +50,11 @@ def make_optimizer(
             )
         own = choice(parameters)
         check_fused_sgd(own, scaled=scaled)
+        check_shards(own)
         return own
     parameters = list(parameters)
+    if kernels is None and choice in ("sgd", "momentum") and any(isinstance(p, DTensor) for p in parameters):
+        kernels = "foreach"  # aten._fused_sgd_ has no sharding strategy (PyTorch 2.13)
     kernels = kernels_of(choice, kernels, on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters), scaled=scaled)
     if choice == "adafactor":
         return torch.optim.Adafactor(parameters, lr=learning_rate, foreach=kernels == "foreach")
@@ -81,6 +85,19 @@ def check_fused_sgd(optimizer: Optimizer, *, scaled: bool) -> None:
             raise JobError(
                 f"the job makes torch.optim.SGD(fused=True). {fault}.",
                 ["leave out fused=True in the job", "--precision amp-bf16 or fp32"],
+            )
+
+
+def check_shards(optimizer: Optimizer) -> None:
+    """Raises UnsupportedError for a job's own optimizer that does not update shards of parameters rightly."""
+    for group in optimizer.param_groups:
+        fused_sgd = isinstance(optimizer, torch.optim.SGD) and group["fused"]
+        whole = fused_sgd or isinstance(optimizer, torch.optim.Muon | torch.optim.Adafactor)
+        if whole and any(isinstance(p, DTensor) for p in group["params"]):
+            kind = f"{type(optimizer).__name__}{'(fused=True)' if fused_sgd else ''}"
+            raise UnsupportedError(
+                f"the job makes torch.optim.{kind}, which does not update sharded parameters.",
+                ["torch.optim.AdamW in the job", "--mesh dp=N, which keeps a copy on each device"],
             )
 
 

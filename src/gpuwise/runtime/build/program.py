@@ -13,8 +13,7 @@ from torch import nn
 from gpuwise.job import Job
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
-from gpuwise.runtime.build.checks import check_program
-from gpuwise.runtime.build.device_checks import check_device
+from gpuwise.runtime.build.checks import check_program, check_strategy
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.build.job_model import model_of
 from gpuwise.runtime.build.job_optimizer import optimizer_of
@@ -31,8 +30,8 @@ from gpuwise.runtime.parallel.job_loss import output_of
 from gpuwise.runtime.parallel.order import arrange
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.weights import same_weights
-from gpuwise.runtime.parallel.world import World, check_world
-from gpuwise.strategy import Strategy, check_techniques
+from gpuwise.runtime.parallel.world import World
+from gpuwise.strategy import Strategy
 
 
 class Program:
@@ -285,9 +284,7 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, world: World
     Raises JobError when the model cannot be built, InputError for a mesh of several devices without a world.
     """
     device = torch.device(device)
-    check_world(strategy.mesh, world)
-    check_techniques(strategy, job.step_facts(on_cpu=backend_of(device).is_host, priced=False))
-    check_device(job, strategy, device)
+    check_strategy(job, strategy, device, world)
     # 1. The precision of fp32 products, a setting of the process.
     set_matmul_precision(strategy.precision)
     # 2. The whole model, in the dtype and layout for the precision and the device.

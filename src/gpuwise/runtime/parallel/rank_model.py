@@ -35,7 +35,13 @@ class Synchronisation(Protocol):
 
 
 class Pipeline(Protocol):
-    """Runs the micro-batches of an optimizer step through the stages of this and other ranks."""
+    """Runs the micro-batches of an optimizer step through the stages of this and other ranks.
+
+    Attributes:
+        scale: scales a loss before its backward pass, for fp16.
+    """
+
+    scale: Callable[[Tensor], Tensor]
 
     @property
     def has_loss(self) -> bool:
