@@ -197,7 +197,7 @@ def test_what_shards_cannot_hold_is_refused(make_job: Any, words: str):
         ({}, {"own_step": True, "closure": True}, "evaluates the loss itself"),
         ({"adapter": "qlora", "mesh": FSDP}, {}, "QLoRA"),
         ({"optimizer": "muon", "mesh": FSDP}, {}, "whole matrices"),
-        ({"optimizer": "muon", "mesh": Mesh(dp_replicate=2, pp=2)}, {}, "whole matrices"),
+        ({"optimizer": "muon", "mesh": Mesh(dp_replicate=2, pp=2), "accumulation": 2}, {}, "whole matrices"),
         ({"channels_last": True, "mesh": FSDP}, {}, "usual layout"),
         ({"optimizer": "adafactor", "mesh": FSDP}, {}, "sharded parameters"),
         ({"optimizer": "sgd", "optimizer_kernels": "fused", "mesh": FSDP}, {}, "no fused kernels"),

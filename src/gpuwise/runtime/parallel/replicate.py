@@ -35,8 +35,10 @@ class Replicas:
         self._uses: Counter[Tensor] = Counter()  # gradients that a parameter got in the first step
         self._hooks = [p.register_post_accumulate_grad_hook(self._count) for p in self._trained.values()]
         self._ddp: DistributedDataParallel | None = None
-        if dist.get_backend(group) == "fake":  # a recording of the usual step
-            self._wrap(finds_unused=False)
+        if dist.get_backend(group) == "fake":
+            # A recording is of the usual step. DDP that looks for unused parameters cuts its buckets at once; otherwise
+            # its first step reduces a single one (bucket_size_limits in torch/nn/parallel/distributed.py).
+            self._wrap(finds_unused=True)
 
     @property
     def root(self) -> nn.Module:
