@@ -35,13 +35,7 @@ class Synchronisation(Protocol):
 
 
 class Pipeline(Protocol):
-    """Runs the micro-batches of an optimizer step through the stages of this and other ranks.
-
-    Attributes:
-        scale: scales a loss before its backward pass, for fp16.
-    """
-
-    scale: Callable[[Tensor], Tensor]
+    """Runs the micro-batches of an optimizer step through the stages of this and other ranks."""
 
     @property
     def has_loss(self) -> bool:
