@@ -42,6 +42,7 @@ RECOMPUTES = st.sampled_from(["none", "full"])
 @settings(deadline=None, max_examples=20)
 @given(MESHES, RECOMPUTES, st.booleans())
 def test_ranks_hold_whole_parameters_together(mesh: Mesh, recompute: str, sequence: bool) -> None:
+    recompute = "none" if mesh.cp > 1 else recompute  # which exclude each other
     strategy = Strategy(
         "bf16", mesh=mesh, accumulation=4, recompute=recompute, parallelism=Parallelism(sequence_parallel=sequence)
     )
