@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpuwise.errors import RankLostError
@@ -72,6 +73,7 @@ class Pulse:
         self._ranks, self._on_end, self._clock = ranks, end, clock
         self._count = 0
         self._changed: dict[int, tuple[int, float]] = {}  # rank -> count of its latest pulse, and when that was new
+        self._began_s: float | None = None  # a rank may be stopped before its first pulse
         self._failed_s: float | None = None
         self._own_words = False
         self._store_lost_s: float | None = None
@@ -114,7 +116,13 @@ class Pulse:
 
     def _run(self) -> None:
         while not self._wait(PULSE_S):
-            if (words := self.look()) is not None:
+            try:
+                words = self.look()
+            except Exception as error:  # a watch that ends in silence would let the run hang
+                words = LastWords.of(error, rank=self._ranks.rank, host=self._ranks.host)
+                with suppress(RuntimeError):  # of the store
+                    words = self._ranks.leave(words)
+            if words is not None:
                 self._on_end(words, self._own_words)
                 return
 
@@ -126,13 +134,13 @@ class Pulse:
         """Last words of a rank that does not answer."""
         watched = range(self._ranks.size) if self._ranks.leads else range(1)
         self._observe(watched, now_s)
+        self._began_s = now_s if self._began_s is None else self._began_s
         started = self.status().step > 0
         longest_s = SILENT_S if started else SILENT_START_S
         for rank in watched:
-            if rank == self._ranks.rank or rank not in self._changed:
-                continue
-            silent_s = now_s - self._changed[rank][1]
-            if silent_s > longest_s:
+            _, changed_s = self._changed.get(rank, (0, self._began_s))
+            silent_s = now_s - changed_s
+            if rank != self._ranks.rank and silent_s > longest_s:
                 return self._leave(rank, f"has not answered for {silent_s:.0f} s")
         return None
 

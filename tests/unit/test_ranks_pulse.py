@@ -1,0 +1,91 @@
+"""The pulse of ranks: who does not answer is named, whenever that begins; the clock is the test's own."""
+
+from __future__ import annotations
+
+import pytest
+from torch.distributed import HashStore
+
+from gpuwise.runtime.ranks import Ranks
+from gpuwise.runtime.ranks.last_words import LastWords
+from gpuwise.runtime.ranks.pulse import GRACE_S, PULSE_S, SILENT_S, SILENT_START_S, Pulse, RankStatus
+
+HOSTS = ["alpha", "beta", "gamma"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def pulses(clock: Clock, *, step: int = 1) -> list[Pulse]:
+    """A pulse a rank, over one store."""
+    store = HashStore()
+    return [
+        Pulse(
+            Ranks(rank, len(HOSTS), store=store, host=host),
+            lambda: RankStatus(step=step, phase="step"),
+            hosts=HOSTS,
+            end=lambda words, own: None,
+            clock=clock,
+        )
+        for rank, host in enumerate(HOSTS)
+    ]
+
+
+def look_for(watching: list[Pulse], clock: Clock, seconds: float) -> list[LastWords | None]:
+    """The last answers of these ranks' looks, one each PULSE_S."""
+    answers: list[LastWords | None] = []
+    until_s = clock.now_s + seconds
+    while clock.now_s < until_s:
+        clock.now_s += PULSE_S
+        answers = [pulse.look() for pulse in watching]
+    return answers
+
+
+def test_ranks_that_answer_are_left_alone():
+    clock = Clock()
+    assert look_for(pulses(clock), clock, 300) == [None, None, None]
+
+
+@pytest.mark.parametrize(("step", "longest_s"), [(1, SILENT_S), (0, SILENT_START_S)], ids=["in a step", "before the first"])
+@pytest.mark.parametrize("before_s", [0.0, 20.0], ids=["from the start", "later"])
+@pytest.mark.parametrize("silent", [0, 2])
+def test_a_rank_that_does_not_answer_is_named_by_all_others(silent: int, before_s: float, step: int, longest_s: float):
+    clock = Clock()
+    all_ranks = pulses(clock, step=step)
+    look_for(all_ranks, clock, before_s)
+    others = [pulse for rank, pulse in enumerate(all_ranks) if rank != silent]
+    assert look_for(others, clock, longest_s - 2 * PULSE_S) == [None, None]
+    for words in look_for(others, clock, GRACE_S + 5 * PULSE_S):
+        assert words is not None
+        assert (words.rank, words.host, words.code) == (silent, HOSTS[silent], "rank-lost")
+        assert f"rank {silent} on {HOSTS[silent]} has not answered" in words.what
+
+
+def test_last_words_reach_every_rank():
+    clock = Clock()
+    all_ranks = pulses(clock)
+    look_for(all_ranks, clock, 10)
+    words = LastWords(1, "beta", "job", 2, "the loss is no longer finite.")
+    Ranks(1, len(HOSTS), store=all_ranks[1]._ranks._store, host="beta").leave(words)
+    assert look_for(all_ranks, clock, GRACE_S + 2 * PULSE_S) == [words] * 3
+
+
+def test_a_watch_that_fails_ends_the_run_and_says_why():
+    ends: list[tuple[LastWords, bool]] = []
+    turns = iter([False, True])
+
+    def status() -> RankStatus:
+        raise KeyError("phase")
+
+    ranks = Ranks(0, 2, store=HashStore(), host="alpha")
+    pulse = Pulse(
+        ranks, status, hosts=HOSTS, end=lambda words, own: ends.append((words, own)), wait=lambda seconds: next(turns)
+    )
+    pulse._run()
+    ((words, _),) = ends
+    assert words == ranks.failure()
+    assert "KeyError" in words.what
