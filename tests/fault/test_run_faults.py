@@ -26,7 +26,7 @@ from tests.fault.test_notices import ACTION, Played
 from gpuwise.errors import FileFormatError, GpuwiseError, InputError, JobError
 from gpuwise.runtime import Training, TrainSettings
 from gpuwise.runtime.checkpoint import CheckpointStore, lock, store
-from gpuwise.runtime.checkpoint.manifest import _checksum, dump_json
+from gpuwise.runtime.checkpoint.manifest import VERSION, _checksum, dump_json
 from gpuwise.runtime.interruption.providers import Aws
 from gpuwise.runtime.run import folder as run_folder
 from gpuwise.runtime.run import parts, summary, training
@@ -128,7 +128,7 @@ def test_all_damaged_is_refused_and_nothing_is_deleted(begun):
 
 def test_a_checkpoint_of_a_newer_version_is_refused_and_nothing_is_touched(begun):
     path = begun / "checkpoints" / f"step-{STOP:08d}" / "manifest.json"
-    content = json.loads(path.read_bytes())["content"] | {"version": 2, "gpuwise": "9.0"}
+    content = json.loads(path.read_bytes())["content"] | {"version": VERSION + 1, "gpuwise": "9.0"}
     path.write_bytes(dump_json({"checksum": _checksum(content), "content": content}))
     before = contents(begun)
     with pytest.raises(FileFormatError, match=r"written by gpuwise 9\.0"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tracing_samples import WIDTH, attention_job, class_loss, mlp_job, rows
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.runtime.build import program
+from gpuwise.runtime.build import checks
 from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
 from gpuwise.runtime.build.optimizers import make_optimizer
 from gpuwise.runtime.build.program import Program, build
@@ -97,7 +97,7 @@ def test_visiting_blocks_serve_inference() -> None:
 @pytest.fixture
 def on_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs whose device is the host, too."""
-    monkeypatch.setattr(program, "check_techniques", lambda strategy, step: None)
+    monkeypatch.setattr(checks, "check_techniques", lambda strategy, step: None)
 
 
 @pytest.mark.usefixtures("on_this_host")

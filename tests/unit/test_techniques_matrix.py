@@ -195,8 +195,8 @@ def test_techniques_that_exclude_each_other_are_refused() -> None:
 MESHES = {"dp=2": "h100-sxm:2", "dp_shard=8": "h100-sxm:8"}
 NOT_ON_SEVERAL = {
     "in backward": "optimizer in backward",
-    "offloaded optimizer": "offloading",
-    "offloaded parameters": "offloading",
+    "offloaded optimizer": "offload moves",
+    "offloaded parameters": "offload moves",
 }
 NOT_SHARDED = {
     **NOT_ON_SEVERAL,

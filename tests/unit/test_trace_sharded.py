@@ -245,8 +245,8 @@ REFUSED = [
     (Strategy("bf16", compile=True, mesh=SHARDED), "compiled step"),
     (Strategy("bf16", adapter="qlora", mesh=SHARDED), "QLoRA"),
     (Strategy("fp8", mesh=SHARDED), "fp8"),
-    (Strategy("bf16", offload="optimizer", mesh=REPLICATED), "offloading"),
-    (Strategy("bf16", offload="parameters", mesh=SHARDED), "offloading"),
+    (Strategy("bf16", offload="optimizer", mesh=REPLICATED), "offload moves"),
+    (Strategy("bf16", offload="parameters", mesh=SHARDED), "offload moves"),
     (Strategy("bf16", optimizer_in_backward=True, mesh=REPLICATED), "optimizer in backward"),
 ]
 

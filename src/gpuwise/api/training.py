@@ -26,7 +26,7 @@ from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import RunSettings, named_sizes
+from gpuwise.step_settings import RunSettings, named_sizes, strategy_of
 from gpuwise.strategy import HostSettings, Strategy
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Trainer:
 
         host = HostSettings.from_dict(requested) if plan is None else plan.host
         self.settings = train_settings(keywords, plan, host=host, job_argument=job if isinstance(job, str) else "")
+        if plan is None:
+            strategy_of(requested, priced=False)  # techniques that exclude each other do so on any launcher
         check_launch(mesh_of(requested, plan), environment, self.settings.job_argument)
         ranks, device = joined(environment)
         self.reason_notes: tuple[Note, ...] = ()

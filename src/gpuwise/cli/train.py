@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +19,7 @@ from gpuwise.step_settings import RunSettings
 
 if TYPE_CHECKING:
     from gpuwise.api import Trainer
+    from gpuwise.api.train_keywords import TrainKeywords
     from gpuwise.runtime import TrainResult
 
 AUTO = "auto"  # runs/<job>, the first that is free or to be continued
@@ -91,7 +93,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     """
     from gpuwise import api
     from gpuwise.api.rank_start import checked_host, mesh_of, ranks_to_start
-    from gpuwise.api.train_keywords import TrainKeywords
+    from gpuwise.api.train_keywords import step_keywords
     from gpuwise.cli.output import emit
     from gpuwise.cli.ranks import command_line, speaking_in_turn, start
     from gpuwise.plan.file import load_plan
@@ -105,13 +107,13 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
         _check_export(Path(export))
         export = os.path.abspath(export)  # the job may change the working folder
     max_restarts = settings.pop("max_restarts")
+    step_keywords(_keywords(settings), settings["plan"])
     plan = settings["plan"] = None if settings["plan"] is None else load_plan(settings["plan"])
     ranks = ranks_to_start(mesh_of(cast(RunSettings, settings), plan), job, max_restarts=max_restarts)
     if ranks:
         if max_restarts and no_run:
             raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
-        keywords = cast(TrainKeywords, {name: value for name, value in settings.items() if name != "plan"})
-        threads = checked_host(keywords, plan, job).threads
+        threads = checked_host(_keywords(settings), plan, job).threads
         code = start(command_line(), ranks, max_restarts=max_restarts, threads=threads)
         raise click.exceptions.Exit(code)
     with speaking_in_turn() as shows:
@@ -135,6 +137,10 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     if unwritten:
         raise click.exceptions.Exit(unwritten[0].exit_code)
     return None
+
+
+def _keywords(settings: Mapping[str, object]) -> TrainKeywords:
+    return cast("TrainKeywords", {name: value for name, value in settings.items() if name != "plan"})
 
 
 def _not_saved(result: TrainResult) -> NotSavedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.errors import UnsupportedError
+from gpuwise.errors import PrecisionError, UnsupportedError
 from gpuwise.strategy.exclusion import Exclusion
 
 _SHARDS = "--mesh dp_shard=N"
@@ -24,8 +24,8 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(
         lambda s, step: s.mesh.tp > 1 and s.precision == "amp-fp16",
         "the loss scaler would skip a step on some tensor-parallel ranks and not on others.",
-        ("--precision amp-bf16",),
-        UnsupportedError,
+        ("--precision amp-bf16", "--precision fp32"),
+        PrecisionError,
     ),
     Exclusion(
         lambda s, step: s.mesh.tp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),
