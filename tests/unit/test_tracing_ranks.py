@@ -13,7 +13,7 @@ from test_trace_sharded import gpt_job, language_job
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.job.models.llama import Llama, LlamaConfig
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace import CATEGORIES, KINDS, RankGroup, Trace, live_bytes
 from gpuwise.tracing import record
 from gpuwise.tracing.world import fake_world
@@ -158,3 +158,45 @@ def test_a_failure_leaves_no_process_group() -> None:
         record(broken, Strategy(mesh=SHARDED))
     assert not dist.is_initialized()
     assert record(job, Strategy(mesh=REPLICATED), rank=3).header.rank == 3
+
+
+def test_a_tensor_parallel_rank_does_its_share_and_waits_for_sums() -> None:
+    whole = record(llama_job(), Strategy())
+    strategy = Strategy(mesh=Mesh(dp_shard=2, tp=2), parallelism=Parallelism(sequence_parallel=True))
+    trace = record(llama_job(), strategy, rank=3)
+    gemm = KINDS.index("gemm")
+    flops = [
+        t.counts()[t.operations.kind == gemm] @ t.operations.column("flops")[t.operations.kind == gemm] for t in (whole, trace)
+    ]
+    assert flops[1] == flops[0] / 2
+    assert (trace.header.rank, set(trace.header.groups)) == (3, {RankGroup("dp_shard", 2, 2), RankGroup("tp", 2, 1)})
+    assert {axis for _, axis in payloads(trace)} == {"dp_shard", "tp"}
+    names = np.array(trace.operations.name)[trace.sequence.operation]
+    functional = np.flatnonzero(np.char.startswith(names, "_c10d_functional."))
+    assert set(functional.tolist()) <= set(trace.waits.on.tolist())  # what a rank computes with has arrived
+
+
+@pytest.mark.parametrize("context", ["gather", "all-to-all"])
+def test_ranks_of_a_sequence_compute_a_part_of_it(context: str) -> None:
+    whole = record(llama_job(), Strategy())
+    trace = record(llama_job(), Strategy(mesh=Mesh(cp=2), parallelism=Parallelism(context=context)))
+    linear = [t.counts()[t.operations.kind == 0] @ t.operations.column("flops")[t.operations.kind == 0] for t in (whole, trace)]
+    assert linear[1] == linear[0] / 2
+    assert {axis for _, axis in payloads(trace)} == {"cp"}
+
+
+def test_stages_of_a_pipeline_are_the_whole_model() -> None:
+    whole = record(llama_job(), Strategy(accumulation=4))
+    strategy = Strategy(mesh=Mesh(pp=2), accumulation=4)
+    first, last = (record(llama_job(), strategy, rank=rank) for rank in (0, 1))
+    assert (first.header.stages, last.header.stages) == ((0,), (1,))
+    assert sizes(first, "parameter") + sizes(last, "parameter") == sizes(whole, "parameter")
+    assert first.flops() + last.flops() == whole.with_accumulation(4).flops()
+    activation_bytes = 4 * 32 * LLAMA.width
+    for trace in (first, last):  # four activations one way, four gradients the other
+        assert payloads(trace) == {("send", "pp"): 4 * activation_bytes, ("recv_", "pp"): 4 * activation_bytes}
+    all_at_once = record(llama_job(), strategy.but(parallelism=Parallelism(pipeline_schedule="gpipe")))
+    kept = [live_bytes(trace).by_category["activation"] for trace in (first, all_at_once)]
+    assert kept[0] < 0.75 * kept[1]  # two micro-batches in flight on the first of two stages, not four
+    with pytest.raises(UnsupportedError, match="recorded with 4 micro-batches"):
+        first.with_accumulation(8)

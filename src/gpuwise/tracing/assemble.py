@@ -11,11 +11,12 @@ from gpuwise.notes.note import STATED
 from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
+from gpuwise.strategy.pipeline import stages_of_rank
 from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace, Waits
 from gpuwise.trace.header import RECORDED
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
-from gpuwise.tracing.step import MANY
+from gpuwise.tracing.step import MANY, repeats_micro_batch
 from gpuwise.tracing.storage_table import StorageRow
 
 
@@ -51,8 +52,9 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         averages=program.average is not None,
         own_step=program.own_step is not None,
         rank=0 if world is None else world.rank,
+        stages=_stages(program),
         groups=tuple(recorder.groups.groups),
-        micro_batches=RECORDED if world is None else MANY if strategy.accumulation >= MANY else 0,
+        micro_batches=RECORDED if world is None else MANY if repeats_micro_batch(strategy) else 0,
     )
     return Trace(
         header=header,
@@ -77,6 +79,14 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         modules=tuple(recorder.modules.index_of),
         waits=Waits(*waits.T) if len(waits) else Waits(),
     ).check()
+
+
+def _stages(program: Program) -> tuple[int, ...]:
+    """The pipeline's stages of the program's rank."""
+    world, strategy = program.world, program.strategy
+    if world is None or world.mesh.pp == 1:
+        return ()
+    return tuple(stages_of_rank(strategy.parallelism, ranks=world.mesh.pp, rank=world.coordinate("pp")))
 
 
 def _stated(assumption: str | Note) -> Note:

@@ -71,12 +71,10 @@ def buffers(call: OperatorCall) -> list[Tensor]:
 
 def describe_collective(call: OperatorCall, group: int) -> OperationRow:
     """The row of a collective. group: index of its group of ranks."""
-    written = written_tensors(call)
+    written = [] if call.name in _SENT else written_tensors(call)
     ids = {id(tensor) for tensor in written}
     read = [tensor for tensor in _tensors([*call.args, *call.kwargs.values()]) if id(tensor) not in ids]
-    if call.name in _SENT:
-        written = []
-    elif call.name in _RECEIVED:
+    if call.name in _RECEIVED:
         read = []
     elif not read:
         read = written  # reduced in place

@@ -22,6 +22,16 @@ from gpuwise.tracing.storage_table import StorageRow
 MANY = 3  # micro-batches of a rank's step from which on there is one between the first and the last, which are special
 
 
+def repeats_micro_batch(strategy: Strategy) -> bool:
+    """Whether one recorded micro-batch of a rank's step stands for all between the first and the last."""
+    return strategy.mesh.pp == 1 and strategy.accumulation >= MANY
+
+
+def recorded_micro_batches(strategy: Strategy) -> int:
+    """How many micro-batches of the step of one of several ranks are recorded."""
+    return MANY if repeats_micro_batch(strategy) else strategy.accumulation
+
+
 def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, really: bool) -> None:
     """Creates optimizer state, and sets the category of every storage that stays.
 
@@ -34,7 +44,7 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
     if isinstance(optimizer, CombinedOptimizer):
         optimizer.on_gradient = lambda parameter: _mark_gradient(recorder, parameter)
     if really:
-        one_step(program, recorder, strategy.but(accumulation=1))
+        one_step(program, recorder, strategy if strategy.mesh.pp > 1 else strategy.but(accumulation=1))
     else:
         for parameter in program.model.parameters():
             parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
@@ -75,18 +85,21 @@ def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
 
 
 class _MicroBatches(Sequence[Batch]):
-    """The micro-batches of a rank's step, each made when it is taken: the first, one of those between, the last."""
+    """The micro-batches of a rank's step, each made when it is taken: the first, one of those between, the last.
+
+    Of a pipeline all of them: they overlap, and those in flight hold memory.
+    """
 
     def __init__(self, job: Job, recorder: Recorder, strategy: Strategy):
         self._job, self._recorder, self._strategy = job, recorder, strategy
 
     def __len__(self) -> int:
-        return min(self._strategy.accumulation, MANY)
+        return recorded_micro_batches(self._strategy)
 
     def __getitem__(self, index: int) -> Batch:  # type: ignore[override]
         if index >= len(self):
             raise IndexError
-        self._recorder.micro_step = 1 if len(self) == MANY and index == 1 else 0
+        self._recorder.micro_step = int(repeats_micro_batch(self._strategy) and index == 1)
         return _batch(self._job, self._recorder, self._strategy.micro_batch)
 
 

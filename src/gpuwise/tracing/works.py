@@ -6,6 +6,7 @@ its call recorded: waiting for it orders the streams.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -16,10 +17,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 
+from gpuwise.trace.parallel.replicate import BUCKET_BYTES
 from gpuwise.tracing.patching import patched
 from gpuwise.tracing.streams import Enqueued, Streams
 
-_RETURN_WORK = ("all_reduce", "isend", "irecv", "batch_isend_irecv")
+_RETURN_WORK = ("all_reduce", "batch_isend_irecv")
 _SEARCHES = 5  # position of find_unused_parameters behind the parameters, in the Reducer's arguments
 
 
@@ -93,6 +95,7 @@ def recorded_works(recorder: RecordsCollectives) -> Iterator[None]:
             stack.enter_context(patched(dist, name, _with_handle(getattr(dist, name), recorder)))
         stack.enter_context(patched(DistributedDataParallel, "__init__", construct_without_regrouping))
         stack.enter_context(patched(dist, "Reducer", reducer_without_search))
+        stack.enter_context(patched(dist, "_compute_bucket_assignment_by_size", _final_buckets))
         stack.enter_context(patched(DistributedDataParallel, "register_comm_hook", register_and_remember))
         stack.enter_context(patched(DistributedDataParallel, "_pre_forward", prepare_with_hook))
         # Compares shapes with those of other ranks, which are nowhere.
@@ -111,6 +114,20 @@ class _Reducer:
 
     def _rebuild_buckets(self) -> bool:
         return False
+
+
+_assign_buckets = dist._compute_bucket_assignment_by_size
+
+
+def _final_buckets(tensors: list[Tensor], limits: list[int], sparse: list[bool]) -> tuple[list[list[int]], list[int]]:
+    """The buckets of later steps: in the order of backward, the first one small. The first step has a single one."""
+    if limits != [sys.maxsize]:
+        return _assign_buckets(tensors, limits, sparse)
+    last = len(tensors) - 1
+    sizes = [dist._DEFAULT_FIRST_BUCKET_BYTES, BUCKET_BYTES]
+    buckets, size_limits = _assign_buckets(tensors[::-1], sizes, sparse[::-1])
+    # DistributedDataParallel takes them from the last to the first.
+    return [[last - index for index in bucket] for bucket in reversed(buckets)], size_limits[::-1]
 
 
 def _reduce(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:

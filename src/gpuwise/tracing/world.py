@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -43,7 +46,7 @@ def fake_world(mesh: Mesh, rank: int, device_type: str) -> Iterator[World | None
     with patched(dist.Backend, "backend_capability", capability):
         dist.init_process_group("fake", rank=rank, world_size=mesh.devices, store=FakeStore())
     try:
-        with _meshes_outside_fake():
+        with _meshes_outside_fake(), patched(FakeTensor, "__deepcopy__", _copy_of_fake):
             yield make_world(mesh, device_type)
     finally:
         dist.destroy_process_group()
@@ -56,6 +59,18 @@ def _meshes_outside_fake() -> Iterator[None]:
         for name in _OF_MESHES:
             stack.enter_context(patched(DeviceMesh, name, _outside_fake(DeviceMesh.__dict__[name])))
         yield
+
+
+def _copy_of_fake(tensor: FakeTensor, memo: dict[int, object]) -> torch.Tensor:
+    """A deep copy of a tensor without values: PyTorch's own looks for them."""
+    if id(tensor) not in memo:
+        copy: torch.Tensor = tensor.detach().clone()
+        if isinstance(tensor, nn.Parameter):
+            copy = nn.Parameter(copy, requires_grad=False)
+        memo[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    result = memo[id(tensor)]
+    assert isinstance(result, torch.Tensor)
+    return result
 
 
 def _outside_fake(method: Callable[..., object] | staticmethod) -> object:
