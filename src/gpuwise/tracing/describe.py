@@ -47,12 +47,7 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     op, args, outputs = call.op, call.args, call.outputs
     inputs = tensors_in([*args, *call.kwargs.values()])
     kind, packet = kind_of(op), call.packet
-    mutated = [
-        t
-        for argument, value in zip(op._schema.arguments, args, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for t in tensors_in([value])
-    ]
+    mutated = _mutated(call)
     written = sum(size_bytes(t) for t in fresh) + sum(size_bytes(t) for t in mutated)
     read = sum({(t.untyped_storage()._cdata, t.storage_offset()): size_bytes(t) for t in inputs}.values())
     flops, batch, m, n, k, causal, kernels = 0, 0, 0, 0, 0, 0, 1
@@ -65,7 +60,7 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     elif kind == "attention":
         flops, (batch, m, n, k), causal, kernels = _attention(call)
     elif kind == "optimizer":
-        kernels = launches_of_many([t.numel() for t in mutated or outputs])
+        kernels = launches_of_many(updated_sizes(call))
     elif kind == "embedding":  # reads the rows it gathers, not the table
         read = written + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
     elif kind == "scatter" and packet is aten.embedding_dense_backward:
@@ -95,6 +90,20 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
             workspace += _STEPPED[op](dtype, batch, m, n, k)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)
     return OperationRow(str(op), KINDS.index(kind), dtype, values)
+
+
+def updated_sizes(call: OperatorCall) -> list[int]:
+    """Element counts of the tensors that a kernel over many tensors updates."""
+    return [t.numel() for t in _mutated(call) or call.outputs]
+
+
+def _mutated(call: OperatorCall) -> list[Tensor]:
+    return [
+        t
+        for argument, value in zip(call.op._schema.arguments, call.args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for t in tensors_in([value])
+    ]
 
 
 _STEPPED = {getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]): rule for name, rule in STEPPED.items()}

@@ -22,6 +22,7 @@ from gpuwise.job.batches import named_tensors
 from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
+from gpuwise.trace.update.rows import tensors_and_chunks
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -32,7 +33,7 @@ from gpuwise.tracing.collectives import (
     waited_tensor,
     written_tensors,
 )
-from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes
+from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes, updated_sizes
 from gpuwise.tracing.kernels.convolution import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
@@ -48,6 +49,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(4)
 assert PHASES == ("forward", "backward", "recompute", "optimizer")
 
 _ASKS_DEVICE = torch.ops.prim.device.default
+_OVER_MANY = KINDS.index("optimizer")
 _ASKS_PINNED = torch.ops.aten.is_pinned.default
 _COPIES = torch.ops.aten._to_copy.default
 # micro_step of what follows the last backward, and of every row of phase optimizer.
@@ -86,6 +88,7 @@ class Recorder(TorchDispatchMode):
         answers: what was assumed where the model asked for values.
         streams: the streams of the device, and what they wait for.
         groups: the groups of ranks of the collectives.
+        of_many: of each position that is a kernel over many tensors, how many tensors and chunks it takes.
         unwaited: collectives beside the current stream that nothing has waited for. The update waits for all of them.
         micro_step: set by the caller to 0, 1, and 2 once backward is done.
         updating: whether an optimizer steps, which may be inside backward; set by the caller.
@@ -108,6 +111,7 @@ class Recorder(TorchDispatchMode):
         self.streams = Streams()
         self.groups = GroupTable(mesh or Mesh())
         self.unwaited: list[Enqueued] = []
+        self.of_many: dict[int, tuple[int, int]] = {}
         self._of_ranks = self.groups.mesh.devices > 1
         self.micro_step = 0
         self.updating = False
@@ -119,12 +123,10 @@ class Recorder(TorchDispatchMode):
 
     def start(self) -> None:
         """Begins a step: forgets the rows so far."""
-        self.rows.clear()
-        self.operations.clear()
+        for table in (self.rows, self.operations, self._done, self.of_many, self.unwaited):
+            table.clear()
         self.storages.start()
         self.streams.start()
-        self._done.clear()
-        self.unwaited.clear()
 
     def receive(self, batch: Batch) -> None:
         """Takes note of tensors that come from outside the step."""
@@ -204,8 +206,10 @@ class Recorder(TorchDispatchMode):
         if self.device_type != "cpu":
             for tensor in copied_operands(call):
                 self._record_copy(tensor)
-        origin = self._origin()
-        self._add_row(describe(call, fresh), origin)
+        origin, row = self._origin(), describe(call, fresh)
+        if row.kind == _OVER_MANY:
+            self.of_many[len(self.rows)] = tensors_and_chunks(updated_sizes(call))
+        self._add_row(row, origin)
         from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(call.args))
         self._add_storages(fresh, origin, from_host=from_host)
         self._mark_buffers(call)

@@ -13,10 +13,19 @@ from gpuwise.trace.tables import KINDS, OperationRow, OperationValues
 _TENSORS_A_LAUNCH, _CHUNKS_A_LAUNCH, _CHUNK = 36, 320, 65536
 
 
+def tensors_and_chunks(sizes: Sequence[int]) -> tuple[int, int]:
+    """How many tensors, and how many chunks of them, a kernel over tensors of these element counts takes."""
+    return len(sizes), sum(-(-size // _CHUNK) for size in sizes)
+
+
+def launches_of(tensors: int, chunks: int) -> int:
+    """Launches of a foreach or fused optimizer kernel over so many tensors and chunks."""
+    return max(1, -(-tensors // _TENSORS_A_LAUNCH), -(-chunks // _CHUNKS_A_LAUNCH))
+
+
 def launches_of_many(sizes: Sequence[int]) -> int:
     """Launches of a foreach or fused optimizer kernel over tensors of these element counts."""
-    chunks = sum(-(-size // _CHUNK) for size in sizes)
-    return max(1, -(-len(sizes) // _TENSORS_A_LAUNCH), -(-chunks // _CHUNKS_A_LAUNCH))
+    return launches_of(*tensors_and_chunks(sizes))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,289 @@
+"""A step of many alike blocks, from recordings of the same model with three and with four of them.
+
+The longer recording has, in each pass over the blocks, one period of rows more than the shorter one. Where that period equals
+the one before it, n blocks have n - 3 of them. Everything that counts (a storage's birth and death within a pass, the position
+a stream waits for, the bytes of a kernel over all parameters, the number of a block) is then affine in n, and so follows from
+the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from gpuwise.trace.parallel.alignment import (
+    Alignment,
+    NotPeriodicError,
+    aligned,
+    by_one,
+    runs_over_blocks,
+    with_number,
+    without_number,
+)
+from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, Operations, OperationSequence, Storages, Waits
+from gpuwise.trace.trace import Trace
+from gpuwise.trace.update.rows import launches_of
+
+SHORT, LONG = 3, 4  # blocks of the two recordings
+_GRADIENT, _KERNELS = CATEGORIES.index("gradient"), COLUMNS.index("kernels")
+
+
+@dataclass(frozen=True)
+class ShortRecording:
+    """A recording of a model with few of its blocks.
+
+    Attributes:
+        trace: the recording.
+        of_many: of each position that is a kernel over many tensors, how many tensors and chunks it goes over.
+    """
+
+    trace: Trace
+    of_many: Mapping[int, tuple[int, int]]
+
+
+def repeated(short: ShortRecording, long: ShortRecording, *, blocks: int, container: str) -> Trace | None:
+    """The step of the model with this many blocks; None where the recordings do not show it.
+
+    Arguments:
+        short, long: recordings with SHORT and LONG blocks.
+        blocks: number of blocks, at least LONG.
+        container: path of the module whose children the blocks are.
+    """
+    try:
+        return _Repeat(_Parts(short, container), _Parts(long, container), blocks).trace().check()
+    except NotPeriodicError:
+        return None
+
+
+class _Parts:
+    """A short recording, its modules without the numbers of their blocks, its positions within their passes."""
+
+    def __init__(self, recording: ShortRecording, container: str):
+        self.trace, self.of_many, self.container = recording.trace, recording.of_many, container
+        sequence, operations = self.trace.sequence, self.trace.operations
+        self.starred, self.number = zip(*(without_number(path, container) for path in self.trace.modules), strict=True)
+        # Passes: forward, backward with what it recomputes, the update; of each micro-batch.
+        turn = np.where(sequence.phase == 2, 1, sequence.phase).astype(np.int64) * 4 + sequence.micro_step
+        self.bounds = [0, *(np.flatnonzero(np.diff(turn)) + 1).tolist(), len(sequence)]
+        self.turns = turn[self.bounds[:-1]].tolist()
+        rows = zip(
+            operations.name,
+            operations.kind.tolist(),
+            operations.dtype,
+            operations.group.tolist(),
+            map(tuple, operations.values.tolist()),
+            strict=True,
+        )
+        self.operations = list(rows)
+        columns = (sequence.operation, sequence.module, sequence.phase, sequence.micro_step, sequence.stream)
+        self.rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        self.loose = [(self.operations[o][:4], self.starred[m], *rest) for o, m, *rest in self.rows]
+        self.strict = [
+            (loose, self.operations[row[0]][4] if self._in_block(row[1]) or position not in self.of_many else None)
+            for position, (loose, row) in enumerate(zip(self.loose, self.rows, strict=True))
+        ]
+
+    def _in_block(self, module: int) -> bool:
+        return self.number[module] >= 0
+
+    def located(self, position: int) -> tuple[int, int]:
+        """The pass of a position (-1 of BEFORE), and the number of positions before it there."""
+        if position == BEFORE:
+            return -1, 0
+        turn = int(np.searchsorted(self.bounds, position, side="right")) - 1
+        return turn, position - self.bounds[turn]
+
+    def token(self, position: int) -> Hashable:
+        return self.loose[position] if 0 <= position < len(self.loose) else position < 0
+
+
+class _Repeat:
+    """Puts the result together. a, b: the recordings; copies: periods of the result beyond those of the shorter one."""
+
+    def __init__(self, a: _Parts, b: _Parts, blocks: int):
+        self._a, self._b, self._blocks, self._copies = a, b, blocks, blocks - SHORT
+        if a.turns != b.turns:
+            raise NotPeriodicError
+        heads = [replace(p.trace.header, blocks=(), parameters=0, trainable_parameters=0, gradient_shapes=()) for p in (a, b)]
+        if heads[0] != heads[1] or a.trace.header.stages:
+            raise NotPeriodicError
+        self._passes = [
+            aligned(a.strict[i:j], b.strict[k:m], (a.loose[i:j], b.loose[k:m]), self._copies)
+            for i, j, k, m in zip(a.bounds, a.bounds[1:], b.bounds, b.bounds[1:], strict=False)
+        ]
+        lengths = [j - i + p.length * self._copies for i, j, p in zip(a.bounds, a.bounds[1:], self._passes, strict=False)]
+        self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._modules = self._paths(a.trace.modules, b.trace.modules)
+        self._index = {path: index for index, path in enumerate(self._modules)}
+
+    def trace(self) -> Trace:
+        a, b, header = self._a, self._b, self._a.trace.header
+        storages, shapes = self._storages()
+        operations, sequence = self._rows()
+
+        def grown(name: str) -> int:
+            first, second = (getattr(part.trace.header, name) for part in (a, b))
+            return int(first + (second - first) * self._copies)
+
+        blocks = self._paths(header.blocks, b.trace.header.blocks)
+        parameters, trainable = grown("parameters"), grown("trainable_parameters")
+        header = replace(header, blocks=blocks, parameters=parameters, trainable_parameters=trainable, gradient_shapes=shapes)
+        return Trace(header, operations, sequence, storages, self._modules, self._waits())
+
+    def _rows(self) -> tuple[Operations, OperationSequence]:
+        """The positions, and the distinct operations in the order in which they first run."""
+        a, b = self._a, self._b
+        index: dict[Hashable, int] = {}
+        columns: list[tuple[int, ...]] = []
+        for turn, alignment in enumerate(self._passes):
+            rows = a.rows[a.bounds[turn] : a.bounds[turn + 1]], b.rows[b.bounds[turn] : b.bounds[turn + 1]]
+            modules = self._module_indices(alignment, *([row[1] for row in part] for part in rows))
+            operations = self._operations(alignment, turn, [row[0] for row in rows[0]], [row[0] for row in rows[1]])
+            rest = alignment.choose([row[2:] for row in rows[0]], [row[2:] for row in rows[1]])
+            for operation, module, others in zip(operations, modules, rest, strict=True):
+                columns.append((index.setdefault(operation, len(index)), module, *others))  # type: ignore[misc]
+        names, kinds, dtypes, groups, values = zip(*index, strict=True)
+        table = np.array(columns, dtype=np.int64).T
+        types = [getattr(a.trace.sequence, name).dtype for name in ("operation", "module", "phase", "micro_step", "stream")]
+        return Operations(
+            tuple(names),
+            np.array(kinds, dtype=np.int8),
+            tuple(dtypes),
+            np.array(values, dtype=np.int64),
+            np.array(groups, dtype=np.int8),
+        ), OperationSequence(*(column.astype(dtype) for column, dtype in zip(table, types, strict=True)))
+
+    def _operations(self, alignment: Alignment, turn: int, short: list[int], long: list[int]) -> list[Hashable]:
+        """The operation of each position of a pass; its numbers grow where it goes over all blocks' parameters."""
+        a, b = self._a, self._b
+        chosen = alignment.choose([a.operations[i] for i in short], [b.operations[i] for i in long])
+        for position, operation in enumerate(short):
+            later = position if position < alignment.at else position + alignment.length
+            first, second = a.operations[operation], b.operations[long[later]]
+            if first == second:
+                continue
+            values = [int(x + (y - x) * self._copies) for x, y in zip(first[4], second[4], strict=True)]
+            if first[1] == KINDS.index("optimizer"):
+                many = [part.of_many.get(part.bounds[turn] + i) for part, i in ((a, position), (b, later))]
+                if many[0] is None or many[1] is None:
+                    raise NotPeriodicError
+                values[_KERNELS] = launches_of(*(x + (y - x) * self._copies for x, y in zip(*many, strict=True)))
+            at = position if position < alignment.at else position + alignment.length * self._copies
+            chosen[at] = (*first[:4], tuple(values))
+        return chosen
+
+    def _storages(self) -> tuple[Storages, tuple[tuple[int, ...], ...]]:
+        """The storages, and the shapes behind gradients."""
+        parts = self._a, self._b
+        lists = [_storage_lists(part) for part in parts]
+        if [key for key, _ in lists[0]] != [key for key, _ in lists[1]]:
+            raise NotPeriodicError
+        tables: list[np.ndarray] = []
+        shapes: tuple[tuple[int, ...], ...] = ()
+        for (key, short), (_, long) in zip(*lists, strict=True):
+            rows = [_StorageRows(part, chosen) for part, chosen in zip(parts, (short, long), strict=True)]
+            alignment = aligned(rows[0].tokens, rows[1].tokens, (rows[0].tokens, rows[1].tokens), self._copies)
+            plain = np.array(alignment.choose(rows[0].plain, rows[1].plain), dtype=np.int64).reshape(-1, 3)
+            modules = self._module_indices(alignment, rows[0].modules, rows[1].modules)
+            born = self._positions(alignment, rows[0].born, rows[1].born)
+            died = self._positions(alignment, rows[0].died, rows[1].died)
+            tables.append(np.column_stack([plain, np.array(modules, dtype=np.int64), born, died]))
+            of_gradients = [part.trace.header.gradient_shapes for part in parts]
+            if key[0] == "gradients" and all(of_gradients):
+                shapes = tuple(alignment.choose(*of_gradients))  # type: ignore[arg-type]
+        size, category, stream, module, born, died = np.concatenate(tables).T
+        old = self._a.trace.storages
+        columns = (category, module, born, died, stream)
+        types = [getattr(old, name).dtype for name in ("category", "module", "born", "died", "stream")]
+        return Storages(size, *(column.astype(dtype) for column, dtype in zip(columns, types, strict=True))), shapes
+
+    def _waits(self) -> Waits:
+        parts, old = (self._a, self._b), self._a.trace.waits
+        tables = [np.zeros((0, 3), dtype=np.int64)]
+        for turn in range(len(self._passes) + 1):
+            rows = [_WaitRows(part, turn) for part in parts]
+            alignment = aligned(rows[0].tokens, rows[1].tokens, (rows[0].tokens, rows[1].tokens), self._copies)
+            position = self._positions(alignment, rows[0].position, rows[1].position)
+            on = self._positions(alignment, rows[0].on, rows[1].on)
+            stream = np.array(alignment.choose(rows[0].stream, rows[1].stream), dtype=np.int64)
+            tables.append(np.column_stack([position, stream, on]))
+        position, stream, on = np.concatenate(tables).T
+        return Waits(position.astype(old.position.dtype), stream.astype(old.stream.dtype), on.astype(old.on.dtype))
+
+    def _positions(self, alignment: Alignment, short: list[tuple[int, int]], long: list[tuple[int, int]]) -> np.ndarray:
+        """Positions of the result from those within passes."""
+        turns = np.array(alignment.choose([turn for turn, _ in short], [turn for turn, _ in long]), dtype=np.int64)
+        periods = {0, *(p.length for p in self._passes), *(-p.length for p in self._passes)}
+        inside = alignment.extend([at for _, at in short], [at for _, at in long], lambda s: set(s.tolist()) <= periods)
+        return np.where(turns < 0, BEFORE, self._starts[np.maximum(turns, 0)] + inside)
+
+    def _module_indices(self, alignment: Alignment, short: list[int], long: list[int]) -> list[int]:
+        a, b = self._a, self._b
+        starred = alignment.choose([a.starred[i] for i in short], [b.starred[i] for i in long])
+        numbers = alignment.extend([a.number[i] for i in short], [b.number[i] for i in long], by_one).tolist()
+        paths = [with_number(str(path), number) for path, number in zip(starred, numbers, strict=True)]
+        if any(path not in self._index for path in paths):
+            raise NotPeriodicError
+        return [self._index[path] for path in paths]
+
+    def _paths(self, short: tuple[str, ...], long: tuple[str, ...]) -> tuple[str, ...]:
+        """Paths in their order: each run over the blocks, from the first to the last, is extended."""
+        paths: list[str] = []
+        runs = [runs_over_blocks([without_number(path, self._a.container) for path in chosen]) for chosen in (short, long)]
+        if len(runs[0]) != len(runs[1]):
+            raise NotPeriodicError
+        for first, second in zip(*runs, strict=True):
+            starred = [[path for path, _ in run] for run in (first, second)]
+            alignment = aligned(starred[0], starred[1], (starred[0], starred[1]), self._copies)
+            numbers = alignment.extend([number for _, number in first], [number for _, number in second], by_one)
+            chosen = alignment.choose(*starred)
+            paths += [with_number(str(path), number) for path, number in zip(chosen, numbers.tolist(), strict=True)]
+        return tuple(paths)
+
+
+class _StorageRows:
+    """Storages of one list, by column. tokens: what tells periods apart."""
+
+    def __init__(self, part: _Parts, rows: list[int]):
+        storages = part.trace.storages
+        self.modules: list[int] = storages.module[rows].tolist()
+        born, died = storages.born[rows].tolist(), storages.died[rows].tolist()
+        self.born, self.died = [part.located(p) for p in born], [part.located(p) for p in died]
+        columns = (storages.size_bytes, storages.category, storages.stream)
+        self.plain = list(zip(*(column[rows].tolist() for column in columns), strict=True))
+        self.tokens: list[Hashable] = [
+            (plain, part.starred[module], part.token(b), part.token(d), turn)
+            for plain, module, b, d, (turn, _) in zip(self.plain, self.modules, born, died, self.died, strict=True)
+        ]
+
+
+class _WaitRows:
+    """Waits whose position is in one pass, by column. tokens: what tells periods apart."""
+
+    def __init__(self, part: _Parts, turn: int):
+        waits = part.trace.waits
+        rows = zip(waits.position.tolist(), waits.stream.tolist(), waits.on.tolist(), strict=True)
+        chosen = [row for row in rows if part.located(row[0])[0] == turn]
+        self.position, self.on = [part.located(row[0]) for row in chosen], [part.located(row[2]) for row in chosen]
+        self.stream = [row[1] for row in chosen]
+        self.tokens: list[Hashable] = [
+            (stream, part.token(position), part.token(on), turn_of_on)
+            for (position, stream, on), (turn_of_on, _) in zip(chosen, self.on, strict=True)
+        ]
+
+
+def _storage_lists(part: _Parts) -> list[tuple[tuple[str, int], list[int]]]:
+    """Storages in their order, in lists over which the blocks run once: what is there before, by category; what is born in
+    each pass; the gradients that stay."""
+    storages = part.trace.storages
+    category, born = storages.category.tolist(), storages.born.tolist()
+
+    def key(row: int) -> tuple[str, int]:
+        if category[row] == _GRADIENT:
+            return "gradients", 0
+        return ("before", category[row]) if born[row] == BEFORE else ("pass", part.located(born[row])[0])
+
+    return [(name, list(rows)) for name, rows in groupby(range(len(category)), key)]
