@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import runs
 import torch
 from ranks import on_ranks
+from torch import nn
 
 import gpuwise
 from gpuwise.errors import GpuwiseError, InputError
@@ -62,6 +64,22 @@ def load(path: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(path)
+
+
+def with_one_bias(folder: str) -> int | None:
+    runs.as_rank()
+    job = runs.job(model=partial(nn.Linear, 4, 1), loss=runs.plain_loss, data=one_target, evaluate=None)
+    result = gpuwise.train(job, mesh="dp_shard=2", micro_batch=4, run=folder, **{**SETTINGS, "steps": 3})
+    assert result.checkpoints is not None
+    return result.checkpoints["last_step"]
+
+
+def one_target() -> dict[str, torch.Tensor]:
+    return {"x": runs.data()["x"], "y": runs.data()["y"][:, :1]}
+
+
+def test_a_parameter_with_fewer_elements_than_ranks_is_saved(tmp_path: Path):
+    assert on_ranks(2, with_one_bias, str(tmp_path / "run")) == [3, 3]
 
 
 def stopped_by_a_signal_to_one(folder: str) -> dict[str, Any]:

@@ -35,8 +35,7 @@ def total_norm(tensors: Sequence[Tensor], world: World | None) -> Tensor:
     """
     if world is None or not _differ_between_ranks(tensors, world):
         return torch.nn.utils.get_total_norm([local(tensor) for tensor in tensors])
-    device = local(tensors[0]).device if tensors else torch.device(world.device_mesh.device_type)
-    squares = torch.zeros((), device=device)
+    squares = torch.zeros((), device=_device_of(tensors, world))
     for groups, parts in _by_sharding(tensors, world.experts).items():
         square = torch.nn.utils.get_total_norm(parts).float() ** 2
         for group in groups:
@@ -50,10 +49,10 @@ def total_norm(tensors: Sequence[Tensor], world: World | None) -> Tensor:
 @torch.no_grad()
 def all_finite(tensors: Sequence[Tensor], world: World | None) -> bool:
     """Whether all tensors are finite on all ranks; waits for the device."""
-    parts = [local(tensor) for tensor in tensors]
+    parts = [part for tensor in tensors if (part := local(tensor)).numel()]  # an empty shard has no largest number
     finite = torch.isfinite(torch.nn.utils.get_total_norm(parts, norm_type=math.inf))
     if world is not None and _differ_between_ranks(tensors, world):
-        everywhere = finite.to(torch.float32)
+        everywhere = finite.to(_device_of(tensors, world), torch.float32)
         dist.all_reduce(everywhere, op=dist.ReduceOp.MIN)
         finite = everywhere > 0
     return bool(finite)
@@ -85,6 +84,11 @@ def clip_gradients(
 def _differ_between_ranks(tensors: Sequence[Tensor], world: World) -> bool:
     """Whether ranks hold other tensors, or other parts of them. All ranks come to the same answer."""
     return world.mesh.pp > 1 or any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
+def _device_of(tensors: Sequence[Tensor], world: World) -> torch.device:
+    """The device of a rank, which may have no tensors."""
+    return local(tensors[0]).device if tensors else torch.device(world.device_mesh.device_type)
 
 
 def _by_sharding(tensors: Sequence[Tensor], experts: DeviceMesh | None) -> dict[tuple[dist.ProcessGroup, ...], list[Tensor]]:
