@@ -1,11 +1,13 @@
 """Each strategy of several ranks against one process: losses and weights after 20 steps on the same global batches.
 
-    python -m benchmarks.parallel_truth [--only TEXT] [--write]
+    python -m benchmarks.parallel_truth [--family TEXT] [--only TEXT] [--write]
 
-A tiny decoder trains over gloo on this machine's CPU, one process a rank. Printed are the largest relative differences of any
-step's loss, and of any parameter after the last step. --only: cases whose name contains the text. --write: puts the rows into
-benchmarks/results/parallel_truth.json, and makes docs/parallel-truth.md of all rows there. All cases take half an hour on two
-cores.
+A tiny language model trains over gloo on this machine's CPU, one process a rank. Printed are the largest relative differences
+of any step's loss, and of any parameter after the last step.
+
+--family TEXT, --only TEXT: cases whose family, or whose name and mesh, contain the text.
+--write: puts the rows into benchmarks/results/parallel_truth.json, and makes docs/parallel-truth.md of all rows there.
+All cases take an hour and a half on two cores.
 """
 
 from __future__ import annotations
@@ -16,8 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.dist.data_parallel_cases import CASES, Case
+from tests.dist.cases import Case
+from tests.dist.context_parallel_cases import CONTEXT_AND_OTHER_CASES, CONTEXT_PARALLEL_CASES
+from tests.dist.data_parallel_cases import CASES
+from tests.dist.expert_parallel_cases import EXPERT_PARALLEL_CASES
+from tests.dist.pipeline_cases import PIPELINE_AND_OTHER_CASES, PIPELINE_CASES
 from tests.dist.ranks import RankError
+from tests.dist.tensor_parallel_cases import TENSOR_AND_DATA_CASES, TENSOR_PARALLEL_CASES
 from tests.dist.training import STEPS, compare
 
 ROOT = Path(__file__).parents[1]
@@ -25,21 +32,30 @@ RESULTS = ROOT / "benchmarks" / "results" / "parallel_truth.json"
 PAGE = ROOT / "docs" / "parallel-truth.md"
 
 # Each family of parallelism has a list of cases; a row is one of them.
-FAMILIES: dict[str, tuple[Case, ...]] = {"Data parallelism": CASES}
+FAMILIES: dict[str, tuple[Case, ...]] = {
+    "Data parallelism": CASES,
+    "Tensor parallelism": TENSOR_PARALLEL_CASES,
+    "Tensor and data parallelism": TENSOR_AND_DATA_CASES,
+    "Context parallelism": CONTEXT_PARALLEL_CASES,
+    "Context parallelism with others": CONTEXT_AND_OTHER_CASES,
+    "Expert parallelism": EXPERT_PARALLEL_CASES,
+    "Pipelines": PIPELINE_CASES,
+    "Pipelines with others": PIPELINE_AND_OTHER_CASES,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cases whose name contains this text")
+    parser.add_argument("--family", default="", help="families whose name contains this text")
+    parser.add_argument("--only", default="", help="cases whose name and mesh contain this text")
     parser.add_argument("--write", action="store_true", help="write results and page")
     options = parser.parse_args()
-    for family, cases in FAMILIES.items():
-        for case in cases:
-            if options.only.lower() in case.name.lower():
-                row = measured(family, case)
-                print(line(row), flush=True)
-                if options.write:
-                    keep(row)
+    for family, case in _all_cases():
+        if options.family.lower() in family.lower() and options.only.lower() in case.title.lower():
+            row = measured(family, case)
+            print(line(row), flush=True)
+            if options.write:
+                keep(row)
     if options.write:
         PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
 
@@ -75,7 +91,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     versions = ", ".join(sorted({row["torch"] for row in rows}))
     parts = [
         "# Several ranks against one process",
-        f"A tiny decoder takes {STEPS} steps alone, and then on several ranks over gloo, on the same global batches: "
+        f"A tiny language model takes {STEPS} steps alone, and then on several ranks over gloo, on the same global batches: "
         "micro-batch a of data-parallel rank r is number a·D + r of those of the single process, for D such ranks. The table "
         "gives the largest relative differences of any step's loss, and of any parameter after the last step. In fp32 both "
         "are at most 1e-5. Rows in 16 bits differ by rounding: shards compute in bf16 parameters where one process computes "

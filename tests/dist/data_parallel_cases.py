@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
+from tests.dist.cases import Case
 from tests.dist.tiny_decoder import SEQ_LEN, VOCABULARY, WIDTH, TinyBlock, adamw, decoder_job, tokens_of
 from torch import Tensor, nn
 
 from gpuwise.job import Job
 from gpuwise.strategy import Mesh, Parallelism, Strategy
-
-FP32 = 1e-5
-
-
-@dataclass(frozen=True)
-class Case:
-    """A strategy that is to train as one process does.
-
-    Attributes:
-        name: what the table calls it.
-        strategy: on its mesh.
-        make_job: makes the job.
-        loss: largest relative difference of any step's loss.
-        weights: largest relative difference of any parameter after the last step.
-        alone: the strategy of the single process; None for `strategy` on one device.
-        default: whether it stays in the usual run of tests.
-    """
-
-    name: str
-    strategy: Strategy
-    make_job: Callable[[], Job] = decoder_job
-    loss: float = FP32
-    weights: float = FP32
-    alone: Strategy | None = None
-    default: bool = False
-
 
 class Branching(nn.Module):
     """A decoder whose loss calls its parts in ways of its own; some parameters may be unused, or used now and then."""

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tests.dist.data_parallel_cases import CASES, Branching, Case, branching_job
+from tests.dist.cases import Case, check, each_of
+from tests.dist.data_parallel_cases import CASES, Branching, branching_job
 from tests.dist.ranks import RankError, on_ranks
 from tests.dist.tiny_decoder import decoder_job, tokens_of
-from tests.dist.training import compare, micro_batches, relative, train
+from tests.dist.training import micro_batches, relative, train
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -27,14 +28,9 @@ from gpuwise.strategy import Mesh, Parallelism, StepFacts, Strategy, check_techn
 DDP, FSDP = Mesh(dp_replicate=2), Mesh(dp_shard=2)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case.default else pytest.mark.slow, id=f"{case.name} on {case.strategy.mesh}") for case in CASES],
-)
+@each_of(CASES)
 def test_ranks_train_as_one_process(case: Case):
-    difference = compare(case.strategy, case.make_job, alone=case.alone)
-    assert difference.loss <= case.loss
-    assert difference.weights <= case.weights
+    check(case)
 
 
 def test_a_comparison_sees_other_weights():

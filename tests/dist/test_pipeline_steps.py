@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.dist.pipeline_cases import pipelined
 from tests.dist.ranks import RankError, on_ranks
-from tests.dist.test_pipeline import pipelined
 from tests.dist.tiny_decoder import TinyDecoder, decoder_job, tokens_of
 from torch import Tensor, nn
 

@@ -12,15 +12,15 @@ VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, SEQ_LEN = 64, 32, 4, 64, 4, 16
 
 
 class TinyAttention(nn.Module):
-    def __init__(self, key_value_heads: int) -> None:
+    def __init__(self, heads: int, key_value_heads: int) -> None:
         super().__init__()
-        head = WIDTH // HEADS
+        self.head_dim = head = WIDTH // heads
         self.q, self.o = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
         self.k, self.v = (nn.Linear(WIDTH, key_value_heads * head, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length = x.shape[:2]
-        q, k, v = (layer(x).view(batch, length, -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (layer(x).view(batch, length, -1, self.head_dim).transpose(1, 2) for layer in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
         return self.o(y.transpose(1, 2).reshape(batch, length, -1))
 
@@ -36,10 +36,10 @@ class TinyMlp(nn.Module):
 
 
 class TinyBlock(nn.Module):
-    def __init__(self, key_value_heads: int, dropout: float) -> None:
+    def __init__(self, key_value_heads: int, dropout: float, heads: int = HEADS) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.attention, self.mlp, self.dropout = TinyAttention(key_value_heads), TinyMlp(), nn.Dropout(dropout)
+        self.attention, self.mlp, self.dropout = TinyAttention(heads, key_value_heads), TinyMlp(), nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
@@ -49,10 +49,19 @@ class TinyBlock(nn.Module):
 class TinyDecoder(nn.Module):
     """Embedding, blocks in a ModuleList, norm and head; the head is the embedding if `tied`."""
 
-    def __init__(self, *, layers: int = LAYERS, key_value_heads: int = HEADS, tied: bool = False, dropout: float = 0.0):
+    def __init__(
+        self,
+        *,
+        layers: int = LAYERS,
+        heads: int = HEADS,
+        key_value_heads: int | None = None,
+        tied: bool = False,
+        dropout: float = 0.0,
+    ):
         super().__init__()
+        key_value_heads = key_value_heads or heads
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(TinyBlock(key_value_heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(TinyBlock(key_value_heads, dropout, heads) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
