@@ -6,6 +6,7 @@ from gpuwise.errors import PrecisionError, UnsupportedError
 from gpuwise.strategy.exclusion import Exclusion
 
 _SHARDS = "--mesh dp_shard=N"
+_OF_WHOLE_MATRICES = ("adafactor", "muon", "adamw-8bit", "adamw-4bit")  # read whole matrices, or blocks of them
 
 TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(
@@ -28,7 +29,7 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         PrecisionError,
     ),
     Exclusion(
-        lambda s, step: s.mesh.tp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),
+        lambda s, step: s.mesh.tp > 1 and s.optimizer in _OF_WHOLE_MATRICES,
         "{optimizer} reads whole matrices or blocks of them, which tensor parallelism splits.",
         ("--optimizer adamw", _SHARDS),
         UnsupportedError,
@@ -61,7 +62,7 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     # Ranks of cp shard parameters, as those of dp_shard do.
     Exclusion(
-        lambda s, step: s.mesh.cp > 1 and s.optimizer in ("adafactor", "muon", "adamw-8bit", "adamw-4bit"),
+        lambda s, step: s.mesh.cp > 1 and s.optimizer in _OF_WHOLE_MATRICES,
         "{optimizer} has not been compared with one device where context-parallel ranks shard the parameters.",
         ("--optimizer adamw", "--mesh dp=N"),
         UnsupportedError,

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.errors import InputError
 from gpuwise.json_types import Json
-from gpuwise.strategy.checks import check_choice, check_whole
+from gpuwise.strategy.checks import check_choice, check_switches, check_whole
 
 SHARDS = ("parameters", "gradients", "optimizer")
 CONTEXTS = ("gather", "all-to-all", "ring")
@@ -54,8 +54,7 @@ class Parallelism:
         check_choice("context", self.context, CONTEXTS)
         check_choice("pipeline schedule", self.pipeline_schedule, PIPELINE_SCHEDULES)
         check_whole("stages per rank", self.stages_per_rank, 1, 1_000)
-        for name in ("sequence_parallel", "loss_parallel", "compress_gradients"):
-            check_choice(name.replace("_", " "), getattr(self, name), (False, True))
+        check_switches(self, "sequence_parallel", "loss_parallel", "compress_gradients")
 
     def to_dict(self) -> dict[str, Json]:
         """The fields that differ from the default."""

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from gpuwise.errors import InputError
 from gpuwise.json_types import Json
-from gpuwise.strategy.checks import check_choice, check_whole
+from gpuwise.strategy.checks import check_choice, check_switches, check_whole
 from gpuwise.strategy.host import HostSettings
 from gpuwise.strategy.kernels import OPTIMIZER_KERNELS, OPTIMIZERS
 from gpuwise.strategy.mesh import Mesh
@@ -97,8 +97,7 @@ class Strategy:
             check_choice("optimizer kernels", self.optimizer_kernels, OPTIMIZER_KERNELS)
         check_choice("offload", self.offload, OFFLOADS)
         check_choice("adapter", self.adapter, ADAPTERS)
-        for name in ("optimizer_in_backward", "keep_gradients", "compile", "channels_last"):
-            check_choice(name.replace("_", " "), getattr(self, name), (False, True))
+        check_switches(self, "optimizer_in_backward", "keep_gradients", "compile", "channels_last")
         check_whole("adapter rank", self.adapter_rank, 1, 65_536)
         check_whole("micro-batch", self.micro_batch, 1, 10_000_000)
         check_whole("accumulation", self.accumulation, 1, 10_000_000)

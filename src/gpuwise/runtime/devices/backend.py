@@ -106,7 +106,7 @@ class Backend:
         """Whether events measure the device's own time."""
         try:
             self._module.Event(enable_timing=True)
-        except (AttributeError, TypeError, NotImplementedError, RuntimeError):
+        except (AttributeError, TypeError, RuntimeError):  # no class, no such keyword, or a class that raises when made
             return False
         return True
 
@@ -128,7 +128,7 @@ class Backend:
             return False
         try:
             torch.ops.aten._pin_memory(torch.empty(1), self.device)
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:  # no kernel for the device, which PyTorch raises as NotImplementedError, or a refusal of its own
             return False
         return True
 
@@ -179,7 +179,7 @@ class Backend:
         current = torch.accelerator.current_accelerator()
         if current is None or current.type != self.device.type:
             return None
-        with suppress(RuntimeError, NotImplementedError, AttributeError):  # an allocator without statistics
+        with suppress(RuntimeError, AttributeError):  # an allocator without statistics, a PyTorch without the function
             return cast("int | None", getattr(torch.accelerator, function)(self.device))
         return None
 
@@ -215,7 +215,7 @@ class Backend:
             one = torch.ones((), device=self.device)
             a = torch.zeros(16, 16, device=self.device).to(torch.float8_e4m3fn)
             torch._scaled_mm(a, a.t(), one, one, out_dtype=torch.bfloat16)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, TypeError) as error:  # no kernel, or no such dtype on the device
             return f"{self.name} has no fp8 arithmetic in this PyTorch ({_first_words(error)})"
         return ""
 

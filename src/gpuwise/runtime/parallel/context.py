@@ -17,6 +17,7 @@ from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.parallel.context_attention import Attention, by_heads, gathered, in_a_ring
+from gpuwise.runtime.parallel.forward_pass import attention_arguments
 from gpuwise.runtime.parallel.torch_types import Argument, Arguments, Function, Keywords
 
 _METHODS = {"gather": gathered, "all-to-all": by_heads, "ring": in_a_ring}
@@ -89,31 +90,22 @@ class _PartOfSequence(TorchFunctionMode):
     ) -> Argument:
         kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
-            return self._attend(*args, **kwargs)
+            return self._attend(**attention_arguments(args, kwargs))
         if func is torch.arange:
             return self._positions(func(*args, **kwargs), args, kwargs)
         if func is F.cross_entropy:
             return self._cross_entropy(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        if attn_mask is not None or dropout_p:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Argument) -> Tensor:
+        masked = options.get("attn_mask") is not None
+        if masked or options.get("dropout_p"):
             raise UnsupportedError(
-                f"context parallelism does not split attention with {'a mask' if attn_mask is not None else 'dropout'} so far, "
-                "only causal or full attention.",
+                f"context parallelism does not split attention with {'a mask' if masked else 'dropout'} so far, only causal or "
+                "full attention.",
                 ["attention without it in the Job's model", "--mesh dp_shard=N or tp=N"],
             )
-        return self._attention(query, key, value, is_causal, scale)
+        return self._attention(query, key, value, options.get("is_causal", False), options.get("scale"))
 
     def _positions(self, numbers: Tensor, args: Arguments, kwargs: Keywords) -> Tensor:
         if numbers.numel() != self._length or (len(args) > 2 and args[2] != 1) or kwargs.get("step", 1) != 1:

@@ -132,6 +132,15 @@ class _Observer:
         return frozenset(paths)
 
 
+# Of F.scaled_dot_product_attention, in its order.
+_OF_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def attention_arguments(args: Arguments, kwargs: Keywords) -> dict[str, Argument]:
+    """The arguments of a call of scaled_dot_product_attention by name; without those that the call leaves out."""
+    return {**dict(zip(_OF_ATTENTION, args, strict=False)), **kwargs}
+
+
 class _Attention(TorchFunctionMode):
     def __init__(self, observer: _Observer):
         super().__init__()
@@ -141,7 +150,7 @@ class _Attention(TorchFunctionMode):
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> Argument:
         if func is F.scaled_dot_product_attention:
-            named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)) | dict(kwargs or {})
+            named = attention_arguments(args, kwargs or {})
             query = named["query"]
             feeders = tuple(self._observer.feeders(named[name]) for name in ("query", "key", "value"))
             position = self._observer.next_position()

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
+
+from gpuwise.runtime.parallel.gradients import local
 
 
 class Ties:
@@ -56,8 +58,3 @@ class Ties:
         else:
             dist.send(gradient.contiguous(), group=self._group, group_dst=first)
             dist.recv(gradient, group=self._group, group_src=first)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that lies on this rank."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

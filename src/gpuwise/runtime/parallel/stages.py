@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,26 @@ class _StageDoneError(BaseException):
         self.tensors = tensors
 
 
-class ModelStage(nn.Module):
+class _OwnPaths(nn.Module):
+    """A module around others that names their modules by the paths of the job's model."""
+
+    @property
+    def inner(self) -> Iterable[nn.Module]:
+        raise NotImplementedError
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """This module, and those of the job's model under its own paths."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            memo.add(self)
+            yield prefix, self
+        for module in self.inner:
+            yield from module.named_modules(memo, prefix, remove_duplicate)
+
+
+class ModelStage(_OwnPaths):
     """One stage: what stages before it send -> what the next stage needs, or on the last stage the result of `task`.
 
     The stage calls `task`, which runs the job's loss on `model`. In this model the blocks and parameters of other stages
@@ -98,15 +117,9 @@ class ModelStage(nn.Module):
             raise UnsupportedError("the model did not run the blocks of this pipeline stage as in its dry run.", WAYS)
         return received(result)
 
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """The modules of the job's model under its own paths."""
-        memo = set() if memo is None else memo
-        if self not in memo:
-            memo.add(self)
-            yield prefix, self
-        yield from self.model.named_modules(memo, prefix, remove_duplicate)
+    @property
+    def inner(self) -> Iterable[nn.Module]:
+        return [self.model]
 
     def get_submodule(self, target: str) -> nn.Module:
         """A module of the job's model by its own path."""
@@ -186,7 +199,7 @@ class ModelStage(nn.Module):
         return original(*arguments[0], **arguments[1]) if template is None else template.rebuild(leaves)
 
 
-class Stages(nn.Module):
+class Stages(_OwnPaths):
     """The stages of one rank, as a model whose parameters have the job's own names.
 
     Attributes:
@@ -207,16 +220,9 @@ class Stages(nn.Module):
             "a model in pipeline stages cannot be called: no rank has all of it.", ["Program.infer, on every rank", *WAYS]
         )
 
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """The modules of the job's model under its own paths."""
-        memo = set() if memo is None else memo
-        if self not in memo:
-            memo.add(self)
-            yield prefix, self
-        for stage in self:
-            yield from stage.named_modules(memo, prefix, remove_duplicate)
+    @property
+    def inner(self) -> Iterable[nn.Module]:
+        return self
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, object]:  # type: ignore[override]
         """This rank's part of the job's state dict."""
