@@ -1,4 +1,4 @@
-"""Steps of many alike blocks follow from recordings of three and four blocks: equal, row for row, to a recording of all."""
+"""Steps of many alike blocks follow from recordings of a few of them: equal, row for row, to a recording of all."""
 
 from __future__ import annotations
 
@@ -8,46 +8,66 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_trace_sharded import language_job
-from torch import nn
+from torch import Tensor, nn
 
 from gpuwise.job import Job
 from gpuwise.job.models.llama import Llama, LlamaConfig
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace import Trace, live_bytes
-from gpuwise.trace.parallel.repeat import LONG, SHORT, ShortRecording, repeated
+from gpuwise.trace.parallel.recorded_rows import RecordedStep
 from gpuwise.tracing import record
 
 recording = importlib.import_module("gpuwise.tracing.record")
 
-STRATEGIES = {
-    "fp32": Strategy(),
+FEW = {  # equal to the recording of 12 blocks
     "accumulated": Strategy(accumulation=4),
     "amp, recomputed": Strategy("amp-bf16", recompute="full"),
     "bf16, selective, foreach": Strategy("bf16", recompute="selective", optimizer="adamw", optimizer_kernels="foreach"),
     "for-loop": Strategy(optimizer_kernels="for-loop"),
     "inference": Strategy("bf16", mode="infer"),
+    "tensor parallel, with sequences": Strategy(
+        "bf16", mesh=Mesh(tp=2), parallelism=Parallelism(sequence_parallel=True), accumulation=3
+    ),
+    "context parallel": Strategy("bf16", mesh=Mesh(cp=2)),
+    "shards, recomputed": Strategy("bf16", mesh=Mesh(dp_shard=4), recompute="full"),
+    "shards, accumulated": Strategy("amp-bf16", mesh=Mesh(dp_shard=4), accumulation=4),
+    "shards of gradients": Strategy("amp-bf16", mesh=Mesh(dp_shard=4), parallelism=Parallelism(shard="gradients")),
+    "replicas of shards": Strategy("bf16", mesh=Mesh(dp_replicate=2, dp_shard=4)),
+}
+MANY = {  # equal to the recording of 32 blocks
+    "one device": Strategy("bf16"),
+    "tensor parallel": Strategy("bf16", mesh=Mesh(tp=2)),
+    "shards of tensor-parallel ranks": Strategy("bf16", mesh=Mesh(dp_shard=4, tp=2)),
 }
 
 
-def llama(layers: int) -> Job:
+def llama(layers: int, **changes: Any) -> Job:
     config = LlamaConfig(vocabulary=512, width=256, layers=layers, heads=4, kv_heads=2, hidden=512)
-    return language_job(lambda: Llama(config), vocabulary=512, seq_len=32)
+    return replace(language_job(lambda: Llama(config), vocabulary=512, seq_len=32), **changes)
 
 
-def recorded(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> ShortRecording:
-    """The recording, and the kernels over many tensors that the recorder has seen."""
-    of_many: dict[int, tuple[int, int]] = {}
-    to_trace = recording.to_trace
+def recorded(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> tuple[Trace, int]:
+    """The recording, and how many blocks of the model were not recorded."""
+    left_out = 0
+    extend = recording.repeated
 
-    def remember(job: Job, strategy: Strategy, program: Any, recorder: Any, **keywords: Any) -> Trace:
-        of_many.update(recorder.of_many)
-        return to_trace(job, strategy, program, recorder, **keywords)
+    def count(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> Trace | None:
+        nonlocal left_out
+        trace = extend(short, long, blocks=blocks, container=container)
+        left_out = blocks - len(long.trace.header.blocks) if trace is not None else 0
+        return trace
 
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "to_trace", remember)
-        trace = record(job, strategy)
-    return ShortRecording(replace(trace, header=replace(trace.header, fingerprint="")), of_many)
+        patch.setattr(recording, "repeated", count)
+        return record(job, strategy), left_out
+
+
+def recorded_whole(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> Trace:
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "few_blocks", lambda job, strategy: None)
+        return record(job, strategy)
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
@@ -61,37 +81,94 @@ def differences(a: Trace, b: Trace) -> list[str]:
     return names + ([] if a.modules == b.modules else ["modules"])
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+def check_equal(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, left_out = recorded(job, strategy, monkeypatch)
+    whole = recorded_whole(job, strategy, monkeypatch)
+    assert left_out > 0
+    assert differences(trace, whole) == []
+    assert live_bytes(trace).peak_bytes == live_bytes(whole).peak_bytes
+    assert trace.flops() == whole.flops()
+
+
+@pytest.mark.parametrize("name", FEW)
 def test_a_step_of_many_blocks_is_the_one_that_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy = STRATEGIES[name]
-    short, long, whole = (recorded(llama(layers), strategy, monkeypatch) for layers in (SHORT, LONG, 9))
-    trace = repeated(short, long, blocks=9, container="layers")
-    assert trace is not None
-    assert differences(trace, whole.trace) == []
-    assert live_bytes(trace).peak_bytes == live_bytes(whole.trace).peak_bytes
-    assert trace.flops() == whole.trace.flops()
+    check_equal(llama(12), FEW[name], monkeypatch)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_step_of_32_blocks_is_the_one_that_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_equal(llama(32), MANY[name], monkeypatch)
+
+
+def test_clipping_and_averages_go_over_the_parameters_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_equal(llama(12, clip_norm=1.0, ema_decay=0.99), Strategy(), monkeypatch)
+
+
+def test_replicas_are_recorded_whole_because_their_buckets_are_cut_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert recorded(llama(12), Strategy(mesh=Mesh(dp_replicate=2)), monkeypatch)[1] == 0
 
 
 class Widening(nn.Module):
     """Blocks that are not alike."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8 + n, 9 + n) for n in range(layers))
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8 + n, 9 + n)) for n in range(12))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x)
         return x
 
 
-def test_blocks_that_are_not_alike_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
+class Alike(nn.Module):
+    """Blocks that are alike, whose model treats the eighth otherwise."""
 
-    def job(layers: int) -> Job:
-        return Job(
-            model=lambda: Widening(layers), batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean()
-        )
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for n in range(12))
 
-    short, long = (recorded(job(layers), Strategy(), monkeypatch) for layers in (SHORT, LONG))
-    assert repeated(short, long, blocks=9, container="layers") is None
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            x = layer(x) if number == 7 else layer(x).relu()
+        return x
+
+
+class Frozen(Alike):
+    """Blocks of which the first are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[:6].requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Deepening(Frozen):
+    """Blocks whose dropout grows with their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(n / 20)) for n in range(12))
+
+
+@pytest.mark.parametrize("model", [Widening, Alike, Frozen, Deepening])
+def test_blocks_that_are_not_alike_are_all_recorded(model: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(model=model, batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean())
+    trace, left_out = recorded(job, Strategy(), monkeypatch)
+    assert left_out == 0
+    assert differences(trace, recorded_whole(job, Strategy(), monkeypatch)) == []
+
+
+def test_a_model_that_cannot_be_shortened_is_recorded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Indexing(Frozen):
+        def forward(self, x: Tensor) -> Tensor:
+            for number in range(12):
+                x = self.layers[number](x)
+            return x
+
+    job = Job(model=Indexing, batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean())
+    assert recorded(job, Strategy(), monkeypatch)[1] == 0

@@ -19,8 +19,11 @@ from gpuwise.runtime.build.program import build
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
+from gpuwise.trace.parallel.recorded_rows import RecordedStep
+from gpuwise.trace.parallel.repeat import repeated
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
+from gpuwise.tracing.few_blocks import few_blocks
 from gpuwise.tracing.kernels import autocast, libraries, quantized
 from gpuwise.tracing.kernels.lbfgs import steady_lbfgs
 from gpuwise.tracing.kernels.low_bit import low_bit_updates
@@ -70,9 +73,9 @@ def record_many(
     A program whose steps change the sizes of its state (a cache that grows with the batch) is built anew for each. Raises as
     `record` does.
     """
-    recording = _Recording(job, strategy, tuple(micro_batches), target=target, rank=rank, once=frozenset(once))
+    recording = _Recording(job, strategy, tuple(micro_batches), target, rank, frozenset(once), _identity(job))
     try:
-        return _record_many(recording)
+        return _repeated(recording) or [step.trace for step in _record_many(recording)]
     except JobError as error:
         if strategy.recorded_precision == "fp32" or not _records(replace(recording, strategy=strategy.but(precision="fp32"))):
             raise
@@ -85,7 +88,7 @@ def record_many(
 
 @dataclass(frozen=True)
 class _Recording:
-    """What to record: the arguments of `record_many`."""
+    """What to record: the arguments of `record_many`, and the fingerprint of the job."""
 
     job: Job
     strategy: Strategy
@@ -93,6 +96,27 @@ class _Recording:
     target: str
     rank: int
     once: frozenset[int]
+    identity: str
+
+
+def _identity(job: Job) -> str:
+    try:
+        return fingerprint(job)
+    except Exception as error:  # the user's model may raise anything
+        raise explained(error, job.name) from error
+
+
+def _repeated(recording: _Recording) -> list[Trace] | None:
+    """The traces, from recordings of a few of the model's blocks; None where they do not show the others."""
+    few = few_blocks(recording.job, recording.strategy)
+    if few is None:
+        return None
+    try:
+        short, long = (_record_many(replace(recording, job=few.job(recording.job, count))) for count in (few.short, few.long))
+    except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
+        return None
+    traces = [repeated(a, b, blocks=few.blocks, container=few.container) for a, b in zip(short, long, strict=True)]
+    return [trace for trace in traces if trace is not None] if all(traces) else None
 
 
 def _records(recording: _Recording) -> bool:
@@ -103,18 +127,18 @@ def _records(recording: _Recording) -> bool:
     return True
 
 
-def _record_many(recording: _Recording) -> list[Trace]:
+def _record_many(recording: _Recording) -> list[RecordedStep]:
     if recording.job.step is None and _needs_no_first_step(recording.strategy):
-        traces = _recorded(recording, first_step=False)
-        if traces is not None:
-            return traces
-    traces = _recorded(recording, first_step=True)
-    return traces or [_recorded_alone(recording, micro_batch) for micro_batch in recording.micro_batches]
+        steps = _recorded(recording, first_step=False)
+        if steps is not None:
+            return steps
+    steps = _recorded(recording, first_step=True)
+    return steps or [_recorded_alone(recording, micro_batch) for micro_batch in recording.micro_batches]
 
 
-def _recorded_alone(recording: _Recording, micro_batch: int) -> Trace:
+def _recorded_alone(recording: _Recording, micro_batch: int) -> RecordedStep:
     strategy = recording.strategy.but(micro_batch=micro_batch)
-    return record(recording.job, strategy, target=recording.target, rank=recording.rank)
+    return _record_many(replace(recording, strategy=strategy, micro_batches=(micro_batch,), once=frozenset()))[0]
 
 
 def _needs_no_first_step(strategy: Strategy) -> bool:
@@ -123,8 +147,8 @@ def _needs_no_first_step(strategy: Strategy) -> bool:
     return strategy.mode == "train" and strategy.precision != "amp-fp16" and not any(special)
 
 
-def _recorded(recording: _Recording, *, first_step: bool) -> list[Trace] | None:
-    """The traces; None where they are wrong because a step changes the sizes of what stays alive.
+def _recorded(recording: _Recording, *, first_step: bool) -> list[RecordedStep] | None:
+    """The steps; None where they are wrong because a step changes the sizes of what stays alive.
 
     Of several micro-batches those after the first are then wrong; without a real first step even a single one is.
     """
@@ -134,10 +158,6 @@ def _recorded(recording: _Recording, *, first_step: bool) -> list[Trace] | None:
         recording = replace(recording, target="cpu")
     job, mesh = recording.job, recording.strategy.mesh
     device_type = DEVICES[recording.target]
-    try:
-        identity = fingerprint(job)
-    except Exception as error:
-        raise explained(error, job.name) from error
     with (
         fake_world(mesh, recording.rank, device_type) as world,
         _environment(recording.target),
@@ -148,15 +168,15 @@ def _recorded(recording: _Recording, *, first_step: bool) -> list[Trace] | None:
             recorder.answers.note(no_virtual_accelerator(torch_version=torch.__version__, problem=replaced))
         try:
             with steady_lbfgs(recorder.answers):
-                return _record_steps(recording, recorder, world, first_step=first_step, identity=identity)
+                return _record_steps(recording, recorder, world, first_step=first_step)
         except Exception as error:  # the user's model and loss may raise anything
             raise explained(error, job.name) from error
 
 
 def _record_steps(
-    recording: _Recording, recorder: Recorder, world: World | None, *, first_step: bool, identity: str
-) -> list[Trace] | None:
-    """As `_recorded`, under a recorder that runs. identity: the job's fingerprint."""
+    recording: _Recording, recorder: Recorder, world: World | None, *, first_step: bool
+) -> list[RecordedStep] | None:
+    """As `_recorded`, under a recorder that runs."""
     job, target = recording.job, recording.target
     strategy = recording.strategy if world is not None else recording.strategy.but(accumulation=1)
     # `install` compiles the program in its way.
@@ -168,7 +188,7 @@ def _record_steps(
         program.strategy = program.strategy.but(accumulation=2)
     first_step = first_step or program.own_step is not None
     record_clipping_in_backward(program, recorder)
-    traces: dict[int, Trace] = {}
+    steps: dict[int, RecordedStep] = {}
     with low_bit_updates():
         quantized.register()
         recorder.modules.watch(program.model)
@@ -184,12 +204,13 @@ def _record_steps(
                 at_this = at_this.but(accumulation=1)
             recorder.start()
             trained = one_step(program, recorder, at_this)
-            traces[micro_batch] = to_trace(job, at_this, program, recorder, target=target, identity=identity)
+            trace = to_trace(job, at_this, program, recorder, target=target, identity=recording.identity)
+            steps[micro_batch] = RecordedStep(trace, dict(recorder.of_many))
             unchanged = recorder.storages.sizes() == state_sizes and (trained or first_step)
             if not unchanged:
                 break
     if unchanged or (first_step and len(recording.micro_batches) == 1):
-        return [traces[micro_batch] for micro_batch in recording.micro_batches]
+        return [steps[micro_batch] for micro_batch in recording.micro_batches]
     return None
 
 

@@ -52,10 +52,12 @@ def aligned(
         if list(loose[0]) != list(loose[1]):
             raise NotPeriodicError
         return Alignment(len(short), 0, copies)
-    at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), min(len(short), len(long)))
-    if length < 0 or at < length or list(long[at : at + length]) != list(long[at - length : at]):
-        raise NotPeriodicError
-    if list(loose[0][at:]) != list(loose[1][at + length :]):
+    # The period may lie anywhere between the first entry after which both end alike and the last until which both begin alike.
+    last = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), min(len(short), len(long)))
+    alike_ends = zip(reversed(loose[0]), reversed(loose[1]), strict=False)
+    first = len(short) - next((i for i, (a, b) in enumerate(alike_ends) if a != b), min(len(short), len(long)))
+    at = (max(first, length) + last) // 2
+    if length < 0 or not max(first, length) <= at <= last or list(long[at : at + length]) != list(long[at - length : at]):
         raise NotPeriodicError
     return Alignment(at, length, copies)
 

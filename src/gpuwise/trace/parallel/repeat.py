@@ -1,16 +1,15 @@
-"""A step of many alike blocks, from recordings of the same model with three and with four of them.
+"""A step of many alike blocks, from two recordings of the same model with few of them, one with a block more.
 
 The longer recording has, in each pass over the blocks, one period of rows more than the shorter one. Where that period equals
-the one before it, n blocks have n - 3 of them. Everything that counts (a storage's birth and death within a pass, the position
-a stream waits for, the bytes of a kernel over all parameters, the number of a block) is then affine in n, and so follows from
-the two.
+the one before it, every further block adds such a period. Everything that counts is then affine in the number of blocks, and
+so follows from the two: a storage's birth and death within a pass, the position a stream waits for, the bytes of a kernel over
+all parameters, the number of a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,89 +22,34 @@ from gpuwise.trace.parallel.alignment import (
     with_number,
     without_number,
 )
-from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, Operations, OperationSequence, Storages, Waits
+from gpuwise.trace.parallel.recorded_rows import RecordedRows, RecordedStep, StorageRows, WaitRows, storage_lists
+from gpuwise.trace.tables import BEFORE, COLUMNS, KINDS, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.rows import launches_of
 
-SHORT, LONG = 3, 4  # blocks of the two recordings
-_GRADIENT, _KERNELS = CATEGORIES.index("gradient"), COLUMNS.index("kernels")
+_KERNELS = COLUMNS.index("kernels")
 
 
-@dataclass(frozen=True)
-class ShortRecording:
-    """A recording of a model with few of its blocks.
-
-    Attributes:
-        trace: the recording.
-        of_many: of each position that is a kernel over many tensors, how many tensors and chunks it goes over.
-    """
-
-    trace: Trace
-    of_many: Mapping[int, tuple[int, int]]
-
-
-def repeated(short: ShortRecording, long: ShortRecording, *, blocks: int, container: str) -> Trace | None:
+def repeated(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> Trace | None:
     """The step of the model with this many blocks; None where the recordings do not show it.
 
     Arguments:
-        short, long: recordings with SHORT and LONG blocks.
-        blocks: number of blocks, at least LONG.
+        short, long: recordings with few blocks, `long` with one more than `short`.
+        blocks: number of blocks, more than those of `long`.
         container: path of the module whose children the blocks are.
     """
     try:
-        return _Repeat(_Parts(short, container), _Parts(long, container), blocks).trace().check()
+        return _Repeat(RecordedRows(short, container), RecordedRows(long, container), blocks).trace().check()
     except NotPeriodicError:
         return None
-
-
-class _Parts:
-    """A short recording, its modules without the numbers of their blocks, its positions within their passes."""
-
-    def __init__(self, recording: ShortRecording, container: str):
-        self.trace, self.of_many, self.container = recording.trace, recording.of_many, container
-        sequence, operations = self.trace.sequence, self.trace.operations
-        self.starred, self.number = zip(*(without_number(path, container) for path in self.trace.modules), strict=True)
-        # Passes: forward, backward with what it recomputes, the update; of each micro-batch.
-        turn = np.where(sequence.phase == 2, 1, sequence.phase).astype(np.int64) * 4 + sequence.micro_step
-        self.bounds = [0, *(np.flatnonzero(np.diff(turn)) + 1).tolist(), len(sequence)]
-        self.turns = turn[self.bounds[:-1]].tolist()
-        rows = zip(
-            operations.name,
-            operations.kind.tolist(),
-            operations.dtype,
-            operations.group.tolist(),
-            map(tuple, operations.values.tolist()),
-            strict=True,
-        )
-        self.operations = list(rows)
-        columns = (sequence.operation, sequence.module, sequence.phase, sequence.micro_step, sequence.stream)
-        self.rows = list(zip(*(column.tolist() for column in columns), strict=True))
-        self.loose = [(self.operations[o][:4], self.starred[m], *rest) for o, m, *rest in self.rows]
-        self.strict = [
-            (loose, self.operations[row[0]][4] if self._in_block(row[1]) or position not in self.of_many else None)
-            for position, (loose, row) in enumerate(zip(self.loose, self.rows, strict=True))
-        ]
-
-    def _in_block(self, module: int) -> bool:
-        return self.number[module] >= 0
-
-    def located(self, position: int) -> tuple[int, int]:
-        """The pass of a position (-1 of BEFORE), and the number of positions before it there."""
-        if position == BEFORE:
-            return -1, 0
-        turn = int(np.searchsorted(self.bounds, position, side="right")) - 1
-        return turn, position - self.bounds[turn]
-
-    def token(self, position: int) -> Hashable:
-        return self.loose[position] if 0 <= position < len(self.loose) else position < 0
 
 
 class _Repeat:
     """Puts the result together. a, b: the recordings; copies: periods of the result beyond those of the shorter one."""
 
-    def __init__(self, a: _Parts, b: _Parts, blocks: int):
-        self._a, self._b, self._blocks, self._copies = a, b, blocks, blocks - SHORT
-        if a.turns != b.turns:
+    def __init__(self, a: RecordedRows, b: RecordedRows, blocks: int):
+        self._a, self._b, self._blocks, self._copies = a, b, blocks, blocks - len(a.trace.header.blocks)
+        if a.turns != b.turns or len(b.trace.header.blocks) != len(a.trace.header.blocks) + 1:
             raise NotPeriodicError
         heads = [replace(p.trace.header, blocks=(), parameters=0, trainable_parameters=0, gradient_shapes=()) for p in (a, b)]
         if heads[0] != heads[1] or a.trace.header.stages:
@@ -178,13 +122,13 @@ class _Repeat:
     def _storages(self) -> tuple[Storages, tuple[tuple[int, ...], ...]]:
         """The storages, and the shapes behind gradients."""
         parts = self._a, self._b
-        lists = [_storage_lists(part) for part in parts]
+        lists = [storage_lists(part) for part in parts]
         if [key for key, _ in lists[0]] != [key for key, _ in lists[1]]:
             raise NotPeriodicError
         tables: list[np.ndarray] = []
         shapes: tuple[tuple[int, ...], ...] = ()
         for (key, short), (_, long) in zip(*lists, strict=True):
-            rows = [_StorageRows(part, chosen) for part, chosen in zip(parts, (short, long), strict=True)]
+            rows = [StorageRows(part, chosen) for part, chosen in zip(parts, (short, long), strict=True)]
             alignment = aligned(rows[0].tokens, rows[1].tokens, (rows[0].tokens, rows[1].tokens), self._copies)
             plain = np.array(alignment.choose(rows[0].plain, rows[1].plain), dtype=np.int64).reshape(-1, 3)
             modules = self._module_indices(alignment, rows[0].modules, rows[1].modules)
@@ -204,7 +148,7 @@ class _Repeat:
         parts, old = (self._a, self._b), self._a.trace.waits
         tables = [np.zeros((0, 3), dtype=np.int64)]
         for turn in range(len(self._passes) + 1):
-            rows = [_WaitRows(part, turn) for part in parts]
+            rows = [WaitRows(part, turn) for part in parts]
             alignment = aligned(rows[0].tokens, rows[1].tokens, (rows[0].tokens, rows[1].tokens), self._copies)
             position = self._positions(alignment, rows[0].position, rows[1].position)
             on = self._positions(alignment, rows[0].on, rows[1].on)
@@ -242,48 +186,3 @@ class _Repeat:
             chosen = alignment.choose(*starred)
             paths += [with_number(str(path), number) for path, number in zip(chosen, numbers.tolist(), strict=True)]
         return tuple(paths)
-
-
-class _StorageRows:
-    """Storages of one list, by column. tokens: what tells periods apart."""
-
-    def __init__(self, part: _Parts, rows: list[int]):
-        storages = part.trace.storages
-        self.modules: list[int] = storages.module[rows].tolist()
-        born, died = storages.born[rows].tolist(), storages.died[rows].tolist()
-        self.born, self.died = [part.located(p) for p in born], [part.located(p) for p in died]
-        columns = (storages.size_bytes, storages.category, storages.stream)
-        self.plain = list(zip(*(column[rows].tolist() for column in columns), strict=True))
-        self.tokens: list[Hashable] = [
-            (plain, part.starred[module], part.token(b), part.token(d), turn)
-            for plain, module, b, d, (turn, _) in zip(self.plain, self.modules, born, died, self.died, strict=True)
-        ]
-
-
-class _WaitRows:
-    """Waits whose position is in one pass, by column. tokens: what tells periods apart."""
-
-    def __init__(self, part: _Parts, turn: int):
-        waits = part.trace.waits
-        rows = zip(waits.position.tolist(), waits.stream.tolist(), waits.on.tolist(), strict=True)
-        chosen = [row for row in rows if part.located(row[0])[0] == turn]
-        self.position, self.on = [part.located(row[0]) for row in chosen], [part.located(row[2]) for row in chosen]
-        self.stream = [row[1] for row in chosen]
-        self.tokens: list[Hashable] = [
-            (stream, part.token(position), part.token(on), turn_of_on)
-            for (position, stream, on), (turn_of_on, _) in zip(chosen, self.on, strict=True)
-        ]
-
-
-def _storage_lists(part: _Parts) -> list[tuple[tuple[str, int], list[int]]]:
-    """Storages in their order, in lists over which the blocks run once: what is there before, by category; what is born in
-    each pass; the gradients that stay."""
-    storages = part.trace.storages
-    category, born = storages.category.tolist(), storages.born.tolist()
-
-    def key(row: int) -> tuple[str, int]:
-        if category[row] == _GRADIENT:
-            return "gradients", 0
-        return ("before", category[row]) if born[row] == BEFORE else ("pass", part.located(born[row])[0])
-
-    return [(name, list(rows)) for name, rows in groupby(range(len(category)), key)]

@@ -1,0 +1,158 @@
+"""A job with few of its model's blocks, where the whole model shows that its blocks are alike."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpuwise.job import Job, repeated_blocks
+from gpuwise.job.batches import checked_batch, map_tensors
+from gpuwise.job.job import meta_model
+from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.alignment import NotPeriodicError, aligned
+from gpuwise.trace.parallel.variant import is_sharded
+
+Call = tuple[Hashable, ...]
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+@dataclass(frozen=True)
+class FewBlocks:
+    """What to record of a job instead of all its blocks.
+
+    Attributes:
+        container: path of the ModuleList that the blocks are in.
+        blocks: how many there are.
+        short, long: how many blocks the two recordings have.
+    """
+
+    container: str
+    blocks: int
+    short: int
+    long: int
+
+    def job(self, job: Job, blocks: int) -> Job:
+        """The job with the first of its blocks alone."""
+
+        def model() -> nn.Module:
+            model = job.model()
+            del _container(model, self.container)[blocks:]
+            return model
+
+        return replace(job, model=model)
+
+
+def few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
+    """How few blocks show the step of a job; None where all are to be recorded.
+
+    The blocks must be alike: their modules, parameters and settings, and the operators of a forward pass on the `meta` device,
+    which is run with all blocks and with few.
+    """
+    if not _repeats(job, strategy):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the recording shows what matters
+        try:
+            return _few_blocks(job, strategy)
+        except Exception:  # the user's model may raise anything, above all on the meta device; all of it is then recorded
+            return None
+
+
+def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
+    model = meta_model(job)
+    blocks = repeated_blocks(model)
+    paths = {id(module): path for path, module in model.named_modules()}
+    container = paths[id(blocks[0])].rpartition(".")[0] if blocks else ""
+    # Shards are gathered a block ahead, which makes both ends of a pass over the blocks longer.
+    short = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 3
+    found = FewBlocks(container, len(blocks), short, short + 1)
+    if found.blocks <= found.short + found.long or list(_container(model, container)) != blocks:
+        return None
+    if any(path.startswith(f"{container}.") and path[len(container) + 1] != "*" for path in job.tensor_parallel_plan or ()):
+        return None
+    if any(getattr(part, "_backward_hooks", None) for part in [*model.modules(), *model.parameters()]) or not _alike(blocks):
+        return None
+    with torch.device("meta"):
+        batch = map_tensors(checked_batch(job, strategy.micro_batch), lambda tensor: tensor.to("meta"))
+    passes = []
+    for count in (found.blocks, found.long, found.short):
+        del _container(model, container)[count:]
+        passes.append(_forward(job, model, batch))
+    whole, long_pass, short_pass = passes
+    try:
+        alignment = aligned(short_pass, long_pass, (short_pass, long_pass), found.blocks - found.short)
+    except NotPeriodicError:
+        return None
+    return found if alignment.choose(short_pass, long_pass) == whole else None
+
+
+def _repeats(job: Job, strategy: Strategy) -> bool:
+    """Whether a step with these settings is known to repeat with the blocks of the model.
+
+    Not so where what runs is cut without regard to blocks (buckets of DistributedDataParallel, stages, compiled graphs), or
+    where code of the job's own chooses among parameters.
+    """
+    mesh = strategy.mesh
+    buckets = mesh.dp_replicate > 1 and not is_sharded(strategy)
+    cut = buckets or mesh.pp > 1 or mesh.ep > 1 or strategy.compile or strategy.offload != "none"
+    named = strategy.mode == "infer" or isinstance(strategy.optimizer or job.optimizer, str)
+    return named and job.step is None and not (cut or strategy.optimizer_in_backward)
+
+
+def _container(model: nn.Module, path: str) -> nn.ModuleList:
+    container = model.get_submodule(path)
+    if type(container) is not nn.ModuleList:
+        raise TypeError(f"{path} is a {type(container).__name__}")
+    return container
+
+
+def _alike(blocks: Sequence[nn.Module]) -> bool:
+    """Whether blocks have equal modules, parameters and settings, but for settings that are the number of their block."""
+    settings = [_settings(block) for block in blocks]
+    first = settings[0]
+    numbers = {name for name in first if all(s.get(name, -1) == number for number, s in enumerate(settings))}
+    return all(
+        s.keys() == first.keys() and all(s[name] == value for name, value in first.items() if name not in numbers)
+        for s in settings
+    )
+
+
+def _settings(block: nn.Module) -> dict[tuple[str, str], object]:
+    settings: dict[tuple[str, str], object] = {}
+    for path, module in block.named_modules():
+        settings[path, ""] = type(module)
+        settings |= {(path, name): value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+    for path, tensor in [*block.named_parameters(), *block.named_buffers()]:
+        settings[path, "tensor"] = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+    return settings
+
+
+def _forward(job: Job, model: nn.Module, batch: object) -> list[Call]:
+    assert job.loss is not None
+    with _Calls() as calls:
+        job.loss(model.train(), batch)
+    return calls.calls
+
+
+class _Calls(TorchDispatchMode):
+    """Notes each operator and the shapes and types of its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        out = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
+        self.calls.append((func, *((tuple(t.shape), t.dtype) for t in tensors)))
+        return out
