@@ -100,10 +100,6 @@ def test_a_step_of_32_blocks_is_the_one_that_is_recorded(name: str, monkeypatch:
     check_equal(llama(32), MANY[name], monkeypatch)
 
 
-def test_clipping_and_averages_go_over_the_parameters_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_equal(llama(12, clip_norm=1.0, ema_decay=0.99), Strategy(), monkeypatch)
-
-
 def test_replicas_are_recorded_whole_because_their_buckets_are_cut_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded(llama(12), Strategy(mesh=Mesh(dp_replicate=2)), monkeypatch)[1] == 0
 

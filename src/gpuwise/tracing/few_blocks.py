@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +72,8 @@ def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
     container = paths[id(blocks[0])].rpartition(".")[0] if blocks else ""
     # Shards are gathered a block ahead, which makes both ends of a pass over the blocks longer.
     short = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 3
-    found = FewBlocks(container, len(blocks), short, short + 1)
-    if found.blocks <= found.short + found.long or list(_container(model, container)) != blocks:
+    few = FewBlocks(container, len(blocks), short, short + 1)
+    if few.blocks <= few.short + few.long or list(_container(model, container)) != blocks:
         return None
     if any(path.startswith(f"{container}.") and path[len(container) + 1] != "*" for path in job.tensor_parallel_plan or ()):
         return None
@@ -83,15 +82,15 @@ def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
     with torch.device("meta"):
         batch = map_tensors(checked_batch(job, strategy.micro_batch), lambda tensor: tensor.to("meta"))
     passes = []
-    for count in (found.blocks, found.long, found.short):
+    for count in (few.blocks, few.long, few.short):
         del _container(model, container)[count:]
         passes.append(_forward(job, model, batch))
     whole, long_pass, short_pass = passes
     try:
-        alignment = aligned(short_pass, long_pass, (short_pass, long_pass), found.blocks - found.short)
+        alignment = aligned(short_pass, long_pass, (short_pass, long_pass), few.blocks - few.short)
     except NotPeriodicError:
         return None
-    return found if alignment.choose(short_pass, long_pass) == whole else None
+    return few if alignment.choose(short_pass, long_pass) == whole else None
 
 
 def _repeats(job: Job, strategy: Strategy) -> bool:
@@ -150,7 +149,7 @@ class _Calls(TorchDispatchMode):
         self.calls: list[Call] = []
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         out = func(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
