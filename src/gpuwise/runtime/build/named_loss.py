@@ -52,6 +52,11 @@ def check_trains(loss: Tensor) -> None:
         )
 
 
+def mean_loss(of_micro_batches: Sequence[Tensor]) -> Tensor:
+    """The mean over micro-batches."""
+    return of_micro_batches[0] if len(of_micro_batches) == 1 else torch.stack([*of_micro_batches]).mean()
+
+
 def mean_parts(of_micro_batches: Sequence[LossParts]) -> LossParts:
     """The means over micro-batches of those parts that all micro-batches have."""
     first, *others = of_micro_batches

@@ -17,7 +17,7 @@ from gpuwise.runtime.build.checks import check_program, check_strategy
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.build.job_model import model_of
 from gpuwise.runtime.build.job_optimizer import optimizer_of
-from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts, separated
+from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_loss, mean_parts, separated
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, needs_closure
@@ -49,6 +49,8 @@ class Program:
         scaler: loss scaler, enabled for fp16 only.
         own_step: the job's own step, None for most jobs. It replaces `forward_backward` and most of `update`.
         parts: named parts of the loss of the latest step.
+        on_loss: called with the detached loss and the named parts of each micro-batch before its backward pass; not by a
+            pipeline or a job's own step.
         notes: on how several ranks share the model.
         gradient_norm: gradient norm of the latest update, before clipping; None without clipping.
     """
@@ -60,6 +62,7 @@ class Program:
         self.trains = strategy.mode == "train"
         check_program(job, strategy, model)
         self.parts: LossParts = {}
+        self.on_loss: Callable[[torch.Tensor, LossParts], None] | None = None
         self._parts: list[LossParts] = []  # one per micro-batch of this step
         # Parameters are copied to the host before other objects refer to them; blocks are freed on the device.
         copies = None if strategy.offload == "none" else HostCopies(model.parameters())
@@ -91,6 +94,8 @@ class Program:
         check_trains(loss)
         if parts:
             self._parts.append(parts)
+        if self.on_loss is not None:
+            self.on_loss(loss.detach(), parts)
         share = loss if self.strategy.accumulation == 1 else loss / self.strategy.accumulation
         (self.scaler.scale(share) if self._scales else share).backward()
         return loss.detach()
@@ -147,7 +152,7 @@ class Program:
             loss, self.parts = pipeline.accumulate_gradients([self._on_device(batch) for batch in batches])
         else:
             losses = self._losses_of(batches)
-            loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+            loss = mean_loss(losses)
             if self._parts:
                 self.parts, self._parts = mean_parts(self._parts), []
         if self.strategy.mesh.tp > 1:

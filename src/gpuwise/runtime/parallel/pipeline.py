@@ -12,7 +12,7 @@ from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.batches import map_tensors, named_tensors
 from gpuwise.job.job import Batch
-from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_parts, separated
+from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_loss, mean_parts, separated
 from gpuwise.runtime.build.precision import autocast, parameter_dtype
 from gpuwise.runtime.parallel.buffers import SharedBuffers
 from gpuwise.runtime.parallel.job_loss import LossFunction
@@ -113,10 +113,7 @@ class StagePipeline:
             none = torch.zeros((), device=self._device)
             self._scale(none)  # a loss scaler begins to exist with the first loss
             return none, {}
-        losses = self._losses
-        return losses[0] if len(losses) == 1 else torch.stack(losses).mean(), mean_parts(self._parts) if any(
-            self._parts
-        ) else {}
+        return mean_loss(self._losses), mean_parts(self._parts) if any(self._parts) else {}
 
     def infer(self, batch: Batch) -> object:
         """One forward pass without gradients, on all ranks of the pipeline. Returns the model's output on the last stage's."""

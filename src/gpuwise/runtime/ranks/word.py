@@ -1,4 +1,4 @@
-"""StepWord: what ranks tell each other in every step, in the one small collective that also makes the loss that of all."""
+"""StepWord: the one small collective of every step, which averages the loss over ranks and carries a word of each."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _IN_FLIGHT = 8  # words whose copy to the device may not be done: more than the 
 
 
 class Word(NamedTuple):
-    """What is told beside the loss. Each number is added over ranks.
+    """What a rank sends beside its loss. Each number is added over ranks.
 
     Attributes:
-        stop: 1 of a rank that asks to stop.
-        unsaved: 1 of a rank that has no time left for a last save.
-        save: 1 of rank 0 where a save is due.
+        stop: 1 from a rank that asks to stop.
+        unsaved: 1 from a rank that has no time left for a last save.
+        save: 1 from rank 0 when a save is due.
     """
 
     stop: float = 0.0
@@ -41,27 +41,36 @@ WORDS = len(Word._fields)
 
 
 class StepWord:
-    """Makes the loss of a step that of all ranks, and carries a Word with it.
+    """Averages the loss of a step over all ranks, and carries a Word with it.
 
-    The loss of the ranks that compute it is averaged over data-parallel and context-parallel ranks; ranks of a tensor-parallel
-    group have the same, and the first one tells it. Named parts of the loss are averaged, too, but not through a pipeline.
+    `start` begins the collective, `read` waits for it: between the two the ranks compute. The loss of the ranks that compute
+    it is averaged over data-parallel and context-parallel ranks; of a tensor-parallel group, whose ranks have the same loss,
+    the first one sends it. Named parts of the loss are averaged, too, but not through a pipeline.
 
     Arguments:
         has_loss: whether this rank computes the loss.
+
+    Attributes:
+        started: whether a collective has begun and is not read yet.
     """
 
     def __init__(self, ranks: Ranks, world: World, device: torch.device, *, has_loss: bool):
         mesh = world.mesh
-        tells = has_loss and world.coordinate("tp") == 0
-        self._share = 1 / (mesh.data_parallel * mesh.cp) if tells else 0.0
+        sends = has_loss and world.coordinate("tp") == 0
+        self._share = 1 / (mesh.data_parallel * mesh.cp) if sends else 0.0
         self._ranks, self._device, self._pipeline = ranks, device, mesh.pp > 1
         self._names: list[str] | None = None
         self._backend = backend_of(device)
         self._words: list[Tensor] = []  # in host memory that the device reads by itself
         self._number = 0
+        self._running: tuple[Tensor, dist.Work] | None = None
 
-    def reduce(self, loss: Tensor, parts: LossParts, word: Word) -> tuple[Tensor, LossParts]:
-        """The numbers of all ranks: the loss and then WORDS numbers of the word in one tensor; and the named parts."""
+    @property
+    def started(self) -> bool:
+        return self._running is not None
+
+    def start(self, loss: Tensor, parts: LossParts, word: Word) -> None:
+        """Begins the collective of a step. All ranks call it at the same place among their other collectives."""
         if self._names is None:
             self._names = self._agreed_names(parts)
         own = [loss, *(parts.get(name, _MISSING) for name in self._names)]
@@ -72,8 +81,18 @@ class StepWord:
             values = torch.stack([value.detach().reshape(()).float().to(self._device) for value in own])
             values = values * self._share if self._share else torch.zeros_like(values)
             numbers = torch.cat([values[:1], self._on_device(word), values[1:]])
-        dist.all_reduce(numbers)
-        return numbers[: 1 + WORDS], dict(zip(self._names, numbers[1 + WORDS :], strict=True))
+        work = dist.all_reduce(numbers, async_op=True)
+        assert work is not None
+        self._running = numbers, work
+
+    def read(self) -> tuple[Tensor, Tensor, LossParts]:
+        """The loss, the WORDS numbers of the word and the named parts of all ranks; a device waits, not its host."""
+        assert self._running is not None
+        assert self._names is not None
+        (numbers, work), self._running = self._running, None
+        work.wait()
+        word_ends = 1 + WORDS
+        return numbers[0], numbers[1:word_ends], dict(zip(self._names, numbers[word_ends:], strict=True))
 
     def _on_device(self, word: Word) -> Tensor:
         if not self._words:
@@ -97,5 +116,5 @@ _MISSING = torch.tensor(math.nan)
 
 
 def word_of(numbers: Sequence[float]) -> Word:
-    """The word among the numbers of `reduce` behind the loss."""
+    """The word of all ranks, from its numbers."""
     return Word(*numbers[:WORDS])

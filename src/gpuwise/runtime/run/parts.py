@@ -204,7 +204,9 @@ def start_run(
             evaluations=evaluations,
         )
         decisions = agreed
-        together = StepTogether(own, StepWord(own, world, device, has_loss=program.has_loss), agreed)
+        word = StepWord(own, world, device, has_loss=program.has_loss)
+        together = StepTogether(own, word, agreed, accumulation=strategy.accumulation)
+        program.on_loss = together.add_loss
         rank_reporter = RankReporter(
             own,
             ranks.pulse,

@@ -72,13 +72,15 @@ class Stepper:
         try:
             rate.set(step - 1)
             self._guard.before()
+            if self._together is not None:
+                self._together.begin(step)
             loss = program.accumulate_gradients(micro_batches)
             if step == self._first_step:
                 self._first_update.gradients()
             cause: NonFiniteCause | None = None
             parts, word = program.parts, NO_WORD
             if self._together is not None:
-                loss, word, parts = self._together.reduce(step, loss, parts)
+                loss, word, parts = self._together.read(loss, parts)
             if self._sees_losses:
                 value, cause = self._guard.update(loss.item(), micro_batches)
                 if self._together is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpuwise.json_types import Json
-from gpuwise.runtime.build.named_loss import LossParts
+from gpuwise.runtime.build.named_loss import LossParts, mean_loss, mean_parts
 from gpuwise.runtime.ranks import Ranks
 from gpuwise.runtime.ranks.word import StepWord
 from gpuwise.runtime.run.decisions import AgreedDecisions
@@ -22,19 +22,47 @@ CAUSE_S = 60.0  # for the causes that all ranks name
 class StepTogether:
     """The loss of all ranks, and what they decide on.
 
+    The collective of a step begins when the last micro-batch's loss is known and ends after its backward pass, which hides it.
+    It begins after the gradients where a program does not show its losses: a pipeline, a job's own step.
+
+    Arguments:
+        accumulation: micro-batches of a step.
+
     Attributes:
         decisions: hear the word of each step.
     """
 
-    def __init__(self, ranks: Ranks, word: StepWord, decisions: AgreedDecisions):
+    def __init__(self, ranks: Ranks, word: StepWord, decisions: AgreedDecisions, *, accumulation: int):
         self.decisions = decisions
-        self._ranks, self._word = ranks, word
+        self._ranks, self._word, self._accumulation = ranks, word, accumulation
+        self._step = 0
+        self._losses: list[Tensor] = []
+        self._parts: list[LossParts] = []
 
-    def reduce(self, step: int, loss: Tensor, parts: LossParts) -> tuple[Tensor, Tensor, LossParts]:
-        """The loss, the word and the named parts of all ranks, on the device of the loss."""
-        own = self.decisions.word(step, time.perf_counter())
-        numbers, parts = self._word.reduce(loss, parts, own)
-        return numbers[0], numbers[1:], parts
+    def begin(self, step: int) -> None:
+        self._step = step
+        self._losses, self._parts = [], []
+
+    def add_loss(self, loss: Tensor, parts: LossParts) -> None:
+        """Adds the loss of a micro-batch, before its backward pass."""
+        self._losses.append(loss)
+        if parts:
+            self._parts.append(parts)
+        if len(self._losses) == self._accumulation:
+            self._start(mean_loss(self._losses), mean_parts(self._parts) if self._parts else {})
+
+    def read(self, loss: Tensor, parts: LossParts) -> tuple[Tensor, Tensor, LossParts]:
+        """The loss, the word and the named parts of all ranks, on the device of the loss.
+
+        Arguments:
+            loss, parts: of this rank's step.
+        """
+        if not self._word.started:
+            self._start(loss, parts)
+        return self._word.read()
+
+    def _start(self, loss: Tensor, parts: LossParts) -> None:
+        self._word.start(loss, parts, self.decisions.word(self._step, time.perf_counter()))
 
     def first_cause(self, step: int, cause: NonFiniteCause | None) -> NonFiniteCause | None:
         """The cause of a loss or gradients that are not finite, from the first rank that knows one; every rank asks for it."""
