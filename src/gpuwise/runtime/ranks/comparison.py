@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,21 +20,21 @@ WITHIN_S = 600.0
 LEFT_S = 30.0  # for the other ranks when the caller leaves the loop over the steps
 
 
-def compare(ranks: Ranks, name: str, facts: Mapping[str, Json]) -> None:
+def compare(ranks: Ranks, name: str, facts: Callable[[], Mapping[str, Json]]) -> None:
     """Returns on every rank once rank 0 has found the same facts on all of them.
 
     Arguments:
         name: of this comparison, for the ranks' store.
-        facts: words for each fact -> its value, as JSON; the same facts on all ranks.
+        facts: returns words for each fact -> its value, as JSON; the same facts on all ranks. Not called for one process.
 
     Raises InputError on rank 0, and OtherRankError on the others, that names the first rank that differs, and in what.
     """
     if not ranks.several:
         return
-    ranks.post(f"facts/{name}", dict(facts))
+    own = dict(facts())
+    ranks.post(f"facts/{name}", own)
 
     def same() -> Json:
-        own = dict(facts)
         for rank, theirs in enumerate(ranks.collected(f"facts/{name}", within_s=WITHIN_S)):
             if isinstance(theirs, dict):
                 _check_same(own, theirs, f"rank {rank} on {ranks.hosts[rank]}", f"rank 0 on {ranks.hosts[0]}")

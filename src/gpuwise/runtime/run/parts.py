@@ -103,7 +103,11 @@ def start_run(
     """
     own = ranks.own
     check_strategy(strategy, settings, ranks=own.size)
-    compare(own, "settings", {**software(settings.job_argument), "strategy": strategy.to_dict(), "settings": settings.shared()})
+    compare(
+        own,
+        "settings",
+        lambda: {**software(settings.job_argument), "strategy": strategy.to_dict(), "settings": settings.shared()},
+    )
     notes = list(notes)
 
     # 1. The folder is locked before anything is changed that another run in it may rely on.
@@ -132,7 +136,7 @@ def start_run(
     steps, assumed = count_steps(job, loader, strategy, settings)
     notes += [*loader.notes, *assumed]
     if world is not None:
-        compare(own, "data", {"job (its fingerprint)": fingerprint(job), "data": loader.description()})
+        compare(own, "data", lambda: {"job (its fingerprint)": fingerprint(job), "data": loader.description()})
     program = blaming(job, "building its model", job.model, lambda: build(job, strategy, device, world))
     assert program.optimizer is not None
     notes += program.notes
