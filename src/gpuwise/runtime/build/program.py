@@ -49,8 +49,7 @@ class Program:
         scaler: loss scaler, enabled for fp16 only.
         own_step: the job's own step, None for most jobs. It replaces `forward_backward` and most of `update`.
         parts: named parts of the loss of the latest step.
-        on_loss: called with the detached loss and the named parts of each micro-batch before its backward pass; not by a
-            pipeline or a job's own step.
+        on_loss: called before each backward pass with its loss and named parts; not by a pipeline or a job's own step.
         notes: on how several ranks share the model.
         gradient_norm: gradient norm of the latest update, before clipping; None without clipping.
     """
@@ -151,8 +150,7 @@ class Program:
         if (pipeline := self._rank_model.pipeline) is not None:
             loss, self.parts = pipeline.accumulate_gradients([self._on_device(batch) for batch in batches])
         else:
-            losses = self._losses_of(batches)
-            loss = mean_loss(losses)
+            loss = mean_loss(self._losses_of(batches))
             if self._parts:
                 self.parts, self._parts = mean_parts(self._parts), []
         if self.strategy.mesh.tp > 1:
