@@ -139,21 +139,3 @@ def test_a_mesh_in_one_process_is_refused_with_the_way_out():
     with pytest.raises(InputError, match="2 devices, and this is one process") as raised:
         gpuwise.train(runs.job(), mesh="dp=2", steps=1)
     assert "torchrun --nproc-per-node 2" in raised.value.ways_out[0]
-
-
-def through_a_pipeline(monitor: str | None) -> list[str]:
-    runs.as_rank()
-    keywords: Any = {**SETTINGS, "steps": 3, "monitor": monitor}
-    try:
-        result = gpuwise.train(runs.job(loss=runs.plain_loss), mesh="pp=2", micro_batch=4, accumulate=2, **keywords)
-    except GpuwiseError as error:
-        return [error.what]
-    return [f"{result.last_loss:.6f}", *result.notes]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("monitor", "words"), [(None, "evaluate is not called"), ("min:error", "a pipeline is not evaluated")])
-def test_a_pipeline_is_not_evaluated(monitor: str | None, words: str):
-    first, second = on_ranks(2, through_a_pipeline, monitor)
-    assert any(words in text for text in first), first
-    assert first[0] == second[0] or monitor

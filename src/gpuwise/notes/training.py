@@ -154,15 +154,6 @@ def evaluation_failed(*, problem: str) -> str:
     return problem
 
 
-@kind_of_note(flag="--mesh")
-def not_evaluated_in_stages() -> str:
-    """The job's evaluate is not called: no rank of a pipeline has the whole model."""
-    return (
-        "the job's evaluate is not called in this run: each rank of a pipeline has some layers of the model alone. "
-        "Evaluate the weights that --export writes."
-    )
-
-
 @kind_of_note()
 def no_gradient(*, parameters: str) -> str:
     """The loss does not depend on some parameters."""

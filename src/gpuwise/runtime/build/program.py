@@ -216,24 +216,20 @@ class Program:
             parameter.grad = None
 
     def evaluated(self, evaluate: Callable[[nn.Module], Mapping[str, float]]) -> Mapping[str, float]:
-        """evaluate(model), by all ranks alike, with the parameters that shards gather around it."""
-        with self._outside_loss():
-            return evaluate(self.model)
+        """evaluate(model), by all ranks alike: the model gathers shards, and runs through all stages of a pipeline."""
+        with self._rank_model.outside_loss() as model:
+            return evaluate(model)
 
     def infer(self, batch: Batch) -> object:
         """One forward pass without gradients, by all ranks alike.
 
-        Returns the model's output; None where another pipeline stage has it.
+        Returns the model's output, of this rank's part of the sequence; None where another pipeline stage has it.
         """
         if self._rank_model.pipeline is not None:
             return self._rank_model.pipeline.infer(batch)
         assert self._rank_model.loss is not None
-        with torch.no_grad(), self._autocast(), self._outside_loss():
+        with torch.no_grad(), self._autocast(), self._rank_model.outside_loss(), self._rank_model.split():
             return output_of(self.model, self._rank_model.loss, self._on_device(batch))
-
-    def _outside_loss(self) -> AbstractContextManager[object]:
-        synchronisation = self._rank_model.synchronisation
-        return nullcontext() if synchronisation is None else synchronisation.outside_loss()
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast(self.strategy.precision, self.device.type) if self._rank_model.autocasts else nullcontext()

@@ -7,31 +7,32 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnsupportedError
 from gpuwise.job import Job, checked_batch
-from gpuwise.job.batches import map_tensors, named_tensors
+from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_loss, mean_parts, separated
 from gpuwise.runtime.build.precision import autocast, parameter_dtype
 from gpuwise.runtime.parallel.buffers import SharedBuffers
 from gpuwise.runtime.parallel.job_loss import LossFunction
+from gpuwise.runtime.parallel.pipeline_flows import Flows, first_of_other_shapes, in_words, shapes
 from gpuwise.runtime.parallel.pipeline_forward import forward_through
+from gpuwise.runtime.parallel.pipeline_model import PipelineModel, on_all_ranks
 from gpuwise.runtime.parallel.pipeline_schedule import Schedule, Watch, make_schedule
 from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds
 from gpuwise.runtime.parallel.pipeline_ties import Ties
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.shard import COMPUTE_DTYPES
 from gpuwise.runtime.parallel.stages import Stages, stage_of
-from gpuwise.runtime.parallel.stages_absent import WAYS
-from gpuwise.runtime.parallel.stages_cut import check_cut, check_trained, cut_at
-from gpuwise.runtime.parallel.stages_flow import Flow, check_flow
-from gpuwise.runtime.parallel.stages_model import dry_model, names_of_tensors, paths_of_blocks, paths_of_edges
+from gpuwise.runtime.parallel.stages_absent import WAYS, Arguments, Keywords
+from gpuwise.runtime.parallel.stages_cut import check_trained
+from gpuwise.runtime.parallel.stages_flow import Flow
+from gpuwise.runtime.parallel.tensor import plain_outputs
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.pipeline import rank_of_stage, stages_of_rank
-
-Shapes = tuple[object, ...]
 
 
 class StagePipeline:
@@ -59,28 +60,27 @@ class StagePipeline:
         self._flow: Flow | None = None  # of the schedule
         self._losses: list[Tensor] = []
         self._parts: list[LossParts] = []
-        self._flows: dict[tuple[object, ...], Flow] = {}
         self._scale: Callable[[Tensor], Tensor] = lambda loss: loss
         self._buffers: SharedBuffers | None = None
         self.watch: Watch | None = None
 
         ranks, parallelism = strategy.mesh.pp, strategy.parallelism
-        blocks = paths_of_blocks(model)
-        edges = paths_of_edges(model, blocks)
-        self._dry = dry_model(model, blocks, edges, dtype=_gathered_dtype(strategy))
-        self._dry.model.train(strategy.mode == "train")
-        self._blocks = blocks
-        flow = self._flow_of(self._example())
-        self.cut = cut_at(flow, ranks * parallelism.stages_per_rank, names_of_tensors(model, self._dry))
+        trains, example = strategy.mode == "train", self._example()
+        self._flows = Flows(model, dtype=_gathered_dtype(strategy))
+        self.cut = self._flows.cut_by(
+            lambda dry: self._whole_loss(dry, example), ranks * parallelism.stages_per_rank, model, trains=trains
+        )
         own = stages_of_rank(parallelism, ranks=ranks, rank=world.coordinate("pp"))
+        edges = self._flows.edges
         self.stages = Stages([stage_of(model, self.cut, index, edges=edges, shares_buffers=index == own[0]) for index in own])
+        self.stages.train(trains)
         self.has_loss = self.cut.stages - 1 in own
         homes = {
-            name: tuple(sorted({rank_of_stage(parallelism, ranks=ranks, stage=stage) for stage in self.cut.owners[name]}))
+            name: tuple(sorted({self._rank_of(stage) for stage in self.cut.owners[name]}))
             for name, _ in model.named_parameters()
         }
         self._check_ties(homes)
-        if strategy.mode == "train":
+        if trains:
             check_trained(model, self.cut)
         self.ties = Ties(homes, self.stages, self._group)
         self._seeds = StageSeeds(self.stages, device=self._device, group=self._group)
@@ -118,16 +118,31 @@ class StagePipeline:
     def infer(self, batch: Batch) -> object:
         """One forward pass without gradients, on all ranks of the pipeline. Returns the model's output on the last stage's."""
         flow, loss = self._flow_of(batch), self._loss
-        parallelism, ranks = self._strategy.parallelism, self._strategy.mesh.pp
-        with torch.no_grad(), self._autocast():
-            return forward_through(
-                self.stages,
-                flow,
-                lambda model: loss(model, batch),
-                rank_of=lambda stage: rank_of_stage(parallelism, ranks=ranks, stage=stage),
-                device=self._device,
-                group=self._group,
-            )
+        with self._contexts(), self._autocast():
+            return self._through(flow, lambda model: loss(model, batch))
+
+    def whole_model(self) -> PipelineModel:
+        """The job's model, which all ranks of the pipeline may call alike and without gradients. All get the output."""
+        return PipelineModel(self.stages, self._called)
+
+    def _called(self, args: Arguments, kwargs: Keywords) -> object:
+        def call(model: nn.Module) -> object:
+            return model(*args, **kwargs)
+
+        leaves, structure = tree_flatten((args, kwargs))
+        described = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
+        precision = torch.is_autocast_enabled(self._device.type) and torch.get_autocast_dtype(self._device.type)
+        flow = self._flows.of((described, repr(structure), precision), call, trains=self.stages.training)
+        output = self._through(flow, call)
+        root = self._rank_of(self.cut.stages - 1)
+        return on_all_ranks(output, flow, has_output=self.has_loss, root=root, device=self._device, group=self._group)
+
+    def _through(self, flow: Flow, call: Callable[[nn.Module], object]) -> object:
+        with torch.no_grad(), plain_outputs(*(stage.model for stage in self.stages)):
+            return forward_through(self.stages, flow, call, rank_of=self._rank_of, device=self._device, group=self._group)
+
+    def _rank_of(self, stage: int) -> int:
+        return rank_of_stage(self._strategy.parallelism, ranks=self._strategy.mesh.pp, stage=stage)
 
     @property
     def copies(self) -> Sequence[nn.Parameter]:
@@ -140,7 +155,7 @@ class StagePipeline:
 
     def around_models(self, change: Callable[[nn.Module], None]) -> None:
         """Applies a change to the job's model as each stage has it, and as dry runs have it."""
-        for model in (*(stage.model for stage in self.stages), self._dry.model):
+        for model in (*(stage.model for stage in self.stages), self._flows.model):
             change(model)
 
     def share_buffers(self, buffers: SharedBuffers) -> None:
@@ -173,12 +188,10 @@ class StagePipeline:
         count = self._strategy.accumulation
         if len(batches) != count:
             raise InputError(f"the pipeline runs {count} micro-batches a step, got {len(batches)}.", ["--accumulate"])
-        shapes = _shapes(batches[0])
-        other = next((batch for batch in batches if _shapes(batch) != shapes), None)
-        if other is not None:
+        if (other := first_of_other_shapes(batches)) is not None:
             raise JobError(
-                f"the micro-batches of a step differ in shape: {_words(batches[0])}, and {_words(other)}; a pipeline sends "
-                f"tensors of one shape.",
+                f"the micro-batches of a step differ in shape: {in_words(batches[0])}, and {in_words(other)}; a pipeline "
+                "sends tensors of one shape.",
                 ["pad sequences to one length", "drop the last, smaller batch", *WAYS][:2],
             )
         flow = self._flow_of(batches[0])
@@ -193,29 +206,13 @@ class StagePipeline:
         return self._schedule, flow
 
     def _flow_of(self, batch: Batch) -> Flow:
-        """What flows between blocks for a batch of these shapes, by a dry run; kept for each shape."""
-        trains = self._strategy.mode == "train" if not hasattr(self, "stages") else self.stages.training
-        loss = self._loss
-        key = (_shapes(batch), trains, loss, self._rank_model.autocasts)
-        if key in self._flows:
-            return self._flows[key]
-        self._dry.model.train(trains)
+        """What flows between blocks where the loss of a batch of these shapes is computed."""
+        key = (shapes(batch), self._loss, self._rank_model.autocasts)
+        return self._flows.of(key, lambda model: self._whole_loss(model, batch), trains=self.stages.training)
 
-        def run(model: nn.Module) -> Tensor:
-            with self._autocast():
-                return separated(loss(model, batch))[0]
-
-        with torch.random.fork_rng(devices=[]):
-            flow = self._dry.run(run)
-        check_flow(flow, self._blocks)
-        if hasattr(self, "cut"):
-            if tuple(call.path for call in flow.blocks) != self.cut.blocks:
-                raise UnsupportedError("the model runs its blocks in another order for other shapes.", WAYS)
-            check_cut(flow, self.cut)
-        if len(self._flows) >= _FLOWS_KEPT:
-            self._flows.clear()
-        self._flows[key] = flow
-        return flow
+    def _whole_loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        with self._autocast():
+            return separated(self._loss(model, batch))[0]
 
     def _example(self) -> Batch:
         """A micro-batch of the job's example batch, on the device."""
@@ -244,9 +241,6 @@ class StagePipeline:
                 )
 
 
-_FLOWS_KEPT = 32  # shapes of batches
-
-
 def cut_into_stages(job: Job, strategy: Strategy, rank_model: RankModel, world: World) -> StagePipeline:
     """Replaces the model by this rank's stages of it.
 
@@ -262,14 +256,6 @@ def _gathered_dtype(strategy: Strategy) -> torch.dtype | None:
     """The dtype in which sharded parameters are gathered, if it is not their own."""
     sharded = strategy.mesh.data_parallel * strategy.mesh.cp > 1
     return COMPUTE_DTYPES.get(strategy.precision) if sharded else None
-
-
-def _shapes(batch: Batch) -> Shapes:
-    return tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in named_tensors(batch))
-
-
-def _words(batch: Batch) -> str:
-    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named_tensors(batch))
 
 
 def _cause_of(error: BaseException) -> BaseException:

@@ -14,13 +14,13 @@ from gpuwise.runtime.parallel.stages_flow import BlockCall, Flow
 
 
 class _OutputError(BaseException):
-    """Ends the last stage's run after the model's forward, before the rest of the loss."""
+    """Ends the last stage's run after the model's forward, before what follows the call."""
 
 
 def forward_through(
     stages: Stages,
     flow: Flow,
-    loss: Callable[[nn.Module], object],
+    call: Callable[[nn.Module], object],
     *,
     rank_of: Callable[[int], int],
     device: torch.device,
@@ -31,7 +31,7 @@ def forward_through(
     Arguments:
         stages: of this rank.
         flow: of a dry run at the shapes of the batch.
-        loss: calls the model with the batch.
+        call: calls the model with the batch.
         rank_of: the rank of a stage.
         device: of the stages.
         group: the ranks of the pipeline.
@@ -45,7 +45,7 @@ def forward_through(
     def run(model: nn.Module, number: int) -> object:
         hook = model.register_forward_hook(stop)
         try:
-            return loss(model)
+            return call(model)
         except _OutputError:
             return ()
         finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from gpuwise.notes import Note
 from gpuwise.runtime.build.named_loss import LossParts
 from gpuwise.runtime.parallel.buffers import SharedBuffers
 from gpuwise.runtime.parallel.job_loss import LossFunction
+from gpuwise.runtime.parallel.tensor import plain_outputs
 
 
 class Synchronisation(Protocol):
@@ -51,6 +52,10 @@ class Pipeline(Protocol):
 
     def infer(self, batch: Batch) -> object:
         """One forward pass without gradients. Returns the model's output on ranks with the last stage, elsewhere None."""
+        ...
+
+    def whole_model(self) -> nn.Module:
+        """The job's model, which all ranks of the pipeline may call alike and without gradients. All get the output."""
         ...
 
     @property
@@ -101,9 +106,23 @@ class RankModel:
         stack = ExitStack()
         if self.synchronisation is not None:
             stack.enter_context(self.synchronisation.micro_batch(first=first, last=last))
+        stack.enter_context(self.split())
+        return stack
+
+    def split(self) -> AbstractContextManager[object]:
+        """The context in which the model computes this rank's part of a micro-batch."""
+        stack = ExitStack()
         for context in self.contexts:
             stack.enter_context(context())
         return stack
+
+    @contextmanager
+    def outside_loss(self) -> Iterator[nn.Module]:
+        """Gives the job's model as all ranks may call it alike: outside the job's loss, and without gradients."""
+        whole = self.model if self.pipeline is None else self.pipeline.whole_model()
+        outside = nullcontext() if self.synchronisation is None else self.synchronisation.outside_loss()
+        with outside, nullcontext() if self.pipeline is not None else plain_outputs(self.model):
+            yield whole
 
     @property
     def copies(self) -> Sequence[nn.Parameter]:

@@ -30,7 +30,7 @@ class _StageDoneError(BaseException):
         self.tensors = tensors
 
 
-class _OwnPaths(nn.Module):
+class OwnPaths(nn.Module):
     """A module around others that names their modules by the paths of the job's model."""
 
     @property
@@ -49,7 +49,7 @@ class _OwnPaths(nn.Module):
             yield from module.named_modules(memo, prefix, remove_duplicate)
 
 
-class ModelStage(_OwnPaths):
+class ModelStage(OwnPaths):
     """One stage: what stages before it send -> what the next stage needs, or on the last stage the result of `task`.
 
     The stage calls `task`, which runs the job's loss on `model`. In this model the blocks and parameters of other stages
@@ -199,7 +199,7 @@ class ModelStage(_OwnPaths):
         return original(*arguments[0], **arguments[1]) if template is None else template.rebuild(leaves)
 
 
-class Stages(_OwnPaths):
+class Stages(OwnPaths):
     """The stages of one rank, as a model whose parameters have the job's own names.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_unflatten
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.runtime.parallel.stages_absent import WAYS, AbsentTensor
@@ -96,7 +96,7 @@ class Flow:
         operations: in order.
         flops: floating-point operations of matrix products, by time.
         results: templates of each watched module's calls, by path; None where a result cannot be rebuilt.
-        loss: number of the loss.
+        output: what the run returned: the loss, or the model's output.
         shared_draws: operators between blocks that draw random numbers without reading activations, which other stages
             repeat: (time, name). Those before everything that a stage draws alone are left out: stages share their seed.
         draws_inputs: whether random numbers are drawn before the first block without reading activations: noise, say.
@@ -109,11 +109,21 @@ class Flow:
     operations: list[Operation] = field(default_factory=list)
     flops: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     results: dict[str, list[ResultTemplate | None]] = field(default_factory=lambda: defaultdict(list))
-    loss: int | None = None
+    output: object = None
     shared_draws: list[tuple[int, str]] = field(default_factory=list)
     draws_inputs: bool = False
     calls: int = 0
     inside: bool = False
+
+    @property
+    def returned(self) -> tuple[int, ...]:
+        """The numbers of the tensors in the output that depend on parameters."""
+        return tuple(number_of(leaf) for leaf in tree_iter(self.output) if isinstance(leaf, AbsentTensor))
+
+
+def number_of(tensor: Tensor) -> int:
+    """The number of an absent tensor in the flow; 0 for a parameter."""
+    return int(getattr(tensor, "number", 0))
 
 
 def template_of(result: object, arguments: list[object]) -> ResultTemplate | None:
@@ -144,5 +154,5 @@ def check_flow(flow: Flow, blocks: list[str]) -> None:
     missing = [path for path in blocks if path not in order]
     if missing:
         raise UnsupportedError(f"the model does not run its block {missing[0]}.", WAYS)
-    if flow.loss is None:
-        raise UnsupportedError("the loss does not depend on any parameter.", ["do not detach it"])
+    if not flow.returned:
+        raise UnsupportedError("the result does not depend on any parameter.", ["do not detach the loss"])

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gpuwise.runtime.parallel.stages_absent import AbsentTensor, Arguments, Keywords, unrecorded, written
 from gpuwise.runtime.parallel.stages_calls import intercept
-from gpuwise.runtime.parallel.stages_flow import BlockCall, Flow, Operation, TensorShape, template_of
+from gpuwise.runtime.parallel.stages_flow import BlockCall, Flow, Operation, TensorShape, number_of, template_of
 
 
 class _BufferWrittenError(Exception):
@@ -51,17 +51,17 @@ class DryModel:
             intercept(self.model.get_submodule(path), self._edge_call(path))
         self.model.register_forward_pre_hook(self._count)
 
-    def run(self, loss: Callable[[nn.Module], Tensor]) -> Flow:
-        """The flow of the loss, a function of the model. Raises UnsupportedError for a model that cannot be cut."""
+    def run(self, function: Callable[[nn.Module], object]) -> Flow:
+        """The flow of a function of the model: of a loss, or a call. Raises UnsupportedError for a model that cannot be cut."""
         while True:
             self._flow = Flow()
             try:
-                with unrecorded(), _Watch(self.model, self._flow) as watch:
-                    result = loss(self.model)
+                with unrecorded(), _Watch(self.model, self._flow):
+                    result = function(self.model)
             except _BufferWrittenError as error:
                 self._make_absent(error.name)
                 continue
-            self._flow.loss = watch.number(result) if isinstance(result, AbsentTensor) else None
+            self._flow.output = result
             return self._flow
 
     def _make_absent(self, name: str) -> None:
@@ -78,7 +78,7 @@ class DryModel:
             leaves, _ = tree_flatten((args, kwargs))
             absent = [(number, leaf) for number, leaf in enumerate(leaves) if isinstance(leaf, AbsentTensor)]
             inputs = tuple(TensorShape.of(number, leaf) for number, leaf in absent)
-            flow.blocks.append(BlockCall(path, inputs, tuple(_number_of(leaf) for _, leaf in absent)))
+            flow.blocks.append(BlockCall(path, inputs, tuple(number_of(leaf) for _, leaf in absent)))
             flow.inside = True
             try:
                 result = original(*args, **kwargs)
@@ -113,9 +113,6 @@ class _Watch(TorchDispatchMode):
         self._count = 0
         self._has_drawn = False  # whether any stage alone has drawn random numbers
 
-    def number(self, tensor: AbsentTensor) -> int:
-        return _number_of(tensor)
-
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
@@ -144,21 +141,16 @@ class _Watch(TorchDispatchMode):
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
             flow.flops[time] += int(count(*args, **kwargs, out_val=result))
-        reads = tuple(_number_of(tensor) for tensor in absent if id(tensor) not in self._names)
+        reads = tuple(number_of(tensor) for tensor in absent if id(tensor) not in self._names)
         for tensor in results:
             if not hasattr(tensor, "number"):
                 self._count += 1
                 tensor.number = self._count  # type: ignore[attr-defined]
         writes = tuple(
-            _number_of(tensor) for tensor in changed if isinstance(tensor, AbsentTensor) and id(tensor) not in self._names
+            number_of(tensor) for tensor in changed if isinstance(tensor, AbsentTensor) and id(tensor) not in self._names
         )
-        flow.operations.append(Operation(time, reads, tuple(_number_of(t) for t in results), writes, str(func)))
+        flow.operations.append(Operation(time, reads, tuple(number_of(t) for t in results), writes, str(func)))
         return result
-
-
-def _number_of(tensor: Tensor) -> int:
-    """The number of an absent tensor in the flow; 0 for a parameter."""
-    return int(getattr(tensor, "number", 0))
 
 
 def _absent(tensor: Tensor, dtype: torch.dtype | None) -> AbsentTensor:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, loss_parallel, parallelize_module
+from torch.utils._pytree import tree_iter
 
 from gpuwise.errors import UnsupportedError
+from gpuwise.job.batches import map_tensors
 from gpuwise.job.blocks import repeated_blocks
 from gpuwise.job.parallel import (
     COLWISE,
@@ -101,6 +103,25 @@ class TensorParallel:
 def plain_loss(loss: Tensor) -> Tensor:
     """A loss as a plain tensor: loss parallelism computes a distributed one."""
     return loss.full_tensor() if isinstance(loss, DTensor) else loss
+
+
+@contextmanager
+def plain_outputs(*models: nn.Module) -> Iterator[None]:
+    """Inside, calls of the models return plain tensors.
+
+    Loss parallelism leaves logits split along the vocabulary, for a loss that is computed in its own context.
+    """
+
+    def gathered(model: nn.Module, args: object, output: object) -> object:
+        split = any(isinstance(leaf, DTensor) for leaf in tree_iter(output))
+        return map_tensors(output, plain_loss) if split else output
+
+    hooks = [model.register_forward_hook(gathered) for model in models]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _has(model: nn.Module, path: str) -> bool:

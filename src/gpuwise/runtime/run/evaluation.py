@@ -9,7 +9,7 @@ from typing import TypedDict, cast
 
 import torch
 
-from gpuwise.errors import InputError, JobError, RankLostError, UnsupportedError
+from gpuwise.errors import InputError, JobError, RankLostError
 from gpuwise.job import Job
 from gpuwise.json_types import Json
 from gpuwise.notes.training import evaluation_failed
@@ -43,17 +43,12 @@ class EvaluationsState(TypedDict):
     since_best: int
 
 
-def evaluates(job: Job, strategy: Strategy) -> bool:
-    """Whether the job's evaluate is called: no rank of a pipeline has the whole model."""
-    return job.evaluate is not None and strategy.mesh.pp == 1
-
-
 def evaluate(job: Job, program: Program) -> tuple[dict[str, float], str | None]:
     """The job's metrics of the current model, with averaged parameters if there are any, and the error of a failed metric.
 
     An evaluation does not change the random numbers of training or the mode of the model. A failed metric never ends a run.
     """
-    if job.evaluate is None or not evaluates(job, program.strategy):
+    if job.evaluate is None:
         return {}, None
     before, training = random_state(program.device), program.model.training
     averaged = nullcontext() if program.average is None else program.average.in_place()
@@ -101,11 +96,11 @@ class Evaluations:
     def run(self, step: int, program: Program, *, reporter: Reporter, meter: Meter, ranks: Ranks = ALONE) -> dict[str, float]:
         """Computes, shows and logs the job's metrics after `step`; {} on failure. Pass the result to `seen`.
 
-        Every rank evaluates, because a model in shards needs all of them; the metrics are those of rank 0.
+        Every rank evaluates, because a model in shards or stages needs all of them; the metrics are those of rank 0.
         """
         began_s = time.perf_counter()
         metrics, problem = evaluate(program.job, program)
-        if ranks.several and evaluates(program.job, program.strategy):
+        if ranks.several and program.job.evaluate is not None:
             metrics, problem = _agreed(ranks, step, metrics, problem)
         self.took_s = time.perf_counter() - began_s
         meter.pause(self.took_s)
@@ -188,13 +183,6 @@ def _interval(job: Job, strategy: Strategy, settings: TrainSettings, micro_batch
         if settings.monitor or settings.evaluate_every:
             raise InputError(
                 f"{job.name or 'the job'} has no metrics to evaluate.", ["evaluate=lambda model: {...} in the Job"]
-            )
-        return None
-    if not evaluates(job, strategy):
-        if settings.monitor or settings.evaluate_every:
-            raise UnsupportedError(
-                "a pipeline is not evaluated: each of its ranks has some layers of the model alone.",
-                ["a --mesh without pp", "leave out --monitor and --evaluate-every, and evaluate what --export writes"],
             )
         return None
     if settings.evaluate_every is not None or settings.monitor is None:

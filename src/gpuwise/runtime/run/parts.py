@@ -12,7 +12,6 @@ import torch
 from gpuwise.cost.forecast import Forecast
 from gpuwise.job import Job, fingerprint
 from gpuwise.notes import Note
-from gpuwise.notes.training import not_evaluated_in_stages
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import LossWatch
@@ -24,7 +23,7 @@ from gpuwise.runtime.ranks.word import StepWord
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager, RunCheckpoints
 from gpuwise.runtime.run.decisions import AgreedDecisions, Decisions
 from gpuwise.runtime.run.device_losses import AHEAD
-from gpuwise.runtime.run.evaluation import Evaluations, evaluates
+from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity, identity_of
 from gpuwise.runtime.run.health import RunHealth
 from gpuwise.runtime.run.length import count_steps
@@ -147,8 +146,6 @@ def start_run(
     # 5. What is saved with the program. The learning rate is taken over before a checkpoint brings that of its step.
     rate = LearningRate(program.optimizer, factor_of(job, steps))
     evaluations = Evaluations(job, strategy, settings, loader.micro_batches_per_epoch)
-    if job.evaluate is not None and not evaluates(job, strategy):
-        notes.append(not_evaluated_in_stages())
     history = LossHistory(LossWatch(on_nonfinite=on_nonfinite(program, settings)))
     state = RunState(program, loader, evaluations, history)
 
