@@ -23,9 +23,11 @@ def _case(
     axes: dict[str, int],
     default: bool = False,
     sequence: bool = False,
+    recompute: str = "none",
 ) -> Case:
     parallelism = Parallelism(context=context, sequence_parallel=sequence)
-    return Case(f"{name}, {context}", Strategy(mesh=Mesh(**axes), parallelism=parallelism), make_job, default=default)
+    strategy = Strategy(mesh=Mesh(**axes), parallelism=parallelism, recompute=recompute)
+    return Case(f"{name}, {context}", strategy, make_job, default=default)
 
 
 CONTEXT_PARALLEL_CASES: tuple[Case, ...] = (
@@ -33,6 +35,8 @@ CONTEXT_PARALLEL_CASES: tuple[Case, ...] = (
     *(_case(context, axes={"cp": 4}) for context in CONTEXTS),
     # all-to-all splits heads, of which this model has four
     *(_case(context, axes={"cp": 8}) for context in CONTEXTS if context != "all-to-all"),
+    *(_case(context, "CP, recompute", axes={"cp": 2}, recompute="full") for context in CONTEXTS),
+    _case("gather", "CP, selective recompute", axes={"cp": 2}, recompute="selective"),
     *(_case(context, f"CP of {model}", partial(language_job, model), axes={"cp": 2}) for model in ("gpt2", "bert") for context in CONTEXTS),
 )
 
@@ -43,5 +47,7 @@ CONTEXT_AND_OTHER_CASES: tuple[Case, ...] = (
     _case("gather", "CP × HSDP", axes={"cp": 2, "dp_replicate": 2, "dp_shard": 2}),
     _case("gather", "CP × replicas", axes={"cp": 2, "dp_replicate": 2}),
     _case("ring", "CP × TP", axes={"cp": 4, "tp": 2}),
+    _case("gather", "CP × FSDP2, recompute", axes={"cp": 2, "dp_shard": 2}, recompute="full"),
+    _case("ring", "CP × TP, recompute", axes={"cp": 2, "tp": 2}, recompute="full"),
     _case("all-to-all", "CP × TP + sequence × FSDP2", axes={"cp": 2, "dp_shard": 2, "tp": 2}, sequence=True),
 )

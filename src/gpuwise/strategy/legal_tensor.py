@@ -75,12 +75,6 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         forward=True,
     ),
     Exclusion(
-        lambda s, step: s.mesh.cp > 1 and s.recompute != "none",
-        "context parallelism changes attention in the forward pass alone, and blocks computed again would not attend alike.",
-        ("--recompute none", "--mesh dp_shard=N or tp=N"),
-        UnsupportedError,
-    ),
-    Exclusion(
         lambda s, step: s.mesh.cp > 1 and s.compile,
         "context parallelism changes attention while it runs, which torch.compile does not see.",
         ("leave out --compile",),

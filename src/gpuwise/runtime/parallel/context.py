@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.job.batches import map_tensors
+from gpuwise.job.blocks import repeated_blocks
 from gpuwise.job.job import Batch
 from gpuwise.runtime.parallel.context_attention import Attention, by_heads, gathered, in_a_ring
 from gpuwise.runtime.parallel.forward_pass import attention_arguments
@@ -26,7 +28,7 @@ _SEQUENCE_WAYS = ["seq_len=... in the Job", "--mesh dp_shard=N"]
 _IGNORED = -100  # label without a loss
 
 
-@dataclass(frozen=True)
+@dataclass
 class ContextParallel:
     """Cuts the sequences of a batch, and changes what a model computes across positions.
 
@@ -34,11 +36,13 @@ class ContextParallel:
         mesh: the cp axis of the mesh.
         method: of gpuwise.strategy.parallelism.CONTEXTS.
         seq_len: length of whole sequences.
+        runs: whether a micro-batch is on its way through the model.
     """
 
     mesh: DeviceMesh
     method: str
     seq_len: int
+    runs: bool = False
 
     def cut(self, batch: Batch) -> Batch:
         """This rank's part of each tensor (n, seq_len, ...) of a batch. Raises InputError where none has that length."""
@@ -62,9 +66,29 @@ class ContextParallel:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """What a forward and its backward pass run in: recomputed blocks need it in the backward pass, too."""
-        with _PartOfSequence(self.mesh, _METHODS[self.method](self.mesh), self.seq_len // self.mesh.size()):
-            yield
+        """What the forward and backward pass of a micro-batch runs in. Outside of it the model computes whole sequences."""
+        self.runs = True
+        try:
+            with self._mode():
+                yield
+        finally:
+            self.runs = False
+
+    def apply(self, model: nn.Module) -> None:
+        """Lets each repeated block see to its attention by itself, for blocks that are computed again in the backward pass.
+
+        Tensor.backward is a function that modes see, and within such a function the mode of the context is off.
+        """
+        for block in repeated_blocks(model):
+            block.forward = partial(self._inside, block.forward)
+
+    def _inside(self, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
+        seen = any(isinstance(mode, _PartOfSequence) for mode in _get_current_function_mode_stack())
+        with nullcontext() if seen or not self.runs else self._mode():
+            return forward(*args, **kwargs)
+
+    def _mode(self) -> _PartOfSequence:
+        return _PartOfSequence(self.mesh, _METHODS[self.method](self.mesh), self.seq_len // self.mesh.size())
 
     def with_next_labels(self, model: nn.Module, batch: Batch) -> Batch:
         """With labels moved by one before sequences are cut, where a Hugging Face model would move those of a part."""

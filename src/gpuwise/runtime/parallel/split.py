@@ -53,6 +53,8 @@ class Split:
             split_experts(model, self.experts)
         if self.tensor is not None:
             self.tensor.apply(model)
+        if self.sequences is not None:
+            self.sequences.apply(model)
 
     @contextmanager
     def context(self) -> Iterator[None]:
