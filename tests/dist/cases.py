@@ -13,6 +13,7 @@ from gpuwise.job import Job
 from gpuwise.strategy import Strategy
 
 FP32 = 1e-5
+ROUNDED_TO_16_BITS = {"loss": 3e-2, "weights": 0.5}  # at small weights AdamW turns rounding into whole updates
 
 
 @dataclass(frozen=True)

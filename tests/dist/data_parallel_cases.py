@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from tests.dist.cases import Case
+from tests.dist.cases import ROUNDED_TO_16_BITS, Case
 from tests.dist.tiny_decoder import SEQ_LEN, VOCABULARY, WIDTH, TinyBlock, adamw, decoder_job, tokens_of
 from torch import Tensor, nn
 
@@ -88,7 +88,6 @@ def _compressed(strategy: Strategy) -> Strategy:
 
 _clipped = partial(decoder_job, clip_norm=0.1)
 _everything = partial(decoder_job, clip_norm=0.1, ema_decay=0.9, tied=True)
-_BF16 = {"loss": 3e-2, "weights": 0.5}  # rounding to 8 bits; at small weights AdamW turns it into whole updates
 
 CASES: tuple[Case, ...] = (
     Case("DDP", _replicas(2), default=True),
@@ -105,7 +104,7 @@ CASES: tuple[Case, ...] = (
     Case("DDP, tf32", _replicas(2, precision="tf32")),
     Case("DDP, amp-bf16", _replicas(2, precision="amp-bf16")),
     Case("DDP, amp-fp16", _replicas(2, precision="amp-fp16"), _clipped),
-    Case("DDP, bf16", _replicas(2, precision="bf16"), **_BF16),
+    Case("DDP, bf16", _replicas(2, precision="bf16"), **ROUNDED_TO_16_BITS),
     Case("DDP, fp8", _replicas(2, precision="fp8")),
     Case("DDP, gradients in bf16", _compressed(_replicas(2)), loss=1e-3, weights=5e-2),
     Case("DDP, muon", _replicas(2, optimizer="muon")),
@@ -130,10 +129,10 @@ CASES: tuple[Case, ...] = (
     Case("FSDP2, compiled, recompute", _shards(2, "gradients", compile=True, recompute="full"), _clipped),
     Case("FSDP2, LoRA", _shards(2, adapter="lora")),
     Case("FSDP2, tf32", _shards(2, precision="tf32")),
-    Case("FSDP2, amp-bf16", _shards(2, precision="amp-bf16"), **_BF16),
-    Case("FSDP2, optimizer, amp-bf16", _shards(2, "optimizer", accumulation=2, precision="amp-bf16"), **_BF16),
-    Case("FSDP2, amp-fp16", _shards(2, precision="amp-fp16"), _clipped, **_BF16),
-    Case("FSDP2, bf16", _shards(2, precision="bf16"), **_BF16),
+    Case("FSDP2, amp-bf16", _shards(2, precision="amp-bf16"), **ROUNDED_TO_16_BITS),
+    Case("FSDP2, optimizer, amp-bf16", _shards(2, "optimizer", accumulation=2, precision="amp-bf16"), **ROUNDED_TO_16_BITS),
+    Case("FSDP2, amp-fp16", _shards(2, precision="amp-fp16"), _clipped, **ROUNDED_TO_16_BITS),
+    Case("FSDP2, bf16", _shards(2, precision="bf16"), **ROUNDED_TO_16_BITS),
     Case("FSDP2, gradients in bf16", _compressed(_shards(2)), loss=1e-3, weights=5e-2),
     *(
         Case(f"FSDP2, {name} by {kernels}", _shards(2, optimizer=name, optimizer_kernels=kernels), _clipped)

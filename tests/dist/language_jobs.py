@@ -29,6 +29,7 @@ def _without_key_bias(model: Bert) -> Bert:
 
 MODELS: dict[str, Callable[[float], torch.nn.Module]] = {
     "llama": lambda dropout: Llama(LlamaConfig(kv_heads=2, **_SIZES)),
+    "deep llama": lambda dropout: Llama(LlamaConfig(kv_heads=2, **{**_SIZES, "layers": 4})),
     "mixtral": lambda dropout: Mixtral(MixtralConfig(kv_heads=2, experts=4, **_SIZES)),
     "gpt2": lambda dropout: Gpt2(Gpt2Config(VOCABULARY, SEQ_LEN, 32, 2, 4, dropout)),
     "bert": lambda dropout: _without_key_bias(Bert(BertConfig(VOCABULARY, SEQ_LEN, 2, 32, 2, 4, 64, dropout))),

@@ -7,17 +7,19 @@ from dataclasses import replace
 from functools import partial
 
 from tests.dist.cases import Case
+from tests.dist.language_jobs import language_job
 from tests.dist.tiny_decoder import decoder_job
 
 from gpuwise.job import Job
 from gpuwise.strategy import Mesh, Parallelism, Strategy
-from gpuwise.strategy.parallelism import PIPELINE_SCHEDULES, SINGLE_STAGE_SCHEDULES
+from gpuwise.strategy.parallelism import CONTEXTS, PIPELINE_SCHEDULES, SINGLE_STAGE_SCHEDULES
 from gpuwise.strategy.pipeline import SPLIT_SCHEDULES
 
 MICRO_BATCHES = 8  # of the global batch; 16 for eight ranks
 QUICK = ("1f1b", "zbv-zero-bubble")
 
 _clipped = partial(decoder_job, clip_norm=0.1)
+_llama = partial(language_job, "deep llama")
 
 
 def pipelined(
@@ -39,6 +41,14 @@ def _under_shards(schedule: str) -> Case:
     shard = "gradients" if schedule in SPLIT_SCHEDULES else "parameters"
     name = f"PP, {schedule} × FSDP2{', gradients' if shard == 'gradients' else ''}"
     return Case(name, pipelined(schedule, shard=shard, pp=2, dp_shard=2))
+
+
+def _with_context(schedule: str, context: str = "gather", *, recompute: str = "none", **axes: int) -> Case:
+    shard = "gradients" if schedule in SPLIT_SCHEDULES else "parameters"
+    strategy = pipelined(schedule, shard=shard, **axes).but(recompute=recompute)
+    others = "".join(f" × {name}" for axis, name in (("dp_shard", "FSDP2"), ("tp", "TP")) if axes.get(axis, 1) > 1)
+    name = f"PP, {schedule} × CP, {context}{others}{', recompute' if recompute != 'none' else ''}"
+    return Case(name, strategy.but(parallelism=replace(strategy.parallelism, context=context)), _llama)
 
 
 def _with_tensor(schedule: str, change: str = "", **axes: int) -> Case:
@@ -67,6 +77,11 @@ PIPELINE_AND_OTHER_CASES: tuple[Case, ...] = (
     Case("PP, 1f1b × FSDP2", pipelined("1f1b", pp=2, dp_shard=4), _clipped),
     Case("PP, 1f1b × FSDP2", pipelined("1f1b", pp=4, dp_shard=2), _clipped),
     Case("PP, 1f1b × HSDP", pipelined("1f1b", pp=2, dp_replicate=2, dp_shard=2), _clipped),
+    *(_with_context("1f1b", context, pp=2, cp=2) for context in CONTEXTS),
+    *(_with_context(schedule, pp=2, cp=2) for schedule in ("interleaved-1f1b", "zbv-zero-bubble")),
+    _with_context("1f1b", "ring", recompute="full", pp=2, cp=2),
+    _with_context("1f1b", pp=2, cp=2, dp_shard=2),
+    _with_context("1f1b", pp=2, cp=2, tp=2),
     *(_with_tensor(schedule, pp=2, tp=2) for schedule in ("1f1b", "interleaved-zero-bubble", "zbv-zero-bubble")),
     *(_with_tensor("1f1b", change, pp=2, tp=2) for change in ("sequence", "loss")),
     _with_tensor("1f1b", pp=4, tp=2),

@@ -23,21 +23,16 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         forward=True,
     ),
     Exclusion(
-        lambda s, step: s.mesh.tp > 1 and s.precision == "amp-fp16",
-        "the loss scaler would skip a step on some tensor-parallel ranks and not on others.",
-        ("--precision amp-bf16", "--precision fp32"),
-        PrecisionError,
-    ),
-    Exclusion(
         lambda s, step: s.mesh.tp > 1 and s.optimizer in _OF_WHOLE_MATRICES,
         "{optimizer} reads whole matrices or blocks of them, which tensor parallelism splits.",
         ("--optimizer adamw", _SHARDS),
         UnsupportedError,
     ),
+    # A compiled block's backward pass hands plain gradients to DTensor's sum of its output (PyTorch 2.13).
     Exclusion(
-        lambda s, step: s.mesh.tp > 1 and s.compile,
-        "compiled blocks have not been compared with one device under tensor parallelism so far.",
-        ("leave out --compile",),
+        lambda s, step: s.mesh.tp > 1 and s.compile and not s.parallelism.sequence_parallel,
+        "PyTorch does not compile the backward pass of blocks that sum whole outputs over tensor-parallel ranks.",
+        ("--sequence-parallel, which compiles", "leave out --compile"),
         UnsupportedError,
         forward=True,
     ),
