@@ -7,7 +7,7 @@ of any step's loss, and of any parameter after the last step.
 
 --family TEXT, --only TEXT: cases whose family, or whose name and mesh, contain the text.
 --write: puts the rows into benchmarks/results/parallel_truth.json, and makes docs/parallel-truth.md of all rows there.
-All cases take an hour and a half on two cores.
+All cases take three quarters of an hour on two cores.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ TENSOR_PARALLEL_CASES: tuple[Case, ...] = (
     _case("TP + sequence, recompute", SEQUENCE, axes={"tp": 2}, recompute="full"),
     _case("TP + sequence, compiled", SEQUENCE, _clipped, axes={"tp": 2}, compile=True),
     _case("TP + sequence + loss, compiled", BOTH, axes={"tp": 4}, compile=True),
-    _case("TP + sequence, compiled, recompute", SEQUENCE, axes={"tp": 2}, compile=True, recompute="full"),
     _case("TP, tied embedding", make_job=partial(decoder_job, tied=True), axes={"tp": 2}),
     _case("TP, amp-fp16", make_job=_clipped, axes={"tp": 2}, precision="amp-fp16", **ROUNDED_TO_16_BITS),
     _case("TP, amp-bf16", make_job=_clipped, axes={"tp": 2}, precision="amp-bf16", **ROUNDED_TO_16_BITS),

@@ -42,7 +42,6 @@ RECOMPUTES = st.sampled_from(["none", "full"])
 @settings(deadline=None, max_examples=20)
 @given(MESHES, RECOMPUTES, st.booleans())
 def test_ranks_hold_whole_parameters_together(mesh: Mesh, recompute: str, sequence: bool) -> None:
-    recompute = "none" if mesh.cp > 1 else recompute  # which exclude each other
     strategy = Strategy(
         "bf16", mesh=mesh, accumulation=4, recompute=recompute, parallelism=Parallelism(sequence_parallel=sequence)
     )
@@ -60,7 +59,6 @@ def test_ranks_hold_whole_parameters_together(mesh: Mesh, recompute: str, sequen
 @settings(deadline=None, max_examples=15)
 @given(st.sampled_from(["dp_shard", "tp", "cp"]), RECOMPUTES)
 def test_more_ranks_hold_less_each(axis: str, recompute: str) -> None:
-    recompute = "none" if axis == "cp" else recompute
     peaks = [
         live_bytes(ranks(Strategy("bf16", mesh=Mesh(**{axis: degree}), recompute=recompute))[0].trace).peak_bytes
         for degree in (1, 2, 4, 8)

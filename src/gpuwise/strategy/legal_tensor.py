@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.errors import PrecisionError, UnsupportedError
+from gpuwise.errors import UnsupportedError
 from gpuwise.strategy.exclusion import Exclusion
 
 _SHARDS = "--mesh dp_shard=N"
@@ -35,6 +35,13 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         ("--sequence-parallel, which compiles", "leave out --compile"),
         UnsupportedError,
         forward=True,
+    ),
+    # AssertionError in AOTAutograd: a device mesh among the tensors saved for backward (PyTorch 2.13).
+    Exclusion(
+        lambda s, step: s.mesh.tp > 1 and s.compile and s.recompute != "none",
+        "PyTorch does not compile tensor-parallel blocks that are computed again in the backward pass.",
+        ("--recompute none", "leave out --compile"),
+        UnsupportedError,
     ),
     Exclusion(
         lambda s, step: s.mesh.dp_shard % s.mesh.ep != 0,
