@@ -140,7 +140,7 @@ class OfferSettings(TypedDict, total=False):
 
     spot: Annotated[bool | None, Setting("Only spot prices, or none; both by default.", off_switch=True)]
     stale: Annotated[bool | None, Setting("Rank offers whose price is over a year older than the newest, too.")]
-    xla: Annotated[bool | None, Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, several devices) by price, too.")]
+    xla: Annotated[bool | None, Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price, too.")]
     global_batch: Annotated[int | None, Setting("Samples an optimizer step, over all devices.")]
     interruptions: Annotated[float | None, Setting("Interruptions of a spot machine, a day.")]
     electricity: Annotated[float | None, Setting("Dollars a kWh, for your own machines.", metavar="USD")]
@@ -205,13 +205,13 @@ def named_sizes(settings: JobSizes) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def mesh_of(settings: DeviceSettings) -> Mesh | None:
+def mesh_of(settings: ParallelSettings) -> Mesh | None:
     """The mesh among the settings, None where there is none. Raises InputError for a text that is no mesh."""
     mesh = settings.get("mesh")
     return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
 
 
-def usual_micro_batches(settings: DeviceSettings) -> int | None:
+def usual_micro_batches(settings: DeviceSettings | RunSettings) -> int | None:
     """The micro-batches of a step of a pipeline for which the user names none: one for each rank, or the fewest that its
     schedule takes. None where they are named, or without a pipeline."""
     mesh = mesh_of(settings)
@@ -241,6 +241,14 @@ def strategy_of(settings: Mapping[str, object], *, priced: bool = True, **chosen
     _check_mode(settings)
     check_techniques(strategy, StepFacts(priced=priced))
     return strategy
+
+
+def strategy_to_run(settings: RunSettings, **chosen: Unpack[StrategyChanges]) -> Strategy:
+    """The Strategy of a run's settings, with the usual micro-batches of a pipeline. Arguments and errors as for strategy_of."""
+    micro_batches = usual_micro_batches(settings)
+    if micro_batches is not None:
+        chosen["accumulation"] = micro_batches
+    return strategy_of(settings, priced=False, **chosen)
 
 
 def sizes_of(settings: JobSizes) -> JobSizes:

@@ -17,9 +17,11 @@ from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.report.plan import plan_report
+from gpuwise.strategy import Mesh, Strategy
 
 CATALOG = load_catalog()
 TPU = offer("tpu-v5e", 0.0, terms="free", max_session_hours=12)
+PLUG_IN = offer("gaudi2", 0.01, count=8)
 RENTED, EIGHT = offer("rtx-4090", 0.4), offer("h100-80gb-sxm", 0.01, count=8)
 JOB = {"width": 2048}
 
@@ -33,25 +35,31 @@ def planned(request: Request, *offers, **shape):
     [
         ("rtx-4090", 1, True),
         ("xeon-8380", 1, True),
-        ("h100-80gb-sxm", 8, False),
+        ("xeon-8380", 2, True),
+        ("h100-80gb-sxm", 8, True),
         ("tpu-v5e", 1, False),
+        ("tpu-v5e", 8, False),
         ("gaudi2", 1, False),
-        ("mi300x", 1, True),
-        ("mi300x", 8, False),
-        ("intel-max-1550", 1, True),
+        ("mi300x", 8, True),
+        ("intel-max-1550", 2, True),
         ("apple-m2-max", 1, True),
-        ("t4", 0.5, True),
+        ("apple-m2-max", 2, False),
     ],
 )
-def test_train_runs_one_gpu_or_a_cpu(chip, devices, runs):
+def test_train_runs_cpus_and_gpus(chip: str, devices: int, runs: bool):
     matching = [each for name, each in CATALOG.chips.items() if name.startswith(chip)]
     assert matching
-    assert all((train_obstacle(each, devices) == "") is runs for each in matching)
+    assert all((train_obstacle(each, Strategy(mesh=Mesh(dp_shard=devices))) == "") is runs for each in matching)
+
+
+def test_what_train_refuses_on_shards_is_an_obstacle():
+    sharded = Strategy(mesh=Mesh(dp_shard=8), channels_last=True)
+    assert "channels last" in train_obstacle(CATALOG.chip("h100-80gb-sxm"), sharded)
 
 
 def test_what_train_cannot_run_stands_behind_and_is_marked():
-    result = planned(Request(samples=10**9, global_batch=256), TPU, EIGHT, RENTED)
-    assert [p.device for p in result.plans] == ["rtx-4090", "tpu-v5e", "h100-80gb-sxm"]
+    result = planned(Request(samples=10**9, global_batch=256), TPU, PLUG_IN, RENTED)
+    assert [p.device for p in result.plans] == ["rtx-4090", "tpu-v5e", "gaudi2"]
     assert [bool(p.train_obstacle) for p in result.plans] == [False, True, True]
     assert result.plans[1].usd.value < result.plans[0].usd.value
     assert result.plans[1].train_obstacle == "needs PyTorch/XLA"
@@ -62,8 +70,15 @@ def test_what_train_cannot_run_stands_behind_and_is_marked():
     assert json.loads(json.dumps(result.to_dict()))["plans"][1]["train_obstacle"] == "needs PyTorch/XLA"
 
 
+def test_several_gpus_are_ranked_by_cost():
+    result = planned(Request(samples=10**9, global_batch=256), RENTED, EIGHT)
+    assert [(p.device, p.count, p.strategy.mesh.devices) for p in result.plans] == [("h100-80gb-sxm", 8, 8), ("rtx-4090", 1, 1)]
+    assert not any(p.train_obstacle for p in result.plans)
+    assert "cheapest of 2 offers" in result.best.reasons[0]
+
+
 def test_xla_mixes_them_by_price():
-    result = planned(Request(samples=10**9, global_batch=256, xla=True), TPU, EIGHT, RENTED)
+    result = planned(Request(samples=10**9, global_batch=256, xla=True), TPU, PLUG_IN, RENTED)
     costs = [p.usd.value for p in result.plans]
     assert costs == sorted(costs)
     assert result.best.device == "tpu-v5e"
@@ -71,8 +86,8 @@ def test_xla_mixes_them_by_price():
 
 
 def test_where_train_can_run_nothing_the_cheapest_is_still_first():
-    result = planned(Request(samples=10**9, global_batch=256), TPU, offer("h100-80gb-sxm", 30.0, count=8))
-    assert [p.device for p in result.plans] == ["tpu-v5e", "h100-80gb-sxm"]
+    result = planned(Request(samples=10**9, global_batch=256), TPU, offer("gaudi2", 30.0, count=8))
+    assert [p.device for p in result.plans] == ["tpu-v5e", "gaudi2"]
     assert "cheapest of 2 offers" in result.best.reasons[0]
 
 

@@ -151,10 +151,14 @@ def test_spot_is_planned_with_checkpoints():
     assert not any(needs in reason for reason in without.best.reasons)
 
 
-def test_several_spot_devices_must_save_by_themselves():
-    result = planned(Request(samples=10**10, spot=True), offer(terms="spot", count=8), width=2048)
+@pytest.mark.parametrize(
+    ("chip", "words"),
+    [("rtx-4090", "gpuwise train saves checkpoints"), ("gaudi2", "your training must save checkpoints and resume")],
+)
+def test_spot_devices_that_train_cannot_run_must_save_by_themselves(chip: str, words: str):
+    result = planned(Request(samples=10**10, spot=True), offer(chip, terms="spot", count=8), width=2048)
     assert result.best.count == 8
-    assert any("your training must save checkpoints and resume" in reason for reason in result.best.reasons)
+    assert any(words in reason for reason in result.best.reasons)
 
 
 def test_owned_machines_cost_electricity_and_one_of_them_may_do():

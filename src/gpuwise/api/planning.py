@@ -43,7 +43,7 @@ def plan(
             deadline: seconds or "3d".
             spot: True for spot only, False for no spot, None (default) for both.
             stale: whether to also rank offers whose price is over a year older than the newest in the catalog.
-            xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by price;
+            xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price;
                 by default they follow those that it can run.
             global_batch: samples in one optimizer step.
             interruptions: interruptions of a spot machine a day.

@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gpuwise.api.train_keywords import TrainKeywords, step_keywords, train_settings
-from gpuwise.errors import InputError
-from gpuwise.hardware.detect.ranks import RankEnvironment, rank_environment
+from gpuwise.hardware.detect.ranks import RankEnvironment
 from gpuwise.json_types import Json
 from gpuwise.notes import Note
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import ParallelSettings, job_word
-from gpuwise.strategy import HostSettings, Mesh, Strategy
+from gpuwise.step_settings import RunSettings, strategy_to_run
+from gpuwise.strategy import Mesh, Strategy
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +21,9 @@ if TYPE_CHECKING:
     from gpuwise.runtime.ranks import RunRanks
 
 
-def mesh_of(settings: ParallelSettings, plan: Plan | None) -> Mesh:
-    """The mesh of the settings, or of a plan. Raises InputError for one that cannot be read."""
-    if plan is not None:
-        return plan.strategy.mesh
-    mesh = settings.get("mesh")
-    return Mesh.parse(mesh) if isinstance(mesh, str) else mesh or Mesh()
+def mesh_to_run(settings: RunSettings, plan: Plan | None) -> Mesh:
+    """The mesh of a plan, or of the settings. Raises the errors of strategy_of for settings that exclude each other."""
+    return strategy_to_run(settings).mesh if plan is None else plan.strategy.mesh
 
 
 def check_launch(mesh: Mesh, environment: RankEnvironment | None, job_argument: str) -> None:
@@ -91,47 +86,3 @@ def folder_of_first(
 
     folder = ranks.own.of_first("folder", lambda: ranks.own.lasting("folder", choice))
     return replace(settings, folder=None if folder is None else Path(str(folder)))
-
-
-def ranks_to_start(mesh: Mesh, job_argument: str, *, max_restarts: int | None) -> int:
-    """Ranks that the command line is to start itself: 0 where this process is one of a launcher's, or the only one.
-
-    Raises InputError for a mesh that does not fit the launcher or this machine.
-    """
-    environment = rank_environment()
-    if environment is not None:
-        check_launch(mesh, environment, job_argument)
-        return 0
-    if mesh.devices == 1:
-        if max_restarts:
-            raise InputError(
-                "--max-restarts starts the ranks of a mesh again; this run is one process.",
-                ["leave out --max-restarts", "--mesh dp=N"],
-            )
-        return 0
-    check_local_devices(mesh, job_argument)
-    return mesh.devices
-
-
-def checked_host(keywords: TrainKeywords, plan: Plan | None, job_argument: str) -> HostSettings:
-    """The host settings of each rank. Raises InputError for keywords that make no sense, before ranks are started with them."""
-    host = HostSettings.from_dict(step_keywords(keywords, plan)) if plan is None else plan.host
-    return train_settings(keywords, plan, host=host, job_argument=job_argument).host
-
-
-def check_local_devices(mesh: Mesh, job_argument: str) -> None:
-    """Raises InputError for more ranks than this machine has accelerators; on CPUs, any number of ranks shares the cores."""
-    from gpuwise.runtime.devices import accelerator, backend_of
-
-    here = accelerator()
-    if here is None:
-        return
-    count = backend_of(here).count()
-    if mesh.devices > count:
-        raise InputError(
-            f"the mesh {mesh} is of {mesh.devices} devices; this machine has {count} of type {here.type}.",
-            [
-                f"--mesh dp={count}" if count > 1 else f"leave out --mesh: gpuwise train {job_word(job_argument)}",
-                "start the ranks of several machines with torchrun or srun",
-            ],
-        )

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import target_of
-from gpuwise.api.rank_start import mesh_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import usual_micro_batch
 from gpuwise.errors import GpuwiseError
@@ -18,8 +17,8 @@ from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.global_batch import TrainedOn, usual_global_batch
-from gpuwise.step_settings import RunSettings
-from gpuwise.strategy import Strategy, StrategyChanges
+from gpuwise.step_settings import RunSettings, mesh_of
+from gpuwise.strategy import Mesh, Strategy, StrategyChanges
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -40,11 +39,10 @@ def first_micro_batch(job: Job, requested: RunSettings, settings: TrainSettings)
     accumulate.
     """
     planned = planned_global_batch(job, requested, settings)
-    return (
-        usual_micro_batch(job.tokens_per_sample)
-        if planned is None
-        else max(1, planned[0] // ((requested.get("accumulate") or 1) * mesh_of(requested, None).data_parallel))
-    )
+    if planned is None:
+        return usual_micro_batch(job.tokens_per_sample)
+    mesh = mesh_of(requested) or Mesh()
+    return max(1, planned[0] // ((requested.get("accumulate") or 1) * mesh.data_parallel))
 
 
 def planned_global_batch(job: Job, requested: RunSettings, settings: TrainSettings) -> tuple[int, str] | None:

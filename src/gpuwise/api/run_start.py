@@ -19,7 +19,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_of
+from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_to_run
 from gpuwise.strategy import HostSettings, Strategy, check_techniques
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
     on_cpu = backend.is_host
     micro_batch = first_micro_batch(job, requested, settings)
     precision = "fp32" if on_cpu or backend.why_no_bf16() else "amp-bf16"
-    strategy = strategy_of(requested, priced=False, micro_batch=micro_batch, precision=precision)
+    strategy = strategy_to_run(requested, micro_batch=micro_batch, precision=precision)
     check_techniques(strategy, job.step_facts(on_cpu=on_cpu, priced=False))
     return strategy
 

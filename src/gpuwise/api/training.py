@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from gpuwise.api.rank_start import check_launch, chosen_by_first, folder_of_first, joined, mesh_of
+from gpuwise.api.rank_start import check_launch, chosen_by_first, folder_of_first, joined, mesh_to_run
 from gpuwise.api.run_batch import batch_reason
 from gpuwise.api.run_start import (
     Here,
@@ -26,7 +26,7 @@ from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import RunSettings, named_sizes, strategy_of
+from gpuwise.step_settings import RunSettings, named_sizes
 from gpuwise.strategy import HostSettings, Strategy
 
 if TYPE_CHECKING:
@@ -104,9 +104,7 @@ class Trainer:
 
         host = HostSettings.from_dict(requested) if plan is None else plan.host
         self.settings = train_settings(keywords, plan, host=host, job_argument=job if isinstance(job, str) else "")
-        if plan is None:
-            strategy_of(requested, priced=False)  # techniques that exclude each other do so on any launcher
-        check_launch(mesh_of(requested, plan), environment, self.settings.job_argument)
+        check_launch(mesh_to_run(requested, plan), environment, self.settings.job_argument)
         ranks, device = joined(environment)
         self.reason_notes: tuple[Note, ...] = ()
         self.forecast: Forecast | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -92,8 +91,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     when it was stopped and can go on; 4 when a rank was lost; 2 when the job or the command line is at fault.
     """
     from gpuwise import api
-    from gpuwise.api.rank_start import checked_host, mesh_of, ranks_to_start
-    from gpuwise.api.train_keywords import step_keywords
+    from gpuwise.api.local_ranks import ranks_to_start
     from gpuwise.cli.output import emit
     from gpuwise.cli.ranks import command_line, speaking_in_turn, start
     from gpuwise.plan.file import load_plan
@@ -107,17 +105,17 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
         _check_export(Path(export))
         export = os.path.abspath(export)  # the job may change the working folder
     max_restarts = settings.pop("max_restarts")
-    step_keywords(_keywords(settings), settings["plan"])
-    plan = settings["plan"] = None if settings["plan"] is None else load_plan(settings["plan"])
-    ranks = ranks_to_start(mesh_of(cast(RunSettings, settings), plan), job, max_restarts=max_restarts)
-    if ranks:
+    plan = None if settings["plan"] is None else load_plan(settings["plan"])
+    keywords = cast("TrainKeywords", {name: value for name, value in settings.items() if name != "plan"})
+    ranks = ranks_to_start(job, plan, keywords, max_restarts=max_restarts)
+    if ranks is not None:
         if max_restarts and no_run:
             raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
-        threads = checked_host(_keywords(settings), plan, job).threads
-        code = start(command_line(), ranks, max_restarts=max_restarts, threads=threads)
-        raise click.exceptions.Exit(code)
+        raise click.exceptions.Exit(start(command_line(), ranks.count, max_restarts=max_restarts, threads=ranks.threads))
+    keywords["run"] = None if no_run else run or AUTO
+    keywords["progress"] = "plain" if as_json else "auto"
     with speaking_in_turn() as shows:
-        trainer = api.Trainer(job, run=None if no_run else run or AUTO, progress="plain" if as_json else "auto", **settings)
+        trainer = api.Trainer(job, plan, **keywords)
         try:
             result = trainer.run()
         except RunEndedError as ended:
@@ -137,10 +135,6 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     if unwritten:
         raise click.exceptions.Exit(unwritten[0].exit_code)
     return None
-
-
-def _keywords(settings: Mapping[str, object]) -> TrainKeywords:
-    return cast("TrainKeywords", {name: value for name, value in settings.items() if name != "plan"})
 
 
 def _not_saved(result: TrainResult) -> NotSavedError:

@@ -90,7 +90,7 @@ def train_saves() -> str:
 @kind_of_note()
 def must_save() -> str:
     """A run that is interrupted needs checkpoints that `gpuwise train` does not make there."""
-    return "your training must save checkpoints and resume: gpuwise train does so on one GPU or CPU"
+    return "your training must save checkpoints and resume: gpuwise train does so on GPUs and CPUs"
 
 
 @kind_of_note()

@@ -11,7 +11,6 @@ from gpuwise.notes import Note
 from gpuwise.notes import plan as notes
 from gpuwise.notes.plan import times
 from gpuwise.plan.buying.candidates import Candidate, doubled_interruptions
-from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.economics.bill import Outcome
 from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.pricing.step import HEADROOM
@@ -24,7 +23,7 @@ PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "
 _CPU_IS_ENOUGH_S = 3600.0
 
 
-def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[Note]:
+def forecast_reasons(forecast: Forecast, candidate: Candidate, *, train_obstacle: str) -> list[Note]:
     """The reasons for the strategy, and why it fits."""
     strategy, memory = forecast.strategy, forecast.memory
     reasons: list[Note] = []
@@ -47,8 +46,8 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate) -> list[Note]:
     reasons.append(notes.bound_by(share=share, limit=limit, words=_BOUND[limit]))
     if strategy.precision == "bf16":
         reasons.append(notes.pure_bf16())
-    if obstacle := train_obstacle(candidate.chip, candidate.offer.devices):
-        reasons.append(notes.not_for_train(obstacle=obstacle))
+    if train_obstacle:
+        reasons.append(notes.not_for_train(obstacle=train_obstacle))
     if candidate.offer.count == 1 and candidate.chip.kind != "cpu" and strategy.mesh.devices == 1:
         reasons.append(notes.one_device_is_enough())
     return reasons
@@ -63,7 +62,9 @@ _BOUND = {
 }
 
 
-def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, work_s: float) -> list[Note]:
+def offer_reasons(
+    candidate: Candidate, outcome: Outcome, request: Request, *, work_s: float, train_obstacle: str
+) -> list[Note]:
     """The effects of the offer's terms on time and money."""
     offer, bill = candidate.offer, outcome.bill
     reasons: list[Note] = []
@@ -82,7 +83,7 @@ def offer_reasons(candidate: Candidate, outcome: Outcome, request: Request, *, w
         )
     several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None
     if offer.terms == "spot" or several_sessions:
-        reasons.append(notes.must_save() if train_obstacle(candidate.chip, offer.devices) else notes.train_saves())
+        reasons.append(notes.must_save() if train_obstacle else notes.train_saves())
     if offer.terms.startswith("reserved"):
         reasons.append(notes.reserved_term(usd_per_hour=offer.usd_per_hour))
     if several_sessions:

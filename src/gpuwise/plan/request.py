@@ -48,7 +48,7 @@ class Request:
         usd_per_kwh: electricity price for the user's own machines.
         interruptions_per_day: rate of a spot machine; None takes the provider's usual rate.
         stale: whether to also rank offers whose price is over a year old.
-        xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, other vendors, several devices) by price.
+        xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price.
         job_argument: the JOB argument as the user typed it; "" for a Job object.
         limit: largest number of plans; None for all.
 

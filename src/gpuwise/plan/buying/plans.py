@@ -84,9 +84,10 @@ class PlanMaker:
             if header.own_step:
                 why = "the largest micro-batch that serves: the job's own step takes one"
             assumptions.append(run_notes.global_batch_here(samples=batch, why=why))
+        obstacle = train_obstacle(item.chip, forecast.strategy)
         reasons = [
-            *offer_reasons(item, outcome, request, work_s=work.value),
-            *forecast_reasons(forecast, item),
+            *offer_reasons(item, outcome, request, work_s=work.value, train_obstacle=obstacle),
+            *forecast_reasons(forecast, item, train_obstacle=obstacle),
             *(() if choice is None else choice.reasons),
         ]
         bill = outcome.bill
@@ -113,6 +114,6 @@ class PlanMaker:
             reason_notes=tuple(reasons),
             assumption_notes=tuple(assumptions),
             hours_interval=outcome.calendar_s.scaled(1 / 3600),
-            train_obstacle=train_obstacle(item.chip, item.offer.devices),
+            train_obstacle=obstacle,
             price_of_median=share_of_median(item.offer, self.median_usd),
         )

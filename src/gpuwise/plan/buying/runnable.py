@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.types import Chip
+from gpuwise.strategy import StepFacts, Strategy, check_techniques
 
 
-def train_obstacle(chip: Chip, devices: float) -> str:
-    """Why `gpuwise train` cannot run a plan on these devices, in a few words; empty if it can.
+def train_obstacle(chip: Chip, strategy: Strategy) -> str:
+    """Why `gpuwise train` cannot run a strategy on such devices, in a few words; empty if it can.
 
-    It runs a plain PyTorch program in one process, on a CPU or on one GPU of any maker that PyTorch is built for.
+    It runs a plain PyTorch program on a CPU, or on GPUs of any maker that PyTorch is built for: one process a device.
     """
     if chip.kind == "tpu":
         return "needs PyTorch/XLA"
-    if chip.kind == "cpu" or chip.kind.startswith("gpu"):
-        return "" if devices <= 1 else "needs torchrun: gpuwise train runs on one device so far"
-    return f"needs the PyTorch plug-in of {chip.vendor}"
+    if chip.kind != "cpu" and not chip.kind.startswith("gpu"):
+        return f"needs the PyTorch plug-in of {chip.vendor}"
+    if strategy.mesh.devices > 1 and chip.vendor == "Apple":
+        return "PyTorch has no collectives for GPUs of Apple"
+    try:
+        check_techniques(strategy, StepFacts(priced=False))
+    except GpuwiseError as refusal:  # of a step that can be priced, but not run
+        return refusal.what.rstrip(".")
+    return ""

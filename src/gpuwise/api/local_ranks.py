@@ -1,0 +1,76 @@
+"""The ranks that `gpuwise train` starts on this machine itself, checked before any of them is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.api.rank_start import mesh_to_run
+from gpuwise.api.run_start import check_device, this_device
+from gpuwise.api.train_keywords import TrainKeywords, step_keywords, train_settings
+from gpuwise.errors import InputError
+from gpuwise.hardware.detect.ranks import rank_environment
+from gpuwise.plan.types import Plan
+from gpuwise.step_settings import job_word
+from gpuwise.strategy import HostSettings, Mesh
+
+
+@dataclass(frozen=True)
+class LocalRanks:
+    """Ranks to start.
+
+    Attributes:
+        count: how many.
+        threads: of each rank; None where the user does not name them.
+    """
+
+    count: int
+    threads: int | None
+
+
+def ranks_to_start(job_argument: str, plan: Plan | None, keywords: TrainKeywords, *, max_restarts: int) -> LocalRanks | None:
+    """The ranks of a mesh of several devices; None where this process trains, alone or as a rank of some launcher.
+
+    A process that trains checks its settings itself.
+
+    Raises InputError for settings that exclude each other or make no sense, and for more ranks than this machine has devices;
+    UnsupportedError for a plan for other devices.
+    """
+    if rank_environment() is not None:
+        return None
+    from gpuwise.job.dependencies import require
+
+    requested = step_keywords(keywords, plan)
+    mesh = mesh_to_run(requested, plan)
+    if mesh.devices == 1:
+        if max_restarts:
+            raise InputError(
+                "--max-restarts starts the ranks of a mesh again; this run is one process.",
+                ["leave out --max-restarts", "--mesh dp=N"],
+            )
+        return None
+    require("torch", purpose="train")
+    host = HostSettings.from_dict(requested) if plan is None else plan.host
+    train_settings(keywords, plan, host=host, job_argument=job_argument)
+    if plan is not None:
+        check_device(plan, this_device().chip)
+    _check_devices(mesh, plan, job_argument)
+    return LocalRanks(mesh.devices, host.threads)
+
+
+def _check_devices(mesh: Mesh, plan: Plan | None, job_argument: str) -> None:
+    """Raises InputError for more ranks than this machine has accelerators; on CPUs, any number of ranks shares the cores."""
+    from gpuwise.runtime.devices import accelerator, backend_of
+
+    here = accelerator()
+    if here is None:
+        return
+    count, job = backend_of(here).count(), job_word(job_argument)
+    if mesh.devices <= count:
+        return
+    fewer = f"--mesh dp={count}" if count > 1 else f"leave out --mesh: gpuwise train {job}"
+    if plan is not None:
+        fewer = f"plan for this machine: gpuwise plan {job} --on here -o plan.toml"
+    raise InputError(
+        f"the mesh {mesh} is of {mesh.devices} devices; this machine has {count} of type {here.type}.",
+        [fewer, "start the ranks of several machines with torchrun or srun"],
+    )
