@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from gpuwise.api.shared_cpu import ranks_on_cpu, shared_cpu_note
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
@@ -41,7 +42,9 @@ class Device:
     @cached_property
     def link(self) -> Link | None:
         """The link between the devices of one machine; None for a single device."""
-        return None if self.count == 1 else link_inside(self.offer or self.chip, self.count, catalog=self.catalog)
+        if self.count == 1 or self.chip.kind == "cpu":
+            return self.spec.cluster.inside
+        return link_inside(self.offer or self.chip, self.count, catalog=self.catalog)
 
     @cached_property
     def link_between(self) -> Link | None:
@@ -109,11 +112,7 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     """
     spec = parse_device(text, catalog=catalog)
     if mesh is not None and ":" not in text:
-        if spec.machine is None:
-            spec = parse_device(f"{text}:{mesh.devices}", catalog=catalog)
-        else:
-            check_inside(spec.chip, mesh.devices, catalog=catalog)
-            spec = replace(spec, cluster=replace(spec.cluster, devices_per_machine=mesh.devices))
+        spec = _of_mesh(spec, text, mesh.devices, catalog)
     machines, count = spec.cluster.machines, spec.cluster.devices_per_machine
     if mesh is not None and mesh.devices != count * machines:
         raise InputError(
@@ -124,6 +123,17 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     if device.machines > 1:
         _ = device.link_between  # fails early for machines without a known link
     return device
+
+
+def _of_mesh(spec: DeviceSpec, text: str, devices: int, catalog: Catalog) -> DeviceSpec:
+    """As many devices as a mesh has, of a text without a count. On the CPU of this machine they are ranks that share it."""
+    if spec.machine is None:
+        return parse_device(f"{text}:{devices}", catalog=catalog)
+    if spec.chip.kind == "cpu" and devices > 1:
+        cluster = ranks_on_cpu(spec.chip, devices, memory_bytes=spec.cluster.memory_bytes)
+        return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, devices)))
+    check_inside(spec.chip, devices, catalog=catalog)
+    return replace(spec, cluster=replace(spec.cluster, devices_per_machine=devices))
 
 
 def spec_with_links(text: str, catalog: Catalog) -> DeviceSpec:

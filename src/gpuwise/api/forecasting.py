@@ -211,7 +211,7 @@ def _priced(
     loader_samples_per_s: float | None,
     history: bool,
 ) -> Priced:
-    history = history and loader_samples_per_s is None and device.spec.machine is not None
+    history = history and loader_samples_per_s is None and device.spec.machine is not None and strategy.mesh.devices == 1
     result, trace = step_price(
         source,
         device.cluster,

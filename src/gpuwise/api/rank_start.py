@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from gpuwise.hardware.detect.ranks import RankEnvironment
 from gpuwise.json_types import Json
@@ -17,8 +17,11 @@ from gpuwise.strategy import Mesh, Strategy
 if TYPE_CHECKING:
     import torch
 
+    from gpuwise.cost import Forecast
     from gpuwise.runtime import TrainSettings
     from gpuwise.runtime.ranks import RunRanks
+
+Choice: TypeAlias = "tuple[Strategy, tuple[Note, ...], Forecast | None]"  # the reasons of a strategy, and its forecast
 
 
 def mesh_to_run(settings: RunSettings, plan: Plan | None) -> Mesh:
@@ -59,18 +62,19 @@ def rank_device(environment: RankEnvironment) -> torch.device:
     return device
 
 
-def chosen_by_first(
-    ranks: RunRanks, choose: Callable[[], tuple[Strategy, tuple[Note, ...]]]
-) -> tuple[Strategy, tuple[Note, ...]]:
-    """A strategy that depends on the machine, as rank 0 chooses it."""
+def chosen_by_first(ranks: RunRanks, choose: Callable[[], Choice]) -> Choice:
+    """A choice that depends on the machine, as rank 0 makes it. Rank 0 alone has the forecast."""
+    if not ranks.own.several:
+        return choose()
+    forecasts: list[Forecast | None] = [None]
 
     def choice() -> Json:
-        strategy, notes = choose()
+        strategy, notes, forecasts[0] = choose()
         return {"strategy": strategy.to_dict(), "notes": [note.to_dict() for note in notes]}
 
     answer = cast(dict[str, Json], ranks.own.of_first("strategy", choice))
-    strategy = cast(dict[str, object], answer["strategy"])
-    return Strategy.from_dict(strategy), tuple(map(Note.from_dict, cast(list[Json], answer["notes"])))
+    strategy = Strategy.from_dict(cast(dict[str, object], answer["strategy"]))
+    return strategy, tuple(map(Note.from_dict, cast(list[Json], answer["notes"]))), forecasts[0]
 
 
 def folder_of_first(

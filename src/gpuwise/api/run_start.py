@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuwise.api.run_batch import batch_in_memory, batch_of_ranks, first_micro_batch, same_global_batch, samples_of
+from gpuwise.api.shared_cpu import ranks_on_cpu, shared_cpu_note
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.api.step_price import step_price
@@ -16,11 +17,13 @@ from gpuwise.cost.inputs import DataPipeline
 from gpuwise.errors import GpuwiseError, InputError, JobError, PrecisionError, UnsupportedError
 from gpuwise.hardware import Chip, detect_machine, load_catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.detect.ranks import rank_environment
+from gpuwise.hardware.links import link_inside
 from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_to_run
-from gpuwise.strategy import HostSettings, Strategy, check_techniques
+from gpuwise.strategy import HostSettings, Mesh, Strategy, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -36,6 +39,25 @@ class Here:
     chip: Chip
     capacity_bytes: int | None
     torch_device: str
+
+    def notes(self, mesh: Mesh) -> tuple[Note, ...]:
+        """What a forecast assumes of the devices of a mesh."""
+        return (shared_cpu_note(self.chip, mesh.devices),) if self.chip.kind == "cpu" and mesh.devices > 1 else ()
+
+    def cluster(self, mesh: Mesh) -> Cluster:
+        """The devices of a mesh: ranks that share the CPU, or accelerators of one machine.
+
+        Raises UnsupportedError for a mesh over several machines, whose network is not known here.
+        """
+        if mesh.devices == 1:
+            return Cluster(self.chip, memory_bytes=self.capacity_bytes)
+        if self.chip.kind == "cpu":
+            return ranks_on_cpu(self.chip, mesh.devices, memory_bytes=self.capacity_bytes)
+        environment = rank_environment()
+        if environment is not None and environment.local_size < mesh.devices:
+            raise UnsupportedError("the network between the machines of this run is not known.")
+        inside = link_inside(self.chip, mesh.devices, catalog=load_catalog())
+        return Cluster(self.chip, mesh.devices, inside=inside, memory_bytes=self.capacity_bytes)
 
 
 def this_device() -> Here:
@@ -148,7 +170,8 @@ def chosen_strategy(
             kept |= same_global_batch(before, named)
         named = named.but(**kept)
     elif named.mesh.devices > 1:
-        return batch_of_ranks(named, requested, job), (), None
+        named = batch_of_ranks(named, requested, job)
+        return named, here.notes(named.mesh), forecast_here(source, named, here, settings.host)
     elif here.torch_device == "cpu":
         named = batch_in_memory(named, requested, source, here.chip, here.capacity_bytes, job)
         try:
@@ -188,8 +211,6 @@ def _steps(settings: TrainSettings, job: Job, strategy: Strategy) -> float | Non
 
 def forecast_here(source: StepSource, strategy: Strategy, here: Here, host: HostSettings) -> Forecast | None:
     """The forecast of a step on this machine; None, with a warning, if it is not possible. It never stops a run."""
-    if strategy.mesh.devices != 1:
-        return None  # this machine is not forecast as several devices so far
     try:
         return _forecast(source, strategy, here, host)
     except GpuwiseError as error:
@@ -199,13 +220,10 @@ def forecast_here(source: StepSource, strategy: Strategy, here: Here, host: Host
 
 def _forecast(source: StepSource, strategy: Strategy, here: Here, host: HostSettings) -> Forecast:
     # On a GPU the next batch is copied while a step computes.
-    return step_price(
-        source,
-        Cluster(here.chip, memory_bytes=here.capacity_bytes),
-        strategy,
-        history=True,
-        data=DataPipeline(prefetched=host.prefetch != 0),
-    )[0]
+    data = DataPipeline(prefetched=host.prefetch != 0)
+    cluster = here.cluster(strategy.mesh)
+    forecast = step_price(source, cluster, strategy, history=cluster.devices == 1, data=data)[0]
+    return replace(forecast, assumption_notes=(*here.notes(strategy.mesh), *forecast.assumption_notes))
 
 
 def _tell_no_forecast(error: GpuwiseError) -> None:

@@ -137,20 +137,18 @@ class Trainer:
             check_device(plan, here.chip)
             self.strategy = plan.strategy
             self._set_folder(run, self.strategy, ranks)
-            self.forecast = forecast_here(JobSource(self.job, "", {}), self.strategy, here, self.settings.host)
+            planned, notes = JobSource(self.job, "", {}), here.notes(plan.strategy.mesh)
+            _, self.reason_notes, self.forecast = chosen_by_first(
+                ranks, lambda: (plan.strategy, notes, forecast_here(planned, plan.strategy, here, self.settings.host))
+            )
             return
         self.job, source = job_to_run(job, named_sizes(requested))
         named = named_strategy(self.job, requested, here, self.settings)
         self._set_folder(run, named, ranks)
-        if ranks.own.several:
-            self.strategy, self.reason_notes = chosen_by_first(
-                ranks, lambda: chosen_strategy(named, requested, source, here, self.settings, self.job)[:2]
-            )
-        else:
-            self.strategy, self.reason_notes, self.forecast = chosen_strategy(
-                named, requested, source, here, self.settings, self.job
-            )
-        self.reason_notes = (*batch_reason(self.job, requested, self.settings, self.strategy), *self.reason_notes)
+        self.strategy, reasons, self.forecast = chosen_by_first(
+            ranks, lambda: chosen_strategy(named, requested, source, here, self.settings, self.job)
+        )
+        self.reason_notes = (*batch_reason(self.job, requested, self.settings, self.strategy), *reasons)
 
     def _set_folder(self, run: str | os.PathLike[str] | None, strategy: Strategy, ranks: RunRanks) -> None:
         """Sets the folder of the settings."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import click
 
 from gpuwise.cli.failure import DEBUG
+from gpuwise.cli.stdout import give_to_children
 from gpuwise.cli.streams import say
 from gpuwise.errors import OtherRankError
 from gpuwise.hardware.detect.ranks import launched_here, rank_environment
@@ -32,6 +33,7 @@ def start(arguments: Sequence[str], ranks: int, *, max_restarts: int, threads: i
     cores = detect_cpu().cores
     if accelerator() is None and ranks * (threads or 1) > cores:
         say(f"note: {ranks} ranks{f' of {threads} threads' if threads else ''} share {cores} cores: they wait for each other.")
+    give_to_children()
     return start_ranks(
         arguments, ranks=ranks, threads=max(1, cores // ranks), max_restarts=max_restarts, say=lambda text: say(f"note: {text}")
     )

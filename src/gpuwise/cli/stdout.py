@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 _json: TextIO | None = None  # where JSON goes, while everything else that is printed goes to stderr
@@ -24,6 +24,15 @@ def keep_for_json() -> None:
         _json = os.fdopen(os.dup(own.fileno()), "w", encoding="utf-8", errors="backslashreplace")
         os.dup2(_standard_error(), own.fileno())
     sys.stdout = sys.stderr
+
+
+def give_to_children() -> None:
+    """From here on processes that are started have the stdout from before: ranks under --json keep it for that themselves."""
+    own = sys.__stdout__
+    if _json is None or own is None:
+        return
+    with suppress(OSError, ValueError):  # a stream of a test has no descriptor
+        os.dup2(_json.fileno(), own.fileno())
 
 
 @contextmanager

@@ -47,6 +47,16 @@ def composed_rank(*, axes: str) -> str:
     return f"the step of a rank of {axes} is composed from the recording of a single device, by rules for its blocks"
 
 
+@kind_of_note(flag="--mesh")
+def ranks_share_cpu(*, ranks: int, cores: int, exchange_bytes_per_s: float) -> str:
+    """Several ranks run on the CPU of this machine."""
+    of = f" of {cores} cores" if cores else ""
+    return (
+        f"{ranks} ranks share this CPU{of}: each is priced as an equal part of it, "
+        f"and their exchange at {exchange_bytes_per_s / 1e9:g} GB/s, a rough figure of gloo"
+    )
+
+
 @kind_of_note(flag="--accumulate")
 def assumed_micro_batches(*, micro_batches: int) -> str:
     """The user names no micro-batches for a pipeline."""

@@ -91,7 +91,8 @@ class RankReporter:
         return RankStatus(self._meter.step, self._stall.phase, *self._shares, notes)
 
     def look(self) -> None:
-        """On rank 0: shows and logs notes of other ranks."""
+        """On rank 0: shows and logs notes of other ranks that are not its own, too."""
+        self._texts.update(note.text for note in self._reporter.notes)
         for rank, status in sorted(self._pulse.statuses.items()):
             for number in range(self._shown.get(rank, 0), status.notes):
                 text = str(self._ranks.told_by_rank(f"note/{rank}/{number}"))

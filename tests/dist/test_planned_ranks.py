@@ -1,0 +1,55 @@
+"""`gpuwise train --plan` with a plan for several devices: it starts the plan's ranks, or says why it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_run_faults_of_ranks import JOB
+
+import gpuwise
+from gpuwise.plan import save_plan
+
+
+def train(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuwise", "train", "small.py:job", "--no-run", *flags]
+    variables = {**os.environ, "GPUWISE_NO_CACHE": "1"}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> gpuwise.Plan:
+    """One pass over the data in steps of 16 samples, on this machine."""
+    (tmp_path / "small.py").write_text(JOB.replace('os.environ["RANK"]', 'os.environ.get("RANK")'))
+    return gpuwise.plan(f"{tmp_path}/small.py:job", samples=64, on="here", precision="fp32", global_batch=16).best
+
+
+def test_the_ranks_of_a_plan_are_started(planned: gpuwise.Plan, tmp_path: Path):
+    halves = planned.strategy.but(mesh=gpuwise.Mesh(dp_shard=2), micro_batch=8, accumulation=1)
+    save_plan(replace(planned, strategy=halves, count=2), tmp_path / "plan.toml")
+    ended = train(tmp_path, "--plan", "plan.toml", "--json")
+    assert ended.returncode == 0, ended.stderr
+    result: dict[str, Any] = json.loads(ended.stdout)
+    assert (result["steps"], result["samples"]) == (4, 64)
+    assert result["strategy"]["mesh"]["dp_shard"] == 2
+    assert result["forecast"]["forecast_s"] > 0
+    assert "2 ranks share this CPU" in " ".join(result["notes"])
+    alone = gpuwise.train(
+        f"{tmp_path}/small.py:job", steps=4, micro_batch=16, precision="fp32", compile=False, progress="silent"
+    )
+    assert result["last_loss"] == pytest.approx(alone.last_loss, rel=1e-5)
+
+
+def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Plan, tmp_path: Path):
+    eight = planned.strategy.but(mesh=gpuwise.Mesh(dp_shard=8), micro_batch=2, accumulation=1)
+    save_plan(replace(planned, strategy=eight, device="h100-80gb-sxm", count=8), tmp_path / "plan.toml")
+    ended = train(tmp_path, "--plan", "plan.toml")
+    assert ended.returncode == 2
+    assert "this plan is for 8 x h100-80gb-sxm" in ended.stderr
+    assert "gpuwise plan small.py:job" in ended.stderr or "--on here" in ended.stderr
