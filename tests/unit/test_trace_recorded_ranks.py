@@ -62,3 +62,16 @@ def test_shards_hold_and_exchange_what_is_recorded(shard: str) -> None:
     assert composed.model_flops == recorded.model_flops
     # A recording holds buffers of collectives until their stream is done: up to a gathered block or two more.
     assert live_bytes(composed).peak_bytes == pytest.approx(live_bytes(recorded).peak_bytes, rel=0.05)
+
+
+def test_ranks_of_equal_meshes_are_recorded_one_after_another_in_one_process() -> None:
+    strategy = Strategy(mesh=Mesh(dp_shard=2, tp=2))
+    lengths = {len(record(llama(), strategy, rank=rank).sequence) for rank in (0, 2, 3)}
+    assert len(lengths) == 1
+
+
+def test_waiting_for_a_collective_takes_no_memory() -> None:
+    """The logits of half of the vocabulary, those gathered and their copy in order: no third of their size."""
+    trace = record(llama(), Strategy(mesh=Mesh(tp=2)))
+    splits = [name for name in trace.operations.name if name.startswith("aten.split")]
+    assert not splits  # a view of what was gathered

@@ -173,6 +173,10 @@ class Recorder(TorchDispatchMode):
             out = func(*args, **kwargs)
             _refuse_cuda(out)
             return out
+        waited = waited_tensor(func, args)
+        if waited is not None:  # a fake tensor would come back in memory of its own
+            self.streams.wait(self.streams.current, self._done.pop(waited.untyped_storage()._cdata, NOTHING))
+            return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
         try:
@@ -193,10 +197,6 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _record(self, call: OperatorCall) -> None:
-        waited = waited_tensor(call.op, call.args)
-        if waited is not None:
-            self.streams.wait(self.streams.current, self._done.pop(waited.untyped_storage()._cdata, NOTHING))
-            return
         fresh = [t for t in call.outputs if not self.storages.holds(t)]
         if is_collective(call.op):
             self._record_collective(call, fresh)

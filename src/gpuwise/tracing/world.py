@@ -50,6 +50,7 @@ def fake_world(mesh: Mesh, rank: int, device_type: str) -> Iterator[World | None
             yield make_world(mesh, device_type)
     finally:
         dist.destroy_process_group()
+        _forget_meshes()
 
 
 @contextmanager
@@ -59,6 +60,16 @@ def _meshes_outside_fake() -> Iterator[None]:
         for name in _OF_MESHES:
             stack.enter_context(patched(DeviceMesh, name, _outside_fake(DeviceMesh.__dict__[name])))
         yield
+
+
+def _forget_meshes() -> None:
+    """Empties DTensor's caches: a mesh of the next world may equal one of these, whose groups are gone."""
+    from torch.distributed.tensor import _redistribute
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()
+    _redistribute._gen_transform_infos.cache_clear()
+    _redistribute.clear_redistribute_planner_cache()
 
 
 def _copy_of_fake(tensor: FakeTensor, memo: dict[int, object]) -> torch.Tensor:
