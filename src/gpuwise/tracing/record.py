@@ -160,7 +160,7 @@ def _recorded(recording: _Recording, *, first_step: bool) -> list[RecordedStep] 
     device_type = DEVICES[recording.target]
     with (
         fake_world(mesh, recording.rank, device_type) as world,
-        _environment(recording.target),
+        environment(recording.target),
         Recorder(device_type, mesh) as recorder,
         noticing_updates(recorder),
     ):
@@ -215,7 +215,7 @@ def _record_steps(
 
 
 @contextmanager
-def _environment(target: str) -> Iterator[None]:
+def environment(target: str) -> Iterator[None]:
     """Inside, PyTorch and libraries behave as on the target, on fake tensors."""
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())

@@ -17,7 +17,7 @@ from gpuwise.trace.tables import BEFORE
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.edit import END, Edit
 from gpuwise.trace.update.rows import Parameter, UpdateRows
-from gpuwise.trace.update.rules import LOW_BIT, state_bytes, write_update
+from gpuwise.trace.update.whole import state_bytes, whole_update, write_update
 
 ADD = "aten.add_.Tensor"
 
@@ -144,8 +144,7 @@ def _offload(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
 def _copy(parameters: list[Parameter]) -> UpdateRows:
     update = UpdateRows()
     for parameter in parameters:
-        size = parameter.size_bytes
-        update.run("aten.copy_.default", parameter.dtype, 2 * size, size, kind="copy")
+        update.add("aten.copy_.default", parameter, 2, kind="copy")
     return update
 
 
@@ -153,33 +152,8 @@ def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
     """Gradients that stay: the first micro-batch adds to them, too."""
     for index, position, *_ in edit.arrivals():
         parameter, add = parameters[index], UpdateRows()
-        add.run(ADD, parameter.dtype, 2 * parameter.size_bytes, parameter.size_bytes)
+        add.add(ADD, parameter, 2)
         edit.end_gradient(index, edit.insert(position, add.rows, [], phase="backward", micro_step=0))
         edit.set_category(edit.gradients[index], "temporary")
     for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
         edit.add(parameter.size_bytes, "gradient", module, BEFORE, END)
-
-
-def whole_update(
-    optimizer: str, kernels: str, parameters: list[Parameter], *, scaled: bool, keep_gradients: bool, on_host: bool = False
-) -> UpdateRows:
-    """The update of all parameters after backward.
-
-    Arguments:
-        scaled: gradients were scaled for fp16: they are unscaled and checked first. keep_gradients: they are set to zero.
-    """
-    update = UpdateRows(on_host=on_host)
-    if scaled:
-        update.many("aten._amp_foreach_non_finite_check_and_unscale_.default", parameters, 1)
-    write_update(update, optimizer, kernels, parameters)
-    if scaled:
-        update.run("aten._amp_update_scale_.default", "float32", 12, 8)
-    if not keep_gradients:
-        return update
-    if kernels != "for-loop" and optimizer not in LOW_BIT:
-        update.many("aten._foreach_zero_.default", parameters, 1)
-        return update
-    # Muon has two parts, one after the other.
-    for parameter in sorted(parameters, key=lambda p: not p.hidden) if optimizer == "muon" else parameters:
-        update.run("aten.zero_.default", parameter.dtype, parameter.size_bytes, parameter.size_bytes, kind="copy")
-    return update

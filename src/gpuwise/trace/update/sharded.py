@@ -11,9 +11,9 @@ from gpuwise.strategy import Strategy, check_techniques, kernels_of
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, PHASES
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.edit import END, Edit
-from gpuwise.trace.update.optimizers import parameters_of, whole_update
+from gpuwise.trace.update.optimizers import parameters_of
 from gpuwise.trace.update.rows import Parameter, UpdateRows
-from gpuwise.trace.update.rules import state_bytes
+from gpuwise.trace.update.whole import state_bytes, whole_update
 
 _SCALED = [COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "workspace_bytes")]
 _UPDATED = [CATEGORIES.index(name) for name in ("optimizer_state", "temporary")]
