@@ -10,6 +10,8 @@ import click
 from gpuwise.cli.options import complete_job, settings_options
 from gpuwise.step_settings import DeviceSettings, ParallelSettings, settings_of
 
+_UPDATES = "updates"
+
 
 @click.command("record", short_help="A job's step into a file; the shipped ones again.")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_job)
@@ -19,7 +21,8 @@ from gpuwise.step_settings import DeviceSettings, ParallelSettings, settings_of
 def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **settings: Unpack[DeviceSettings]) -> None:
     """Record the step of JOB to a file that stands for it afterwards, without its code and without PyTorch.
 
-    Without -o: record the traces that ship with gpuwise again, of the presets named or of all.
+    Without -o: record the traces that ship with gpuwise again, of the presets named or of all. "updates" are those of the
+    optimizers, which steps with another optimizer are composed from.
     """
     from gpuwise import api
     from gpuwise.errors import InputError
@@ -40,12 +43,21 @@ def _shipped(names: tuple[str, ...], folder: str | None) -> None:
     from gpuwise.trace.presets.table import PRESETS
 
     for name in names:
-        if name not in PRESETS:
-            raise unknown_name("preset", name, list(PRESETS), listing="gpuwise doctor")
+        if name not in (*PRESETS, _UPDATES):
+            raise unknown_name("preset", name, [*PRESETS, _UPDATES], listing="gpuwise doctor")
     require("torch", purpose="record traces")
+    from gpuwise.trace.update.templates import DATA
     from gpuwise.tracing.presets import record_presets
+    from gpuwise.tracing.update_templates import record_updates
 
-    record_presets(names or None, folder=Path(folder) if folder else None, on_recorded=_say)
+    presets = [name for name in names if name != _UPDATES]
+    if not names or _UPDATES in names:
+        require("torchao", purpose="record the updates of optimizers with 8- and 4-bit state")
+        path = Path(folder) / DATA.name if folder else DATA
+        record_updates(path)
+        _say(path)
+    if presets or not names:
+        record_presets(presets or None, folder=Path(folder) if folder else None, on_recorded=_say)
 
 
 def _say(path: Path) -> None:

@@ -62,6 +62,7 @@ def record_updates(path: Path = DATA) -> None:
     lists = {name: list(table) for name, table in tables.items()}
     lists["updates"] = [json.dumps({**dict(zip(names, key, strict=True)), "of": of}) for key, of in updates.items()]
     members = [json.dumps(head)[1:-1], *(f'"{name}": [\n' + ",\n".join(items) + "\n]" for name, items in lists.items())]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
         file.write(gzip.compress(("{" + ",\n".join(members) + "}\n").encode(), mtime=0))
 
@@ -131,7 +132,7 @@ class _Fit:
     def _linear(self, numbers: Sequence[int]) -> Linear:
         """The coefficients with which the sizes make these numbers."""
         result = np.linalg.lstsq(self._sizes, np.array(numbers, dtype=float), rcond=None)[0]
-        linear = tuple(int(round(factor)) for factor in result)
+        linear = tuple(round(factor) for factor in result)
         assert (self._sizes @ np.array(linear) == np.array(numbers)).all(), (self._update, self._part, self._form, numbers)
         return linear
 
@@ -139,7 +140,11 @@ class _Fit:
         at = self._start + index
         first: OperationRow = self._alone[0].rows[at]
         left_out = [*_LEFT_OUT, *(["kernels"] if first.kind == _OVER_MANY else [])]
-        values = {name: self._linear([getattr(r.rows[at].values, name) for r in self._alone]) for name in COLUMNS if name not in left_out}
+        values = {
+            name: self._linear([getattr(r.rows[at].values, name) for r in self._alone])
+            for name in COLUMNS
+            if name not in left_out
+        }
         item: dict[str, Any] = {"name": first.name, "kind": KINDS[first.kind], "dtype": first.dtype}
         item["values"] = {name: linear for name, linear in values.items() if any(linear)}
         if first.kind == _OVER_MANY:

@@ -83,7 +83,8 @@ def record_update(update: UpdateOf, parameters: Sequence[tuple[tuple[int, ...], 
     device = DEVICES[update.target]
     with ExitStack() as stack:
         stack.enter_context(environment(update.target))
-        recorder = stack.enter_context(_UpdateRecorder(device))
+        recorder = _UpdateRecorder(device)
+        stack.enter_context(recorder)
         stack.enter_context(noticing_updates(recorder))
         made_up = [Parameter(torch.zeros(shape, dtype=getattr(torch, dtype), device=device)) for shape, dtype in parameters]
         optimizer = make_optimizer(

@@ -169,7 +169,10 @@ class Evaluated:
 def evaluate(template: UpdateTemplate, form: str, shape: tuple[int, ...]) -> Evaluated:
     """The template at a parameter of this shape, alone."""
     sizes = sizes_of(form, shape)
-    many = tuple(tensors_and_chunks([*(value(linear, sizes) for linear in row.updated), *[1] * row.shared_tensors]) for row in template.rows)
+    many = tuple(
+        tensors_and_chunks([*(value(linear, sizes) for linear in row.updated), *[1] * row.shared_tensors])
+        for row in template.rows
+    )
     numbers = [[(column, value(linear, sizes)) for column, linear in row.values] for row in template.rows]
     return Evaluated(
         tuple(_operation(row, columns, of) for row, columns, of in zip(template.rows, numbers, many, strict=True)),
@@ -200,9 +203,7 @@ def _operation(row: RowTemplate, numbers: Sequence[tuple[int, int]], many: tuple
     return OperationRow(row.name, row.kind, row.dtype, result)
 
 
-def _groups(
-    update: RecordedUpdate, parameters: Sequence[Parameter], forms: dict[Parameter, str]
-) -> list[list[Parameter]]:
+def _groups(update: RecordedUpdate, parameters: Sequence[Parameter], forms: dict[Parameter, str]) -> list[list[Parameter]]:
     """The parameters that are updated together: those whose templates run the same kernels over many tensors."""
     if not update.together:
         return [[parameter] for parameter in parameters]

@@ -68,7 +68,8 @@ def _write_part(
 ) -> None:
     dtypes = [list(of_dtype) for _, of_dtype in groupby(parameters, key=lambda p: p.dtype)]
     together = any(
-        updates().update(optimizer, kernels, p[0].dtype, on_host=update.on_host, scaled=scaled, part=part).together for p in dtypes
+        updates().update(optimizer, kernels, p[0].dtype, on_host=update.on_host, scaled=scaled, part=part).together
+        for p in dtypes
     )
     if together:  # also those that are apart
         dtypes = [[p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)]
