@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +18,25 @@ import torch
 from gpuwise.atomic import written_whole
 from gpuwise.strategy import KERNELS_OF, kernels_for
 from gpuwise.trace import COLUMNS, KINDS, OperationRow
-from gpuwise.trace.update.templates import BLOCKS, DATA, FORMAT, VERSION, Linear, sizes_of
-from gpuwise.tracing.updates import StepRecord, UpdateOf, record_update
+from gpuwise.trace.update.templates import (
+    BLOCKS,
+    DATA,
+    FORMAT,
+    VERSION,
+    Linear,
+    RowItem,
+    TemplateItem,
+    TemporaryItem,
+    sizes_of,
+)
+from gpuwise.tracing.updates import UpdateOf, UpdateRecord, record_update
 
 # Shapes of made-up parameters of each form: more than there are sizes that numbers depend on.
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "vector": [(3,), (10,), (17,), (40,)],
     "matrix": [(7, 5), (5, 8), (11, 3), (4, 9), (6, 6), (13, 2), (8, 15), (10, 4), (3, 12)],
     "stack": [(2, 7, 5), (3, 5, 8), (4, 11, 3), (2, 4, 9), (5, 6, 2), (2, 3, 13, 2), (3, 2, 4, 6), (6, 3, 8), (7, 9, 4)],
-    **dict.fromkeys(BLOCKS, [(4096,), (5120,), (8192,), (64, 96)]),
+    **{form: [(4096,), (5120,), (8192,), (64, 96)] for form in BLOCKS},
 }
 DTYPES = ("float32", "bfloat16", "float64")
 OTHER_DTYPE = {"float32": "bfloat16", "bfloat16": "float32", "float64": "float32"}
@@ -51,11 +60,12 @@ def record_updates(path: Path = DATA) -> None:
     updates: dict[tuple[object, ...], dict[str, dict[str, int]]] = {}
     for update, dtype in _updates():
         for part, forms, together in _parts(update, dtype):
-            for item in forms.values():
-                item["rows"] = [index("rows", row) for row in item["rows"]]
             key = update.optimizer, update.kernels, update.scaled, part, together
             of_key = updates.setdefault(key, {})
-            of_key[f"{update.target} {dtype}"] = {form: index("templates", item) for form, item in forms.items()}
+            of_key[f"{update.target} {dtype}"] = {
+                form: index("templates", fit.template([index("rows", row) for row in fit.rows()]))
+                for form, fit in forms.items()
+            }
     head = {"format": FORMAT, "version": VERSION, "torch_version": torch.__version__.split("+")[0]}
     head["torchao_version"] = version("torchao").split("+")[0]
     names = "optimizer", "kernels", "scaled", "part", "together"
@@ -83,16 +93,16 @@ def forms_of(optimizer: str) -> tuple[str, ...]:
     return _FORMS.get(optimizer, ("vector",))
 
 
-def _parts(update: UpdateOf, dtype: str) -> Iterator[tuple[str, dict[str, dict[str, Any]], bool]]:
+def _parts(update: UpdateOf, dtype: str) -> Iterator[tuple[str, dict[str, _Fit], bool]]:
     """Each part of an update: its name, the templates of its forms, and whether parameters are updated together."""
     forms = forms_of(update.optimizer)
     for part in ("unscale", "step", "rescale") if update.scaled else ("step", "zero"):
         fits = [_Fit(update, dtype, part, form) for form in (forms if part == "step" else forms[:1])]
-        yield part, {fit.name: fit.template() for fit in fits}, fits[0].together
+        yield part, {fit.name: fit for fit in fits}, fits[0].together
 
 
 @cache
-def _recorded(update: UpdateOf, *parameters: tuple[tuple[int, ...], str]) -> StepRecord:
+def _recorded(update: UpdateOf, *parameters: tuple[tuple[int, ...], str]) -> UpdateRecord:
     return record_update(update, parameters)
 
 
@@ -118,8 +128,12 @@ class _Fit:
         count = self._end - self._start
         self._segments = _segments(rows[:3], all_rows) if self.together else [(0, count, False)] if count else []
 
-    def template(self) -> dict[str, Any]:
-        rows = [self._row(index) for index in range(self._end - self._start)]
+    def rows(self) -> list[RowItem]:
+        """The rows of the template."""
+        return [self._row(index) for index in range(self._end - self._start)]
+
+    def template(self, rows: list[int]) -> TemplateItem:
+        """The template. rows: the numbers of its rows in the file."""
         return {
             "rows": rows,
             "segments": self._segments,
@@ -136,7 +150,7 @@ class _Fit:
         assert (self._sizes @ np.array(linear) == np.array(numbers)).all(), (self._update, self._part, self._form, numbers)
         return linear
 
-    def _row(self, index: int) -> dict[str, Any]:
+    def _row(self, index: int) -> RowItem:
         at = self._start + index
         first: OperationRow = self._alone[0].rows[at]
         left_out = [*_LEFT_OUT, *(["kernels"] if first.kind == _OVER_MANY else [])]
@@ -145,15 +159,19 @@ class _Fit:
             for name in COLUMNS
             if name not in left_out
         }
-        item: dict[str, Any] = {"name": first.name, "kind": KINDS[first.kind], "dtype": first.dtype}
-        item["values"] = {name: linear for name, linear in values.items() if any(linear)}
+        item: RowItem = {
+            "name": first.name,
+            "kind": KINDS[first.kind],
+            "dtype": first.dtype,
+            "values": {name: linear for name, linear in values.items() if any(linear)},
+        }
         if first.kind == _OVER_MANY:
             item["updated"] = [self._linear(sizes) for sizes in zip(*(r.updated[at] for r in self._alone), strict=True)]
         if any(once and start <= index < end for start, end, once in self._segments):
             self._share(index, item)
         return item
 
-    def _share(self, index: int, item: dict[str, Any]) -> None:
+    def _share(self, index: int, item: RowItem) -> None:
         """Sets what a row that runs once has however many parameters there are."""
         at = self._three.parts[self._part][0] + self._position(index)
         all_of, updated = self._three.rows[at], item.get("updated", [])
@@ -184,10 +202,10 @@ class _Fit:
         """Those of a parameter alone that this part allocates."""
         return [i for i, (_, born, _) in enumerate(self._alone[0].temporaries) if self._start <= born < self._end]
 
-    def _temporary(self, index: int) -> dict[str, Any]:
+    def _temporary(self, index: int) -> TemporaryItem:
         _, born, died = self._alone[0].temporaries[index]
         local = born - self._start
-        item: dict[str, Any] = {
+        item: TemporaryItem = {
             "size_bytes": self._linear([r.temporaries[index][0] for r in self._alone]),
             "born": local,
             "died": died - self._start if died < self._end else None,
@@ -200,7 +218,7 @@ class _Fit:
         elif self._part == "step" and died == self._end - 1:
             until = self._until(index)
             if until is not None:
-                item |= {"died": None, "until": until}
+                item["died"], item["until"] = None, until
         return item
 
     def _is_shared(self, local: int) -> bool:
@@ -235,23 +253,23 @@ class _Fit:
         return until if outlives else None
 
 
-def _numbers(record: StepRecord, part: str) -> list[tuple[Any, ...]]:
+def _numbers(record: UpdateRecord, part: str) -> list[tuple[object, ...]]:
     """The rows of a part, without what depends on the processor."""
     start, end = record.parts[part]
     return [(*row[:3], *row.values._replace(workspace_bytes=0)) for row in record.rows[start:end]]
 
 
 def _segments(
-    alone: Sequence[Sequence[tuple[Any, ...]]], together: Sequence[tuple[Any, ...]], index: int = 0, at: int = 0
+    alone: Sequence[Sequence[tuple[object, ...]]], together: Sequence[tuple[object, ...]], index: int = 0, at: int = 0
 ) -> list[tuple[int, int, bool]]:
     """Which rows of three parameters are loops over them, and which run once: (start, end, once) of each segment.
 
     Raises AssertionError where neither makes the rows that were recorded.
     """
-    found = _searched(alone, together, index, at)
-    assert found is not None, together
+    segments = _searched(alone, together, index, at)
+    assert segments is not None, together
     merged: list[tuple[int, int, bool]] = []
-    for start, end, once in found:
+    for start, end, once in segments:
         if once and merged and merged[-1][2]:
             merged[-1] = merged[-1][0], end, True
         else:
@@ -260,7 +278,7 @@ def _segments(
 
 
 def _searched(
-    alone: Sequence[Sequence[tuple[Any, ...]]], together: Sequence[tuple[Any, ...]], index: int, at: int
+    alone: Sequence[Sequence[tuple[object, ...]]], together: Sequence[tuple[object, ...]], index: int, at: int
 ) -> list[tuple[int, int, bool]] | None:
     count = len(alone[0])
     if index == count:

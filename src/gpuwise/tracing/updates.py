@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -39,7 +38,7 @@ class UpdateOf:
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class UpdateRecord:
     """A recorded update.
 
     Attributes:
@@ -75,7 +74,7 @@ class _UpdateRecorder(Recorder):
             self.updated[len(self.rows) - 1] = tuple(updated_sizes(call))
 
 
-def record_update(update: UpdateOf, parameters: Sequence[tuple[tuple[int, ...], str]]) -> StepRecord:
+def record_update(update: UpdateOf, parameters: Sequence[tuple[tuple[int, ...], str]]) -> UpdateRecord:
     """Records the second step of an optimizer over parameters of these shapes and dtypes, all of them hidden matrices for Muon;
     and what setting the gradients to zero takes."""
     problem = accelerator.problem()  # registers the virtual accelerator
@@ -117,7 +116,7 @@ def record_update(update: UpdateOf, parameters: Sequence[tuple[tuple[int, ...], 
         recorder.paused = True
         parts = {"unscale": (0, begins[0]), "step": (begins[0], ends[0]), "rescale": (ends[0], stepped)}
         operations = list(recorder.operations)
-        return StepRecord(
+        return UpdateRecord(
             rows=tuple(operations[row.operation] for row in recorder.rows),
             updated=tuple(recorder.updated.get(index, ()) for index in range(len(recorder.rows))),
             parts={**parts, "zero": (stepped, len(recorder.rows))},
@@ -130,7 +129,7 @@ def record_update(update: UpdateOf, parameters: Sequence[tuple[tuple[int, ...], 
         )
 
 
-def _state_bytes(recorder: Recorder, state: dict[str, Any]) -> tuple[int, ...]:
+def _state_bytes(recorder: Recorder, state: dict[str, object]) -> tuple[int, ...]:
     tensors = [inner for value in state.values() if isinstance(value, torch.Tensor) for inner in inner_tensors(value)]
     rows = [recorder.storages.row(tensor) for tensor in tensors]
     return tuple(row.size_bytes for row in rows if row is not None)

@@ -99,7 +99,7 @@ class UpdateRows:
             self._write_group(update, group, forms)
 
     def end(self) -> None:
-        """The optimizer's step returns, which frees what its variables hold; what a loss scaler holds stays until it rescales."""
+        """The optimizer's step returns, which frees what its variables hold. A loss scaler keeps its own until it rescales."""
         for temporary in self._waiting:
             temporary.died = len(self.rows) - 1
         self._waiting = [t for t in self._waiting if any(form == "rescale" for form, _ in t.until)]

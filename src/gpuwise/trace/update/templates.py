@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.plain_files import reason_of
@@ -135,6 +135,37 @@ class RecordedUpdate:
     forms: dict[str, UpdateTemplate]
 
 
+class RowItem(TypedDict):
+    """A RowTemplate in the file."""
+
+    name: str
+    kind: str
+    dtype: str
+    values: dict[str, Linear]
+    shared: NotRequired[dict[str, int]]
+    updated: NotRequired[list[Linear]]
+    shared_tensors: NotRequired[int]
+
+
+class TemporaryItem(TypedDict):
+    """A TemporaryTemplate in the file."""
+
+    size_bytes: Linear
+    born: int
+    died: int | None
+    until: NotRequired[dict[str, int]]
+    shared: NotRequired[bool]
+
+
+class TemplateItem(TypedDict):
+    """An UpdateTemplate in the file; its rows are numbers in the table of rows."""
+
+    rows: list[int]
+    segments: list[tuple[int, int, bool]]
+    temporaries: list[TemporaryItem]
+    state: list[Linear]
+
+
 class RecordedUpdates:
     """The recorded updates of a file; each is made where it is first asked for.
 
@@ -156,14 +187,14 @@ class RecordedUpdates:
             }
         except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{path} is damaged ({reason_of(error)}).", ["gpuwise record updates"]) from None
-        self._made: dict[int, UpdateTemplate] = {}
+        self._by_index: dict[int, UpdateTemplate] = {}
 
     def __iter__(self) -> Iterator[RecordedUpdate]:
         for optimizer, kernels, scaled, part, of in self._items:
             target, dtype = of.split()
             yield self.update(optimizer, kernels, dtype, on_host=target == "cpu", scaled=scaled, part=part)
 
-    @cache  # noqa: B019  # there is one for the process
+    @cache  # noqa: B019
     def update(
         self, optimizer: str, kernels: str, dtype: str, *, on_host: bool, scaled: bool = False, part: str = "step"
     ) -> RecordedUpdate:
@@ -188,9 +219,9 @@ class RecordedUpdates:
         return RecordedUpdate(together, {form: self._template(index) for form, index in forms.items()})
 
     def _template(self, index: int) -> UpdateTemplate:
-        if index not in self._made:
-            self._made[index] = _template(self._templates[index], self._rows)
-        return self._made[index]
+        if index not in self._by_index:
+            self._by_index[index] = _template(self._templates[index], self._rows)
+        return self._by_index[index]
 
 
 @cache
@@ -199,7 +230,7 @@ def updates() -> RecordedUpdates:
     return RecordedUpdates(DATA)
 
 
-def _template(item: dict[str, Any], rows: list[dict[str, Any]]) -> UpdateTemplate:
+def _template(item: TemplateItem, rows: list[RowItem]) -> UpdateTemplate:
     return UpdateTemplate(
         rows=tuple(_row(rows[index]) for index in item["rows"]),
         segments=tuple(Segment(*segment) for segment in item["segments"]),
@@ -217,7 +248,7 @@ def _template(item: dict[str, Any], rows: list[dict[str, Any]]) -> UpdateTemplat
     )
 
 
-def _row(item: dict[str, Any]) -> RowTemplate:
+def _row(item: RowItem) -> RowTemplate:
     return RowTemplate(
         item["name"],
         KINDS.index(item["kind"]),
