@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from gpuwise.api.rank_start import mesh_to_run
 from gpuwise.api.run_start import check_device, this_device
-from gpuwise.api.train_keywords import TrainKeywords, step_keywords, train_settings
+from gpuwise.api.train_keywords import TrainKeywords, train_settings
 from gpuwise.errors import InputError
 from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import job_word
+from gpuwise.step_settings import RunSettings, job_word
 from gpuwise.strategy import HostSettings, Mesh
 
 
@@ -27,10 +27,15 @@ class LocalRanks:
     threads: int | None
 
 
-def ranks_to_start(job_argument: str, plan: Plan | None, keywords: TrainKeywords, *, max_restarts: int) -> LocalRanks | None:
+def ranks_to_start(
+    job_argument: str, plan: Plan | None, keywords: TrainKeywords, *, requested: RunSettings, max_restarts: int
+) -> LocalRanks | None:
     """The ranks of a mesh of several devices; None where this process trains, alone or as a rank of some launcher.
 
     A process that trains checks its settings itself.
+
+    Arguments:
+        requested: the step's settings among the keywords.
 
     Raises InputError for settings that exclude each other or make no sense, and for more ranks than this machine has devices;
     UnsupportedError for a plan for other devices.
@@ -39,7 +44,6 @@ def ranks_to_start(job_argument: str, plan: Plan | None, keywords: TrainKeywords
         return None
     from gpuwise.job.dependencies import require
 
-    requested = step_keywords(keywords, plan)
     mesh = mesh_to_run(requested, plan)
     if mesh.devices == 1:
         if max_restarts:

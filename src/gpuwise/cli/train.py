@@ -92,6 +92,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     """
     from gpuwise import api
     from gpuwise.api.local_ranks import ranks_to_start
+    from gpuwise.api.train_keywords import step_keywords
     from gpuwise.cli.output import emit
     from gpuwise.cli.ranks import command_line, speaking_in_turn, start
     from gpuwise.plan.file import load_plan
@@ -105,9 +106,10 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
         _check_export(Path(export))
         export = os.path.abspath(export)  # the job may change the working folder
     max_restarts = settings.pop("max_restarts")
-    plan = None if settings["plan"] is None else load_plan(settings["plan"])
     keywords = cast("TrainKeywords", {name: value for name, value in settings.items() if name != "plan"})
-    ranks = ranks_to_start(job, plan, keywords, max_restarts=max_restarts)
+    requested = step_keywords(keywords, settings["plan"])
+    plan = None if settings["plan"] is None else load_plan(settings["plan"])
+    ranks = ranks_to_start(job, plan, keywords, requested=requested, max_restarts=max_restarts)
     if ranks is not None:
         if max_restarts and no_run:
             raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
