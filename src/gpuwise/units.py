@@ -123,6 +123,11 @@ def format_count(value: float) -> str:
     return _scaled(value, [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1, "")], 3).replace(" ", "")
 
 
+def counted(count: float, noun: str) -> str:
+    """'1 device', '16,384 devices'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_usd(value: float) -> str:
     """Dollars with as many digits as matter, e.g. '$1,834', '$0.42'."""
     return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"

@@ -307,7 +307,7 @@ BAD_INPUT = [
     (("forecast", JOB, "--on", "h100"), "'h100' is ambiguous"),
     (("forecast", JOB, "--on", "t4:0"), "cannot read the count '0'"),
     (("forecast", JOB, "--on", "t4:99999x99999"), "make sense"),
-    (("forecast", JOB, "--on", "t4:2", "--mesh", "dp=4"), "the mesh is of 4 devices, but 't4:2' names 2"),
+    (("forecast", JOB, "--on", "t4:2", "--mesh", "dp=4"), "the mesh dp=4 is of 4 devices, but 't4:2' names 2"),
     (("forecast", JOB, "--on", "t4:2", "--mesh", "tp=2"), "blocks"),
     (("forecast", JOB, "--on", "t4", "--mesh", "dp"), "cannot read mesh 'dp'"),
     (("forecast", JOB, "--on", "t4", "--micro-batch", "0"), "micro-batch must be a whole number from 1"),

@@ -70,7 +70,7 @@ def test_fit_takes_a_mesh_over_machines() -> None:
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [
-        ("tp=4", "the mesh is of 4 devices, but 'h100-sxm:8' names 8"),
+        ("tp=4", "the mesh tp=4 is of 4 devices, but 'h100-sxm:8' names 8"),
         ("tp=8,pp=0", "mesh pp"),
         ("pp=8", "needs at least 8 micro-batches"),
         ("dp_shard=2,tp=4,xp=2", "cannot read mesh"),

@@ -16,12 +16,13 @@ from gpuwise.cli.main import main
 from gpuwise.errors import DoesNotFitError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.links import link_inside
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.fit.fit import fit
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.presets import load_preset
 
 CATALOG = load_catalog()
@@ -36,9 +37,13 @@ def asked_of(
     asked: Strategy | None = None,
     source=None,
     chip: str = "rtx-4090",
+    devices: int = 1,
     **more,
 ):
-    cluster = Cluster(CATALOG.chip(chip), memory_bytes=int(capacity_gib * GIB))
+    chip_here = CATALOG.chip(chip)
+    cluster = Cluster(
+        chip_here, devices, inside=link_inside(chip_here, devices, catalog=CATALOG), memory_bytes=int(capacity_gib * GIB)
+    )
     source = source or synthetic_source(**BIG)
     host = None if host_gib is None else int(host_gib * GIB)
     asked = asked or Strategy("amp-bf16", optimizer="adamw")
@@ -145,6 +150,13 @@ def test_the_golden_question_is_answered_without_pytorch_and_its_command_holds()
     assert shown["fits_with"] is None
     assert shown["step_time_s"]["value"] == pytest.approx(answer["step_time_s"]["value"])
     assert answer["run_command"].startswith("gpuwise train llama2-7b ")
+
+
+def test_the_commands_for_shards_name_their_mesh_once():
+    answer = asked_of(30, asked=Strategy("amp-bf16", mesh=Mesh(dp_shard=2), micro_batch=2), devices=2)
+    assert isinstance(answer, FittingChange)
+    assert answer.command.count("--mesh dp_shard=2") == answer.command.count("--mesh") == 1
+    assert answer.run_command.count("--mesh") == 1
 
 
 def test_forecast_compare_and_plan_name_what_would_fit():

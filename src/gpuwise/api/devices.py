@@ -16,6 +16,7 @@ from gpuwise.hardware.types import Chip, Link, Offer
 from gpuwise.notes import Note
 from gpuwise.notes.step import assumed_network, price_of_offer
 from gpuwise.strategy import Mesh
+from gpuwise.units import counted
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
     machines, count = spec.cluster.machines, spec.cluster.devices_per_machine
     if mesh is not None and mesh.devices != count * machines:
         raise InputError(
-            f"the mesh is of {mesh.devices} devices, but {text!r} names {count * machines}.",
+            f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {count * machines:,}.",
             [f"--on {text.partition(':')[0]}:{mesh.devices}"],
         )
     device = Device(spec, count, catalog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gpuwise.report.plain import Record, number, part, parts, text, texts
-from gpuwise.units import format_bytes
+from gpuwise.units import counted, format_bytes
 
 
 def detected_words(detected: Record) -> list[tuple[str, str]]:
@@ -26,9 +26,9 @@ def joined_words(interconnect: Record) -> str:
     sockets, nodes = number(interconnect, "sockets") or 0, len(parts(interconnect, "numa_nodes"))
     paths = Counter(text(pair, "path") for pair in parts(interconnect, "gpu_pairs"))
     return _listed(
-        _counted(sockets, "socket") if sockets > 1 else "",
-        _counted(nodes, "NUMA node") if nodes > 1 else "",
-        *(f"{path} ({_counted(pairs, 'pair')} of GPUs)" for path, pairs in paths.items()),
+        counted(sockets, "socket") if sockets > 1 else "",
+        counted(nodes, "NUMA node") if nodes > 1 else "",
+        *(f"{path} ({counted(pairs, 'pair')} of GPUs)" for path, pairs in paths.items()),
     )
 
 
@@ -85,7 +85,7 @@ def _bytes(record: Record, name: str, ending: str = "") -> str:
 
 
 def _counted(count: float | None, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}" if count else ""
+    return counted(count, noun) if count else ""
 
 
 def _listed(*words: str) -> str:

@@ -22,7 +22,7 @@ from gpuwise.report.parts import (
     span,
     strategy_words,
 )
-from gpuwise.units import format_bytes, format_count, format_duration, format_flops, format_usd
+from gpuwise.units import counted, format_bytes, format_count, format_duration, format_flops, format_usd
 
 TOP_MODULES = 10
 
@@ -56,7 +56,7 @@ def title(forecast: Forecast) -> Text:
     device = forecast.device + (f" x {forecast.count}" if forecast.count > 1 else "")
     return Text.assemble(
         (f"{forecast.job} on {device}", "bold"),
-        f": {strategy_words(forecast.strategy)}, {forecast.strategy.global_batch:,} samples a step",
+        f": {strategy_words(forecast.strategy)}, {counted(forecast.strategy.global_batch, 'sample')} a step",
     )
 
 

@@ -81,7 +81,7 @@ class Mesh:
             if name not in axes or not re.fullmatch(r"[0-9]{1,9}", number.strip()) or name in degrees:
                 raise InputError(
                     f"cannot read mesh {text!r}: {part!r} is not an axis and a degree.",
-                    ["write it like dp=8 or dp_shard=4,tp=2"],
+                    ["write it like dp=8 or dp_shard=4,tp=2", f"axes are dp, {', '.join(f.name for f in fields(cls)[1:])}"],
                 )
             degrees[name] = int(number)
         return cls(**degrees)

@@ -210,8 +210,7 @@ class _ChangeSearch:
             techniques_alone = f"{techniques_alone} --precision {strategy.precision}".strip()
         sizes = self.pricer.traces.sizes
         size_flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in sizes.items())
-        mesh, mode = strategy.mesh, " --mode infer" if strategy.mode == "infer" else ""
-        sharded = f" --mesh dp_shard={mesh.dp_shard}" if mesh.dp_shard > 1 else ""
+        mode = " --mode infer" if strategy.mode == "infer" else ""
         job = job_word(problem.job)
         return FittingChange(
             tuple(names),
@@ -221,6 +220,6 @@ class _ChangeSearch:
             forecast,
             host_bytes,
             techniques_alone + size_flags,
-            f"gpuwise forecast {job} --on {problem.on} {flags}{size_flags}{sharded}{mode}",
-            "" if mode or mesh.devices > 1 else f"gpuwise train {job} {flags}{size_flags}",
+            f"gpuwise forecast {job} --on {problem.on} {flags}{size_flags}{mode}",
+            "" if mode else f"gpuwise train {job} {flags}{size_flags}",
         )
