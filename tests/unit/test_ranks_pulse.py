@@ -23,15 +23,11 @@ class Clock:
 def pulses(clock: Clock, *, step: int = 1) -> list[Pulse]:
     """A pulse a rank, over one store."""
     store = HashStore()
+    all_ranks = [Ranks(rank, len(HOSTS), store=store, host=host) for rank, host in enumerate(HOSTS)]
+    for ranks in all_ranks:
+        ranks.hosts = HOSTS
     return [
-        Pulse(
-            Ranks(rank, len(HOSTS), store=store, host=host),
-            lambda: RankStatus(step=step, phase="step"),
-            hosts=HOSTS,
-            end=lambda words, own: None,
-            clock=clock,
-        )
-        for rank, host in enumerate(HOSTS)
+        Pulse(ranks, lambda: RankStatus(step=step, phase="step"), end=lambda words, own: None, clock=clock) for ranks in all_ranks
     ]
 
 
@@ -83,7 +79,7 @@ def test_a_watch_that_fails_ends_the_run_and_says_why():
 
     ranks = Ranks(0, 2, store=HashStore(), host="alpha")
     pulse = Pulse(
-        ranks, status, hosts=HOSTS, end=lambda words, own: ends.append((words, own)), wait=lambda seconds: next(turns)
+        ranks, status, end=lambda words, own: ends.append((words, own)), wait=lambda seconds: next(turns)
     )
     pulse._run()
     ((words, _),) = ends

@@ -120,7 +120,7 @@ def test_a_disk_that_is_full_on_one_rank_costs_that_checkpoint_on_all(tmp_path: 
         outcomes = save_cut(tmp_path, halves(), step=2, files=[Quick(), Refuses(at, kinds=("write",))])
         for outcome in outcomes:
             assert isinstance(outcome, SaveFailure)
-            assert "rank 1: the disk is full" in outcome.error
+            assert "rank 1 on here: the disk is full" in outcome.error
             assert "The older ones are still there." in outcome.error
         assert sorted(tmp_path.rglob("*")) == before
 
@@ -129,7 +129,7 @@ def test_a_state_that_one_rank_cannot_save_costs_that_checkpoint_on_all(tmp_path
     outcomes = save_cut(tmp_path, [halves()[0], {"model": {"weight": object()}}])
     for outcome in outcomes:
         assert isinstance(outcome, SaveFailure)
-        assert "rank 1: model.weight is a object" in outcome.error
+        assert "rank 1 on here: model.weight is a object" in outcome.error
     assert list(tmp_path.iterdir()) == []
 
 

@@ -149,7 +149,7 @@ class RankSaver(Saver):
         changed = False
         for rank, begin in enumerate(begins):
             if begin["problem"] is not None:
-                raise InputError(f"rank {rank}: {begin['problem']}")
+                raise InputError(f"{self._name(rank)}: {begin['problem']}")
             if begin["tensors"] is not None:
                 self._tensors_of[rank], changed = [LocalTensor.from_json(values) for values in begin["tensors"]], True
         if changed:
@@ -197,7 +197,7 @@ class RankSaver(Saver):
             digests: dict[str, Digest] = {}
             for rank, end in enumerate(ends):
                 if end["problem"] is not None:
-                    raise InputError(f"rank {rank}: {end['problem']}")
+                    raise InputError(f"{self._name(rank)}: {end['problem']}")
                 digests |= {file: Digest(nbytes, sha256) for file, (nbytes, sha256) in end["files"].items()}
             self._check_shared(folder, digests)
             shared = {part: value for part, value in packed.structure.items() if part not in OWN_PARTS}
@@ -211,6 +211,9 @@ class RankSaver(Saver):
             self.store.discard(folder)
             raise
         return {"nbytes": manifest.nbytes}
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on {self._ranks.hosts[rank]}"
 
     def _check_shared(self, folder: Path, digests: Mapping[str, Digest]) -> None:
         """Raises InputError where the files of another machine are not on this one's filesystem."""

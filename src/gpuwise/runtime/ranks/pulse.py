@@ -53,7 +53,6 @@ class Pulse:
 
     Attributes:
         statuses: the latest status of each rank, on rank 0; empty on the others.
-        hosts: machine of each rank.
         status: as the argument, which is replaced once the run has begun.
     """
 
@@ -62,13 +61,11 @@ class Pulse:
         ranks: Ranks,
         status: Callable[[], RankStatus],
         *,
-        hosts: list[str],
         end: Callable[[LastWords, bool], None],
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self.statuses: dict[int, RankStatus] = {}
-        self.hosts = hosts
         self.status = status
         self._ranks, self._on_end, self._clock = ranks, end, clock
         self._count = 0
@@ -156,10 +153,10 @@ class Pulse:
         status = self.statuses.get(rank)
         where = f", after step {status.step:,} (phase {status.phase!r})" if status is not None and status.step else ""
         error = RankLostError(
-            f"rank {rank} on {self.hosts[rank]} {what}{where}: it was stopped, its machine is gone, or the network between.",
+            f"rank {rank} on {self._ranks.hosts[rank]} {what}{where}: it was stopped, its machine is gone, or the network between.",
             ["see whether that machine runs", "start again: the run goes on from its last checkpoint"],
         )
-        words = LastWords.of(error, rank=rank, host=self.hosts[rank])
+        words = LastWords.of(error, rank=rank, host=self._ranks.hosts[rank])
         first = self._ranks.leave(words)
         self._own_words = first == words
         return first

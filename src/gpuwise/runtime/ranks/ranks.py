@@ -195,7 +195,9 @@ class Ranks:
         """The same with a connection of its own, for another thread."""
         # The type stubs of PyTorch 2.13 leave `clone` out.
         store = None if self._store is None else self._store.clone()  # type: ignore[attr-defined]
-        return Ranks(self.rank, self.size, store=store, host=self.host)
+        clone = Ranks(self.rank, self.size, store=store, host=self.host)
+        clone.hosts = self.hosts
+        return clone
 
     def _wait(self, key: str) -> None:
         """Waits for a key of the store. Raises OtherRankError when a rank fails meanwhile."""

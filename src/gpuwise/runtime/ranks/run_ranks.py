@@ -29,7 +29,7 @@ class RunRanks:
     def __init__(self, own: Ranks, *, has_group: bool = False):
         self.own, self._has_group = own, has_group
         self._on_failure: Callable[[LastWords], None] = lambda words: None
-        self.pulse = Pulse(own if not own.several else own.cloned(), RankStatus, hosts=own.hosts, end=self._end)
+        self.pulse = Pulse(own if not own.several else own.cloned(), RankStatus, end=self._end)
 
     def start(self) -> RunRanks:
         """Starts the pulse."""

@@ -1,0 +1,59 @@
+"""The disk of one rank is full: training goes on on all of them, no older checkpoint is lost, and the rank is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import runs
+from ranks import on_ranks
+
+import gpuwise
+from gpuwise.runtime.checkpoint import CheckpointStore, Files
+
+STEPS = 40
+SETTINGS: dict[str, Any] = {"precision": "fp32", "compile": False, "progress": "silent", "preemption": "none"}
+
+
+def trained(folder: str, full_until: int) -> dict[str, Any]:
+    """Trains on this rank. After the first checkpoint rank 1 cannot write to the disk, until some step."""
+    runs.as_rank()
+    step, written = 0, Files.write
+
+    def write(files: Files, fd: int, data: memoryview) -> None:
+        if os.environ["RANK"] == "1" and step < full_until and any(Path(folder).glob("checkpoints/step-*")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(files, fd, data)
+
+    with mock.patch.object(Files, "write", write):
+        trainer = gpuwise.Trainer(
+            runs.job(), mesh="dp_shard=2", micro_batch=4, run=folder, steps=STEPS, save_every=1e-6, **SETTINGS
+        )
+        for trained_step in trainer:
+            step = trained_step.step
+    assert trainer.result is not None
+    return trainer.result.to_dict()
+
+
+@pytest.mark.parametrize(("full_until", "saved"), [(STEPS // 2, True), (STEPS + 1, False)], ids=["for a while", "to the end"])
+def test_a_full_disk_on_one_rank_is_reported_and_loses_nothing(full_until: int, saved: bool, tmp_path: Path):
+    for result in on_ranks(2, trained, str(tmp_path / "run"), full_until):
+        assert result["steps"] == STEPS
+        assert (result["checkpoints"]["last_step"] == STEPS) is saved, result["checkpoints"]
+        assert bool(result["unsaved"]) is not saved, result["unsaved"]
+    records = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    saves = [record for record in records if record["record"] == "checkpoint"]
+    failures = [record["failed"] for record in saves if "failed" in record]
+    assert failures
+    assert all(f"rank 1 on {socket.gethostname()}: the disk is full" in text for text in failures)
+    store = CheckpointStore(tmp_path / "run/checkpoints")
+    newest = store.latest()
+    assert newest is not None
+    assert newest.step == max(record["step"] for record in saves if "failed" not in record)
+    assert not list(store.folder.glob(".*"))
