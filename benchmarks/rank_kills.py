@@ -86,7 +86,9 @@ class Run:
         arguments = ["killed.py:job", "--mesh", mesh, "--micro-batch", "8", "--steps", "100000000", "--run", "run"]
         arguments += ["--save-every", "0.3s", "--max-restarts", str(restarts)]
         command = [sys.executable, "-m", "gpuwise", "train", *arguments]
-        self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._errors = folder / "errors"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors)
         self._log, self._checkpoints = folder / "run/log.jsonl", folder / "run/checkpoints"
 
     def pids(self) -> list[int]:
@@ -94,6 +96,9 @@ class Run:
         pid = self.process.pid
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(child) for child in text.split()]
+
+    def errors(self) -> str:
+        return "\n".join(line for line in self._errors.read_text().splitlines() if not line.startswith("note:"))
 
     def records(self) -> list[dict[str, object]]:
         """The whole lines of the log."""
@@ -131,8 +136,7 @@ class Run:
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s:
             if self.process.poll() is not None:
-                assert self.process.stderr is not None
-                raise SystemExit(f"the run has ended before {what}: {self.process.stderr.read().decode()}")
+                raise SystemExit(f"the run has ended before {what}: {self.errors()}")
             yield
             time.sleep(0.02)
         raise SystemExit(f"{what} did not happen within {START_S:g} s")
@@ -173,7 +177,8 @@ def killed_run(*, mesh: str, seed: int, kills: int, ends_s: float) -> Kills:
                 os.kill(draw.choice(pids), signal.SIGKILL)
                 killed += 1
             run.process.send_signal(signal.SIGTERM)
-            run.process.wait(60)
+            if run.process.wait(60) != 130:
+                print(run.errors(), file=sys.stderr)
         finally:
             run.process.kill()
         taken_again, unequal = compared(run.records())

@@ -4,70 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-JOB = """
-import os, torch
-from torch import nn
-from gpuwise import Job
-
-calls = 0
-
-def loss(model, batch):
-    global calls
-    calls += 1
-    fault, rank = os.environ.get("FAULT", " ").split(" ")
-    if calls == 5 and rank == os.environ["RANK"]:
-        if fault == "raise":
-            raise ValueError("a bad day")
-        if fault == "memory":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        if fault == "exit":
-            os._exit(7)
-    return (model(batch["x"]) - batch["y"]).square().mean()
-
-data = {"x": torch.linspace(0, 1, 256).view(64, 4), "y": torch.linspace(0, 1, 64).view(64, 1)}
-job = Job(model=lambda: nn.Linear(4, 1), batch=lambda n: {"x": torch.rand(n, 4), "y": torch.rand(n, 1)}, loss=loss,
-          data=lambda: data, optimizer="adamw", learning_rate=1e-3, name="small")
-"""
-ENDED_S = 60.0  # all ranks end within a minute of a fault
-
-
-def start(folder: Path, *flags: str, steps: int = 1_000_000, **environment: str) -> subprocess.Popen[str]:
-    (folder / "small.py").write_text(JOB)
-    command = [sys.executable, "-m", "gpuwise", "train", "small.py:job", "--mesh", "dp=2", "--micro-batch", "8"]
-    command += ["--steps", str(steps), "--run", "run", "--save-every", "1s", *flags]
-    variables = {**os.environ, "GPUWISE_NO_CACHE": "1", **environment}
-    return subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ranks_of(process: subprocess.Popen[str], folder: Path) -> list[int]:
-    """The pids of the ranks, once a checkpoint is on the disk."""
-    until_s = time.monotonic() + 200
-    while not list((folder / "run/checkpoints").glob("step-*[0-9]")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until_s
-        time.sleep(0.05)  # for another process, which gives no sign of this but its files
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
-def gone(pids: list[int]) -> bool:
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def errors_of(process: subprocess.Popen[str], timeout_s: float = 250) -> list[str]:
-    """The lines with an error; the process has ended."""
-    _, text = process.communicate(timeout=timeout_s)
-    return [line for line in text.splitlines() if line.startswith("error:") or "Traceback" in line]
+from launched import ENDED_S, errors_of, gone, ranks_of, start
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "words"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "has not answered for")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "has not answered for")]
+)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_lost_ends_all_with_its_name(number: signal.Signals, words: str, rank: int, tmp_path: Path):
     process = start(tmp_path)
@@ -83,10 +30,33 @@ def test_a_rank_that_is_lost_ends_all_with_its_name(number: signal.Signals, word
 
 
 @pytest.mark.slow
-def test_a_lost_rank_is_started_again_from_the_last_checkpoint(tmp_path: Path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_launcher_that_is_lost_ends_all_ranks_and_one_of_them_says_so(number: signal.Signals, tmp_path: Path):
+    """The launcher keeps the store that ranks meet in. One that is stopped looks to them like a machine that has gone."""
+    process = start(tmp_path)
+    pids = ranks_of(process, tmp_path)
+    os.kill(process.pid, number)
+    began_s = time.monotonic()
+    while not ended(pids):
+        assert time.monotonic() - began_s < ENDED_S
+        time.sleep(0.05)  # for other processes
+    process.kill()
+    (error,) = errors_of(process)
+    assert "rank 0 on " in error
+    assert "has lost the launcher" in error
+
+
+def ended(pids: list[int]) -> bool:
+    """Whether all have ended; one whose parent is stopped stays as a zombie."""
+    return all(not (stat := Path(f"/proc/{pid}/stat")).exists() or ") Z " in stat.read_text() for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_rank_is_started_again_from_the_last_checkpoint(number: signal.Signals, tmp_path: Path):
     process = start(tmp_path, "--max-restarts", "1")
     first = ranks_of(process, tmp_path)
-    os.kill(first[1], signal.SIGKILL)
+    os.kill(first[1], number)
     log = tmp_path / "run/log.jsonl"
     until_s = time.monotonic() + 200
     while '"record": "resumed"' not in log.read_text():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from torch.distributed import HashStore
 
@@ -27,7 +29,8 @@ def pulses(clock: Clock, *, step: int = 1) -> list[Pulse]:
     for ranks in all_ranks:
         ranks.hosts = HOSTS
     return [
-        Pulse(ranks, lambda: RankStatus(step=step, phase="step"), end=lambda words, own: None, clock=clock) for ranks in all_ranks
+        Pulse(ranks, lambda: RankStatus(step=step, phase="step"), end=lambda words, own: None, clock=clock)
+        for ranks in all_ranks
     ]
 
 
@@ -78,10 +81,34 @@ def test_a_watch_that_fails_ends_the_run_and_says_why():
         raise KeyError("phase")
 
     ranks = Ranks(0, 2, store=HashStore(), host="alpha")
-    pulse = Pulse(
-        ranks, status, end=lambda words, own: ends.append((words, own)), wait=lambda seconds: next(turns)
-    )
+    pulse = Pulse(ranks, status, end=lambda words, own: ends.append((words, own)), wait=lambda seconds: next(turns))
     pulse._run()
     ((words, _),) = ends
     assert words == ranks.failure()
     assert "KeyError" in words.what
+
+
+def test_ranks_that_were_all_stopped_for_a_while_go_on():
+    clock = Clock()
+    all_ranks = pulses(clock)
+    look_for(all_ranks, clock, 10)
+    clock.now_s += 3600.0
+    assert look_for(all_ranks, clock, 60) == [None, None, None]
+
+
+def test_a_store_that_does_not_answer_is_noticed_beside_the_look_that_waits_for_it():
+    class Stopped(HashStore):
+        def set(self, key: str, value: str) -> None:
+            released.wait(60)
+
+    released, turns = threading.Event(), iter([False, True])
+    ranks = Ranks(1, 2, store=Stopped(), host="beta")
+    pulse = Pulse(ranks, RankStatus, end=lambda words, own: None, wait=lambda seconds: next(turns))
+    looking = threading.Thread(target=pulse._run)
+    looking.start()
+    noticed = [pulse.is_stuck() for _ in range(int(SILENT_S / PULSE_S) + 1)]
+    released.set()
+    looking.join()
+    assert noticed == [False] * (len(noticed) - 1) + [True]
+    assert "rank 1 on beta has lost the launcher, or rank 0" in pulse.without_store().what
+    assert not pulse.is_stuck()

@@ -62,11 +62,12 @@ def speaking_in_turn() -> Iterator[bool]:
         if os.environ.get(DEBUG, "0") not in {"", "0"}:
             traceback.print_exception(error)
         words = LastWords.of(error, rank=environment.rank, host=_host())
-        if launched_here():
+        told = isinstance(error, OtherRankError)
+        if launched_here() and not told:
             from gpuwise.runtime.ranks.joining import leave_words
 
-            leave_words(environment, words)
-        if launched_here() or isinstance(error, OtherRankError):
+            told = leave_words(environment, words)
+        if told:
             raise click.exceptions.Exit(words.exit_code) from error
         raise words.error() from error
 

@@ -75,6 +75,12 @@ def launched_here(environment: Mapping[str, str] | None = None) -> bool:
     return _LAUNCHED in (os.environ if environment is None else environment)
 
 
+def leads_machine() -> bool:
+    """Whether this process is the first rank of its machine, or no rank."""
+    environment = rank_environment()
+    return environment is None or environment.local_rank == 0
+
+
 def launched_variables() -> dict[str, str]:
     """The variable by which ranks recognise `gpuwise train` as their launcher."""
     return {_LAUNCHED: "1"}

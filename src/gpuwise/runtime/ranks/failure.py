@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gpuwise.errors import GpuwiseError, OtherRankError, RankLostError
-from gpuwise.hardware.detect.ranks import launched_here
+from gpuwise.hardware.detect.ranks import launched_here, leads_machine
 from gpuwise.runtime.ranks.last_words import LastWords, is_of_others
 from gpuwise.runtime.ranks.pulse import PULSE_S, Pulse
 from gpuwise.runtime.ranks.ranks import Ranks
@@ -35,13 +35,14 @@ def last_words(ranks: Ranks, pulse: Pulse | None) -> Iterator[None]:
         raise cause from error
 
 
-def end_process(words: LastWords, own: bool) -> None:
+def end_process(words: LastWords, own: bool, *, without_store: bool) -> None:
     """Ends a process whose main thread does not come back from a collective. To be called in another thread.
 
     Arguments:
         own: whether this rank has left the words, and so tells the user, unless its launcher does.
+        without_store: whether the store has gone, and perhaps the launcher; the first rank of each machine says so.
     """
-    if own and not launched_here():
+    if (own and not launched_here()) if not without_store else leads_machine():
         with suppress(OSError, ValueError):
             print(f"error: {words.error()}", file=sys.stderr, flush=True)
     with suppress(OSError, ValueError):

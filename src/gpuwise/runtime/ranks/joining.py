@@ -6,30 +6,26 @@ import itertools
 import os
 import socket
 import sys
-import time
 from contextlib import suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store
 
-from gpuwise.errors import GpuwiseError, InputError, OtherRankError, RankLostError, UnsupportedError
+from gpuwise.errors import GpuwiseError, UnsupportedError
 from gpuwise.hardware.detect.ranks import RankEnvironment
 from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.ranks.last_words import LastWords
 from gpuwise.runtime.ranks.ranks import Ranks
+from gpuwise.runtime.ranks.reaching import open_store
 from gpuwise.runtime.ranks.run_ranks import RunRanks
 
-CONNECT_S = 45.0  # until a store that does not answer counts as unreachable
 JOIN_S = 600.0  # until ranks that have not started count as lost: machines of a cluster do not start at once
 # Of a collective. The watch of runtime.ranks.pulse notices lost ranks much earlier; a slow one may take its time.
 COLLECTIVE_S = 3600.0
-_STORE_S = 20.0  # of one request to the store
-_PROBE_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-_stores: dict[tuple[str, int], TCPStore] = {}  # a process that trains twice meets the others in the same store
 _runs = itertools.count()
 
 
@@ -44,7 +40,7 @@ def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
     """
     own_group = not dist.is_initialized()
     # The store of a caller's group is private in PyTorch 2.13, and the only one that all of its ranks share.
-    store: Store = _store_of(environment) if own_group else dist.distributed_c10d._get_default_store()
+    store: Store = open_store(environment) if own_group else dist.distributed_c10d._get_default_store()
     number = next(_runs)
     prefix = f"gpuwise/{environment.attempt}/{number}"
     ranks = Ranks(
@@ -63,11 +59,13 @@ def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
     return run_ranks
 
 
-def leave_words(environment: RankEnvironment, words: LastWords) -> None:
-    """Leaves the last words of a rank that failed before it has joined the others. The launcher is there to hear them."""
+def leave_words(environment: RankEnvironment, words: LastWords) -> bool:
+    """Leaves the last words of a rank that failed before it has joined the others. Returns whether the launcher hears them."""
     with suppress(GpuwiseError, RuntimeError):
-        store = PrefixStore(f"gpuwise/{environment.attempt}/0", _store_of(environment))
+        store = PrefixStore(f"gpuwise/{environment.attempt}/0", open_store(environment))
         Ranks(environment.rank, environment.size, store=store).leave(words)
+        return True
+    return environment.local_rank > 0  # of the ranks of a machine, the first says it for all
 
 
 def _initialise(environment: RankEnvironment, device: torch.device, store: Store) -> None:
@@ -90,51 +88,3 @@ def _initialise(environment: RankEnvironment, device: torch.device, store: Store
         timeout=timedelta(seconds=COLLECTIVE_S),
         device_id=None if device.type == "cpu" else device,
     )
-
-
-def _store_of(environment: RankEnvironment) -> TCPStore:
-    """A connection to the store of the ranks, which rank 0 opens where the launcher has none."""
-    address = environment.address, environment.port
-    if address in _stores:
-        return _stores[address]
-    keeps = environment.rank == 0 and not environment.hosted_by_agent
-    if not keeps:
-        _reach(environment)
-    try:
-        store = TCPStore(*address, is_master=keeps, wait_for_workers=False, timeout=timedelta(seconds=_STORE_S))
-    except (dist.DistError, RuntimeError) as error:
-        if keeps and "address already in use" in str(error).lower():
-            raise InputError(
-                f"port {environment.port} of {environment.address}, where the ranks are to meet, is in use.",
-                ["set MASTER_PORT to a free port on all ranks"],
-            ) from error
-        raise _unreachable(environment, str(error).splitlines()[0]) from error
-    _stores[address] = store
-    return store
-
-
-def _reach(environment: RankEnvironment) -> None:
-    """Waits until the store's port can be connected to. PyTorch's own attempts would each print a warning."""
-    until_s = time.monotonic() + CONNECT_S
-    while True:
-        try:
-            socket.create_connection((environment.address, environment.port), timeout=_PROBE_S).close()
-            return
-        except OSError as error:
-            if time.monotonic() > until_s:
-                raise _unreachable(environment, error.strerror or str(error)) from error
-        time.sleep(0.2)
-
-
-def _unreachable(environment: RankEnvironment, why: str) -> RankLostError | OtherRankError:
-    """Of the ranks of a machine, the first says it for all."""
-    keeper = "its launcher" if environment.hosted_by_agent else "rank 0"
-    what = (
-        f"rank {environment.rank} of {environment.size} on {socket.gethostname()} cannot reach {keeper} at "
-        f"{environment.address}:{environment.port} ({why}), for {CONNECT_S:g} s."
-    )
-    ways = [
-        "check that rank 0 runs, and that its host lets other machines connect to that port",
-        "set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port",
-    ]
-    return OtherRankError(what, ways) if environment.local_rank else RankLostError(what, ways)

@@ -59,7 +59,7 @@ class RunRanks:
     def _end(self, words: LastWords, own: bool) -> None:
         with suppress(Exception):  # the process ends in any case
             self._on_failure(words)
-        end_process(words, own)
+        end_process(words, own, without_store=self.pulse.store_lost)
 
 
 ALONE_IN_RUN = RunRanks(ALONE)
