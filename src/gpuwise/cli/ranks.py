@@ -62,12 +62,12 @@ def speaking_in_turn() -> Iterator[bool]:
         if os.environ.get(DEBUG, "0") not in {"", "0"}:
             traceback.print_exception(error)
         words = LastWords.of(error, rank=environment.rank, host=_host())
-        told = isinstance(error, OtherRankError)
-        if launched_here() and not told:
+        reported = isinstance(error, OtherRankError)
+        if launched_here() and not reported:
             from gpuwise.runtime.ranks.joining import leave_words
 
-            told = leave_words(environment, words)
-        if told:
+            reported = leave_words(environment, words)
+        if reported:
             raise click.exceptions.Exit(words.exit_code) from error
         raise words.error() from error
 
