@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +20,7 @@ from gpuwise.runtime.show import Display
 from gpuwise.runtime.show.update import SlowestRank
 
 MOST_NOTES = 20  # that a rank passes on: a fault that repeats on thousands of ranks must not fill a screen
+LOG_EVERY_S = 30.0  # between two records of all ranks in the log
 LEAST_SPREAD = 0.1  # between the waits of the slowest rank and of the others, as a share of the time
 _SCHEDSTAT = "/proc/self/task/{}/schedstat"  # ns on a processor, ns in its queue (kernel: scheduler/sched-stats)
 
@@ -74,7 +75,7 @@ class RankReporter:
         self._shares: tuple[float, float | None] = (0.0, None)
         self._shown: dict[int, int] = {}
         self._texts: set[str] = set()
-        self._news: deque[str] = deque()
+        self._log_due_s = -math.inf
 
     def status(self) -> RankStatus:
         """Called by the pulse's thread."""
@@ -91,7 +92,7 @@ class RankReporter:
         return RankStatus(self._meter.step, self._stall.phase, *self._shares, notes)
 
     def look(self) -> None:
-        """On rank 0: shows and logs notes of other ranks that are not its own, too."""
+        """On rank 0: shows and logs notes of other ranks that are not its own, too, and logs what each rank waits for."""
         self._texts.update(note.text for note in self._reporter.notes)
         for rank, status in sorted(self._pulse.statuses.items()):
             for number in range(self._shown.get(rank, 0), status.notes):
@@ -100,6 +101,11 @@ class RankReporter:
                     self._texts.add(text)
                     self._reporter.tell(f"rank {rank} on {self._ranks.hosts[rank]}: {text}", "rank", rank=rank)
             self._shown[rank] = status.notes
+        if len(self._pulse.statuses) == self._ranks.size and self._meter.now_s >= self._log_due_s:
+            self._log_due_s = self._meter.now_s + LOG_EVERY_S
+            slowest = str(self.slowest() or "no rank is noticeably slower than the others")
+            record = {"kind": "ranks", "text": slowest, "step": self._meter.step, "ranks": self.records()}
+            self._reporter.log.write("event", record)
 
     def slowest(self) -> SlowestRank | None:
         """The rank that the others wait for; None where they hardly wait."""
