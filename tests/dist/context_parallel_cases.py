@@ -37,7 +37,11 @@ CONTEXT_PARALLEL_CASES: tuple[Case, ...] = (
     *(_case(context, axes={"cp": 8}) for context in CONTEXTS if context != "all-to-all"),
     *(_case(context, "CP, recompute", axes={"cp": 2}, recompute="full") for context in CONTEXTS),
     _case("gather", "CP, selective recompute", axes={"cp": 2}, recompute="selective"),
-    *(_case(context, f"CP of {model}", partial(language_job, model), axes={"cp": 2}) for model in ("gpt2", "bert") for context in CONTEXTS),
+    *(
+        _case(context, f"CP of {model}", partial(language_job, model), axes={"cp": 2})
+        for model in ("gpt2", "bert")
+        for context in CONTEXTS
+    ),
 )
 
 CONTEXT_AND_OTHER_CASES: tuple[Case, ...] = (

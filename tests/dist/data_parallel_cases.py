@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gpuwise.job import Job
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 
+
 class Branching(nn.Module):
     """A decoder whose loss calls its parts in ways of its own; some parameters may be unused, or used now and then."""
 

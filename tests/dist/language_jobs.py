@@ -19,7 +19,6 @@ VOCABULARY, SEQ_LEN = 64, 16
 _SIZES = {"vocabulary": VOCABULARY, "width": 32, "layers": 2, "heads": 4, "hidden": 64}
 
 
-
 def _without_key_bias(model: Bert) -> Bert:
     """With untrained biases of keys: they shift all scores of a query alike, so that their gradients are rounding alone."""
     for block in model.layers:

@@ -13,16 +13,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from tests.dist.ranks import RankError, on_ranks
+from tests.dist.tiny_decoder import decoder_job
+from tests.dist.training import mean_loss, micro_batches, relative, whole
+from tests.fault.checkpoint_faults import Killed, Quick
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from tests.dist.ranks import RankError, on_ranks
-from tests.dist.tiny_decoder import decoder_job
-from tests.dist.training import mean_loss, micro_batches, relative, whole
-from tests.fault.checkpoint_faults import Killed, Quick
 
 from gpuwise.job import Job
 from gpuwise.runtime.build.names import plain_name
@@ -114,8 +114,8 @@ def union(results: list[Continued], which: str) -> dict[str, np.ndarray]:
 def check_resumes(
     folder: Path, before: Mesh, meshes: list[Mesh], make_job: Callable[[], Job] = decoder_job, **options: Any
 ) -> None:
-    """What one mesh saves, others go on from: with the same state to the bit, and the same losses but for rounding; on the same mesh to the
-    bit."""
+    """What one mesh saves, others go on from: the same state to the bit, the same losses but for rounding, on the same mesh
+    to the bit."""
     saved = on_ranks(before.devices, save_and_go_on, make_job, before, options, str(folder))
     for mesh in meshes:
         loaded = on_ranks(mesh.devices, load_and_go_on, make_job, mesh, options, str(folder))
@@ -251,7 +251,9 @@ def both_ways(mesh: Mesh, folder: str) -> bool:
     assert set(ours["optimizer"]["state"]) == set(update["state"])
     pairs = [(ours["model"][name], value) for name, value in model.items()]
     pairs += [
-        (ours["optimizer"]["state"][name][key], value) for name, values in update["state"].items() for key, value in values.items()
+        (ours["optimizer"]["state"][name][key], value)
+        for name, values in update["state"].items()
+        for key, value in values.items()
     ]
     return all(torch.equal(own, value.full_tensor() if isinstance(value, DTensor) else value) for own, value in pairs)
 

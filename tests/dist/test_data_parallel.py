@@ -50,7 +50,7 @@ def left_out_later(model: Branching, batch: dict[str, Tensor]) -> Tensor:
 
 def test_a_parameter_that_a_later_step_leaves_out_is_an_error():
     strategy = Strategy(mesh=DDP, micro_batch=4)
-    with pytest.raises(RankError, match="(?s)rank 1 of 2.*does not depend on blocks.1.norm1.weight"):
+    with pytest.raises(RankError, match=r"(?s)rank 1 of 2.*does not depend on blocks.1.norm1.weight"):
         on_ranks(2, train, partial(branching_job, left_out_later), strategy, 3)
 
 
@@ -85,7 +85,8 @@ def look_around(strategy: Strategy) -> dict[str, Any]:
     }
     program.update()
     program.step(micro_batches(job, program, 1))
-    assert program.average is not None and program.gradient_norm is not None
+    assert program.average is not None
+    assert program.gradient_norm is not None
     with program.average.in_place():
         averaged = output(program, batch)
     after = program.infer(batch)

@@ -11,6 +11,7 @@ from gpuwise.errors import InputError
 from gpuwise.strategy import StepFacts, Strategy, check_techniques
 from gpuwise.strategy.pipeline import SPLIT_SCHEDULES
 
+
 @each_of((*PIPELINE_CASES, *PIPELINE_AND_OTHER_CASES))
 def test_stages_train_as_one_process(case: Case):
     check(case)
@@ -24,7 +25,8 @@ def test_stages_train_as_one_process(case: Case):
 )
 def test_with_other_settings(change: dict[str, object]):
     difference = compare(pipelined("1f1b", pp=2).but(**change), steps=4)  # type: ignore[arg-type]
-    assert difference.loss < 1e-5 and difference.weights < 1e-5
+    assert difference.loss < 1e-5
+    assert difference.weights < 1e-5
 
 
 @pytest.mark.parametrize("schedule", SPLIT_SCHEDULES)
@@ -50,5 +52,3 @@ def test_split_schedules_refuse_freed_parameters(schedule: str):
 def test_settings_that_a_schedule_does_not_take(strategy: Strategy, problem: str):
     with pytest.raises(InputError, match=problem):
         check_techniques(strategy, StepFacts(priced=False))
-
-

@@ -54,9 +54,11 @@ def test_the_losses_metrics_and_weights_are_those_of_one_process(mesh: str, tmp_
     assert answers[0]["result"]["best"]["step"] == result.best["step"]  # type: ignore[index]
     exported = gpuwise.Trainer(runs.job(), run=tmp_path / "ranks", steps=20, micro_batch=8, resume=True, progress="silent")
     weights = load(exported.export(tmp_path / "weights.safetensors"))
-    for name, value in load(gpuwise.Trainer(
-        runs.job(), run=tmp_path / "alone", steps=20, micro_batch=8, resume=True, progress="silent"
-    ).export(tmp_path / "alone.safetensors")).items():
+    for name, value in load(
+        gpuwise.Trainer(runs.job(), run=tmp_path / "alone", steps=20, micro_batch=8, resume=True, progress="silent").export(
+            tmp_path / "alone.safetensors"
+        )
+    ).items():
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-6)
 
 
@@ -108,9 +110,15 @@ def failing(kind: str) -> str:
     runs.as_rank()
     rank, data = os.environ["RANK"], runs.data
     if kind == "data" and rank == "1":
-        data = lambda: {name: column[:100] for name, column in runs.data().items()}
+
+        def data():
+            return {name: column[:100] for name, column in runs.data().items()}
+
     if kind == "nan":
-        data = lambda: {**runs.data(), "x": torch.full((128, 4), float("nan"))}
+
+        def data():
+            return {**runs.data(), "x": torch.full((128, 4), float("nan"))}
+
     seed = 1 if kind == "settings" and rank == "1" else 0
     keywords: Any = {**SETTINGS, "steps": 10, "seed": seed}
     try:

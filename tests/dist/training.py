@@ -70,7 +70,11 @@ def compare(
     assert samples % (strategy.accumulation * ranks) == 0
     strategy = strategy.but(micro_batch=samples // (strategy.accumulation * ranks))
     alone = (alone or strategy).but(
-        mesh=Mesh(), micro_batch=strategy.micro_batch, accumulation=strategy.accumulation * ranks, recompute="none", compile=False
+        mesh=Mesh(),
+        micro_batch=strategy.micro_batch,
+        accumulation=strategy.accumulation * ranks,
+        recompute="none",
+        compile=False,
     )
     (expected,) = on_ranks(1, train, make_job, alone, steps)
     return difference(on_ranks(strategy.mesh.devices, train, make_job, strategy, steps), expected)
@@ -81,7 +85,9 @@ def difference(trained: list[Trained], expected: Trained) -> Difference:
     weights = {name: values for rank in trained for name, values in rank.weights.items()}
     assert set(weights) == set(expected.weights), set(weights) ^ set(expected.weights)
     return Difference(
-        loss=max(relative(np.array(a), np.array(b)) for rank in trained for a, b in zip(rank.losses, expected.losses, strict=True)),
+        loss=max(
+            relative(np.array(a), np.array(b)) for rank in trained for a, b in zip(rank.losses, expected.losses, strict=True)
+        ),
         weights=max(relative(values, expected.weights[name]) for rank in trained for name, values in rank.weights.items()),
     )
 

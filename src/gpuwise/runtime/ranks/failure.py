@@ -52,16 +52,18 @@ def end_process(words: LastWords, own: bool, *, without_store: bool) -> None:
 
 def _cause(ranks: Ranks, pulse: Pulse | None, error: BaseException) -> BaseException:
     """The error to raise: this one if it is the first failure of the run, else one that tells of the first."""
+    lost = RankLostError(
+        f"rank {ranks.rank} on {ranks.host} has lost the other ranks: {_text(error)}",
+        ["see what ended rank 0 or the launcher", "start again: the run goes on from its last checkpoint"],
+    )
     try:
-        if is_of_others(error) and (words := _words_of_others(ranks, pulse)) is not None:
-            return words.error()
+        if is_of_others(error):
+            if (words := _words_of_others(ranks, pulse)) is not None:
+                return words.error()
+            error = lost  # no rank has said why; with --max-restarts the run starts again
         words = LastWords.of(error, rank=ranks.rank, host=ranks.host)
         first = ranks.leave(words)
     except RuntimeError:  # the store has gone, too
-        lost = RankLostError(
-            f"rank {ranks.rank} on {ranks.host} has lost the other ranks: {_text(error)}",
-            ["see what ended rank 0 or the launcher", "start again: the run goes on from its last checkpoint"],
-        )
         return lost if is_of_others(error) else error
     return error if first == words else first.error()
 
