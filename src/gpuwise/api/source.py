@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
+from gpuwise.errors import UnsupportedError
 from gpuwise.notes import Note
 from gpuwise.notes.job import forward_alone
 from gpuwise.plan.pricing.traces import StepTraces
@@ -81,6 +82,10 @@ class StepSource(ABC):
         """The recorded steps of the ranks of a mesh that differ. None where they are to be composed from the step of one
         device: in a source of recordings, and for data parallelism, whose composition is exact enough."""
         return None
+
+    def rank_step(self, strategy: Strategy, target: str, rank: int) -> Trace:
+        """The recorded step of one rank of the strategy's mesh. Raises UnsupportedError for a source of recordings."""
+        raise UnsupportedError(f"{self.argument} is a recording: ranks are recorded from the job.", ["name the job itself"])
 
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         """The facts of the job's step that are known before tracing."""

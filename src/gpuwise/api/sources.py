@@ -18,9 +18,11 @@ from gpuwise.api.traced import JobSource, NamedSource
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.notes.job import attention_of_newer_gpus
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.step_settings import Techniques, settings_of
+from gpuwise.step_settings import Techniques, flags_of, job_word, settings_of
 from gpuwise.strategy import PRECISIONS, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one, load
+from gpuwise.trace.parallel.ranks import RankStep
+from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
 
@@ -46,13 +48,29 @@ class SavedSource(StepSource):
 
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
         recorded = self.family.header.strategy
-        for field in ("mode", "mesh", *settings_of(Techniques)):
+        rank = self.family.header.rank
+        if recorded.mesh.devices > 1 and (strategy.mesh, strategy.parallelism) != (recorded.mesh, recorded.parallelism):
+            raise UnsupportedError(
+                f"the trace {self.argument} is of rank {rank} of {_axes(recorded)}, which forecast alone takes.",
+                [f"gpuwise forecast {job_word(self.argument)} {_axes(recorded)} --on ...", "name the job itself"],
+            )
+        for field in ("mode", *settings_of(Techniques)):
             requested, had = getattr(strategy, field), getattr(recorded, field)
             if requested not in (had, None):  # None accepts the recorded value
                 name = field.replace("_", "-")
                 ways = [_flag(name, had), "name the job itself, which is traced as asked"]
                 raise UnsupportedError(f"the trace {self.argument} was recorded with {name} {had}, not {requested}.", ways)
         return self.family
+
+    def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
+        """The one rank that was recorded; None if the recording is of a single device."""
+        if self.family.header.strategy.mesh.devices == 1:
+            return None
+        trace = self.find(strategy, target).at(
+            accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes
+        )
+        model_flops = trace.header.model_flops * strategy.accumulation or None
+        return (RankStep("", *split_communication(trace), model_flops),)
 
     def default_precision(self, best: str) -> str:
         return self.family.header.strategy.precision
@@ -119,6 +137,9 @@ class PresetSource(StepSource):
             return super().step(strategy, target)
         return self._live(strategy).step(strategy, target)
 
+    def rank_step(self, strategy: Strategy, target: str, rank: int) -> Trace:
+        return self._live(strategy).rank_step(strategy, target, rank)
+
     def _live(self, strategy: Strategy) -> NamedSource:
         """The preset as a job to trace. Raises MissingDependencyError without PyTorch, UnsupportedError in a search."""
         variant = f"{self.name} in {strategy.precision}, recompute {strategy.recompute}, mode {strategy.mode}"
@@ -163,6 +184,13 @@ def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | N
     if job in PRESETS:
         return PresetSource(PRESETS[job], sizes)
     return NamedSource(job, sizes)
+
+
+def _axes(strategy: Strategy) -> str:
+    """The flags of a strategy's mesh: '--mesh dp_shard=8,tp=2 --sequence-parallel'."""
+    return flags_of(
+        Strategy(strategy.precision, mesh=strategy.mesh, parallelism=strategy.parallelism), without=("precision", "micro_batch")
+    )
 
 
 def _flag(name: str, value: object) -> str:

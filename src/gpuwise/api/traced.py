@@ -47,25 +47,35 @@ class JobSource(StepSource):
     def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
         if strategy.mode == "infer" or not splits_layers(strategy):
             return None
-        self._require_torch()
-        from gpuwise.tracing import record
-
         try:
-            with tracing(self.name, strategy):
-                whole = record(self.job, strategy.but(mesh=Mesh(), parallelism=Parallelism()), target=target)
-                return tuple(self._rank(strategy, target, rank, name, whole) for rank, name in unequal_ranks(strategy).items())
+            whole = self._whole_step(strategy, target)
+            return tuple(self._rank(strategy, target, rank, name, whole) for rank, name in unequal_ranks(strategy).items())
         except (UnsupportedError, JobError):  # composed, which a note says; a job that fails by itself fails there, too
             return None
 
+    def _whole_step(self, strategy: Strategy, target: str) -> Trace:
+        """The step of one device, with the strategy's accumulation."""
+        return self.step(strategy.but(mesh=Mesh(), parallelism=Parallelism()), target)
+
     def _rank(self, strategy: Strategy, target: str, position: int, name: str, whole: Trace) -> RankStep:
         """The recorded step of the first rank at a position along pp."""
+        rank = position * (strategy.mesh.devices // strategy.mesh.pp)
+        trace, communication = split_communication(self._rank_trace(strategy, target, rank))
+        return RankStep(name, trace, communication, whole.model_flops)
+
+    def rank_step(self, strategy: Strategy, target: str, rank: int) -> Trace:
+        trace = self._rank_trace(strategy, target, rank)
+        if not splits_layers(strategy):
+            return trace
+        whole = self._whole_step(strategy.but(accumulation=1), target)
+        return replace(trace, header=replace(trace.header, model_flops=whole.model_flops))
+
+    def _rank_trace(self, strategy: Strategy, target: str, rank: int) -> Trace:
+        self._require_torch()
         from gpuwise.tracing import record
 
-        rank = position * (strategy.mesh.devices // strategy.mesh.pp)
-        recorded = record(self.job, strategy, target=target, rank=rank).with_accumulation(strategy.accumulation)
-        trace, communication = split_communication(recorded)
-        flops = whole.with_accumulation(strategy.accumulation).model_flops
-        return RankStep(name, trace, communication, flops)
+        with tracing(self.name, strategy):
+            return record(self.job, strategy, target=target, rank=rank).with_accumulation(strategy.accumulation)
 
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         return self.job.step_facts(on_cpu=target == "cpu")
@@ -118,6 +128,9 @@ class NamedSource(StepSource):
 
     def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
         return self.live.ranks(strategy, target) if splits_layers(strategy) else None
+
+    def rank_step(self, strategy: Strategy, target: str, rank: int) -> Trace:
+        return self.live.rank_step(strategy, target, rank)
 
     def _cached(
         self, make: Callable[[], TraceFamily], variant: Strategy, target: str, micro_batch: int | None = None

@@ -8,7 +8,7 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import complete_job, settings_options
-from gpuwise.step_settings import DeviceSettings, ParallelSettings, settings_of
+from gpuwise.step_settings import DeviceSettings
 
 _UPDATES = "updates"
 
@@ -17,9 +17,14 @@ _UPDATES = "updates"
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_job)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the step of one JOB to this .npz file.")
 @click.option("--folder", type=click.Path(file_okay=False), help="Write shipped recordings here, not into the package.")
-@settings_options(DeviceSettings, without=("micro_batch", "accumulate", "compile", *settings_of(ParallelSettings)))
-def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **settings: Unpack[DeviceSettings]) -> None:
+@click.option("--rank", type=int, help="Of several devices, the rank to record (0).")
+@settings_options(DeviceSettings, without=("compile",))
+def command(
+    jobs: tuple[str, ...], output: str | None, folder: str | None, rank: int | None, **settings: Unpack[DeviceSettings]
+) -> None:
     """Record the step of JOB to a file that stands for it afterwards, without its code and without PyTorch.
+
+    With --mesh: the step of one rank, at one --micro-batch, with its collectives; no other device is needed.
 
     Without -o: record the traces that ship with gpuwise again, of the presets named or of all. "updates" are those of the
     optimizers, which steps with another optimizer are composed from.
@@ -28,12 +33,12 @@ def command(jobs: tuple[str, ...], output: str | None, folder: str | None, **set
     from gpuwise.errors import InputError
 
     if output is None:
-        if any(value is not None for value in settings.values()):
+        if rank is not None or any(value is not None for value in settings.values()):
             raise InputError("shipped presets are recorded in every variant.", ["leave out the settings", "-o job.npz"])
         return _shipped(jobs, folder)
     if len(jobs) != 1:
         raise InputError(f"-o takes one JOB, got {len(jobs)}.", ["gpuwise record path.py:job -o job.npz"])
-    api.record(jobs[0], output, **settings)
+    api.record(jobs[0], output, rank=rank, **settings)
     _say(Path(output))
 
 

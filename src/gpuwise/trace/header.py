@@ -56,6 +56,8 @@ class Header:
         rank: the rank of strategy.mesh whose step it is. Default 0.
         stages: the pipeline's stages that this rank runs; empty (the default) without a pipeline.
         groups: the groups of ranks of the collectives; none by default.
+        model_flops: of a rank that runs a part of the model, model operations of a micro-batch over all ranks that share it;
+            0 (the default) where each device runs the whole model.
         micro_batches: how many micro-batches are recorded, 2 by default. Positions with micro_step 1 run
             accumulation - micro_batches + 1 times. 0: those of the strategy, and no other number follows from them.
     """
@@ -78,6 +80,7 @@ class Header:
     rank: int = 0
     stages: tuple[int, ...] = ()
     groups: tuple[RankGroup, ...] = ()
+    model_flops: int = 0
     micro_batches: int = RECORDED
 
     @property
