@@ -59,7 +59,9 @@ def test_what_a_page_links_to_is_there(page: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if not is_slow(c)])
-def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_documented_command_runs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)[1:]
@@ -76,4 +78,4 @@ def test_a_documented_command_runs(command: str, tmp_path: Path, monkeypatch: py
         words += ["--steps", "1"]
     result = CliRunner().invoke(main, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert (result.output + result.stderr).strip()
+    assert (result.output + result.stderr + capfd.readouterr().out).strip()  # ranks print by themselves
