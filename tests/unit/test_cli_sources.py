@@ -232,7 +232,7 @@ def test_memory_alone_reads_no_offers():
 
 def test_the_mesh_counts_devices_where_the_text_does_not():
     assert device_of("t4", CATALOG, mesh=Mesh(dp_replicate=4)).devices == 4
-    with pytest.raises(InputError, match="the mesh is of 4 devices"):
+    with pytest.raises(InputError, match="the mesh dp=4 is of 4 devices"):
         device_of("t4:2", CATALOG, mesh=Mesh(dp_replicate=4))
 
 

@@ -75,3 +75,12 @@ def test_waiting_for_a_collective_takes_no_memory() -> None:
     trace = record(llama(), Strategy(mesh=Mesh(tp=2)))
     splits = [name for name in trace.operations.name if name.startswith("aten.split")]
     assert not splits  # a view of what was gathered
+
+
+def test_a_rank_is_recorded_alike_again_and_again() -> None:
+    """The copies on which a split is tried are gone before the recording."""
+    strategy = Strategy("fp32", mesh=Mesh(cp=2), parallelism=Parallelism(context="gather"))
+    first, *others = (record(llama(), strategy, rank=0) for _ in range(3))
+    for other in others:
+        assert other.storages.size_bytes.tolist() == first.storages.size_bytes.tolist()
+        assert other.storages.born.tolist() == first.storages.born.tolist()

@@ -110,6 +110,8 @@ class Probe:
             problem = self._difference(PassResult(mean_loss, gradients, part.events), {n for n, _ in model.named_parameters()})
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             problem = f"it raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        finally:
+            _release(model)
         return _agreed(problem, self.device)
 
     def _difference(self, split: PassResult, names: set[str]) -> str:
@@ -218,6 +220,13 @@ def _seeded(device: torch.device) -> Iterator[None]:
         finally:
             if before is not None:
                 backend.set_random_state(before)
+
+
+def _release(model: nn.Module) -> None:
+    """Frees the parameters now: hooks of a split refer to their own modules, which Python frees at some later time."""
+    for module in model.modules():
+        for name in [name for name, _ in module.named_parameters(recurse=False)]:
+            setattr(module, name, None)
 
 
 def _agreed(problem: str, device: torch.device) -> str:
