@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.progress import tracing
 from gpuwise.api.source import StepSource
-from gpuwise.errors import JobError, MissingDependencyError, UnsupportedError
+from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.strategy import Mesh, Parallelism, StepFacts, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
 from gpuwise.trace.parallel.ranks import RankStep, splits_layers, unequal_ranks
@@ -50,7 +50,7 @@ class JobSource(StepSource):
         try:
             whole = self._whole_step(strategy, target)
             return tuple(self._rank(strategy, target, rank, name, whole) for rank, name in unequal_ranks(strategy).items())
-        except (UnsupportedError, JobError):  # composed, which a note says; a job that fails by itself fails there, too
+        except UnsupportedError:  # the program refuses to split this model: composed, which a note says
             return None
 
     def _whole_step(self, strategy: Strategy, target: str) -> Trace:
