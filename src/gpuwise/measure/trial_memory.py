@@ -97,7 +97,7 @@ def memory_on_accelerator(make: Callable[[], Program], device: torch.device) -> 
     memory, peak = backend.free_and_total_bytes(), backend.peak_allocated_bytes()
     if peak is None:
         raise UnsupportedError(
-            f"PyTorch does not tell the peak memory of {backend.name}, so a forecast of it cannot be held against it.",
+            f"PyTorch does not report the peak memory of {backend.name}: a forecast of it cannot be compared.",
             ["train with the forecast beside it: gpuwise train"],
         )
     groups = {"parameter": _model_tensors(program), "optimizer_state": _optimizer_state(program)}

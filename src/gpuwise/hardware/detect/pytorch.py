@@ -1,6 +1,6 @@
 """GPUs that NVML does not know, as PyTorch describes them: those of AMD, Intel and Apple, and accelerators of other packages.
 
-PyTorch runs in a process of its own, so that whoever looks at the machine need not load it.
+PyTorch runs in a process of its own, so that a look at the machine does not load it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def check_strategy(job: Job, strategy: Strategy, device: torch.device, world: Wo
     check_world(strategy.mesh, world)
     checked = strategy
     if world is not None and strategy.optimizer is None and isinstance(job.optimizer, str):
-        checked = strategy.but(optimizer=job.optimizer)  # sharding excludes some, whoever names them
+        checked = strategy.but(optimizer=job.optimizer)  # sharding excludes some, the job's own included
     check_techniques(checked, job.step_facts(on_cpu=backend_of(device).is_host, priced=False))
     check_device(job, strategy, device)
 

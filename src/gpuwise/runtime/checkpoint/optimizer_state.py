@@ -21,7 +21,7 @@ class NamedState(TypedDict):
     Attributes:
         state: the state of each parameter by its name, as get_optimizer_state_dict of torch.distributed.checkpoint has it.
         groups: settings and names of the parameters ("params") of each group, by the name of its first parameter.
-        rest: whatever else the optimizer saves.
+        rest: what else the optimizer saves.
     """
 
     state: dict[str, dict[str, object]]

@@ -147,7 +147,7 @@ class Saver:
         return None if lack is None else SaveFailure(save.step, self._sentence(save.step, lack))
 
     def _put(self, packed: Packed, save: Save) -> tuple[Path, int]:
-        """Writes the checkpoint. Returns its path and size; raises whatever kept it from being written."""
+        """Writes the checkpoint. Returns its path and size; raises the error that kept it from being written."""
         checkpoint = self.store.write(packed, step=save.step, meta=save.meta, best=save.best)
         return checkpoint.path, checkpoint.manifest.nbytes
 

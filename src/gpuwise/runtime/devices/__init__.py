@@ -1,4 +1,4 @@
-"""Devices: whatever accelerator PyTorch has, behind one interface."""
+"""Devices: every accelerator of PyTorch behind one interface."""
 
 from gpuwise.runtime.devices.backend import Backend, Event
 from gpuwise.runtime.devices.here import VIRTUAL, accelerator, backend_of, device_of_rank

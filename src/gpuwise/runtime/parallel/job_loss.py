@@ -1,4 +1,4 @@
-"""The job's loss as a module, so that whatever it calls of the model runs inside one forward pass of DDP or FSDP2."""
+"""The job's loss as a module, so that all its calls of the model run inside one forward pass of DDP or FSDP2."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class AbsentTensor(torch.Tensor):
         types: Sequence[type],
         args: Arguments = (),
         kwargs: Keywords | None = None,
-    ) -> Tree:  # whatever the function of PyTorch returns
+    ) -> Tree:  # what the function of PyTorch returns
         kwargs = kwargs or {}
         if any(isinstance(leaf, AbsentTensor) and leaf.value is not None for leaf in tree_iter((args, kwargs))):
             args, kwargs = received((args, kwargs))

@@ -1,4 +1,4 @@
-"""Types at PyTorch's extension points (modes, hooks, autograd functions), which pass on whatever a model's code passes."""
+"""Types at PyTorch's extension points (modes, hooks, autograd functions), which pass on what a model's code passes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _cause(ranks: Ranks, pulse: Pulse | None, error: BaseException) -> BaseExcep
 
 
 def _words_of_others(ranks: Ranks, pulse: Pulse | None) -> LastWords | None:
-    """The words of whoever has made a collective fail; None if nobody has failed or fallen silent."""
+    """The words of the rank that has made a collective fail; None if none has failed or fallen silent."""
     began_s = time.monotonic()
     while (waited_s := time.monotonic() - began_s) < CAUSE_S:
         if (words := ranks.failure()) is not None:

@@ -85,7 +85,7 @@ def close(checkpoints: RunCheckpoints, health: RunHealth) -> None:
 
 
 def blaming(job: Job, doing: str, part: object, call: Callable[[], T]) -> T:
-    """Turns whatever the job's code raises into an error that names its line."""
+    """Turns any error of the job's code into one that names its line."""
     try:
         return call()
     except KeyboardInterrupt:

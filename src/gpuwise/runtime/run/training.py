@@ -125,7 +125,7 @@ class Training:
     def export(self, path: Path) -> Path:
         """Writes the plain weights as they are now, averages in place of parameters where the job keeps them.
 
-        The file is one of safetensors, for transformers, timm and whatever else reads those. Before the first step, and of
+        The file is one of safetensors, for transformers, timm and other readers of those. Before the first step, and of
         several ranks, the weights are those of the newest checkpoint in the run's folder. Returns the path. Raises InputError,
         JobError where the weights are not finite, UnsupportedError for several ranks without a folder.
         """

@@ -31,7 +31,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, ran
     """The step with an update of rank 0's shards: its operations, their temporaries and the state.
 
     Arguments:
-        trace: a plain step of one device, whatever its optimizer.
+        trace: a plain step of one device with any optimizer.
         ranks: number of those that split the parameters of each module; 1 where they are parts by tensor parallelism or of a
             stage alone. Shape (modules,).
         widened: bytes of a sharded parameter's element over those recorded. Default 1.
