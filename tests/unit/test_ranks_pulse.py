@@ -7,7 +7,9 @@ import threading
 import pytest
 from torch.distributed import HashStore
 
-from gpuwise.runtime.ranks import Ranks
+from gpuwise.errors import RankLostError
+from gpuwise.runtime.ranks import Ranks, failure
+from gpuwise.runtime.ranks.failure import last_words
 from gpuwise.runtime.ranks.last_words import LastWords
 from gpuwise.runtime.ranks.pulse import GRACE_S, PULSE_S, SILENT_S, SILENT_START_S, Pulse, RankStatus
 
@@ -112,3 +114,17 @@ def test_a_store_that_does_not_answer_is_noticed_beside_the_look_that_waits_for_
     assert noticed == [False] * (len(noticed) - 1) + [True]
     assert "rank 1 on beta has lost the launcher, or rank 0" in pulse.without_store().what
     assert not pulse.is_stuck()
+
+
+def test_a_collective_that_fails_without_a_word_of_others_is_a_lost_rank(monkeypatch: pytest.MonkeyPatch):
+    """Not an error of the job: the launcher starts the ranks again."""
+    monkeypatch.setattr(failure, "CAUSE_S", 0.0)
+    ranks = Ranks(1, len(HOSTS), store=HashStore(), host="beta")
+    ranks.hosts = HOSTS
+    reset = "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1234: Connection reset by peer"
+    with pytest.raises(RankLostError, match="rank 1 on beta has lost the other ranks") as caught, last_words(ranks, None):
+        raise RuntimeError(reset)
+    assert "Connection reset by peer" in caught.value.what
+    words = ranks.failure()
+    assert words is not None
+    assert (words.code, words.exit_code) == (RankLostError.code, RankLostError.exit_code)
