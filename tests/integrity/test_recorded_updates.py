@@ -13,7 +13,7 @@ from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.strategy import KERNELS_OF, kernels_for
 from gpuwise.trace.tables import OperationRow
 from gpuwise.trace.update.rows import Parameter
-from gpuwise.trace.update.templates import DATA, RecordedUpdates, updates
+from gpuwise.trace.update.template_file import DATA, RecordedUpdates, updates
 from gpuwise.trace.update.whole import state_bytes, whole_update
 from gpuwise.tracing.updates import UpdateOf, record_update
 

@@ -32,7 +32,7 @@ class Noisy(Dataset):
         return torch.tensor([index, torch.rand(()), random.random(), np.random.randn(), np.random.rand()])
 
 
-class Told(Dataset):
+class OwnProcess(Dataset):
     """Says in which process it was read, and how that treats signals."""
 
     def __len__(self):
@@ -143,12 +143,12 @@ def test_another_generator_of_numpys_is_left_as_it_was(kind):
 
 
 def test_workers_are_shielded_and_use_one_thread():
-    [batch] = batches(loader_of(Told, loader_workers=1, example=lambda n: torch.zeros(n, 3, dtype=torch.int64)), 1)
+    [batch] = batches(loader_of(OwnProcess, loader_workers=1, example=lambda n: torch.zeros(n, 3, dtype=torch.int64)), 1)
     assert batch == [[1, 1, 1]] * 4
 
 
 def test_the_loader_says_how_many_workers_and_the_strategy_has_the_last_word():
-    data = lambda: DataLoader(Told(), num_workers=1, prefetch_factor=3)  # noqa: E731
+    data = lambda: DataLoader(OwnProcess(), num_workers=1, prefetch_factor=3)  # noqa: E731
     example = lambda n: torch.zeros(n, 3, dtype=torch.int64)  # noqa: E731
     assert batches(loader_of(data, example=example), 1)[0][0][0] == 1
     assert batches(loader_of(data, example=example, loader_workers=0), 1)[0][0][0] == 0
@@ -156,8 +156,8 @@ def test_the_loader_says_how_many_workers_and_the_strategy_has_the_last_word():
 
 def test_reading_ahead_on_the_cpu_takes_a_worker():
     example = lambda n: torch.zeros(n, 3, dtype=torch.int64)  # noqa: E731
-    assert batches(loader_of(Told, example=example, prefetch=2), 1)[0][0][0] == 1
-    loader = loader_of(Told, example=example, prefetch=2, loader_workers=0)
+    assert batches(loader_of(OwnProcess, example=example, prefetch=2), 1)[0][0][0] == 1
+    loader = loader_of(OwnProcess, example=example, prefetch=2, loader_workers=0)
     assert "nothing is read ahead" in loader.notes[0].text
 
 

@@ -15,52 +15,52 @@ from gpuwise.runtime.run.rank_report import LOG_EVERY_S, RankReporter, Relay, sl
 HOSTS = ["a", "b"]
 
 
-class Told:
-    """A reporter that remembers."""
+class KeepingReporter:
+    """Keeps what it is given to print."""
 
     def __init__(self) -> None:
         self.notes = [SimpleNamespace(text="of all ranks")]
-        self.told: list[str] = []
+        self.texts: list[str] = []
         self.records: list[dict[str, Any]] = []
         self.log = SimpleNamespace(write=lambda kind, record: self.records.append(record))
 
     def tell(self, text: str, kind: str, **fields: object) -> None:
-        self.told.append(text)
+        self.texts.append(text)
 
 
-def reporter(told: Told, statuses: dict[int, RankStatus], meter: Meter) -> tuple[RankReporter, Relay]:
+def reporter(printed: KeepingReporter, statuses: dict[int, RankStatus], meter: Meter) -> tuple[RankReporter, Relay]:
     """Of rank 0, and the display of rank 1."""
     store = HashStore()
     first, second = Ranks(0, 2, store=store, host="a"), Ranks(1, 2, store=store, host="b")
     first.hosts = HOSTS
-    parts: dict[str, Any] = {"stall": SimpleNamespace(phase="step"), "reporter": told, "relay": None, "host_works": False}
+    parts: dict[str, Any] = {"stall": SimpleNamespace(phase="step"), "reporter": printed, "relay": None, "host_works": False}
     return RankReporter(first, cast(Any, SimpleNamespace(statuses=statuses)), meter=meter, **parts), Relay(second)
 
 
 def test_a_note_of_another_rank_is_told_unless_rank_0_has_it_too():
-    told, statuses = Told(), {0: RankStatus(1)}
-    ranks, relay = reporter(told, statuses, Meter(steps=10, global_batch=1))
+    printed, statuses = KeepingReporter(), {0: RankStatus(1)}
+    ranks, relay = reporter(printed, statuses, Meter(steps=10, global_batch=1))
     relay.note("of all ranks")
     relay.note("of this rank")
     statuses[1] = RankStatus(1, notes=relay.count)
     ranks.look()
     ranks.look()
-    assert told.told == ["rank 1 on b: of this rank"]
+    assert printed.texts == ["rank 1 on b: of this rank"]
 
 
 def test_the_log_has_the_waits_of_each_rank_now_and_then():
-    told, meter = Told(), Meter(steps=10, global_batch=1)
+    printed, meter = KeepingReporter(), Meter(steps=10, global_batch=1)
     statuses = {0: RankStatus(7, "step", 0.0, 0.4)}
-    ranks, _ = reporter(told, statuses, meter)
+    ranks, _ = reporter(printed, statuses, meter)
     ranks.look()
-    assert told.records == []  # not all ranks have said anything
+    assert printed.records == []  # not all ranks have said anything
     statuses[1] = RankStatus(7, "data", 0.3, 0.1)
     ranks.look()
     ranks.look()
     meter.now_s += LOG_EVERY_S
     ranks.look()
-    assert len(told.records) == 2
-    record = told.records[0]
+    assert len(printed.records) == 2
+    record = printed.records[0]
     assert record["kind"] == "ranks"
     assert record["text"] == "slowest: rank 1 on b, 30 % waiting for data; the others wait 40 %"
     assert [(each["rank"], each["host"], each["data_share"], each["wait_share"]) for each in record["ranks"]] == [

@@ -51,7 +51,7 @@ def _shipped(names: tuple[str, ...], folder: str | None) -> None:
         if name not in (*PRESETS, _UPDATES):
             raise unknown_name("preset", name, [*PRESETS, _UPDATES], listing="gpuwise doctor")
     require("torch", purpose="record traces")
-    from gpuwise.trace.update.templates import DATA
+    from gpuwise.trace.update.template_file import DATA
     from gpuwise.tracing.presets import record_presets
     from gpuwise.tracing.update_templates import record_updates
 

@@ -96,14 +96,15 @@ def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
 def _repeats(job: Job, strategy: Strategy) -> bool:
     """Whether a step with these settings is known to repeat with the blocks of the model.
 
-    Not so where what runs is cut without regard to blocks (buckets of DistributedDataParallel, stages, compiled graphs), or
-    where code of the job's own chooses among parameters.
+    Not so where what runs is cut without regard to blocks (buckets of DistributedDataParallel, stages, compiled graphs), where
+    clipping or an average goes over all parameters in an order of its own, or where code of the job's own chooses among them.
     """
     mesh = strategy.mesh
     buckets = mesh.dp_replicate > 1 and not is_sharded(strategy)
     cut = buckets or mesh.pp > 1 or mesh.ep > 1 or strategy.compile or strategy.offload != "none"
     named = strategy.mode == "infer" or isinstance(strategy.optimizer or job.optimizer, str)
-    return named and job.step is None and not (cut or strategy.optimizer_in_backward)
+    over_all = job.clip_norm is not None or job.ema_decay is not None
+    return named and job.step is None and not (cut or over_all or strategy.optimizer_in_backward)
 
 
 def _container(model: nn.Module, path: str) -> nn.ModuleList:

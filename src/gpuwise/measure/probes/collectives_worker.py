@@ -152,7 +152,7 @@ def _measure(rank: int, world: int, device: torch.device, deadline_s: float, tel
             try:
                 verified = _verified(collective, device)
                 timing = timed_together(collective, left_s / len(sizes) / 4, device)
-            except RuntimeError as error:  # NotImplementedError is one
+            except RuntimeError as error:  # of a collective that a backend lacks, a NotImplementedError
                 text = " ".join(str(error).split())
                 if "support" not in text.lower() and "implement" not in text.lower():
                     raise  # a peer died, for one: the next collective would wait for it until the deadline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -30,12 +31,13 @@ class _StageDoneError(BaseException):
         self.tensors = tensors
 
 
-class OwnPaths(nn.Module):
+class OwnPaths(nn.Module, ABC):
     """A module around others that names their modules by the paths of the job's model."""
 
     @property
+    @abstractmethod
     def inner(self) -> Iterable[nn.Module]:
-        raise NotImplementedError
+        """The modules that are named."""
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from gpuwise.errors import InputError
 from gpuwise.strategy import AXES, Mesh
+from gpuwise.units import counted
 
 EXPERT_SHARD = "expert_shard"  # the dimension of World.experts along which parameters of the same experts are sharded
 
@@ -75,7 +76,9 @@ def make_world(mesh: Mesh, device_type: str) -> World:
     """
     size = dist.get_world_size()
     if mesh.devices != size:
-        raise InputError(f"the mesh {mesh} is of {mesh.devices} devices, but there are {size} ranks.", [f"--mesh dp={size}"])
+        raise InputError(
+            f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but there are {size} ranks.", [f"--mesh dp={size}"]
+        )
     device_mesh = init_device_mesh(device_type, mesh.degrees, mesh_dim_names=AXES)
     experts = None
     if mesh.ep > 1:

@@ -60,7 +60,7 @@ def _cause(ranks: Ranks, pulse: Pulse | None, error: BaseException) -> BaseExcep
         if is_of_others(error):
             if (words := _words_of_others(ranks, pulse)) is not None:
                 return words.error()
-            error = lost  # no rank has said why; with --max-restarts the run starts again
+            error = lost  # no rank gives a reason; with --max-restarts the run starts again
         words = LastWords.of(error, rank=ranks.rank, host=ranks.host)
         first = ranks.leave(words)
     except RuntimeError:  # the store has gone, too

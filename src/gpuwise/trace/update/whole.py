@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from gpuwise.trace.update.rows import Parameter, UpdateRows, evaluate
-from gpuwise.trace.update.templates import form_of, updates
+from gpuwise.trace.update.template_file import updates
+from gpuwise.trace.update.templates import form_of
 
 
 def whole_update(
