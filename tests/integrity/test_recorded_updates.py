@@ -38,17 +38,20 @@ def test_every_optimizer_is_there() -> None:
         updates().update("sgd", "fused", "float16", on_host=False)
 
 
-@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize(
+    ("scaled", "clipped"), [(False, False), (True, False), (True, True)], ids=["plain", "scaled", "clipped"]
+)
 @pytest.mark.parametrize(("optimizer", "kernels"), ALL)
-def test_an_update_is_what_the_optimizer_does(optimizer: str, kernels: str, scaled: bool) -> None:
+def test_an_update_is_what_the_optimizer_does(optimizer: str, kernels: str, scaled: bool, clipped: bool) -> None:
     if scaled and kernels not in kernels_for(optimizer, scaled=True):
         pytest.skip("gpuwise does not use these kernels")
     if "bit" in optimizer:
         pytest.importorskip("torchao")
     shapes = MATRICES if optimizer == "muon" else MIXED
-    recorded = record_update(UpdateOf(optimizer, kernels, "accelerator", scaled), [(shape, "float32") for shape in shapes])
+    update = UpdateOf(optimizer, kernels, "accelerator", scaled, clipped)
+    recorded = record_update(update, [(shape, "float32") for shape in shapes])
     parameters = [Parameter(shape, 4, hidden=True) for shape in shapes]
-    composed = whole_update(optimizer, kernels, parameters, scaled=scaled, keep_gradients=True)
+    composed = whole_update(optimizer, kernels, parameters, scaled=scaled, keep_gradients=True, clipped=clipped)
     assert [tuple(row) for row in composed.rows] == [tuple(OperationRow(*row)) for row in recorded.rows]
     temporaries = sorted((t.size_bytes, t.born, t.died) for t in composed.temporaries)
     assert temporaries == sorted(recorded.temporaries)
@@ -60,6 +63,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(DATA.read_bytes()[:1000])
     with pytest.raises(FileFormatError, match="damaged"):
         RecordedUpdates(path)
-    path.write_bytes(gzip.compress(json.dumps({"format": "gpuwise-updates", "version": 2}).encode()))
-    with pytest.raises(FileFormatError, match="version 2"):
+    path.write_bytes(gzip.compress(json.dumps({"format": "gpuwise-updates", "version": 1}).encode()))
+    with pytest.raises(FileFormatError, match="version 1"):
         RecordedUpdates(path)

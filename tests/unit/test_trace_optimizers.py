@@ -157,6 +157,23 @@ def test_fp16_scales_its_gradients_first() -> None:
         assert [row[0] for row in rows(composed)].count(unscaled) == 1
 
 
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
+def test_clipping_stays_between_its_neighbours(precision: str) -> None:
+    """Scaled gradients are clipped between two parts of the update."""
+    clipping = replace(job(), clip_norm=1.0)
+    base = record(clipping, Strategy(precision=precision, micro_batch=2, optimizer="sgd"))
+    for optimizer, kernels in ALL:
+        if precision == "amp-fp16" and (optimizer in ("sgd", "momentum") and kernels == "fused"):
+            continue
+        for way in WAYS[::2]:
+            strategy = Strategy(precision=precision, micro_batch=2, optimizer=optimizer, optimizer_kernels=kernels).but(**way)
+            recorded, composed = record(clipping, strategy), compose(base, strategy)
+            as_they_are = list if optimizer != "muon" else sorted  # which clips its matrices before the other parameters
+            assert as_they_are(rows(composed)) == as_they_are(rows(recorded)), (optimizer, kernels)
+            assert live_bytes(composed).peak_bytes == live_bytes(recorded).peak_bytes, (optimizer, kernels)
+            assert storages(composed, "gradient") == storages(recorded, "gradient"), (optimizer, kernels)
+
+
 def test_the_optimizer_it_was_recorded_with_does_not_matter() -> None:
     wish = Strategy(micro_batch=2, optimizer="adam", optimizer_kernels="foreach")
     made = [compose(record(job(), Strategy(micro_batch=2, optimizer=name)), wish) for name in ("adamw", "muon", "adafactor")]

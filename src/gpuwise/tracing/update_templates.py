@@ -32,7 +32,7 @@ def record_updates(path: Path = DATA) -> None:
     updates: dict[tuple[object, ...], dict[str, dict[str, int]]] = {}
     for update, dtype in _updates():
         for part, forms, together in _parts(update, dtype):
-            key = update.optimizer, update.kernels, update.scaled, part, together
+            key = update.optimizer, update.kernels, update.scaled, update.clipped, part, together
             of_key = updates.setdefault(key, {})
             of_key[f"{update.target} {dtype}"] = {
                 form: index("templates", fit.template([index("rows", row) for row in fit.rows()]))
@@ -40,7 +40,7 @@ def record_updates(path: Path = DATA) -> None:
             }
     head = {"format": FORMAT, "version": VERSION, "torch_version": torch.__version__.split("+")[0]}
     head["torchao_version"] = version("torchao").split("+")[0]
-    names = "optimizer", "kernels", "scaled", "part", "together"
+    names = "optimizer", "kernels", "scaled", "clipped", "part", "together"
     lists = {name: list(table) for name, table in tables.items()}
     lists["updates"] = [json.dumps({**dict(zip(names, key, strict=True)), "of": of}) for key, of in updates.items()]
     members = [json.dumps(head)[1:-1], *(f'"{name}": [\n' + ",\n".join(items) + "\n]" for name, items in lists.items())]
@@ -57,7 +57,8 @@ def _updates() -> Iterator[tuple[UpdateOf, str]]:
                 for kernels in able:
                     yield UpdateOf(optimizer, kernels, target), dtype
             for kernels in kernels_for(optimizer, on_cpu=target == "cpu", scaled=True):
-                yield UpdateOf(optimizer, kernels, target, scaled=True), "float32"
+                for clipped in (False, True):
+                    yield UpdateOf(optimizer, kernels, target, scaled=True, clipped=clipped), "float32"
 
 
 def _parts(update: UpdateOf, dtype: str) -> Iterator[tuple[str, dict[str, Fit], bool]]:

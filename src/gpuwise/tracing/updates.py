@@ -28,13 +28,15 @@ class UpdateOf:
     Attributes:
         optimizer, kernels: as in Strategy.
         target: "accelerator" or "cpu".
-        scaled: whether gradients are scaled for fp16.
+        scaled: whether gradients are scaled for fp16. Default False.
+        clipped: whether scaled gradients are clipped, and so unscaled before the optimizer's step. Default False.
     """
 
     optimizer: str
     kernels: str
     target: str
     scaled: bool = False
+    clipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ def record_update(update: UpdateOf, parameters: Sequence[tuple[tuple[int, ...], 
                 optimizer.register_step_post_hook(lambda *_, at=ends: at.append(len(recorder.rows))),
             )
             recorder.start()
+            if update.clipped:
+                scaler.unscale_(optimizer)
+                begins.append(len(recorder.rows))
             if update.scaled:
                 scaler.step(optimizer)
                 scaler.update()

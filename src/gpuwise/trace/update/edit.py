@@ -13,7 +13,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, OperationRow, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
-from gpuwise.trace.update.rows import Temporary
+from gpuwise.trace.update.rows import Temporary, UpdateRows
 
 END = -2  # behind everything recorded; of a storage: it lives to the end of the step
 _ROOM = 2**24  # numbers between two recorded positions, for the rows added there
@@ -48,6 +48,7 @@ class Edit(Generic[Recorded]):
         gradients: rows of the storages, in the order of the model's parameters.
         sizes_of_gradients: their bytes.
         modules_of_gradients: their modules.
+        clips_scaled: whether gradients are unscaled by the update and then clipped, as in fp16.
 
     Raises UnsupportedError where more than the optimizer is part of the update.
     """
@@ -60,12 +61,16 @@ class Edit(Generic[Recorded]):
             )
         self._trace: Recorded = trace
         sequence, storages = trace.sequence, trace.storages
-        of_optimizer = sequence.phase == PHASES.index("optimizer")
-        self._length = int(of_optimizer.argmax()) if of_optimizer.any() else len(sequence)
+        self._stays = sequence.phase != PHASES.index("optimizer")
+        stay = np.flatnonzero(self._stays)
+        self._length = int(stay[-1]) + 1 if len(stay) else 0
+        # Scaled gradients are clipped between two parts of the update: behind its first rows, which are taken out, too.
+        self._update = len(sequence) if self._stays.all() else int(self._stays.argmin())
+        self.clips_scaled = self._update < self._length
         self._size = storages.size_bytes if storages.size_bytes.ndim == 1 else storages.size_bytes[:, 0]
         self._category = storages.category.copy()
-        self._stays = np.arange(len(sequence)) < self._length
-        self._exists = (storages.category != CATEGORIES.index("optimizer_state")) & (storages.born < self._length)
+        maker_stays = np.append(self._stays, True)[storages.born]  # the last: of storages that are there before the step
+        self._exists = (storages.category != CATEGORIES.index("optimizer_state")) & maker_stays
         self._born = np.where(storages.born < 0, BEFORE, storages.born.astype(np.int64) * _ROOM)
         self._last = self._length * _ROOM - 1
         at_end = np.where(storages.died >= len(sequence), self._length * _ROOM, self._last)
@@ -83,13 +88,37 @@ class Edit(Generic[Recorded]):
     ) -> int:
         """Adds rows behind a recorded position (END: the last), and the memory they take and free. Returns the slot of the
         last of them."""
-        slot = (self._length - 1) * _ROOM if position == END else position * _ROOM
+        slots = self._take_slots(position, len(rows))
+        self._fill(slots, rows, temporaries, phase=phase, micro_step=micro_step)
+        return slots[-1]
+
+    def insert_update(self, update: UpdateRows) -> None:
+        """Adds the update of all parameters: what unscales gradients before the step clips them, the rest behind."""
+        slots = [
+            *self._take_slots(self._update - 1, update.unscaling),
+            *self._take_slots(END, len(update.rows) - update.unscaling),
+        ]
+        self._fill(slots, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+
+    def _take_slots(self, position: int, count: int) -> range:
+        """The next slots behind a recorded position."""
+        slot = (self._length - 1 if position == END else min(position, self._length - 1)) * _ROOM
         first = slot + self._used.get(slot, 0) + 1
-        self._used[slot] = self._used.get(slot, 0) + len(rows)
+        self._used[slot] = self._used.get(slot, 0) + count
+        return range(first, first + count)
+
+    def _fill(
+        self,
+        slots: Sequence[int],
+        rows: Sequence[OperationRow],
+        temporaries: Iterable[Temporary],
+        *,
+        phase: str,
+        micro_step: int,
+    ) -> None:
         self._rows += rows
-        self._inserted += [(first + index, PHASES.index(phase), micro_step) for index in range(len(rows))]
-        self._added += [(t.size_bytes, CATEGORIES.index("temporary"), 0, first + t.born, first + t.died) for t in temporaries]
-        return first + len(rows) - 1
+        self._inserted += [(slot, PHASES.index(phase), micro_step) for slot in slots]
+        self._added += [(t.size_bytes, CATEGORIES.index("temporary"), 0, slots[t.born], slots[t.died]) for t in temporaries]
 
     def add(self, size_bytes: int, category: str, module: int, born: int, died: int) -> None:
         """Adds a storage; born and died are slots, BEFORE or END."""

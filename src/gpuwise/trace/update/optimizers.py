@@ -74,11 +74,12 @@ def with_optimizer(
             parameters,
             scaled=recorded.precision == "amp-fp16",
             keep_gradients=keep_gradients,
+            clipped=edit.clips_scaled,
             on_host=on_host,
         )
         if keep_gradients:
             _keep_gradients(edit, parameters)
-        edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+        edit.insert_update(update)
     if offload == "none":
         for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
             for size in state_bytes(optimizer, kernels, parameter, on_host=on_host):

@@ -78,12 +78,18 @@ class UpdateRows:
 
     Arguments:
         on_host: whether the device is the host: step counters then count as its memory. Default False.
+
+    Attributes:
+        rows: its operations.
+        temporaries: the memory that they take and free.
+        unscaling: how many rows come before gradients are clipped: those that unscale them for fp16.
     """
 
     def __init__(self, *, on_host: bool = False) -> None:
         self.on_host = on_host
         self.rows: list[OperationRow] = []
         self.temporaries: list[Temporary] = []
+        self.unscaling = 0
         self._waiting: list[Temporary] = []
 
     def add(self, name: str, parameter: Parameter, read: int, *, kind: str = "elementwise") -> None:

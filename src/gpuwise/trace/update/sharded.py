@@ -49,8 +49,9 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, ran
         kernels,
         scaled=strategy.precision == "amp-fp16",
         keep_gradients=strategy.keep_gradients,
+        clipped=edit.clips_scaled,
     )
-    edit.insert(END, update.rows, update.temporaries, phase="optimizer", micro_step=2)
+    edit.insert_update(update)
     for sizes, module in zip(states, edit.modules_of_gradients, strict=True):
         for size in sizes:
             edit.add(size, "optimizer_state", module, BEFORE, END)
@@ -67,13 +68,14 @@ def _update(
     *,
     scaled: bool,
     keep_gradients: bool,
+    clipped: bool,
 ) -> tuple[UpdateRows, list[list[int]]]:
     """The update of rank 0's shards, and the sizes of the state of each."""
     shards = [
         Parameter((-(-p.shape[0] // split), *p.shape[1:]) if p.shape else (1,), round(p.element_bytes * widened))
         for p, split in zip(parameters, ranks, strict=True)
     ]
-    update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients)
+    update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients, clipped=clipped)
     return update, [state_bytes(optimizer, kernels, shard) for shard in shards]
 
 

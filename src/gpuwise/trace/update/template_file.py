@@ -20,7 +20,8 @@ from gpuwise.trace.tables import COLUMNS, KINDS
 from gpuwise.trace.update.templates import Linear, RecordedUpdate, RowTemplate, Segment, TemporaryTemplate, UpdateTemplate
 
 DATA = Path(__file__).parent / "data" / "updates.json.gz"
-FORMAT, VERSION = "gpuwise-updates", 1
+FORMAT, VERSION = "gpuwise-updates", 2
+_KEY = "optimizer", "kernels", "scaled", "clipped", "part"
 _COLUMN = {name: index for index, name in enumerate(COLUMNS)}
 
 
@@ -70,7 +71,7 @@ class RecordedUpdates:
             self.torchao_version: str = data["torchao_version"]
             self._rows, self._templates = data["rows"], data["templates"]
             self._items = {
-                (item["optimizer"], item["kernels"], item["scaled"], item["part"], of): (item["together"], forms)
+                (*(item[name] for name in _KEY), of): (item["together"], forms)
                 for item in data["updates"]
                 for of, forms in item["of"].items()
             }
@@ -79,13 +80,21 @@ class RecordedUpdates:
         self._by_index: dict[int, UpdateTemplate] = {}
 
     def __iter__(self) -> Iterator[RecordedUpdate]:
-        for optimizer, kernels, scaled, part, of in self._items:
+        for optimizer, kernels, scaled, clipped, part, of in self._items:
             target, dtype = of.split()
-            yield self.update(optimizer, kernels, dtype, on_host=target == "cpu", scaled=scaled, part=part)
+            yield self.update(optimizer, kernels, dtype, on_host=target == "cpu", scaled=scaled, clipped=clipped, part=part)
 
     @cache  # noqa: B019
     def update(
-        self, optimizer: str, kernels: str, dtype: str, *, on_host: bool, scaled: bool = False, part: str = "step"
+        self,
+        optimizer: str,
+        kernels: str,
+        dtype: str,
+        *,
+        on_host: bool,
+        scaled: bool = False,
+        clipped: bool = False,
+        part: str = "step",
     ) -> RecordedUpdate:
         """A part of an optimizer's update.
 
@@ -94,12 +103,14 @@ class RecordedUpdates:
             dtype: of the parameters.
             on_host: whether they are updated by a CPU.
             scaled: whether gradients are scaled for fp16. Default False.
+            clipped: whether scaled gradients are unscaled and clipped before the optimizer steps. Default False.
             part: "step" (the default); of scaled gradients "unscale" before it and "rescale" behind it; "zero", which sets
                 gradients that are kept to zero.
 
         Raises UnsupportedError for one that is not recorded.
         """
-        item = self._items.get((optimizer, kernels, scaled, part, f"{'cpu' if on_host else 'accelerator'} {dtype}"))
+        of = f"{'cpu' if on_host else 'accelerator'} {dtype}"
+        item = self._items.get((optimizer, kernels, scaled, clipped, part, of))
         if item is None:
             raise UnsupportedError(
                 f"no update of {dtype} parameters by {optimizer} ({kernels}) is recorded.", ["--precision fp32 or amp-bf16"]

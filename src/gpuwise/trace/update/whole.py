@@ -11,22 +11,31 @@ from gpuwise.trace.update.templates import form_of
 
 
 def whole_update(
-    optimizer: str, kernels: str, parameters: Sequence[Parameter], *, scaled: bool, keep_gradients: bool, on_host: bool = False
+    optimizer: str,
+    kernels: str,
+    parameters: Sequence[Parameter],
+    *,
+    scaled: bool,
+    keep_gradients: bool,
+    clipped: bool = False,
+    on_host: bool = False,
 ) -> UpdateRows:
     """The update of all parameters after backward.
 
     Arguments:
         scaled: whether gradients were scaled for fp16. They are then unscaled and checked first.
         keep_gradients: whether they are set to zero in the end.
+        clipped: whether the step clips scaled gradients. Default False.
 
     Raises UnsupportedError for an update that is not recorded.
     """
     update = UpdateRows(on_host=on_host)
     if scaled:
-        _write_part(update, "unscale", optimizer, kernels, parameters, scaled=True)
-    write_update(update, optimizer, kernels, parameters, scaled=scaled)
+        _write_part(update, "unscale", optimizer, kernels, parameters, scaled=True, clipped=clipped)
+        update.unscaling = len(update.rows)
+    write_update(update, optimizer, kernels, parameters, scaled=scaled, clipped=clipped)
     if scaled:
-        _write_part(update, "rescale", optimizer, kernels, parameters, scaled=True)
+        _write_part(update, "rescale", optimizer, kernels, parameters, scaled=True, clipped=clipped)
     if keep_gradients:
         first = sorted(parameters, key=lambda p: not p.hidden) if optimizer == "muon" else parameters
         _write_part(update, "zero", optimizer, kernels, first)
@@ -35,12 +44,19 @@ def whole_update(
 
 
 def write_update(
-    update: UpdateRows, optimizer: str, kernels: str, parameters: Sequence[Parameter], *, scaled: bool = False
+    update: UpdateRows,
+    optimizer: str,
+    kernels: str,
+    parameters: Sequence[Parameter],
+    *,
+    scaled: bool = False,
+    clipped: bool = False,
 ) -> None:
     """Adds the optimizer's step over these parameters, which come in the model's order."""
     for name, its_kernels, its_own in _parts(optimizer, kernels, parameters):
         # A loss scaler steps Muon and its AdamW as one optimizer that knows nothing of scales.
-        _write_part(update, "step", name, its_kernels, its_own, scaled=scaled and name == optimizer)
+        of_scaler = scaled and name == optimizer
+        _write_part(update, "step", name, its_kernels, its_own, scaled=of_scaler, clipped=of_scaler and clipped)
         update.end()
 
 
@@ -65,15 +81,22 @@ def _parts(optimizer: str, kernels: str, parameters: Sequence[Parameter]) -> lis
 
 
 def _write_part(
-    update: UpdateRows, part: str, optimizer: str, kernels: str, parameters: Sequence[Parameter], *, scaled: bool = False
+    update: UpdateRows,
+    part: str,
+    optimizer: str,
+    kernels: str,
+    parameters: Sequence[Parameter],
+    *,
+    scaled: bool = False,
+    clipped: bool = False,
 ) -> None:
     dtypes = [list(of_dtype) for _, of_dtype in groupby(parameters, key=lambda p: p.dtype)]
-    together = any(
-        updates().update(optimizer, kernels, p[0].dtype, on_host=update.on_host, scaled=scaled, part=part).together
-        for p in dtypes
-    )
+    recorded_of = {
+        dtype: updates().update(optimizer, kernels, dtype, on_host=update.on_host, scaled=scaled, clipped=clipped, part=part)
+        for dtype in {p.dtype for p in parameters}
+    }
+    together = any(recorded.together for recorded in recorded_of.values())
     if together:  # also those that are apart
         dtypes = [[p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)]
     for group in dtypes:
-        recorded = updates().update(optimizer, kernels, group[0].dtype, on_host=update.on_host, scaled=scaled, part=part)
-        update.write(recorded, group)
+        update.write(recorded_of[group[0].dtype], group)
