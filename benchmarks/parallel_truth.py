@@ -22,6 +22,7 @@ from tests.dist.cases import Case
 from tests.dist.context_parallel_cases import CONTEXT_AND_OTHER_CASES, CONTEXT_PARALLEL_CASES
 from tests.dist.data_parallel_cases import CASES
 from tests.dist.expert_parallel_cases import EXPERT_PARALLEL_CASES
+from tests.dist.hub_plan_cases import HUB_PLAN_CASES
 from tests.dist.pipeline_cases import PIPELINE_AND_OTHER_CASES, PIPELINE_CASES
 from tests.dist.ranks import RankError
 from tests.dist.tensor_parallel_cases import TENSOR_AND_DATA_CASES, TENSOR_PARALLEL_CASES
@@ -36,6 +37,7 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "Data parallelism": CASES,
     "Tensor parallelism": TENSOR_PARALLEL_CASES,
     "Tensor and data parallelism": TENSOR_AND_DATA_CASES,
+    "Tensor parallelism by Hugging Face's plans": HUB_PLAN_CASES,
     "Context parallelism": CONTEXT_PARALLEL_CASES,
     "Context parallelism with others": CONTEXT_AND_OTHER_CASES,
     "Expert parallelism": EXPERT_PARALLEL_CASES,

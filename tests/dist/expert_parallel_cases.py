@@ -1,4 +1,4 @@
-"""Cases of expert parallelism, of a Mixtral with four experts."""
+"""Cases of expert parallelism, of a Mixtral with four experts, or with eight."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gpuwise.strategy import Mesh, Strategy
 
 _mixtral = partial(language_job, "mixtral")
 _clipped = partial(_mixtral, clip_norm=0.05)
+
+_of_eight_experts = partial(language_job, "mixtral of eight experts")
 
 
 def _case(
@@ -29,5 +31,6 @@ EXPERT_PARALLEL_CASES: tuple[Case, ...] = (
     _case("EP, accumulated, clipped", _clipped, dp_shard=4, ep=2, accumulation=2),
     _case("EP, replicas beside", dp_replicate=2, dp_shard=2, ep=2),
     _case("EP, shards beside, clipped", _clipped, dp_shard=8, ep=4),
+    _case("EP", _of_eight_experts, dp_shard=8, ep=8),
     _case("EP, replicas and shards beside", dp_replicate=2, dp_shard=4, ep=2),
 )

@@ -30,6 +30,7 @@ MODELS: dict[str, Callable[[float], torch.nn.Module]] = {
     "llama": lambda dropout: Llama(LlamaConfig(kv_heads=2, **_SIZES)),
     "deep llama": lambda dropout: Llama(LlamaConfig(kv_heads=2, **{**_SIZES, "layers": 4})),
     "mixtral": lambda dropout: Mixtral(MixtralConfig(kv_heads=2, experts=4, **_SIZES)),
+    "mixtral of eight experts": lambda dropout: Mixtral(MixtralConfig(kv_heads=2, experts=8, **_SIZES)),
     "gpt2": lambda dropout: Gpt2(Gpt2Config(VOCABULARY, SEQ_LEN, 32, 2, 4, dropout)),
     "bert": lambda dropout: _without_key_bias(Bert(BertConfig(VOCABULARY, SEQ_LEN, 2, 32, 2, 4, 64, dropout))),
     "t5": lambda dropout: T5(T5Config(VOCABULARY, 32, 2, 4, 8, 64, dropout=dropout)),

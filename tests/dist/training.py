@@ -56,6 +56,7 @@ def compare(
     alone: Strategy | None = None,
     steps: int = STEPS,
     samples: int = SAMPLES,
+    look: Callable[[Program], Any] | None = None,
 ) -> Difference:
     """Trains the job in one process and on strategy.mesh.devices ranks, on the same global batches.
 
@@ -65,6 +66,7 @@ def compare(
         alone: the strategy of the single process; by default `strategy` on one device.
         steps: optimizer steps.
         samples: samples of an optimizer step.
+        look: is called on each rank after the last step.
     """
     ranks = strategy.mesh.data_parallel
     assert samples % (strategy.accumulation * ranks) == 0
@@ -77,7 +79,7 @@ def compare(
         compile=False,
     )
     (expected,) = on_ranks(1, train, make_job, alone, steps)
-    return difference(on_ranks(strategy.mesh.devices, train, make_job, strategy, steps), expected)
+    return difference(on_ranks(strategy.mesh.devices, train, make_job, strategy, steps, look), expected)
 
 
 def difference(trained: list[Trained], expected: Trained) -> Difference:
