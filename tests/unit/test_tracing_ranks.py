@@ -200,3 +200,10 @@ def test_stages_of_a_pipeline_are_the_whole_model() -> None:
     assert kept[0] < 0.75 * kept[1]  # two micro-batches in flight on the first of two stages, not four
     with pytest.raises(UnsupportedError, match="recorded with 4 micro-batches"):
         first.with_accumulation(8)
+
+
+@pytest.mark.parametrize("mesh", [Mesh(pp=2, tp=2), Mesh(pp=2, dp_shard=2), Mesh(pp=2, dp_replicate=2)], ids=str)
+def test_stages_lie_on_any_mesh(mesh: Mesh) -> None:
+    trace = record(llama_job(), Strategy(mesh=mesh, accumulation=2), rank=mesh.devices - 1)
+    assert ("send", "pp") in payloads(trace)
+    assert len({axis for _, axis in payloads(trace)}) > 1

@@ -41,16 +41,16 @@ def fake_world(mesh: Mesh, rank: int, device_type: str) -> Iterator[World | None
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend, too
 
-    # Every device type has the backend: messages between two ranks look for that of their tensors.
+    # Every device type has the backend, in groups of a mesh, too: messages between two ranks look for that of their tensors.
     capability = {**dist.Backend.backend_capability, "fake": list(dict.fromkeys(("cpu", device_type)))}
     with patched(dist.Backend, "backend_capability", capability):
         dist.init_process_group("fake", rank=rank, world_size=mesh.devices, store=FakeStore())
-    try:
-        with _meshes_outside_fake(), patched(FakeTensor, "__deepcopy__", _copy_of_fake):
-            yield make_world(mesh, device_type)
-    finally:
-        dist.destroy_process_group()
-        _forget_meshes()
+        try:
+            with _meshes_outside_fake(), patched(FakeTensor, "__deepcopy__", _copy_of_fake):
+                yield make_world(mesh, device_type)
+        finally:
+            dist.destroy_process_group()
+            _forget_meshes()
 
 
 @contextmanager
