@@ -3,7 +3,7 @@
     python -m benchmarks.rank_memory [--only TEXT] [--write]
 
 Each rank is recorded with the CPU's kernels in a fake world. Then the ranks train for real, each in a process of its own,
-and every storage is counted from its birth to its death (benchmarks.support.live_storages). Compared are the peak of a step
+and every storage is counted from its birth to its death (gpuwise.measure.live_storages). Compared are the peak of a step
 and what stays after it. --only: strategies whose name contains the text. --write: puts the rows into
 benchmarks/results/rank_memory.json, and makes docs/rank-memory.md of all rows there. All strategies take some ten minutes on
 two cores.
@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from tests.dist.ranks import on_ranks
 
-from benchmarks.support.live_storages import LiveStorages
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.measure.live_storages import LiveStorages
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.parallel.world import make_world
 from gpuwise.strategy import Mesh, Parallelism, Strategy

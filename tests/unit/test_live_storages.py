@@ -1,9 +1,10 @@
-"""What benchmarks.rank_memory counts, against bytes computed by hand."""
+"""What the counter of storages counts, against bytes computed by hand."""
 
 from __future__ import annotations
 
 import torch
-from benchmarks.support.live_storages import LiveStorages
+
+from gpuwise.measure.live_storages import LiveStorages
 
 FLOAT_BYTES = 4
 

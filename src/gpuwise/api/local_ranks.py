@@ -57,24 +57,31 @@ def ranks_to_start(
     train_settings(keywords, plan, host=host, job_argument=job_argument)
     if plan is not None:
         check_device(plan, this_device().chip)
-    _check_devices(mesh, plan, job_argument)
+    job = job_word(job_argument)
+    elsewhere = "start the ranks of several machines with torchrun or srun"
+    planned = "" if plan is None else f"plan for this machine: gpuwise plan {job} --on here -o plan.toml"
+    check_devices_here(mesh, f"gpuwise train {job}", elsewhere, fewer=planned)
     return LocalRanks(mesh.devices, host.threads)
 
 
-def _check_devices(mesh: Mesh, plan: Plan | None, job_argument: str) -> None:
-    """Raises InputError for more ranks than this machine has accelerators; on CPUs, any number of ranks shares the cores."""
+def check_devices_here(mesh: Mesh, command: str, elsewhere: str, *, fewer: str = "") -> None:
+    """Raises InputError for more ranks than this machine has accelerators; on CPUs, any number of ranks shares the cores.
+
+    Arguments:
+        command: the command without its mesh.
+        elsewhere: a way out with as many devices.
+        fewer: a way out with fewer; "" (default) names a smaller mesh.
+    """
     from gpuwise.runtime.devices import accelerator, backend_of
 
     here = accelerator()
     if here is None:
         return
-    count, job = backend_of(here).count(), job_word(job_argument)
+    count = backend_of(here).count()
     if mesh.devices <= count:
         return
-    fewer = f"--mesh dp={count}" if count > 1 else f"leave out --mesh: gpuwise train {job}"
-    if plan is not None:
-        fewer = f"plan for this machine: gpuwise plan {job} --on here -o plan.toml"
+    smaller = f"--mesh dp={count}" if count > 1 else f"leave out --mesh: {command}"
     raise InputError(
         f"the mesh {mesh} is of {mesh.devices} devices; this machine has {count} of type {here.type}.",
-        [fewer, "start the ranks of several machines with torchrun or srun"],
+        [fewer or smaller, elsewhere],
     )

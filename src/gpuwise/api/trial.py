@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.forecasting import Priced, forecast_step
 from gpuwise.api.measured import torch_version
+from gpuwise.api.mesh_trial import run_ranks
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.api.traced import JobSource
@@ -23,13 +24,13 @@ from gpuwise.errors import GpuwiseError, MissingDependencyError, UnsupportedErro
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.child import WorkerConnection
 from gpuwise.notes.step import of_a_step
-from gpuwise.step_settings import DeviceSettings
+from gpuwise.step_settings import DeviceSettings, mesh_of
 from gpuwise.trace.digest import digest
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
 
-ON = "here:1"
+ON, ON_RANKS = "here:1", "here"  # a mesh says of itself how many devices it takes
 
 
 def main() -> None:
@@ -57,6 +58,9 @@ def main() -> None:
             threads=torch.get_num_threads(),
             torch_version=torch_version(),
         )
+        if forecast.strategy.mesh.devices > 1:
+            run_ranks(child, forecast.strategy)
+            return
         from gpuwise.measure.trial import run_trial
 
         measured = run_trial(job, forecast.strategy, torch.device(device), steps=child.request["steps"], say=say)
@@ -76,7 +80,8 @@ def _forecast(job: str, sizes: Mapping[str, int], strategy: DeviceSettings, suit
     if suite:
         return _of_suite(job)
     runnable, source = job_of(job, **sizes), source_of(job, **sizes)
-    return forecast_step(source, ON, history=False, **strategy), runnable
+    several = (mesh := mesh_of(strategy)) is not None and mesh.devices > 1
+    return forecast_step(source, ON_RANKS if several else ON, history=False, **strategy), runnable
 
 
 def _of_suite(name: str) -> tuple[Priced, Job]:

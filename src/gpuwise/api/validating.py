@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from gpuwise.api import history
 from gpuwise.api.measured import machine_key
-from gpuwise.api.sources import TRACE_SUFFIX
+from gpuwise.api.validating_checks import check_jobs, check_ranks, check_suite, check_torch, names_of
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError
 from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.disturbances import disturbances
 from gpuwise.hardware.load import load
-from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.measure.child import ChildDiedError, answers, oom_kills
 from gpuwise.measure.suite import members
 from gpuwise.notes import Note
-from gpuwise.notes.measuring import history_not_kept
+from gpuwise.notes.measuring import history_not_kept, ranks_not_kept
 from gpuwise.results.validation import FAILED, MEASURED, METHOD, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
-from gpuwise.step_settings import DeviceSettings, flag_of, named_settings, named_sizes, strategy_of
-from gpuwise.trace.presets.table import PRESETS
+from gpuwise.step_settings import DeviceSettings, mesh_of, named_settings, named_sizes
 from gpuwise.version import __version__
-
-if TYPE_CHECKING:
-    from gpuwise.job import Job
 
 CHILD = "gpuwise.api.trial"
 SILENCE_S = 600.0  # a child that is silent for so long is killed
@@ -71,29 +64,34 @@ def validate(
 ) -> Validation:
     """Forecasts a step of each job for this machine, runs real steps, and compares time, throughput, memory and bound.
 
-    The measurements are stored, and the next forecast of the same step on this machine uses them.
+    The measurements are stored, and the next forecast of the same step on this machine uses them. Those of a mesh are not: a
+    forecast of several ranks is always the model's.
 
     Arguments:
         jobs: names as for `forecast`; no Job objects, as each job runs in a process of its own.
         suite: whether the jobs are members of the suite, at sizes for this machine; without names, all members.
         steps: number of timed steps; None: at least 7 steps and 5 s, at most 40 s.
         on_progress: called with each Doing.
-        others: as for `forecast`, for every job; the suite has its own.
+        others: as for `forecast`, for every job; the suite has its own. A `mesh` of several devices runs on ranks of this
+            machine: one a GPU, or all on the cores of the CPU.
 
     A job that runs out of memory or fails is a trial with that outcome; the others go on. Ctrl-C keeps finished trials.
     Raises InputError, UnknownNameError, JobError or MissingDependencyError before anything runs.
     """
-    names = _names(jobs)
+    names = names_of(jobs)
     sizes = named_sizes(settings)
     requested = {name: value for name, value in named_settings(settings, DeviceSettings).items() if name not in sizes}
     if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MOST_STEPS):
         raise InputError(f"--steps must be a whole number from 1 to {_MOST_STEPS:,}, got {steps!r}.")
     if suite:
-        _check_suite({**requested, **sizes})
+        check_suite({**requested, **sizes})
         names = [member.name for member in members(tuple(names))]
     else:
-        _check(names, requested, sizes)
-    _check_torch(names)
+        check_jobs(names, settings, sizes)
+    check_torch(names)
+    if not suite and (mesh := mesh_of(settings)) is not None:
+        check_ranks(mesh, names)
+        requested["mesh"] = str(mesh)
     requests = [TrialRequest(job=name, sizes=sizes, strategy=requested, suite=suite, steps=steps) for name in names]
     return _run(requests, suite=suite, on_progress=on_progress)
 
@@ -112,7 +110,9 @@ def _run(requests: Sequence[TrialRequest], *, suite: bool, on_progress: Callable
         try:
             trial = _trial(request, tell)
             trials.append(trial)
-            if trial.outcome == MEASURED and (why := history.append(_entry(trial, key))):
+            if trial.measured is not None and trial.measured.ranks:
+                notes.append(ranks_not_kept())
+            elif trial.measured is not None and (why := history.append(_entry(trial, key))):
                 notes.append(history_not_kept(problem=why))
             tell(trial.outcome, trial)
         except KeyboardInterrupt:
@@ -134,7 +134,7 @@ def _run(requests: Sequence[TrialRequest], *, suite: bool, on_progress: Callable
 
 def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
     """Runs one job in a child process. The outcome covers every way in which the child can end."""
-    began, kills, before = time.monotonic(), _oom_kills(), load()
+    began, kills, before = time.monotonic(), oom_kills(), load()
     trial = Trial(request["job"], FAILED, "the process ended without a word", sizes=request["sizes"])
     try:
         child = answers(CHILD, request, silence_s=SILENCE_S, purpose="trial")
@@ -152,7 +152,7 @@ def _trial(request: TrialRequest, tell: Callable[[str], None]) -> Trial:
 
 def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
     """The trial of a dead child: out of memory if the system's count of such kills suggests it."""
-    counted = _oom_kills()
+    counted = oom_kills()
     by_another = death.signal == signal.SIGKILL and counted is not None and counted == kills
     if by_another:
         return replace(
@@ -163,21 +163,15 @@ def _died(trial: Trial, death: ChildDiedError, kills: int | None) -> Trial:
     return replace(trial, message=death.what, ways_out=death.ways_out)
 
 
-def _oom_kills() -> int | None:
-    """Number of processes that Linux killed for lack of memory since boot, in any container; None where unknown."""
-    try:
-        kills = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(kills[1]) if kills else None
-
-
 def _updated(trial: Trial, answer: Mapping[str, Any]) -> Trial:
     if "forecast" in answer:
         names = ("forecast", "digest", "device", "threads", "torch_version")
         return replace(trial, **{name: answer[name] for name in names})
     if "measured" in answer:
-        return replace(trial, outcome=MEASURED, message="", measured=MeasuredStep.from_dict(answer["measured"]))
+        threads = answer.get("threads", trial.threads)
+        return replace(
+            trial, outcome=MEASURED, message="", measured=MeasuredStep.from_dict(answer["measured"]), threads=threads
+        )
     if "out_of_memory" in answer:
         return replace(trial, outcome=OUT_OF_MEMORY, message=answer["out_of_memory"], ways_out=_LESS)
     if "failed" in answer:
@@ -213,56 +207,6 @@ def _entry(trial: Trial, machine: str) -> history.HistoryEntry:
         memory_bytes=trial.measured.memory_bytes,
         disturbed=bool(trial.disturbance_notes),
     )
-
-
-def _names(jobs: str | Sequence[str] | Job) -> list[str]:
-    names = [jobs] if isinstance(jobs, str) else list(jobs) if isinstance(jobs, Sequence) else []
-    if not isinstance(jobs, Sequence) or not all(isinstance(name, str) for name in names):
-        raise InputError(
-            "validate runs each job in a process of its own, and only a name can be handed to it.",
-            ['write the Job in a file and name it: "path/to/file.py:job"'],
-        )
-    return list(dict.fromkeys(names))
-
-
-def _check_suite(requested: Mapping[str, object]) -> None:
-    if requested:
-        flag = flag_of(next(iter(requested)))
-        raise InputError(
-            f"the suite runs at settings of its own; it takes no {flag}.",
-            [f"leave out {flag}", f"name a job: gpuwise validate gpt2 {flag} ..."],
-        )
-
-
-def _check(names: Sequence[str], requested: Mapping[str, object], sizes: Mapping[str, int]) -> None:
-    """Checks that need neither PyTorch nor the user's code."""
-    if not names:
-        raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
-    strategy_of(requested)  # raises for values out of range and techniques that exclude each other
-    for name in names:
-        _check_job(name, sizes)
-
-
-def _check_job(name: str, sizes: Mapping[str, int]) -> None:
-    from gpuwise.job import resolve
-
-    if name.endswith(TRACE_SUFFIX):
-        raise InputError(f"{name} is a recorded trace: it can be priced, not run.", ["name the job it is of"])
-    if name in PRESETS:
-        PRESETS[name].check_sizes(sizes)
-        return
-    scheme, _, rest = name.partition(":")
-    if scheme in ("hf", "timm") and rest:
-        return
-    if not os.path.isfile(name.rpartition(":")[0]):
-        resolve(name)  # says what is wrong with it
-
-
-def _check_torch(names: Sequence[str]) -> None:
-    if find_spec("torch") is None:
-        from gpuwise.job.dependencies import require
-
-        require("torch", purpose=f"run {names[0]}")
 
 
 def _now() -> str:

@@ -35,7 +35,11 @@ def start(arguments: Sequence[str], ranks: int, *, max_restarts: int, threads: i
         say(f"note: {ranks} ranks{f' of {threads} threads' if threads else ''} share {cores} cores: they wait for each other.")
     give_to_children()
     return start_ranks(
-        arguments, ranks=ranks, threads=max(1, cores // ranks), max_restarts=max_restarts, say=lambda text: say(f"note: {text}")
+        ["-m", "gpuwise", *arguments],
+        ranks=ranks,
+        threads=max(1, cores // ranks),
+        max_restarts=max_restarts,
+        say=lambda text: say(f"note: {text}"),
     )
 
 

@@ -9,7 +9,7 @@ import click
 
 from gpuwise.cli.failure import EXIT_INTERRUPTED, EXIT_UNEXPECTED
 from gpuwise.cli.options import JobCommand, complete_job, json_option, settings_options
-from gpuwise.step_settings import DeviceSettings, ParallelSettings, settings_of
+from gpuwise.step_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from gpuwise.api.validating import Doing
@@ -31,14 +31,16 @@ class _ValidateCommand(JobCommand):
 @click.argument("jobs", metavar="JOB...", nargs=-1, shell_complete=complete_job)
 @click.option("--suite", is_flag=True, help="A dozen kinds of networks at sizes that suit this machine; JOB... picks of them.")
 @click.option("--steps", type=int, metavar="N", help="Steps timed (at least 7 and 5 s, 40 s at most).")
-@settings_options(DeviceSettings, without=tuple(settings_of(ParallelSettings)))
+@settings_options(DeviceSettings)
 @click.option("--report", "page", metavar="FILE", help="Write the result as a page, too: FILE.md or FILE.html.")
 @json_option
 def command(
     jobs: tuple[str, ...], as_json: bool, page: str | None, suite: bool, steps: int | None, **settings: Unpack[DeviceSettings]
 ) -> None:
     """Forecast a step of each JOB for this machine, run real ones, and hold both side by side. What was measured is kept, and
-    `gpuwise forecast JOB --on here` gives it from then on. Ctrl-C keeps what is done."""
+    `gpuwise forecast JOB --on here` gives it from then on. Ctrl-C keeps what is done.
+
+    With --mesh of several devices the steps run on as many ranks of this machine; what they took is not kept."""
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.validate import validate_report

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
@@ -140,6 +142,15 @@ def _death(code: int, tail: list[str], purpose: str) -> ChildDiedError:
     return ChildDiedError(f"the {purpose} was killed by {name}{why}.", signal=-code, tail="\n".join(tail))
 
 
+def oom_kills() -> int | None:
+    """Number of processes that Linux killed for lack of memory since boot, in any container; None where unknown."""
+    try:
+        kills = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(kills[1]) if kills else None
+
+
 class WorkerConnection:
     """The child's side of the connection: `request` is the request, `send` answers. Other output goes to stderr."""
 
@@ -152,3 +163,19 @@ class WorkerConnection:
 
     def send(self, **answer: object) -> None:
         self._answers.write(json.dumps(answer) + "\n")
+
+    def hand_over(self) -> None:
+        """Processes that are started from here on may answer in place of this one: see DelegateConnection."""
+        os.dup2(self._answers.fileno(), 1)
+
+
+class DelegateConnection(WorkerConnection):
+    """The connection of a process that a child has started with its request, in JSON, as the only argument.
+
+    To be made before anything is printed: the answers go where its stdout went, and other output goes to stderr.
+    """
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+        self.request = json.loads(sys.argv[1])
+        os.dup2(2, 1)

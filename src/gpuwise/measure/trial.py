@@ -82,7 +82,7 @@ def run_trial(
     say("its first steps")
     program, peak = memory_on_cpu(make) if backend_of(device).is_host else memory_on_accelerator(make, device)
     say("the timed steps")
-    runs = _steps_of(program)
+    runs = steps_of(program)
     timing = _timed(runs, device, steps)
     say("one step under the profiler")
     return MeasuredStep(
@@ -95,7 +95,7 @@ def run_trial(
     )
 
 
-def _steps_of(program: Program) -> list[Callable[[], object]]:
+def steps_of(program: Program) -> list[Callable[[], object]]:
     """A step for each of BATCHES sets of micro-batches.
 
     The batches are on the device before the timing starts, because a forecast assumes that they are loaded during the

@@ -19,8 +19,9 @@ from gpuwise.job import checked_batch
 from gpuwise.job.batches import named_tensors
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.parallel.gradients import local
 
-REST = "activations and temporaries"
+REST, ALL_ELSE = "activations and temporaries", "all else"
 _SECOND, _LOOK = "gpuwise second step", "gpuwise look"
 
 
@@ -83,16 +84,22 @@ def memory_on_cpu(make: Callable[[], Program]) -> tuple[Program, PeakBytes]:
     return program, _peak(list(_events(tree)), looks)
 
 
-def memory_on_accelerator(make: Callable[[], Program], device: torch.device) -> tuple[Program, PeakBytes]:
+def memory_on_accelerator(
+    make: Callable[[], Program], device: torch.device, take_step: Callable[[Program], object] | None = None
+) -> tuple[Program, PeakBytes]:
     """Makes the program and runs two steps. Categories cover persistent tensors only: the allocator's peak has none.
+
+    Arguments:
+        take_step: runs a step; by default one_step, for a single device.
 
     Raises UnsupportedError for an accelerator whose allocator does not keep its peak.
     """
+    take_step = take_step or one_step
     backend, program = backend_of(device), make()
-    one_step(program)
+    take_step(program)
     backend.synchronize()
     backend.reset_peak()
-    one_step(program)
+    take_step(program)
     backend.synchronize()
     memory, peak = backend.free_and_total_bytes(), backend.peak_allocated_bytes()
     if peak is None:
@@ -100,21 +107,28 @@ def memory_on_accelerator(make: Callable[[], Program], device: torch.device) -> 
             f"PyTorch does not report the peak memory of {backend.name}: a forecast of it cannot be compared.",
             ["train with the forecast beside it: gpuwise train"],
         )
+    return program, PeakBytes(
+        peak,
+        by_category(program, peak),
+        backend.peak_reserved_bytes(),
+        None if memory is None else memory[1] - memory[0],
+    )
+
+
+def by_category(program: Program, peak_bytes: int) -> dict[str, int]:
+    """A peak by category, of which only the tensors that stay on the device are told apart."""
     groups = {"parameter": _model_tensors(program), "optimizer_state": _optimizer_state(program)}
     sizes = {
         name: sum(
             {
-                t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type == device.type
+                tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+                for tensor in map(local, tensors)
+                if tensor.device.type == program.device.type
             }.values()
         )
         for name, tensors in groups.items()
     }
-    return program, PeakBytes(
-        peak,
-        {**sizes, "all else": peak - sum(sizes.values())},
-        backend.peak_reserved_bytes(),
-        None if memory is None else memory[1] - memory[0],
-    )
+    return {**sizes, ALL_ELSE: peak_bytes - sum(sizes.values())}
 
 
 def one_step(program: Program, looks: _Looks | None = None) -> None:
@@ -144,8 +158,10 @@ def _model_tensors(program: Program) -> list[torch.Tensor]:
 
 
 def _optimizer_state(program: Program) -> list[torch.Tensor]:
+    """The optimizer's tensors, and the averages of parameters, which recordings count with them."""
     states = program.optimizer.state.values() if program.optimizer is not None else ()
-    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+    averages = program.average.tensors.values() if program.average is not None else ()
+    return [*(value for state in states for value in state.values() if isinstance(value, torch.Tensor)), *averages]
 
 
 def _addresses(tensors: Iterable[object]) -> Iterator[int]:

@@ -214,3 +214,9 @@ def not_kept_not_fitted() -> str:
 def history_not_kept(*, problem: str) -> str:
     """What was validated is not kept for later forecasts."""
     return problem
+
+
+@kind_of_note()
+def ranks_not_kept() -> str:
+    """Measured steps of several ranks are not kept for later forecasts."""
+    return "steps of several ranks are not kept: forecasts of a mesh on this machine stay those of the model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -13,7 +14,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from gpuwise.results.validation import Trial, Validation
+    from gpuwise.results.validation import MeasuredRank, Trial, Validation
 
 HEADERS = (
     "job",
@@ -37,6 +38,8 @@ _FOLDED = (
     ("error", "inside"),
     ("memory", "expected", "off by"),
 )
+RANK_HEADERS = ("rank", "step time", "peak memory")
+MOST_RANKS = 8  # that a report lists
 _REST = "activations and temporaries"
 
 
@@ -130,6 +133,8 @@ def _details(trial: Trial, result: Validation) -> Group:
             heading("memory at the peak"),
             columns(("", "measured", "forecast"), memory_rows(trial), right=("measured", "forecast")),
         ]
+        if trial.measured.ranks:
+            parts += [heading("of each rank"), columns(RANK_HEADERS, rank_rows(trial.measured.ranks), right=RANK_HEADERS)]
         if trial.measured.shares:
             parts += [heading("the measured step spends its time on"), shares(trial.measured.shares)]
         parts += [heading("the forecast is bound by"), shares(trial.forecast["bound"])]
@@ -145,7 +150,11 @@ def compared(trial: Trial) -> list[list[str]]:
     assert forecast is not None
     unit, memory = forecast["throughput"]["unit"], forecast["memory"]
     step = UNKNOWN if measured is None else format_duration(measured.step.median_s)
-    rows = [["step time", step, format_duration(expected.value), signed(trial.error)]]
+    several = measured is not None and bool(measured.ranks)
+    of_step, of_memory = (
+        ("step time of the slowest rank", "peak memory of the largest") if several else ("step time", "peak memory")
+    )
+    rows = [[of_step, step, format_duration(expected.value), signed(trial.error)]]
     if measured is not None:
         inside = "inside" if trial.inside else "OUTSIDE"
         spread = f"{format_duration(measured.step.low_s)} to {format_duration(measured.step.high_s)}"
@@ -155,7 +164,7 @@ def compared(trial: Trial) -> list[list[str]]:
     done = UNKNOWN if trial.throughput is None else number(trial.throughput)
     rows.append(["throughput", done, rate(forecast["throughput"]["value"], unit), ""])
     peak = UNKNOWN if measured is None or measured.memory_bytes is None else format_bytes(measured.memory_bytes)
-    rows.append(["peak memory", peak, format_bytes(memory["peak_allocated_bytes"]), signed(trial.memory_error, digits=2)])
+    rows.append([of_memory, peak, format_bytes(memory["peak_allocated_bytes"]), signed(trial.memory_error, digits=2)])
     for name, words in (("reserved_bytes", "  reserved"), ("device_bytes", "  of the device")):
         value = getattr(measured, name, None)
         if value is not None:
@@ -170,6 +179,17 @@ def compared(trial: Trial) -> list[list[str]]:
         ]
     )
     return [*rows, ["time rests on", "", forecast["provenance"]["step_time_s"], ""]]
+
+
+def rank_rows(ranks: Sequence[MeasuredRank]) -> list[list[str]]:
+    """Every rank; of many rank 0, the slowest and the one that needs most."""
+    if len(ranks) > MOST_RANKS:
+        slowest, largest = max(ranks, key=lambda r: r.median_s), max(ranks, key=lambda r: r.memory_bytes or 0)
+        ranks = sorted({ranks[0], slowest, largest}, key=lambda r: r.rank)
+    return [
+        [f"{r.rank}", format_duration(r.median_s), UNKNOWN if r.memory_bytes is None else format_bytes(r.memory_bytes)]
+        for r in ranks
+    ]
 
 
 def memory_rows(trial: Trial) -> list[list[str]]:

@@ -12,7 +12,7 @@ from gpuwise.atomic import written_whole
 from gpuwise.errors import InputError
 from gpuwise.report.html import bullets, page, table
 from gpuwise.report.parts import number, rate
-from gpuwise.report.validate import HEADERS, RIGHT, ending, memory_rows, overall, remarks, row
+from gpuwise.report.validate import HEADERS, RANK_HEADERS, RIGHT, ending, memory_rows, overall, rank_rows, remarks, row
 from gpuwise.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def markdown(result: Validation) -> str:
         lines += [f"## {_cell(trial.job)}", "", *[f"- {_cell(sentence)}" for sentence in _facts(trial)], ""]
         if rows := _memory(trial):
             lines += [*_table(_MEMORY, rows, _MEMORY[1:]), ""]
+        if rows := _ranks(trial):
+            lines += [*_table(RANK_HEADERS, rows, RANK_HEADERS), ""]
     if sentence := remarks(result):
         lines += ["## Notes", "", *[f"- {_cell(line)}" for line in sentence], ""]
     return "\n".join(lines)
@@ -73,6 +75,8 @@ def html(result: Validation) -> str:
         body += [f"<h2>{escape(trial.job)}</h2>", bullets(_facts(trial))]
         if rows := _memory(trial):
             body.append(table(_MEMORY, rows, right=_MEMORY[1:]))
+        if rows := _ranks(trial):
+            body.append(table(RANK_HEADERS, rows, right=RANK_HEADERS))
     if sentences := remarks(result):
         body += ["<h2>Notes</h2>", bullets(sentences)]
     return page(_TITLE, body)
@@ -97,14 +101,17 @@ def _facts(trial: Trial) -> list[str]:
         return facts
     strategy = Strategy.from_dict(trial.forecast["strategy"])
     sizes = "".join(f", {name.replace('_', ' ')} {value:,}" for name, value in trial.sizes.items())
-    facts.append(f"{strategy.precision}, micro-batch {strategy.micro_batch:,}, accumulation {strategy.accumulation:,}{sizes}")
+    mesh = f", {strategy.mesh}" if strategy.mesh.devices > 1 else ""
+    batches = f"micro-batch {strategy.micro_batch:,}, accumulation {strategy.accumulation:,}"
+    facts.append(f"{strategy.precision}, {batches}{mesh}{sizes}")
     if trial.measured is not None and trial.throughput is not None:
         throughput = trial.forecast["throughput"]
         facts.append(
             f"throughput {rate(trial.throughput, throughput['unit'])} measured over {trial.measured.step.rounds:,} "
             f"steps, {number(throughput['value'])} forecast"
         )
-        facts.append(f"the measured step spends its time on {_shares(trial.measured.shares)}")
+        if trial.measured.shares:
+            facts.append(f"the measured step spends its time on {_shares(trial.measured.shares)}")
     facts.append(f"the forecast is bound by {_shares(trial.forecast['bound'])}")
     return [*facts, *trial.forecast["assumptions"], *trial.forecast["warnings"]]
 
@@ -116,6 +123,10 @@ def _shares(parts: Mapping[str, float]) -> str:
 
 def _memory(trial: Trial) -> list[list[str]]:
     return memory_rows(trial) if trial.measured is not None and trial.forecast is not None else []
+
+
+def _ranks(trial: Trial) -> list[list[str]]:
+    return [] if trial.measured is None else rank_rows(trial.measured.ranks)
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:

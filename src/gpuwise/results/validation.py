@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpuwise.cost.forecast import Interval
+from gpuwise.json_types import Json
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.results.measurement import Timing
@@ -18,8 +19,23 @@ MEASURED, OUT_OF_MEMORY, FAILED = "measured", "out of memory", "failed"
 
 
 @dataclass(frozen=True)
+class MeasuredRank:
+    """One rank of a measured step.
+
+    Attributes:
+        rank: its number.
+        median_s: median seconds of its steps.
+        memory_bytes: peak of its live tensors; None where it cannot be measured.
+    """
+
+    rank: int
+    median_s: float
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class MeasuredStep:
-    """The measured step of a job.
+    """The measured step of a job. Of several ranks: time of the slowest, memory of the one that needs most.
 
     Attributes:
         step: seconds, without the first steps.
@@ -28,7 +44,8 @@ class MeasuredStep:
         reserved_bytes: peak of a GPU's allocator, with its cache; None (default) elsewhere.
         device_bytes: the same with the device context; None (default) elsewhere.
         shares: shares of the step's time: "arithmetic" (matrix products, convolutions, attention, recurrent layers), "moving
-            bytes", "overhead" (Python, and the device waiting for it).
+            bytes", "overhead" (Python, and the device waiting for it). None (default) of several ranks.
+        ranks: every rank of a mesh, by number; none (default) for a single device.
     """
 
     step: Timing
@@ -37,10 +54,22 @@ class MeasuredStep:
     reserved_bytes: int | None = None
     device_bytes: int | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
+    ranks: tuple[MeasuredRank, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MeasuredStep:
-        return cls(**{**data, "step": Timing(**data["step"])})
+        ranks = tuple(MeasuredRank(**rank) for rank in data.get("ranks", ()))
+        return cls(**{**data, "step": Timing(**data["step"]), "ranks": ranks})
+
+    def to_dict(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def of_ranks(cls, steps: Sequence[MeasuredStep]) -> MeasuredStep:
+        """The step of a mesh from those of all its ranks, by number."""
+        ranks = tuple(MeasuredRank(rank, one.step.median_s, one.memory_bytes) for rank, one in enumerate(steps))
+        slowest = max(steps, key=lambda one: one.step.median_s)
+        return replace(max(steps, key=lambda one: one.memory_bytes or 0), step=slowest.step, ranks=ranks)
 
 
 @dataclass(frozen=True)
@@ -125,7 +154,7 @@ class Trial:
     def to_dict(self) -> dict[str, object]:
         measured = None
         if self.measured is not None:
-            measured = {**asdict(self.measured), "throughput": self.throughput}
+            measured = {**self.measured.to_dict(), "throughput": self.throughput}
         names = ("digest", "device", "threads", "torch_version", "seconds")
         return {
             "job": self.job,

@@ -36,8 +36,15 @@ ORDERLY = (130, 3)  # exit codes of a run that has ended as it should: interrupt
 _HANDLED = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
-def start_ranks(arguments: Sequence[str], *, ranks: int, threads: int, max_restarts: int, say: Callable[[str], None]) -> int:
-    """Runs `gpuwise` with these arguments as so many ranks on this machine, which meet on 127.0.0.1. Returns its exit code.
+def start_ranks(
+    arguments: Sequence[str],
+    *,
+    ranks: int,
+    threads: int,
+    max_restarts: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Runs Python with these arguments as so many ranks on this machine, which meet on 127.0.0.1. Returns its exit code.
 
     Stop signals are passed on, so that the ranks end saved. Once a rank is lost, all of them are started again, at most
     `max_restarts` times; other failures end the run.
@@ -60,7 +67,7 @@ def start_ranks(arguments: Sequence[str], *, ranks: int, threads: int, max_resta
             local_world_size=ranks,
             rdzv_handler=rendezvous,
             entrypoint=sys.executable,
-            args=("-m", "gpuwise", *arguments),
+            args=tuple(arguments),
             max_restarts=max_restarts,
             monitor_interval=MONITOR_S,
         )
