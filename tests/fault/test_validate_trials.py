@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(validating, "_oom_kills", lambda: None)  # as where the system does not count
+    monkeypatch.setattr(validating, "oom_kills", lambda: None)  # as where the system does not count
     messages: list[Doing] = []
     names = ["jobs.py:killed", "jobs.py:raising", "jobs.py:huge", "jobs.py:fine"]
     result = gpuwise.validate(names, steps=3, micro_batch=8, on_progress=messages.append)
@@ -121,7 +121,7 @@ def test_a_kill_that_the_system_did_not_count_is_no_lack_of_memory(monkeypatch: 
 
     monkeypatch.setattr(validating, "answers", dies)
     for counts, outcome in (([7, 7], FAILED), ([7, 8], OUT_OF_MEMORY), ([None, None], OUT_OF_MEMORY)):
-        monkeypatch.setattr(validating, "_oom_kills", iter(counts).__next__)
+        monkeypatch.setattr(validating, "oom_kills", iter(counts).__next__)
         assert gpuwise.validate("gpt2").trials[0].outcome == outcome
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from validation_samples import BROKEN, GOOD, LARGE, SLOW, validation
+from validation_samples import BROKEN, GOOD, LARGE, OF_RANKS, SLOW, STEPS_OF_RANKS, validation
 
 from gpuwise.errors import InputError
-from gpuwise.report.validate import validate_report
+from gpuwise.report.validate import rank_rows, validate_report
 from gpuwise.report.validate_page import save_page
 from gpuwise.results.validation import MeasuredStep, Trial, Validation
 
@@ -77,13 +78,36 @@ def test_a_single_job_is_told_in_full():
     assert "the sky fell" in shown(validation(BROKEN))
 
 
+def test_of_several_ranks_the_slowest_and_the_largest_count():
+    measured = OF_RANKS.measured
+    assert measured is not None
+    assert measured.step == STEPS_OF_RANKS[1].step
+    assert measured.memory_bytes == 1_000_000
+    assert measured.by_category["parameter"] == 400_000
+    assert [(rank.rank, rank.median_s, rank.memory_bytes) for rank in measured.ranks] == [
+        (0, 0.010, 1_000_000),
+        (1, 0.012, 900_000),
+    ]
+    assert MeasuredStep.from_dict(json.loads(json.dumps(measured.to_dict()))) == measured
+    text = shown(validation(OF_RANKS))
+    for word in ("step time of the slowest rank", "peak memory of the largest", "pp=2", "of each rank"):
+        assert word in text, word
+
+
+def test_of_many_ranks_three_are_shown():
+    steps = [replace(STEPS_OF_RANKS[0], memory_bytes=1000 + (rank == 5)) for rank in range(20)]
+    steps[7] = replace(steps[7], step=STEPS_OF_RANKS[1].step)
+    rows = rank_rows(MeasuredStep.of_ranks(steps).ranks)
+    assert [cells[0] for cells in rows] == ["0", "5", "7"]
+
+
 def test_nothing_measured_and_interrupted_runs_are_said():
     assert "nothing was measured" in shown(validation(interrupted=True))
     assert "interrupted" in shown(validation(GOOD, interrupted=True))
 
 
 @pytest.mark.parametrize("name", ["page.md", "page.html"])
-@pytest.mark.parametrize("trials", [(GOOD, SLOW, LARGE, BROKEN), (BROKEN,), ()])
+@pytest.mark.parametrize("trials", [(GOOD, SLOW, LARGE, BROKEN), (BROKEN,), (OF_RANKS,), ()])
 def test_a_page_stands_alone(tmp_path: Path, name: str, trials: tuple[Trial, ...]):
     path = save_page(validation(*trials), tmp_path / name)
     text = path.read_text()
@@ -92,6 +116,7 @@ def test_a_page_stands_alone(tmp_path: Path, name: str, trials: tuple[Trial, ...
     assert "<warning>" not in text
     for trial in trials:
         assert trial.job in text
+    assert ("rank" in text) == (OF_RANKS in trials)
     if GOOD in trials:
         assert "+10.0 %" in text
         assert "activations and temporaries" in text

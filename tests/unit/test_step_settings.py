@@ -28,7 +28,7 @@ GROUPS = {
     "compare": step_settings.StepSettings,
     "plan": step_settings.PlanSettings,
     "train": step_settings.RunSettings,
-    "validate": step_settings.StepSettings,
+    "validate": step_settings.DeviceSettings,
 }
 # Techniques that are composed from any recording, so that they need no PyTorch here.
 COMPOSED = {"optimizer": "adamw-8bit", "offload": "optimizer"}

@@ -8,7 +8,7 @@ from typing import Any
 from gpuwise.notes.measuring import processors_used_by_others
 from gpuwise.results.measurement import Timing
 from gpuwise.results.validation import FAILED, MEASURED, OUT_OF_MEMORY, MeasuredStep, Trial, Validation
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Strategy
 
 FORECAST: dict[str, Any] = {
     "job": "tiny",
@@ -78,6 +78,18 @@ LARGE = replace(
     forecast={**FORECAST, "memory": {**FORECAST["memory"], "fits": False}},
 )
 BROKEN = Trial("broken", FAILED, "the sky fell", ways_out=("mend it",))
+
+
+STEPS_OF_RANKS = (
+    MeasuredStep(Timing(0.010, 0.0095, 0.0112, 0.0094, 500), 1_000_000, {"parameter": 400_000, "all else": 600_000}),
+    MeasuredStep(Timing(0.012, 0.0115, 0.0132, 0.0114, 500), 900_000, {"parameter": 300_000, "all else": 600_000}),
+)
+OF_RANKS = replace(
+    GOOD,
+    job="ranks",
+    measured=MeasuredStep.of_ranks(STEPS_OF_RANKS),
+    forecast={**FORECAST, "strategy": Strategy(micro_batch=8, mesh=Mesh(pp=2), accumulation=2).to_dict()},
+)
 
 
 def validation(*trials: Trial, **changes: Any) -> Validation:

@@ -33,7 +33,7 @@ def main() -> None:
             _measure(connection, ranks, str(device))
         ranks.done()
     except Exception as error:  # the job's own code may raise anything
-        sys.exit(_told(error, environment))
+        sys.exit(_leave_words(error, environment))
 
 
 def _measure(connection: DelegateConnection, ranks: RunRanks, device: str) -> None:
@@ -59,7 +59,7 @@ def _measure(connection: DelegateConnection, ranks: RunRanks, device: str) -> No
         connection.send(measured=measured.to_dict(), threads=torch.get_num_threads())
 
 
-def _told(error: Exception, environment: RankEnvironment) -> int:
+def _leave_words(error: Exception, environment: RankEnvironment) -> int:
     """Leaves the failure of this rank for the process that has started it. Returns the exit code."""
     from gpuwise.runtime.ranks.joining import leave_words
     from gpuwise.runtime.ranks.last_words import LastWords

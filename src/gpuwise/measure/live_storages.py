@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,18 @@ from torch.utils._pytree import tree_leaves
 _CALL, _OF_RANKS_CALL = "operator", "operator of ranks"
 _LIFTS = torch.ops.aten.lift_fresh.default  # the values of torch.tensor, which no operator made
 _OF_RANKS = ("c10d", "_c10d_functional", "_dtensor")
+
+
+class _ProfiledEvent(Protocol):
+    """The methods in use of an event of PyTorch's profiler."""
+
+    def name(self) -> str: ...
+
+    def start_ns(self) -> int: ...
+
+    def end_ns(self) -> int: ...
+
+    def nbytes(self) -> int: ...
 
 
 class LiveStorages(TorchDispatchMode):
@@ -76,12 +88,12 @@ class LiveStorages(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         if any(is_traceable_wrapper_subclass_type(t) for t in types):
             return NotImplemented
@@ -93,12 +105,12 @@ class LiveStorages(TorchDispatchMode):
             with torch.profiler.record_function(_OF_RANKS_CALL if func.namespace in _OF_RANKS else _CALL):
                 out = func(*args, **kwargs)
         # Views of storages that no operator made are of what gloo allocates.
-        known = set() if func is _LIFTS else {t.untyped_storage()._cdata for t in _tensors([*args, *kwargs.values()])}
+        taken = set() if func is _LIFTS else {t.untyped_storage()._cdata for t in _tensors([*args, *kwargs.values()])}
         for tensor in _tensors(out):
             storage = tensor.untyped_storage()
             if storage._cdata in self._size_of:
                 self._size_of[storage._cdata] = storage.nbytes()
-            elif storage._cdata not in known:
+            elif storage._cdata not in taken:
                 self._size_of[storage._cdata] = storage.nbytes()
                 weakref.finalize(storage, self._size_of.pop, storage._cdata, None)
         return out
@@ -109,7 +121,7 @@ def _tensors(values: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and not is_traceable_wrapper_subclass(leaf)]
 
 
-def _inside(events: Sequence[Any]) -> np.ndarray:
+def _inside(events: Sequence[_ProfiledEvent]) -> np.ndarray:
     """The most bytes that each operator holds more than before it, and 0 at the end. Shape (operators + 1,).
 
     As the profiler sees them on this thread. Those of collectives are gloo's: 0.
@@ -118,9 +130,9 @@ def _inside(events: Sequence[Any]) -> np.ndarray:
     changes = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
     when = np.array([e.start_ns() for e in changes], dtype=np.int64)
     live = np.concatenate([[0], np.cumsum([e.nbytes() for e in changes])])
-    held = np.zeros(len(calls) + 1, dtype=np.int64)
+    inside = np.zeros(len(calls) + 1, dtype=np.int64)
     for number, call in enumerate(calls):
         if call.name() == _CALL:
             first, last = np.searchsorted(when, [call.start_ns(), call.end_ns()])
-            held[number] = live[first : last + 1].max() - live[first]
-    return held
+            inside[number] = live[first : last + 1].max() - live[first]
+    return inside

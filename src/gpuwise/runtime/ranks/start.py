@@ -1,4 +1,4 @@
-"""start: `gpuwise train` as the launcher of its own ranks, under PyTorch's elastic agent."""
+"""start: `gpuwise train` and `validate` as launchers of their own ranks, under PyTorch's elastic agent."""
 
 from __future__ import annotations
 
