@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_run_faults_of_ranks import JOB
+from launched import JOB
 
 import gpuwise
 from gpuwise.plan import save_plan
