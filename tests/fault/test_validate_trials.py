@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import gpuwise
-from gpuwise.api import history, validating
+from gpuwise.api import history, validating, validating_checks
 from gpuwise.api.validating import Doing
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError
@@ -166,6 +166,9 @@ def test_ctrl_c_keeps_what_is_done_and_ends_the_child(monkeypatch: pytest.Monkey
         (["resnet51"], "unknown preset 'resnet51'"),
         (["--suite", "resnet51"], "unknown member of the suite"),
         (["--suite", "--micro-batch", "2"], "it takes no --micro-batch"),
+        (["--suite", "--mesh", "dp=2"], "it takes no --mesh"),
+        (["gpt2", "--mesh", "dp"], "is not an axis and a degree"),
+        (["gpt2", "--mesh", "dp_shard=2", "--offload", "optimizer"], "--offload"),
         (["gpt2", "--image-size", "64"], "gpt2 has no image size"),
         (["gpt2", "--micro-batch", "0"], "micro-batch must be"),
         (["gpt2", "--mode", "infer", "--accumulate", "2"], "no use for --accumulate"),
@@ -194,6 +197,6 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(validating, "find_spec", lambda _: None)
+    monkeypatch.setattr(validating_checks, "find_spec", lambda _: None)
     with pytest.raises(gpuwise.GpuwiseError, match="torch is needed to run gpt2"):
         gpuwise.validate("gpt2")
