@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from launched import JOB
+from safetensors.torch import load_file
 
 import gpuwise
 from gpuwise.plan import save_plan
 
 
 def train(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuwise", "train", "small.py:job", "--no-run", *flags]
+    command = [sys.executable, "-m", "gpuwise", "train", "small.py:job", *flags]
     variables = {**os.environ, "GPUWISE_NO_CACHE": "1"}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=240)
 
@@ -30,26 +32,39 @@ def planned(tmp_path: Path) -> gpuwise.Plan:
     return gpuwise.plan(f"{tmp_path}/small.py:job", samples=64, on="here", precision="fp32", global_batch=16).best
 
 
-def test_the_ranks_of_a_plan_are_started(planned: gpuwise.Plan, tmp_path: Path):
+def test_the_ranks_of_a_plan_are_started_and_export_one_model(planned: gpuwise.Plan, tmp_path: Path):
     halves = planned.strategy.but(mesh=gpuwise.Mesh(dp_shard=2), micro_batch=8, accumulation=1)
     save_plan(replace(planned, strategy=halves, count=2), tmp_path / "plan.toml")
-    ended = train(tmp_path, "--plan", "plan.toml", "--json")
+    ended = train(tmp_path, "--plan", "plan.toml", "--json", "--run", "run", "--export", "of_ranks.safetensors")
     assert ended.returncode == 0, ended.stderr
     result: dict[str, Any] = json.loads(ended.stdout)
     assert (result["steps"], result["samples"]) == (4, 64)
     assert result["strategy"]["mesh"]["dp_shard"] == 2
     assert result["forecast"]["forecast_s"] > 0
     assert "2 ranks share this CPU" in " ".join(result["notes"])
-    alone = gpuwise.train(
+    alone = gpuwise.Trainer(
         f"{tmp_path}/small.py:job", steps=4, micro_batch=16, precision="fp32", compile=False, progress="silent"
     )
-    assert result["last_loss"] == pytest.approx(alone.last_loss, rel=1e-5)
+    assert result["last_loss"] == pytest.approx(alone.run().last_loss, rel=1e-5)
+    torch.testing.assert_close(
+        load_file(tmp_path / "of_ranks.safetensors"),
+        load_file(alone.export(tmp_path / "alone.safetensors")),
+        rtol=1e-5,
+        atol=1e-7,
+    )
 
 
 def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Plan, tmp_path: Path):
     eight = planned.strategy.but(mesh=gpuwise.Mesh(dp_shard=8), micro_batch=2, accumulation=1)
     save_plan(replace(planned, strategy=eight, device="h100-80gb-sxm", count=8), tmp_path / "plan.toml")
-    ended = train(tmp_path, "--plan", "plan.toml")
+    ended = train(tmp_path, "--plan", "plan.toml", "--no-run")
     assert ended.returncode == 2
     assert "this plan is for 8 x h100-80gb-sxm" in ended.stderr
     assert "gpuwise plan small.py:job" in ended.stderr or "--on here" in ended.stderr
+
+
+def test_weights_that_no_rank_could_export_are_not_trained(planned: gpuwise.Plan, tmp_path: Path):
+    ended = train(tmp_path, "--mesh", "dp=2", "--micro-batch", "8", "--no-run", "--export", "weights.safetensors")
+    assert ended.returncode == 2
+    assert "Several ranks export the weights of a checkpoint, and --no-run keeps none." in ended.stderr
+    assert "step 1" not in ended.stderr

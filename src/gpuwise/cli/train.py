@@ -95,6 +95,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     from gpuwise.api.train_keywords import step_keywords
     from gpuwise.cli.output import emit
     from gpuwise.cli.ranks import command_line, speaking_in_turn, start
+    from gpuwise.hardware.detect.ranks import rank_environment
     from gpuwise.plan.file import load_plan
     from gpuwise.report.train import train_report
 
@@ -110,9 +111,11 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     requested = step_keywords(keywords, settings["plan"])
     plan = None if settings["plan"] is None else load_plan(settings["plan"])
     ranks = ranks_to_start(job, plan, keywords, requested=requested, max_restarts=max_restarts)
+    if no_run and max_restarts:
+        raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
+    if no_run and export is not None and (ranks is not None or rank_environment() is not None):
+        raise click.UsageError("Several ranks export the weights of a checkpoint, and --no-run keeps none.")
     if ranks is not None:
-        if max_restarts and no_run:
-            raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
         raise click.exceptions.Exit(start(command_line(), ranks.count, max_restarts=max_restarts, threads=ranks.threads))
     keywords["run"] = None if no_run else run or AUTO
     keywords["progress"] = "plain" if as_json else "auto"

@@ -32,7 +32,7 @@ HOST = "127.0.0.1"
 MONITOR_S = 0.1  # between two looks of the agent at its processes
 SHUTDOWN_S = 10  # from SIGTERM to SIGKILL for ranks that outlive another's failure
 ALL_ENDED_S = 3 * GRACE_S  # from a failure until ranks that have not ended by themselves are killed
-ORDERLY = (130, 3)  # exit codes of a run that has ended as it should: interrupted and saved, or not all written
+SAID = (130, 3, 2)  # exit codes of a rank that has said why itself: interrupted and saved, not all written, a user's mistake
 _HANDLED = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
@@ -207,8 +207,8 @@ class _PassedOn:
 
 
 def _lost(failures: dict[int, ProcessFailure]) -> LastWords | None:
-    """Last words of ranks that ended without any; None for those that ended as they should."""
-    if not failures or all(failure.exitcode in ORDERLY for failure in failures.values()):
+    """Last words of ranks that ended without any; None for those that have said why."""
+    if not failures or all(failure.exitcode in SAID for failure in failures.values()):
         return None
     # The agent has ended the others by SIGTERM when it tells. Killed ranks come first: others may have failed for lack of them.
     rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode == -signal.SIGTERM, item[1].exitcode > 0, item[0]))
