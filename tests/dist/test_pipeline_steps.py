@@ -59,11 +59,13 @@ def step(strategy: Strategy, make_job: object, seed: int = 0) -> dict[str, objec
     job: Job = make_job()  # type: ignore[operator]
     world = make_world(strategy.mesh, "cpu") if strategy.mesh.devices > 1 else None
     program = build(job, strategy, "cpu", world)
-    torch.manual_seed(seed + program.world.rank if program.world else seed)
+    own_seed = seed + (program.world.rank if program.world else 0)
+    torch.manual_seed(own_seed)
+    np.random.seed(own_seed)
     DRAWN.clear()
     batches = [job.batch(strategy.micro_batch, seed=number) for number in range(strategy.accumulation)]  # type: ignore[call-arg]
     loss = program.accumulate_gradients(batches)
-    drawn = list(DRAWN)
+    drawn = DRAWN[-strategy.accumulation :]  # the first loss of batches of a shape runs dry before
     program.update()
     program.model.eval()
     output = program.infer(batches[0])
@@ -74,6 +76,7 @@ def step(strategy: Strategy, make_job: object, seed: int = 0) -> dict[str, objec
         "output": None if output is None else output.numpy(),
         "buffers": {name: buffer.numpy() for name, buffer in program.model.named_buffers()},
         "next": float(torch.rand(())),
+        "next_of_numpy": float(np.random.rand()),
     }
 
 
@@ -96,6 +99,8 @@ def test_a_loss_draws_the_same_numbers_on_all_stages():
     assert first["drawn"] == last["drawn"]
     assert len(set(first["drawn"])) == strategy.accumulation
     assert first["next"] == last["next"]  # the generators stay equal
+    # NumPy's as in a single process: the inference draws the first number.
+    assert [rank["next_of_numpy"] for rank in (first, last)] == [np.random.RandomState(seed).rand(2)[1] for seed in (0, 1)]
     assert first["loss"] == 0.0
     assert first["parts"] == {}
     assert last["loss"] > 0.0

@@ -21,7 +21,7 @@ from gpuwise.runtime.parallel.pipeline_flows import Flows, first_of_other_shapes
 from gpuwise.runtime.parallel.pipeline_forward import forward_through
 from gpuwise.runtime.parallel.pipeline_model import PipelineModel, on_all_ranks
 from gpuwise.runtime.parallel.pipeline_schedule import Schedule, Watch, make_schedule
-from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds
+from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds, unchanged_generators
 from gpuwise.runtime.parallel.pipeline_ties import Ties
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.shard import COMPUTE_DTYPES
@@ -216,7 +216,7 @@ class StagePipeline:
 
     def _example(self) -> Batch:
         """A micro-batch of the job's example batch, on the device."""
-        with torch.random.fork_rng(devices=[]):
+        with unchanged_generators(torch.device("cpu")):
             batch = checked_batch(self._job, self._strategy.micro_batch)
         dtype = parameter_dtype(self._strategy.precision)
         return map_tensors(batch, lambda tensor: tensor.to(self._device, dtype if tensor.is_floating_point() else None))

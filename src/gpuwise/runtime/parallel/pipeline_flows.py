@@ -10,6 +10,7 @@ from torch import nn
 from gpuwise.errors import UnsupportedError
 from gpuwise.job.batches import named_tensors
 from gpuwise.job.job import Batch
+from gpuwise.runtime.parallel.pipeline_seeds import unchanged_generators
 from gpuwise.runtime.parallel.stages_absent import WAYS
 from gpuwise.runtime.parallel.stages_cut import Cut, check_cut, cut_at
 from gpuwise.runtime.parallel.stages_flow import Flow, check_flow
@@ -61,7 +62,7 @@ class Flows:
 
     def _run(self, function: Callable[[nn.Module], object], *, trains: bool) -> Flow:
         self.model.train(trains)
-        with torch.random.fork_rng(devices=[]):
+        with unchanged_generators(torch.device("cpu")):
             flow = self._dry.run(function)
         check_flow(flow, self.blocks)
         if self.cut is not None:

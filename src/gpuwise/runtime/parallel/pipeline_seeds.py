@@ -48,20 +48,13 @@ class StageSeeds:
             yield
             return
         self._make_equal()
-        base, backend = int(torch.randint(2**62, ())), backend_of(self._device)
-        states = torch.get_rng_state(), backend.random_state(), random.getstate(), np.random.get_state()
+        base = int(torch.randint(2**62, ()))
         for stage in self._stages:
             stage.started = partial(_seed_all, base)
             if not (stage.is_first and draws_inputs):
                 stage.entered = partial(_seed, base + (stage.index + 1) * _APART)
-        try:
+        with unchanged_generators(self._device):
             yield
-        finally:
-            torch.set_rng_state(states[0])
-            if states[1] is not None:
-                backend.set_random_state(states[1])
-            random.setstate(states[2])
-            np.random.set_state(states[3])
 
     def _make_equal(self) -> None:
         if self._equal:
@@ -70,6 +63,21 @@ class StageSeeds:
         dist.broadcast(state, group=self._group, group_src=0)
         torch.set_rng_state(state.cpu())
         self._equal = True
+
+
+@contextmanager
+def unchanged_generators(device: torch.device) -> Iterator[None]:
+    """A context after which the generators of random numbers, of Python, NumPy, the CPU and this device, are as before."""
+    backend = backend_of(device)
+    states = torch.get_rng_state(), backend.random_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        if states[1] is not None:
+            backend.set_random_state(states[1])
+        random.setstate(states[2])
+        np.random.set_state(states[3])
 
 
 def _seed(base: int, number: int) -> None:
