@@ -45,6 +45,10 @@ def test_the_file_of_a_rank_forecasts_as_its_mesh_does(tmp_path: Path, monkeypat
     options = (*MESH, "--on", "h100-sxm:4", "--precision", "amp-bf16", "--json")
     of_file, of_job = (json.loads(run("forecast", job, *options).stdout) for job in ("rank.npz", "decoder.py:job"))
     assert of_file == of_job
+    of_file, of_job = (
+        json.loads(run("forecast", job, *options, "--optimizer", "momentum").stdout) for job in ("rank.npz", "decoder.py:job")
+    )
+    assert of_file == of_job
     refused = run("fit", "rank.npz", "--on", "h100-sxm:4", *MESH)
     assert refused.exit_code == 2
     assert "is of rank 0 of --mesh dp_shard=2,tp=2, which forecast alone takes" in refused.stderr

@@ -25,6 +25,7 @@ from gpuwise.trace.parallel.ranks import RankStep
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
+from gpuwise.trace.update.compose import compose_update
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -66,9 +67,12 @@ class SavedSource(StepSource):
         """The one rank that was recorded; None if the recording is of a single device."""
         if self.family.header.strategy.mesh.devices == 1:
             return None
-        trace = self.find(strategy, target).at(
-            accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **self.sizes
-        )
+
+        def recorded(plain: Strategy) -> Trace:
+            family = self.find(plain, target)
+            return family.at(accumulation=plain.accumulation, micro_batch=plain.micro_batch, **self.sizes)
+
+        trace = compose_update(recorded, strategy, on_cpu=target == "cpu")
         model_flops = trace.header.model_flops * strategy.accumulation or None
         return (RankStep("", *split_communication(trace), model_flops),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from gpuwise.api.cache import JobCache, JobFacts
@@ -16,9 +16,12 @@ from gpuwise.strategy import Mesh, Parallelism, StepFacts, Strategy
 from gpuwise.trace import Trace, TraceFamily, family_of_one
 from gpuwise.trace.parallel.ranks import RankStep, splits_layers, unequal_ranks
 from gpuwise.trace.parallel.recorded import split_communication
+from gpuwise.trace.update.compose import compose_update
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
+
+_KEPT_RANKS = 8  # recordings of ranks, from which those with other optimizers are composed
 
 
 class JobSource(StepSource):
@@ -28,6 +31,7 @@ class JobSource(StepSource):
         super().__init__(job.name, argument, sizes)
         self.job = job
         self.samples_per_epoch = job.samples
+        self._recorded_rank = lru_cache(maxsize=_KEPT_RANKS)(self._record_rank)
 
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
         self._require_torch()
@@ -71,6 +75,10 @@ class JobSource(StepSource):
         return replace(trace, header=replace(trace.header, model_flops=whole.model_flops))
 
     def _rank_trace(self, strategy: Strategy, target: str, rank: int) -> Trace:
+        """The step of one rank, with another optimizer than the job's composed."""
+        return compose_update(lambda plain: self._recorded_rank(plain, target, rank), strategy, on_cpu=target == "cpu")
+
+    def _record_rank(self, strategy: Strategy, target: str, rank: int) -> Trace:
         self._require_torch()
         from gpuwise.tracing import record
 

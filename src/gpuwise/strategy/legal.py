@@ -190,7 +190,9 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     # aten._fused_sgd_ has no sharding strategy (torch/distributed/tensor/_ops/_pointwise_ops.py, PyTorch 2.13).
     Exclusion(
-        lambda s, step: s.optimizer in ("sgd", "momentum") and s.optimizer_kernels == "fused" and _sharded(s),
+        lambda s, step: (
+            s.optimizer in ("sgd", "momentum") and s.optimizer_kernels == "fused" and (_sharded(s) or s.mesh.tp > 1)
+        ),
         "{optimizer} has no fused kernels for sharded parameters.",
         ("--optimizer-kernels foreach",),
         UnsupportedError,

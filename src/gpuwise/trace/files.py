@@ -171,6 +171,7 @@ def _optional(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
 def _checked_header(header: Header) -> Header:
     counts = [header.parameters, header.trainable_parameters, header.units_per_sample, *header.sizes.values()]
     counts += [header.rank, header.micro_batches, header.model_flops, *header.stages]
+    counts += [number for part in header.updated for number in (*part.shape, part.element_bytes, part.module)]
     counts += [number for group in header.groups for number in (group.ranks, group.stride)]
     texts = [header.job, header.fingerprint, header.sample_unit, header.target, header.torch_version, *header.sizes]
     texts += [group.axis for group in header.groups]

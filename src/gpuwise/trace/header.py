@@ -31,6 +31,21 @@ class RankGroup:
 
 
 @dataclass(frozen=True)
+class UpdatedParameter:
+    """A parameter, or this rank's part of one, that the optimizer updates.
+
+    Attributes:
+        shape: shape of this rank's part.
+        element_bytes: bytes of one element.
+        module: index of the module that has it.
+    """
+
+    shape: tuple[int, ...]
+    element_bytes: int
+    module: int
+
+
+@dataclass(frozen=True)
 class Header:
     """The header of a trace: its job, sizes and strategy, and the assumptions of the recording.
 
@@ -58,6 +73,8 @@ class Header:
         groups: the groups of ranks of the collectives; none by default.
         model_flops: of a rank that runs a part of the model, model operations of a micro-batch over all ranks that share it;
             0 (the default) where each device runs the whole model.
+        updated: of one of several ranks, what its optimizer updates, in the model's order; none (the default) on one device,
+            where the gradients show it, and in files of older versions.
         micro_batches: how many micro-batches are recorded, 2 by default. Positions with micro_step 1 run
             accumulation - micro_batches + 1 times. 0: those of the strategy, and no other number follows from them.
     """
@@ -81,6 +98,7 @@ class Header:
     stages: tuple[int, ...] = ()
     groups: tuple[RankGroup, ...] = ()
     model_flops: int = 0
+    updated: tuple[UpdatedParameter, ...] = ()
     micro_batches: int = RECORDED
 
     @property
@@ -104,7 +122,11 @@ class Header:
     def to_dict(self) -> dict[str, object]:
         data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
         notes = [note.to_dict() for note in self.assumption_notes]
-        of_ranks = {"stages": list(self.stages), "groups": [asdict(group) for group in self.groups]}
+        of_ranks = {
+            "stages": list(self.stages),
+            "groups": [asdict(group) for group in self.groups],
+            "updated": [asdict(parameter) for parameter in self.updated],
+        }
         return {**data, **of_ranks, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": notes}
 
     @classmethod
@@ -119,6 +141,10 @@ class Header:
                 "assumption_notes": tuple(map(Note.from_dict, data["assumptions"])),
                 "stages": tuple(data.get("stages", ())),
                 "groups": tuple(RankGroup(**group) for group in data.get("groups", ())),
+                "updated": tuple(
+                    UpdatedParameter(tuple(item["shape"]), item["element_bytes"], item["module"])
+                    for item in data.get("updated", ())
+                ),
                 "gradient_shapes": tuple(map(tuple, data.get("gradient_shapes", ()))),
             }
         )

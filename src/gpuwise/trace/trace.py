@@ -154,6 +154,7 @@ class Trace:
             (sto.born, BEFORE, length),
             (sto.died, 0, length + 1),
             (ops.group, NO_GROUP, len(self.header.groups)),
+            (np.array([part.module for part in self.header.updated]), 0, len(self.modules)),
             (seq.stream, 0, MOST_STREAMS),
             (sto.stream, 0, MOST_STREAMS),
             (waits.position, 0, length + 1),

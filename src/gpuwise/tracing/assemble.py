@@ -54,6 +54,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         rank=0 if world is None else world.rank,
         stages=_stages(program),
         groups=tuple(recorder.groups.groups),
+        updated=recorder.modules.updated,
         micro_batches=RECORDED if world is None else MANY if repeats_micro_batch(strategy) else 0,
     )
     return Trace(

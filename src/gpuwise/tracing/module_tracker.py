@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from gpuwise.trace.header import UpdatedParameter
 from gpuwise.tracing.patching import patched
 
 
@@ -18,11 +19,13 @@ class ModuleTracker:
     Attributes:
         index_of: the number of each path that was seen, in the order they were seen; the model itself, "", is 0.
         parameters: by the id of each parameter, its position in the model's order and the path of its module.
+        updated: of one of several ranks, what its optimizer updates; set by the caller.
     """
 
     def __init__(self) -> None:
         self.index_of: dict[str, int] = {"": 0}
         self.parameters: dict[int, tuple[int, str]] = {}
+        self.updated: tuple[UpdatedParameter, ...] = ()
         self._paths: dict[int, str] = {}
         self._local = threading.local()
         self._module_of_node: dict[int, int] = {}  # by the sequence number of an autograd node

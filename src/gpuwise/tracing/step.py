@@ -15,6 +15,7 @@ from gpuwise.job.job import Batch
 from gpuwise.runtime.build.optimizers import CombinedOptimizer
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
+from gpuwise.trace.header import UpdatedParameter
 from gpuwise.tracing.kernels.low_bit import inner_tensors
 from gpuwise.tracing.recorder import BACKWARD, UPDATE_STEP, Origin, Recorder
 from gpuwise.tracing.storage_table import StorageRow
@@ -75,6 +76,8 @@ def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:
             program.forward_backward(_batch(program.job, recorder, micro_batch))
     for parameter in program.model.parameters():
         _mark_gradient(recorder, parameter)
+    if program.world is not None:
+        recorder.modules.updated = tuple(_updated(recorder, p) for p in program.model.parameters() if p.grad is not None)
     trained = all(p.grad is not None for p in program.model.parameters() if p.requires_grad)
     recorder.micro_step = UPDATE_STEP
     program.update()
@@ -176,6 +179,13 @@ def _mark_gradient(recorder: Recorder, parameter: torch.Tensor) -> None:
     for row in _mark(recorder, "gradient", parameter.grad):
         row.gradient_shape, row.gradient_order = tuple(parameter.shape), order
         row.module = recorder.modules.index(path)
+
+
+def _updated(recorder: Recorder, parameter: torch.Tensor) -> UpdatedParameter:
+    """This rank's part of a parameter that the optimizer updates."""
+    _, path = recorder.modules.parameters[id(parameter)]
+    part = inner_tensors(parameter)[0]
+    return UpdatedParameter(tuple(part.shape), part.element_size(), recorder.modules.index(path))
 
 
 def _mark(recorder: Recorder, category: str, tensor: torch.Tensor) -> list[StorageRow]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuwise.trace.header import UpdatedParameter
 from gpuwise.trace.parallel.alignment import (
     Alignment,
     NotPeriodicError,
@@ -51,7 +52,10 @@ class _Repeat:
         self._a, self._b, self._blocks, self._copies = a, b, blocks, blocks - len(a.trace.header.blocks)
         if a.turns != b.turns or len(b.trace.header.blocks) != len(a.trace.header.blocks) + 1:
             raise NotPeriodicError
-        heads = [replace(p.trace.header, blocks=(), parameters=0, trainable_parameters=0, gradient_shapes=()) for p in (a, b)]
+        heads = [
+            replace(p.trace.header, blocks=(), parameters=0, trainable_parameters=0, gradient_shapes=(), updated=())
+            for p in (a, b)
+        ]
         if heads[0] != heads[1] or a.trace.header.stages:
             raise NotPeriodicError
         self._passes = [
@@ -75,6 +79,7 @@ class _Repeat:
         blocks = self._paths(header.blocks, b.trace.header.blocks)
         parameters, trainable = grown("parameters"), grown("trainable_parameters")
         header = replace(header, blocks=blocks, parameters=parameters, trainable_parameters=trainable, gradient_shapes=shapes)
+        header = replace(header, updated=self._updated())
         return Trace(header, operations, sequence, storages, self._modules, self._waits())
 
     def _rows(self) -> tuple[Operations, OperationSequence]:
@@ -143,6 +148,21 @@ class _Repeat:
         columns = (category, module, born, died, stream)
         types = [getattr(old, name).dtype for name in ("category", "module", "born", "died", "stream")]
         return Storages(size, *(column.astype(dtype) for column, dtype in zip(columns, types, strict=True))), shapes
+
+    def _updated(self) -> tuple[UpdatedParameter, ...]:
+        """What the optimizer updates."""
+        parts = self._a, self._b
+        lists = [part.trace.header.updated for part in parts]
+        modules = [[parameter.module for parameter in chosen] for chosen in lists]
+        tokens = [
+            [(parameter.shape, parameter.element_bytes, part.starred[parameter.module]) for parameter in chosen]
+            for part, chosen in zip(parts, lists, strict=True)
+        ]
+        alignment = aligned(tokens[0], tokens[1], (tokens[0], tokens[1]), self._copies)
+        shapes = alignment.choose(*([parameter.shape for parameter in chosen] for chosen in lists))
+        sizes = alignment.choose(*([parameter.element_bytes for parameter in chosen] for chosen in lists))
+        indices = self._module_indices(alignment, *modules)
+        return tuple(map(UpdatedParameter, shapes, sizes, indices))  # type: ignore[arg-type]
 
     def _waits(self) -> Waits:
         parts, old = (self._a, self._b), self._a.trace.waits

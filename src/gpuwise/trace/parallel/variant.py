@@ -29,6 +29,11 @@ def is_sharded(strategy: Strategy) -> bool:
     return shard_ranks(strategy) > 1 or (strategy.mesh.dp_replicate > 1 and strategy.mesh.tp > 1)
 
 
+def is_split(strategy: Strategy) -> bool:
+    """Whether parameters are distributed tensors, of which a rank holds a part."""
+    return is_sharded(strategy) or strategy.mesh.tp > 1
+
+
 def recorded_as(strategy: Strategy) -> Strategy:
     """The variant to record for a strategy.
 

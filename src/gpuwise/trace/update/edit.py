@@ -11,7 +11,7 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.tables import BEFORE, CATEGORIES, PHASES, OperationRow, Operations, OperationSequence, Storages, Waits
+from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, OperationRow, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.rows import Temporary, UpdateRows
 
@@ -47,10 +47,10 @@ class Edit(Generic[Recorded]):
     Attributes:
         gradients: rows of the storages, in the order of the model's parameters.
         sizes_of_gradients: their bytes.
-        modules_of_gradients: their modules.
+        modules_of_parameters: modules of the parameters that are updated: those of the gradients, or what a rank's header says.
         clips_scaled: whether gradients are unscaled by the update and then clipped, as in fp16.
 
-    Raises UnsupportedError where more than the optimizer is part of the update.
+    Raises UnsupportedError where more than the optimizer is part of the update, and where ranks talk to each other in it.
     """
 
     def __init__(self, trace: Recorded):
@@ -62,6 +62,11 @@ class Edit(Generic[Recorded]):
         self._trace: Recorded = trace
         sequence, storages = trace.sequence, trace.storages
         self._stays = sequence.phase != PHASES.index("optimizer")
+        if (trace.operations.kind[sequence.operation[~self._stays]] == KINDS.index("collective")).any():
+            raise UnsupportedError(
+                "ranks exchange numbers in this update: it must be recorded, it cannot be composed.",
+                ["name the job itself, which is recorded"],
+            )
         stay = np.flatnonzero(self._stays)
         self._length = int(stay[-1]) + 1 if len(stay) else 0
         # Scaled gradients are clipped between two parts of the update: behind its first rows, which are taken out, too.
@@ -77,7 +82,8 @@ class Edit(Generic[Recorded]):
         self._died = np.where(storages.died >= self._length, at_end, storages.died.astype(np.int64) * _ROOM)
         self.gradients = np.flatnonzero(storages.category == CATEGORIES.index("gradient"))
         self.sizes_of_gradients: list[int] = self._size[self.gradients].tolist()
-        self.modules_of_gradients: list[int] = storages.module[self.gradients].tolist()
+        of_rank = [part.module for part in trace.header.updated]
+        self.modules_of_parameters: list[int] = of_rank or storages.module[self.gradients].tolist()
         self._rows: list[OperationRow] = []
         self._inserted: list[tuple[int, int, int]] = []  # slot, phase and micro-step of each added row
         self._added: list[tuple[int, int, int, int, int]] = []  # size, category, module, born, died
@@ -230,13 +236,15 @@ class Edit(Generic[Recorded]):
                 died=position(np.concatenate([self._died[kept], added[:, 4]])),
                 stream=np.concatenate([storages.stream[kept], np.zeros(len(added), dtype=np.int8)]),
             ),
-            waits=_moved(trace.waits, slots),
+            waits=_moved(trace.waits, slots, self._update),
         )
 
 
-def _moved(waits: Waits, slots: np.ndarray) -> Waits:
-    """The waits of a recorded step where its rows are now at these slots."""
-    position = np.searchsorted(slots, waits.position.astype(np.int64) * _ROOM, side="left").astype(np.int32)
+def _moved(waits: Waits, slots: np.ndarray, update: int) -> Waits:
+    """The waits of a recorded step where its rows are now at these slots. update: where its optimizer began, which waits for
+    gradients."""
+    waiting = np.where(waits.position == update, (update - 1) * _ROOM + 1, waits.position.astype(np.int64) * _ROOM)
+    position = np.searchsorted(slots, waiting, side="left").astype(np.int32)
     on = np.searchsorted(slots, waits.on.astype(np.int64) * _ROOM, side="right").astype(np.int32) - 1
     stays = (on >= 0) & (on < position)
     return Waits(position[stays], waits.stream[stays], on[stays])

@@ -13,6 +13,7 @@ from typing import TypeVar
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.strategy import StepFacts, Strategy, check_techniques, kernels_of
 from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.parallel.variant import is_split
 from gpuwise.trace.tables import BEFORE
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.edit import END, Edit
@@ -37,12 +38,14 @@ def with_optimizer(
     """The same step under another optimizer, its kernels, and where gradients and state live.
 
     Arguments:
-        trace: recorded on one device in mode train with gradients freed after the step, whatever its optimizer.
+        trace: recorded in mode train with gradients freed after the step, whatever its optimizer: on one device, or one rank
+            of several, of which only optimizer and kernels can be others.
         optimizer, kernels, in_backward, offload, keep_gradients: as in Strategy.
         on_cpu: the device that is forecast is a CPU; None: as the recording's.
 
     Raises InputError for techniques that exclude each other or kernels the optimizer lacks, UnsupportedError for what
-    must be recorded: offloaded parameters, and optimizers that need shapes a file of an older version does not have.
+    must be recorded: offloaded parameters, kept gradients of a rank, updates in which ranks talk to each other, and what a
+    file of an older version does not say.
     """
     recorded = trace.header.strategy
     requested = recorded.but(
@@ -52,10 +55,12 @@ def with_optimizer(
         offload=offload,
         keep_gradients=keep_gradients,
     )
-    _check(recorded, requested, target=trace.header.target)
+    _check(trace, requested)
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
     on_host = trace.header.target == "cpu"
+    if is_split(recorded) and optimizer in ("sgd", "momentum"):
+        kernels = kernels or "foreach"  # aten._fused_sgd_ has no sharding strategy (PyTorch 2.13)
     kernels = kernels_of(
         optimizer,
         kernels,
@@ -81,20 +86,23 @@ def with_optimizer(
             _keep_gradients(edit, parameters)
         edit.insert_update(update)
     if offload == "none":
-        for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
+        for parameter, module in zip(parameters, edit.modules_of_parameters, strict=True):
             for size in state_bytes(optimizer, kernels, parameter, on_host=on_host):
                 edit.add(size, "optimizer_state", module, BEFORE, END)
     # Offload makes a gradient a micro-batch: the shapes are no longer one for each.
     return edit.result(requested, gradient_shapes=() if offload == "optimizer" else trace.header.gradient_shapes)
 
 
-def _check(recorded: Strategy, requested: Strategy, *, target: str) -> None:
-    plain = recorded.mode == "train" and recorded.offload == "none" and recorded.mesh.devices == 1
+def _check(trace: Trace | TraceFamily, requested: Strategy) -> None:
+    recorded, target = trace.header.strategy, trace.header.target
+    plain = recorded.mode == "train" and recorded.offload == "none"
     if not plain or recorded.optimizer_in_backward or recorded.keep_gradients:
         raise InputError(
-            "an optimizer can be exchanged only in a plain training step of one device.",
+            "an optimizer can be exchanged only in a plain training step.",
             ["start from a recording without offload, updates in backward or kept gradients"],
         )
+    if recorded.mesh.devices > 1:
+        _check_rank(trace, requested)
     if requested.offload == "parameters":
         raise UnsupportedError(
             "parameters that visit the device must be recorded; they cannot be composed.",
@@ -103,17 +111,29 @@ def _check(recorded: Strategy, requested: Strategy, *, target: str) -> None:
     check_techniques(requested, StepFacts(on_cpu=target == "cpu"))
 
 
+def _check_rank(trace: Trace | TraceFamily, requested: Strategy) -> None:
+    if not trace.header.updated or requested.mesh.ep > 1:
+        raise UnsupportedError("this recording of a rank does not say what its optimizer updates.", ["record it again"])
+    if requested.keep_gradients:
+        raise UnsupportedError("gradients of several ranks that are kept must be recorded.", ["leave out --keep-gradients"])
+
+
 def parameters_of(trace: Recorded, edit: Edit[Recorded], *, needs_shapes: bool = False) -> list[Parameter]:
     """The trainable parameters, in the model's order."""
     header, sizes = trace.header, edit.sizes_of_gradients
+    blocks = tuple(f"{path}." for path in header.blocks)
+    paths = [f"{trace.modules[module]}." for module in edit.modules_of_parameters]
+    if header.updated:
+        return [
+            Parameter(part.shape, part.element_bytes, hidden=len(part.shape) == 2 and path.startswith(blocks))
+            for part, path in zip(header.updated, paths, strict=True)
+        ]
     shapes = list(header.gradient_shapes)
     if len(shapes) != len(sizes) or not all(prod(shape) for shape in shapes):
         if needs_shapes:
             raise UnsupportedError("this recording does not say the shapes of the parameters.", ["record it again"])
         element_bytes = 2 if header.strategy.precision == "bf16" else 4
         shapes = [(size // element_bytes,) for size in sizes]
-    blocks = tuple(f"{path}." for path in header.blocks)
-    paths = [f"{trace.modules[module]}." for module in edit.modules_of_gradients]
     return [
         Parameter(shape, size // prod(shape), hidden=len(shape) == 2 and path.startswith(blocks))
         for shape, size, path in zip(shapes, sizes, paths, strict=True)
@@ -156,5 +176,5 @@ def _keep_gradients(edit: Edit[Recorded], parameters: list[Parameter]) -> None:
         add.add(ADD, parameter, 2)
         edit.end_gradient(index, edit.insert(position, add.rows, [], phase="backward", micro_step=0))
         edit.set_category(edit.gradients[index], "temporary")
-    for parameter, module in zip(parameters, edit.modules_of_gradients, strict=True):
+    for parameter, module in zip(parameters, edit.modules_of_parameters, strict=True):
         edit.add(parameter.size_bytes, "gradient", module, BEFORE, END)

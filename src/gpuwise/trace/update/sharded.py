@@ -43,7 +43,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, ran
     edit = Edit(trace)
     update, states = _update(
         tuple(parameters_of(trace, edit)),
-        tuple(ranks[edit.modules_of_gradients].tolist()),
+        tuple(ranks[edit.modules_of_parameters].tolist()),
         widened,
         optimizer,
         kernels,
@@ -52,7 +52,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, ran
         clipped=edit.clips_scaled,
     )
     edit.insert_update(update)
-    for sizes, module in zip(states, edit.modules_of_gradients, strict=True):
+    for sizes, module in zip(states, edit.modules_of_parameters, strict=True):
         for size in sizes:
             edit.add(size, "optimizer_state", module, BEFORE, END)
     return edit.result(trace.header.strategy, gradient_shapes=trace.header.gradient_shapes)

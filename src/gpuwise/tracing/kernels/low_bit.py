@@ -15,6 +15,7 @@ from importlib import import_module
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from gpuwise.tracing.patching import patched
@@ -41,7 +42,8 @@ def low_bit_updates() -> Iterator[None]:
 
 
 def _update(parameter: Tensor, gradient: Tensor, step: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *rest: object) -> None:
-    """In place of torchao.optim.adam.single_param_adam."""
+    """In place of torchao.optim.adam.single_param_adam. Of sharded parameters it updates what this rank holds."""
+    parameter, gradient, exp_avg, exp_avg_sq = map(_local, (parameter, gradient, exp_avg, exp_avg_sq))
     state = [*inner_tensors(exp_avg), *inner_tensors(exp_avg_sq)]
     kept: list[Tensor] = []
     if parameter.device.type == "cpu":
@@ -50,6 +52,10 @@ def _update(parameter: Tensor, gradient: Tensor, step: Tensor, exp_avg: Tensor, 
                 kept += [torch.empty_like(parameter, dtype=torch.float32), torch.empty_like(tensor.scale)]
     torch.ops.gpuwise._fused_low_bit_adamw_(parameter, gradient, state)
     del kept
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def inner_tensors(tensor: Tensor) -> list[Tensor]:
