@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.api.rank_start import mesh_to_run
-from gpuwise.api.run_start import check_device, this_device
+from gpuwise.api.run_start import check_device, planned_job, this_device
+from gpuwise.api.sources import job_of
 from gpuwise.api.train_keywords import TrainKeywords, train_settings
 from gpuwise.errors import InputError
 from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import RunSettings, job_word
+from gpuwise.step_settings import RunSettings, job_word, named_sizes, strategy_to_run
 from gpuwise.strategy import HostSettings, Mesh
 
 
@@ -37,8 +38,9 @@ def ranks_to_start(
     Arguments:
         requested: the step's settings among the keywords.
 
-    Raises InputError for settings that exclude each other or make no sense, and for more ranks than this machine has devices;
-    UnsupportedError for a plan for other devices.
+    Raises InputError for settings that exclude each other or make no sense, for more ranks than this machine has devices, and
+    for a mesh that does not divide the job's layers, heads, experts or sequences; UnsupportedError for a plan for other
+    devices.
     """
     if rank_environment() is not None:
         return None
@@ -61,6 +63,7 @@ def ranks_to_start(
     elsewhere = "start the ranks of several machines with torchrun or srun"
     planned = "" if plan is None else f"plan for this machine: gpuwise plan {job} --on here -o plan.toml"
     check_devices_here(mesh, f"gpuwise train {job}", elsewhere, fewer=planned)
+    _check_job(job_argument, plan, requested)
     return LocalRanks(mesh.devices, host.threads)
 
 
@@ -85,3 +88,14 @@ def check_devices_here(mesh: Mesh, command: str, elsewhere: str, *, fewer: str =
         f"the mesh {mesh} is of {mesh.devices} devices; this machine has {count} of type {here.type}.",
         [fewer or smaller, elsewhere],
     )
+
+
+def _check_job(job_argument: str, plan: Plan | None, requested: RunSettings) -> None:
+    """Raises what every rank would raise of the job, where the mesh splits its model or sequences."""
+    from gpuwise.runtime.parallel.job_checks import check_job
+
+    strategy = strategy_to_run(requested) if plan is None else plan.strategy
+    if strategy.mesh.devices == strategy.mesh.data_parallel and strategy.mesh.ep == 1:
+        return  # any model has replicas and shards, so its file need not be run here
+    job = job_of(job_argument, **named_sizes(requested)) if plan is None else planned_job(job_argument, plan)
+    check_job(job, strategy)

@@ -37,8 +37,8 @@ def mixtures(model: nn.Module) -> list[Mixture]:
     return [m for m in model.modules() if isinstance(m, Mixture) and isinstance(m.experts, nn.ModuleList)]
 
 
-def split_experts(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Leaves each rank its part of the experts of every mixture; their names stay those of the whole model.
+def mixtures_to_split(model: nn.Module, degree: int) -> list[Mixture]:
+    """The mixtures whose experts so many ranks split.
 
     Raises UnsupportedError without a mixture, InputError where the ranks do not divide the experts.
     """
@@ -51,12 +51,21 @@ def split_experts(model: nn.Module, mesh: DeviceMesh) -> None:
         )
     for mixture in modules:
         count = len(mixture.experts)
-        if count % mesh.size():
+        if count % degree:
             raise InputError(
-                f"expert parallelism over {mesh.size()} devices does not divide {count} experts.",
-                [f"--mesh ep={next(n for n in range(mesh.size(), 0, -1) if count % n == 0)}"],
+                f"expert parallelism over {degree} devices does not divide {count} experts.",
+                [f"--mesh ep={next(n for n in range(degree, 0, -1) if count % n == 0)}"],
             )
-        own = count // mesh.size()
+    return modules
+
+
+def split_experts(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Leaves each rank its part of the experts of every mixture; their names stay those of the whole model.
+
+    Raises the errors of mixtures_to_split.
+    """
+    for mixture in mixtures_to_split(model, mesh.size()):
+        own = len(mixture.experts) // mesh.size()
         first = own * mesh.get_local_rank()
         names = range(first, first + own)
         mixture.experts._modules = {str(i): mixture.experts._modules[str(i)] for i in names}

@@ -53,11 +53,7 @@ def cut_at(flow: Flow, stages: int, names: Sequence[tuple[str, ...]]) -> Cut:
     what blocks take as arguments.
     """
     blocks = tuple(call.path for call in flow.blocks)
-    if len(blocks) < stages:
-        raise InputError(
-            f"the model has {len(blocks)} repeated blocks, fewer than the {stages} stages of the pipeline.",
-            ["a smaller pp or fewer stages a rank", "group the layers in a torch.nn.ModuleList or Sequential"],
-        )
+    check_blocks(len(blocks), stages)
     costs = [max(flow.flops[time], 1) for time in range(1, len(blocks) + 1)]
     costs[0] += flow.flops[0]
     plain = Cut(blocks, balanced(costs, stages), {})
@@ -65,6 +61,15 @@ def cut_at(flow: Flow, stages: int, names: Sequence[tuple[str, ...]]) -> Cut:
     cut = Cut(blocks, plain.first, owners)
     check_cut(flow, cut)
     return cut
+
+
+def check_blocks(blocks: int, stages: int) -> None:
+    """Raises InputError for more stages than repeated blocks."""
+    if blocks < stages:
+        raise InputError(
+            f"the model has {blocks} repeated blocks, fewer than the {stages} stages of the pipeline.",
+            ["a smaller pp or fewer stages a rank", "group the layers in a torch.nn.ModuleList or Sequential"],
+        )
 
 
 def _owners(flow: Flow, cut: Cut, names: Sequence[tuple[str, ...]]) -> dict[str, tuple[int, ...]]:

@@ -71,23 +71,25 @@ def derived_plan(
         by_hidden: whether perceptrons may be split by hidden features; False gathers their outputs.
         vocabulary: whether the embedding of the vocabulary, and the layer that predicts from it, may be split.
 
-    Raises InputError where heads do not divide, UnsupportedError where the model has nothing to split.
+    Raises InputError where heads do not divide, or no layer does, UnsupportedError where the model has nothing to split.
     """
     words: dict[str, str] = {}
     remarks: list[PlanRemark] = []
+    undivided: list[tuple[str, int]] = []  # layers and their features
     table, head = _vocabulary(model, events)
     for pair in linear_pairs(events):
         if pair.row == head:
             continue
         sizes = [features(model.get_submodule(path))[1] for path in pair.columns]
-        if any(size % degree for size in (*sizes, features(model.get_submodule(pair.row))[0])):
+        if odd := [size for size in (*sizes, features(model.get_submodule(pair.row))[0]) if size % degree]:
+            undivided.append((pair.columns[0], odd[0]))
             remarks.append(
                 PlanRemark((*pair.columns, pair.row), f"whole, {degree} devices do not divide its {sizes[0]:,} outputs")
             )
             continue
         why = _reason_to_gather(model, pair, by_heads=by_heads, by_hidden=by_hidden)
-        if why is None and pair.attention is not None:
-            _check_heads(sizes, pair, pair.attention, degree)
+        if why is None:
+            check_heads(sizes, pair, degree)
         words |= dict.fromkeys(pair.columns, COLWISE if why is None else COLWISE_GATHERED)
         words[pair.row] = ROWWISE if why is None else ROWWISE_SPLIT
         if why is None:
@@ -95,6 +97,13 @@ def derived_plan(
         else:
             remarks.append(PlanRemark(pair.columns, f"gathered, {why}"))
     words |= _split_vocabulary(model, table, head, degree, remarks) if vocabulary else {}
+    if not words and undivided:
+        path, size = undivided[0]
+        raise InputError(
+            f"tensor parallelism over {degree} devices divides no layer of {type(model).__name__}; {path!r} has {size:,} "
+            "features.",
+            [f"--mesh tp={next(n for n in range(degree, 0, -1) if size % n == 0)}", "--mesh dp_shard=N"],
+        )
     if not words:
         raise UnsupportedError(
             f"{type(model).__name__} has no linear layers that tensor parallelism could split over {degree} devices.",
@@ -146,8 +155,15 @@ def _reason_to_gather(model: nn.Module, pair: Pair, *, by_heads: bool, by_hidden
     return "a module with parameters of the whole width lies between them" if pair.between else None
 
 
-def _check_heads(sizes: list[int], pair: Pair, attention: AttentionCall, degree: int) -> None:
-    """Raises InputError where the heads of queries, keys or values do not divide."""
+def check_heads(sizes: list[int], pair: Pair, degree: int) -> None:
+    """Raises InputError where tensor-parallel ranks do not divide the heads of queries, keys or values.
+
+    Arguments:
+        sizes: output features of the pair's columns.
+    """
+    attention = pair.attention
+    if attention is None:
+        return
     for path, size in zip(pair.columns, sizes, strict=True):
         heads = size // attention.head_dim
         if size % attention.head_dim == 0 and heads % degree:

@@ -109,13 +109,19 @@ def moved(tensor: Tensor, mesh: DeviceMesh, before: Placement, after: Placement)
 
     Raises InputError where the ranks do not divide the sequence.
     """
-    if isinstance(after, Shard) and tensor.shape[after.dim] % mesh.size():
-        raise InputError(
-            f"sequence parallelism over {mesh.size()} devices does not divide sequences of {tensor.shape[after.dim]:,}.",
-            ["another --seq-len", "leave out --sequence-parallel"],
-        )
+    if isinstance(after, Shard):
+        check_parts(tensor.shape[after.dim], mesh.size())
     whole = DTensor.from_local(tensor, mesh, (before,), run_check=False)
     return whole.redistribute(placements=(after,)).to_local().contiguous()
+
+
+def check_parts(length: int, degree: int) -> None:
+    """Raises InputError where the ranks do not divide sequences of this length."""
+    if length % degree:
+        raise InputError(
+            f"sequence parallelism over {degree} devices does not divide sequences of {length:,}.",
+            ["another --seq-len", "leave out --sequence-parallel"],
+        )
 
 
 def move_input(module: nn.Module, mesh: DeviceMesh, before: Placement, after: Placement) -> None:

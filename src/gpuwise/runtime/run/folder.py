@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
 from gpuwise.atomic import written_whole
-from gpuwise.errors import FileFormatError, InputError, JobError
+from gpuwise.errors import FileFormatError, InputError
 from gpuwise.job import Job, fingerprint
 from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
@@ -200,46 +200,6 @@ def _plain(value: object) -> object:
         return float(value)  # type: ignore[arg-type]  # a tensor or a NumPy number
     except (TypeError, ValueError):
         return str(value)
-
-
-def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> list[Note]:
-    """Notes on differences between a run and its continuation.
-
-    Raises JobError for another job, InputError for another seed or global batch, which would change the order of the data
-    and the meaning of a step.
-    """
-    elsewhere = "train in another folder: --run FOLDER"
-    if saved.get("fingerprint") != identity["fingerprint"]:
-        raise JobError(
-            f"{folder} holds a run of another job: {saved.get('job')!r}, fingerprint {saved.get('fingerprint')}; "
-            f"this is {identity['job']!r}, {identity['fingerprint']}.",
-            [elsewhere],
-        )
-    before, now = saved.get("strategy", {}), identity["strategy"]
-    batch = f"as before: --micro-batch {before.get('micro_batch')} --accumulate {before.get('accumulation')}"
-    for name, meaning, way in (
-        ("global_batch", "samples a step", batch),
-        ("seed", "as its seed", f"as before: --seed {saved.get('seed')}"),
-    ):
-        if saved.get(name) != identity.get(name):
-            raise InputError(
-                f"the run in {folder} has {saved.get(name)} {meaning}, not {identity.get(name)}; "
-                "continued so it would be another run.",
-                [way, elsewhere],
-            )
-    notes = []
-    if changes := _changes(before, now):
-        notes.append(training_notes.continued_with_other_settings(changes=changes))
-    if changes := _changes(saved.get("recipe", {}), identity["recipe"]):
-        notes.append(training_notes.continued_with_another_job(changes=changes))
-    if saved.get("steps") != identity["steps"]:
-        notes.append(training_notes.continued_to_another_length(before=saved["steps"], steps=identity["steps"]))
-    return notes
-
-
-def _changes(before: Mapping[str, object], now: Mapping[str, object]) -> str:
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return ", ".join(f"{name} {before.get(name)} -> {now.get(name)}" for name in names)
 
 
 def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettings) -> Path:

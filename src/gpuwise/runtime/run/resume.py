@@ -7,7 +7,8 @@ from gpuwise.notes import Note
 from gpuwise.notes.training import continues_run, random_numbers_drawn_anew
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
-from gpuwise.runtime.run.folder import RunFolder, RunIdentity, check_continues
+from gpuwise.runtime.run.continuing import check_continues
+from gpuwise.runtime.run.folder import RunFolder, RunIdentity
 
 
 def checkpoint_to_continue(
