@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch.distributed import HashStore
 
 from gpuwise.errors import InputError, JobError, OtherRankError, RankLostError
 from gpuwise.hardware.detect.ranks import first_node, rank_environment
-from gpuwise.runtime.ranks import ALONE, LastWords, Ranks
+from gpuwise.runtime.ranks import ALONE, LastWords, Ranks, joining
 from gpuwise.runtime.ranks.last_words import is_of_others
 
 TORCHRUN = {
@@ -156,3 +158,13 @@ def test_failures_of_collectives_are_told_from_those_of_the_job(error: Exception
     wrapped = JobError("the job failed in step 3.")
     wrapped.__cause__ = error
     assert is_of_others(wrapped) is of_others
+
+
+def test_ranks_that_reach_the_store_but_not_each_other(monkeypatch: pytest.MonkeyPatch):
+    """The other rank has joined, and never connects."""
+    monkeypatch.setattr(joining, "REACH_S", 0.2)
+    environment = rank_environment({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "2"})
+    assert environment is not None
+    with pytest.raises(RankLostError, match=r"rank 0 on .* reaches the store of the run at 10.0.0.1, but not all other ranks"):
+        joining._initialise(environment, torch.device("cpu"), HashStore())
+    assert not dist.is_initialized()

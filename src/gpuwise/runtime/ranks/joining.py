@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from gpuwise.errors import GpuwiseError, UnsupportedError
+from gpuwise.errors import GpuwiseError, RankLostError, UnsupportedError
 from gpuwise.hardware.detect.ranks import RankEnvironment
 from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.ranks.last_words import LastWords
@@ -22,6 +22,7 @@ from gpuwise.runtime.ranks.reaching import open_store
 from gpuwise.runtime.ranks.run_ranks import RunRanks
 
 JOIN_S = 600.0  # until ranks that have not started count as lost: machines of a cluster do not start at once
+REACH_S = 45.0  # until ranks that reach the store, but not each other, count as lost: every rank ends within a minute
 # Of a collective. The watch of runtime.ranks.pulse notices lost ranks much earlier; a slow one may take its time.
 COLLECTIVE_S = 3600.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -80,11 +81,23 @@ def _initialise(environment: RankEnvironment, device: torch.device, store: Store
         backend = f"cpu:gloo,{device.type}:{collectives}"
     if environment.address in _LOOPBACK:  # else gloo asks for the address of the host's name, which may be another
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=environment.rank,
-        world_size=environment.size,
-        timeout=timedelta(seconds=COLLECTIVE_S),
-        device_id=None if device.type == "cpu" else device,
-    )
+    try:
+        dist.init_process_group(  # gloo connects all ranks at once
+            backend,
+            store=store,
+            rank=environment.rank,
+            world_size=environment.size,
+            timeout=timedelta(seconds=REACH_S),
+            device_id=None if device.type == "cpu" else device,
+        )
+    except RuntimeError as error:  # DistStoreError and DistNetworkError are
+        raise RankLostError(
+            f"rank {environment.rank} on {socket.gethostname()} reaches the store of the run at {environment.address}, but not "
+            f"all other ranks ({str(error).splitlines()[0][:200]}).",
+            [
+                "GLOO_SOCKET_IFNAME=NAME, the network that the machines share (ip addr lists them)",
+                "open the ports between them",
+            ],
+        ) from None  # it is this rank's own error, not one that another rank has made
+    # The public way to another timeout is another group.
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_S))
