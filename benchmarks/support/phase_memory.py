@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 
-from gpuwise.cost.memory.allocator import replay
 from gpuwise.cost.memory.device import blas_workspace_bytes
 from gpuwise.cost.memory.events import Events, step_events
 from gpuwise.cost.parameters import parameters
@@ -20,7 +19,7 @@ _PEAKS = {"forward": ["forward"], "backward": ["backward", "recompute"], "optimi
 def phase_bytes(trace: Trace, chip: Chip) -> dict[str, int]:
     """Allocated bytes of a GPU: "resident", the parameters before the first step; and at most in each phase of the second."""
     events = step_events(trace, blas_workspace_bytes=blas_workspace_bytes(trace, chip, parameters()))
-    blocks = np.array(replay(events.size_bytes.tolist(), events.order.tolist()).block_bytes)
+    blocks = np.array(events.replay().block_bytes)
     which = np.where(events.order < 0, ~events.order, events.order)
     held = np.cumsum(np.where(events.order < 0, -blocks[which], blocks[which]))
     born = np.where(events.order < 0, BEFORE, events.position[which])  # only what is made can be a peak
@@ -36,8 +35,7 @@ def phase_bytes(trace: Trace, chip: Chip) -> dict[str, int]:
 def sizes_at_peak(trace: Trace, chip: Chip) -> Counter[int]:
     """How many allocations of each size, as requested, make up the peak."""
     events = step_events(trace, blas_workspace_bytes=blas_workspace_bytes(trace, chip, parameters()))
-    order = events.order.tolist()
-    return alive_at(events, replay(events.size_bytes.tolist(), order).peak_event)
+    return alive_at(events, events.replay().peak_event)
 
 
 def alive_at(events: Events, event: int) -> Counter[int]:

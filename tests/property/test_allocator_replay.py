@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -20,13 +22,18 @@ class Block:
     state: str  # "used", "free" or "unmapped"
 
 
+class Pool(NamedTuple):
+    stream: int
+    small: bool
+
+
 @dataclass
 class Obvious:
-    """c10/cuda/CUDACachingAllocator.cpp for one stream, in bytes. A segment is its blocks by address."""
+    """c10/cuda/CUDACachingAllocator.cpp in bytes. Each stream has two pools. A segment is its blocks by address."""
 
     expandable: bool
     limit: int
-    segments: dict[str, list[list[Block]]] = field(default_factory=lambda: {"small": [], "large": []})
+    segments: dict[Pool, list[list[Block]]] = field(default_factory=lambda: defaultdict(list))
     address: int = 0
     releases: int = 0
     peak_reserved: int = 0
@@ -37,9 +44,9 @@ class Obvious:
     def allocated(self) -> int:
         return sum(b.size for pool in self.segments.values() for s in pool for b in s if b.state == "used")
 
-    def malloc(self, size: int) -> Block | None:
+    def malloc(self, size: int, stream: int = 0) -> Block | None:
         size = (size + 511) // 512 * 512
-        pool = "small" if size <= MIB else "large"
+        pool = Pool(stream, small=size <= MIB)
         result = self.find(pool, size) or self.take(pool, size)
         self.peak_reserved = max(self.peak_reserved, self.reserved())
         if result is None:
@@ -51,7 +58,7 @@ class Obvious:
             return None
         segment, block = result
         rest = block.size - size
-        if (rest >= 512) if pool == "small" or self.expandable else (rest > MIB):
+        if (rest >= 512) if pool.small or self.expandable else (rest > MIB):
             segment.insert(segment.index(block) + 1, Block(block.start + size, rest, "free"))
             block.size = size
         block.state = "used"
@@ -63,7 +70,7 @@ class Obvious:
             for segment in pool:
                 merge(segment)
 
-    def find(self, pool: str, size: int) -> tuple[list[Block], Block] | None:
+    def find(self, pool: Pool, size: int) -> tuple[list[Block], Block] | None:
         fitting = [
             (b.size, b.start, segment, b)
             for segment in self.segments[pool]
@@ -81,10 +88,10 @@ class Obvious:
         grows = after < len(segment) and segment[after].state == "unmapped"
         return block.size + (segment[after].size if grows else 0)
 
-    def take(self, pool: str, size: int) -> tuple[list[Block], Block] | None:
+    def take(self, pool: Pool, size: int) -> tuple[list[Block], Block] | None:
         return self.expand(pool, size) if self.expandable else self.segment(pool, size)
 
-    def segment(self, pool: str, size: int) -> tuple[list[Block], Block] | None:
+    def segment(self, pool: Pool, size: int) -> tuple[list[Block], Block] | None:
         requested = 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
         if self.reserved() + requested > self.limit:
             return None
@@ -93,8 +100,8 @@ class Obvious:
         self.segments[pool].append([block])
         return self.segments[pool][-1], block
 
-    def expand(self, pool: str, size: int) -> tuple[list[Block], Block] | None:
-        page = 2 * MIB if pool == "small" else 20 * MIB
+    def expand(self, pool: Pool, size: int) -> tuple[list[Block], Block] | None:
+        page = 2 * MIB if pool.small else 20 * MIB
         if not self.segments[pool]:
             self.segments[pool].append([Block(0, 10**6 * page, "unmapped")])
         (segment,) = self.segments[pool]
@@ -130,11 +137,11 @@ class Obvious:
         return space >= size
 
     def release(self) -> None:
-        for name, pool in self.segments.items():
+        for which, pool in self.segments.items():
             if not self.expandable:
                 pool[:] = [s for s in pool if not (len(s) == 1 and s[0].state == "free")]
                 continue
-            page = 2 * MIB if name == "small" else 20 * MIB
+            page = 2 * MIB if which.small else 20 * MIB
             for segment in pool:
                 for block in [b for b in segment if b.state == "free"]:
                     first, last = (block.start + page - 1) // page * page, (block.start + block.size) // page * page
@@ -153,18 +160,21 @@ def merge(segment: list[Block]) -> None:
             del segment[index]
 
 
-def obviously(sizes: list[int], order: list[int], limit: int, expandable: bool) -> tuple[Obvious, int, int, int | None]:
+def obviously(
+    sizes: list[int], order: list[int], streams: list[int], limit: int, expandable: bool
+) -> tuple[Obvious, int, int, int | None]:
     """The allocator at the end, its allocated peak, the event that reached it, and the event that failed."""
     allocator, live, peak, peak_event = Obvious(expandable, limit), {}, 0, 0
     for event, which in enumerate(order):
         if which < 0:
             allocator.free(live.pop(~which))
             continue
-        block = allocator.malloc(sizes[which])
+        block = allocator.malloc(sizes[which], streams[which])
         if block is None:
             return allocator, peak, peak_event, event
         live[which] = block
-        spans = sorted((b.start, b.start + b.size) for s in allocator.segments["small"] for b in s if b.state == "used")
+        small = [s for pool, segments in allocator.segments.items() if pool == Pool(0, small=True) for s in segments]
+        spans = sorted((b.start, b.start + b.size) for s in small for b in s if b.state == "used")
         assert all(a[1] <= b[0] for a, b in pairwise(spans))
         if allocator.allocated() > peak:
             peak, peak_event = allocator.allocated(), event
@@ -200,13 +210,14 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 @settings(deadline=None, max_examples=250)
-@given(histories(), st.one_of(st.none(), st.integers(0, 300).map(lambda n: n * MIB)), st.booleans())
+@given(histories(), st.one_of(st.none(), st.integers(0, 300).map(lambda n: n * MIB)), st.booleans(), st.integers(1, 3))
 def test_the_replay_does_what_the_obvious_allocator_does(
-    history: tuple[list[int], list[int]], limit: int | None, expandable: bool
+    history: tuple[list[int], list[int]], limit: int | None, expandable: bool, count: int
 ) -> None:
     sizes, order = history
-    result = replay(sizes, order, limit_bytes=limit, expandable=expandable)
-    truth, peak, peak_event, failed = obviously(sizes, order, 10**15 if limit is None else limit, expandable)
+    streams = [size % count for size in sizes]
+    result = replay(sizes, order, streams=streams, limit_bytes=limit, expandable=expandable)
+    truth, peak, peak_event, failed = obviously(sizes, order, streams, 10**15 if limit is None else limit, expandable)
     assert result.peak_allocated_bytes == peak
     assert result.peak_event == peak_event
     assert result.peak_reserved_bytes == truth.peak_reserved
@@ -274,3 +285,19 @@ def test_a_limit_is_kept_and_what_was_enough_is_enough(
     free = replay(sizes, order, expandable=expandable)
     enough: Replay = replay(sizes, order, limit_bytes=free.peak_reserved_bytes, expandable=expandable)
     assert enough == free
+
+
+@settings(deadline=None, max_examples=100)
+@given(histories(), st.booleans(), st.integers(2, 4))
+def test_streams_reserve_as_if_each_were_alone(history: tuple[list[int], list[int]], expandable: bool, count: int) -> None:
+    """Without a limit nothing is given back, so that what a stream has reserved only grows."""
+    sizes, order = history
+    streams = [index % count for index in range(len(sizes))]
+    together = replay(sizes, order, streams=streams, expandable=expandable)
+    alone = [
+        replay(sizes, [which for which in order if streams[max(which, ~which)] == stream], expandable=expandable)
+        for stream in range(count)
+    ]
+    assert together.peak_reserved_bytes == sum(result.peak_reserved_bytes for result in alone)
+    assert together.segments == sum(result.segments for result in alone)
+    assert together.block_bytes == tuple(map(sum, zip(*(result.block_bytes for result in alone), strict=True)))

@@ -143,6 +143,27 @@ def test_no_size_that_int64_counts_is_too_large(unit: int, expandable: bool) -> 
     )
 
 
+def test_a_block_is_used_again_on_its_own_stream_alone() -> None:
+    """A buffer that was gathered on a communication stream, 16 MiB, and one of the stream that computes."""
+    sizes, order = [16 * MIB, 16 * MIB, 16 * MIB], [0, ~0, 1, ~1, 2]
+    assert replay(sizes, order, streams=[1, 0, 1]).peak_reserved_bytes == 32 * MIB
+    assert replay(sizes, order, streams=[1, 1, 1]).peak_reserved_bytes == 16 * MIB
+    assert replay(sizes, order).peak_reserved_bytes == 16 * MIB
+    # With too little memory the other stream's cached block is given back.
+    result = replay(sizes, order, streams=[1, 0, 1], limit_bytes=24 * MIB)
+    assert (result.out_of_memory, result.cache_releases, result.peak_reserved_bytes) == (None, 2, 16 * MIB)
+
+
+def test_storages_come_from_the_pool_of_their_stream() -> None:
+    trace = small_trace()
+    gathered = trace.storages.born >= 0
+    stream = np.where(gathered, 1, 0).astype(np.int8)
+    events = step_events(replace(trace, storages=replace(trace.storages, stream=stream)))
+    made_inside = events.position != BEFORE
+    assert (events.stream[made_inside & (events.category != CATEGORIES.index("temporary"))] == 1).all()
+    assert (events.stream[~made_inside] == 0).all()
+
+
 def names(events: Events) -> list[tuple[str, str, int]]:
     """("+" or "-", category, bytes) of each event."""
     return [

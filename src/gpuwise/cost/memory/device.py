@@ -8,7 +8,6 @@ import numpy as np
 
 from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.cost.memory.allocator import Replay
-from gpuwise.cost.memory.allocator import replay as replayed
 from gpuwise.cost.memory.events import CATEGORY_NAMES, WORKSPACE, step_events
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
@@ -61,12 +60,12 @@ def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> in
 
 def _replayed(trace: Trace, workspace: int, *, outside: int, capacity: int | None, expandable: bool) -> MemoryForecast:
     replays = trace.once(("replays", workspace), lambda: _Replays(trace, workspace))
-    events, sizes, order, free = replays.events, replays.sizes, replays.order, replays.free
+    events, free = replays.events, replays.free
     run, fits = free, None
     if capacity is not None:
         fits = free.peak_reserved_bytes + outside <= capacity
         if not fits and free.peak_allocated_bytes + outside <= capacity:
-            limited = replayed(sizes, order, limit_bytes=capacity - outside)
+            limited = events.replay(limit_bytes=capacity - outside)
             fits = limited.out_of_memory is None
             run = limited if fits else free
     return MemoryForecast(
@@ -86,12 +85,11 @@ class _Replays:
 
     def __init__(self, trace: Trace, workspace: int) -> None:
         self.events = step_events(trace, blas_workspace_bytes=workspace)
-        self.sizes, self.order = self.events.size_bytes.tolist(), self.events.order.tolist()
-        self.free = replayed(self.sizes, self.order)
+        self.free = self.events.replay()
 
     @cached_property
     def expandable(self) -> Replay:
-        return replayed(self.sizes, self.order, expandable=True)
+        return self.events.replay(expandable=True)
 
 
 def _counted(trace: Trace, chip: Chip, parameters: Parameters, *, outside: int, capacity: int | None) -> MemoryForecast:

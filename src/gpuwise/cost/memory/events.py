@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES
+from gpuwise.cost.memory.allocator import Replay, replay
+from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, Storages
 from gpuwise.trace.trace import Trace
 
 WORKSPACE = "workspace"  # memory of cuBLAS, a category beside those of storages
@@ -29,6 +30,7 @@ class Events:
         category: index into CATEGORY_NAMES, shape (allocations,).
         position: position in the trace, shape (allocations,); BEFORE for allocations made before a step.
         order: one number per event: `k` makes allocation k, `~k` frees it.
+        stream: number of the stream that is current at each allocation, shape (allocations,).
         moment: position of each event in the trace, plus `duration` in the second step; shape (events,).
         duration: length of a step in positions (with at most two micro-batches).
     """
@@ -36,9 +38,20 @@ class Events:
     size_bytes: np.ndarray
     category: np.ndarray
     position: np.ndarray
+    stream: np.ndarray
     order: np.ndarray
     moment: np.ndarray
     duration: int
+
+    def replay(self, *, limit_bytes: int | None = None, expandable: bool = False) -> Replay:
+        """What the allocator does with them. Arguments as for gpuwise.cost.memory.allocator.replay."""
+        return replay(
+            self.size_bytes.tolist(),
+            self.order.tolist(),
+            streams=self.stream.tolist(),
+            limit_bytes=limit_bytes,
+            expandable=expandable,
+        )
 
     def by_category(self, block_bytes: np.ndarray, event: int) -> dict[str, int]:
         """Bytes of live blocks after an event, by category name. block_bytes: bytes of each allocation's block."""
@@ -75,11 +88,11 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     late = (storages.category[before] == _STATE) & (storages.died[before] >= update) & (update >= 0)
     birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
-    allocations.add(storages.size_bytes[before], storages.category[before], BEFORE, birth, np.where(stays, _NEVER, death))
+    allocations.add(before, storages, BEFORE, birth, np.where(stays, _NEVER, death))
     gone = before[~stays]  # replaced in the step; allocated again before the next
     allocations.add(
-        storages.size_bytes[gone],
-        storages.category[gone],
+        gone,
+        storages,
         BEFORE,
         np.full(len(gone), (duration - 1) * _MOMENTS + _AGAIN),
         death[~stays] + duration * _MOMENTS,
@@ -92,18 +105,20 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
             runs = (~second if repeat == 0 else np.zeros(length, dtype=bool)) | (second & (repeat < seconds))
             born = np.flatnonzero((storages.born >= 0) & np.append(runs, False)[storages.born])
             birth, death = now[storages.born[born]] + _BIRTH, now[storages.died[born]] + _DEATH
-            allocations.add(storages.size_bytes[born], storages.category[born], storages.born[born], birth, death)
+            allocations.add(born, storages, storages.born[born], birth, death)
             used = np.flatnonzero(runs & (scratch > 0))
-            allocations.add(scratch[used], _TEMPORARY, used, now[used] + _SCRATCH, now[used] + _SCRATCH_END)
+            ends = now[used] + _SCRATCH_END
+            allocations.add_sizes(scratch[used], _TEMPORARY, used, sequence.stream[used], now[used] + _SCRATCH, ends)
     if blas_workspace_bytes:
         gemm = trace.operations.kind[sequence.operation] == _GEMM
         backward = np.isin(sequence.phase, [PHASES.index("backward"), PHASES.index("recompute")])
         for thread in (gemm & ~backward, gemm & backward):
             first = np.flatnonzero(thread)[:1]
-            allocations.add(
+            allocations.add_sizes(
                 np.full(len(first), blas_workspace_bytes),
                 len(CATEGORIES),
                 first,
+                sequence.stream[first],
                 slots[0][first] * _MOMENTS + _HANDLE,
                 np.full(len(first), _NEVER),
             )
@@ -128,13 +143,26 @@ class _Allocations:
         self.columns: list[tuple[np.ndarray, ...]] = []
 
     def add(
-        self, size: np.ndarray, category: np.ndarray | int, position: np.ndarray | int, birth: np.ndarray, death: np.ndarray
+        self, rows: np.ndarray, storages: Storages, position: np.ndarray | int, birth: np.ndarray, death: np.ndarray
     ) -> None:
-        full = np.broadcast_arrays(size, category, position, birth, death)
+        """Adds storages by their rows."""
+        size, category, stream = storages.size_bytes[rows], storages.category[rows], storages.stream[rows]
+        self.add_sizes(size, category, position, stream, birth, death)
+
+    def add_sizes(
+        self,
+        size: np.ndarray,
+        category: np.ndarray | int,
+        position: np.ndarray | int,
+        stream: np.ndarray,
+        birth: np.ndarray,
+        death: np.ndarray,
+    ) -> None:
+        full = np.broadcast_arrays(size, category, position, stream, birth, death)
         self.columns.append(tuple(column[size > 0] for column in full))
 
     def in_order(self, duration: int) -> Events:
-        size, category, position, birth, death = (np.concatenate(c) for c in zip(*self.columns, strict=True))
+        size, category, position, stream, birth, death = (np.concatenate(c) for c in zip(*self.columns, strict=True))
         index = np.arange(len(size))
         ends = np.flatnonzero(death < _NEVER)
         when = np.concatenate([birth, death[ends]])
@@ -144,6 +172,7 @@ class _Allocations:
             size.astype(np.int64),
             category.astype(np.int64),
             position.astype(np.int64),
+            stream.astype(np.int64),
             order.astype(np.int64),
             moment.astype(np.int64),
             duration,

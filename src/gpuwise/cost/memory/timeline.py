@@ -9,7 +9,6 @@ import numpy as np
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.kernels import kernel_times
-from gpuwise.cost.memory.allocator import replay
 from gpuwise.cost.memory.device import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.memory.events import CATEGORY_NAMES, WORKSPACE, step_events
 from gpuwise.cost.memory.peak import MemoryPeak, peak_of
@@ -151,7 +150,7 @@ def _replayed(trace: Trace, chip: Chip, memory: MemoryForecast, parameters: Para
     limit = None
     if memory.cache_releases and memory.capacity_bytes is not None:
         limit = memory.capacity_bytes - (memory.device_bytes - memory.peak_reserved_bytes)
-    run = replay(events.size_bytes.tolist(), events.order.tolist(), limit_bytes=limit)
+    run = events.replay(limit_bytes=limit)
     is_allocation = events.order >= 0
     which = np.where(is_allocation, events.order, ~events.order)
     delta = np.zeros((len(CATEGORY_NAMES), len(which) + 1), dtype=np.int64)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.inputs import READY, DataPipeline
-from gpuwise.cost.memory.allocator import replay
 from gpuwise.cost.memory.device import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.memory.events import step_events
 from gpuwise.cost.offload import lengthened, offload
@@ -166,7 +165,7 @@ class StepPricer:
         if self._reserved.get(key, limit_bytes + 1) <= limit_bytes:
             return True
         events = step_events(trace, blas_workspace_bytes=workspace)
-        run = replay(events.size_bytes.tolist(), events.order.tolist(), limit_bytes=limit_bytes, expandable=expandable)
+        run = events.replay(limit_bytes=limit_bytes, expandable=expandable)
         if run.out_of_memory is None and not run.cache_releases:
             self._reserved[key] = run.peak_reserved_bytes
         return run.out_of_memory is None
