@@ -108,7 +108,8 @@ def load_and_go_on(make_job: Callable[[], Job], mesh: Mesh, options: dict[str, A
 
 
 def union(results: list[Continued], which: str) -> dict[str, np.ndarray]:
-    return {name: values for result in results for name, values in getattr(result, which).items()}
+    """What several ranks have is that of the first, whose running means of batch norm count."""
+    return {name: values for result in reversed(results) for name, values in getattr(result, which).items()}
 
 
 def check_resumes(

@@ -216,7 +216,11 @@ class Program:
             parameter.grad = None
 
     def evaluated(self, evaluate: Callable[[nn.Module], Mapping[str, float]]) -> Mapping[str, float]:
-        """evaluate(model), by all ranks alike: the model gathers shards, and runs through all stages of a pipeline."""
+        """evaluate(model), by all ranks alike: the model gathers shards, and runs through all stages of a pipeline.
+
+        Buffers that ranks have changed since the last step began, such as running means, become those of the first.
+        """
+        self._rank_model.share_buffers()
         with self._rank_model.outside_loss() as model:
             return evaluate(model)
 

@@ -1,4 +1,4 @@
-"""Buffers that training changes, such as batch norm's statistics: all data-parallel ranks begin a step with rank 0's."""
+"""Buffers that training changes, such as batch norm's statistics: those of the first data-parallel rank are the run's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class SharedBuffers:
     """The persistent buffers of a model, as data-parallel ranks share them.
 
     Each rank's forward passes change its own buffers. DistributedDataParallel copies those of its first rank to the others
-    before every forward pass; here this is once a step, and for shards, too. A buffer that is not saved with the model
-    (a mask, a table of positions) is computed alike by all ranks and stays as it is.
+    before the first forward pass of a step (broadcast_buffers), and before an evaluation's. So it is here, for shards and
+    stages, too; checkpoints have the first rank's. A buffer that is not saved with the model (a mask, a table of positions)
+    is computed alike by all ranks and stays as it is.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup):

@@ -89,6 +89,7 @@ class RankModel:
         contexts: entered around the forward and backward pass of each micro-batch.
         pipeline: runs the stages; None without stages.
         synchronisation: reduces gradients over data-parallel ranks; None for a single one.
+        buffers: shared by data-parallel ranks; None for a single one.
         notes: on how the parallelisms split the model.
     """
 
@@ -99,6 +100,7 @@ class RankModel:
     contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
     pipeline: Pipeline | None = None
     synchronisation: Synchronisation | None = None
+    buffers: SharedBuffers | None = None
     notes: list[Note] = field(default_factory=list)
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
@@ -115,6 +117,11 @@ class RankModel:
         for context in self.contexts:
             stack.enter_context(context())
         return stack
+
+    def share_buffers(self) -> None:
+        """Gives all data-parallel ranks the buffers of the first, which a checkpoint has. All of them call it."""
+        if self.buffers is not None:
+            self.buffers.share()
 
     @contextmanager
     def outside_loss(self) -> Iterator[nn.Module]:

@@ -28,9 +28,8 @@ class Replicas:
     and one that some ranks use gets their gradients, divided by the number of all ranks.
     """
 
-    def __init__(self, loss: JobLoss, group: dist.ProcessGroup, *, in_bf16: bool):
-        self._loss, self._group, self._in_bf16 = loss, group, in_bf16
-        self._buffers = SharedBuffers(loss, group)
+    def __init__(self, loss: JobLoss, group: dist.ProcessGroup, buffers: SharedBuffers, *, in_bf16: bool):
+        self._loss, self._group, self._buffers, self._in_bf16 = loss, group, buffers, in_bf16
         self._trained = {name: p for name, p in loss.model.named_parameters() if p.requires_grad}
         self._uses: Counter[Tensor] = Counter()  # gradients that a parameter got in the first step
         self._hooks = [p.register_post_accumulate_grad_hook(self._count) for p in self._trained.values()]
@@ -111,7 +110,9 @@ def apply_replicas(rank_model: RankModel, strategy: Strategy, world: World) -> N
     assert rank_model.loss is not None
     loss = JobLoss(rank_model.model, rank_model.loss)
     in_bf16 = strategy.parallelism.compress_gradients
-    rank_model.synchronisation = Replicas(loss, world.group("dp_replicate"), in_bf16=in_bf16)
+    group = world.group("dp_replicate")
+    rank_model.buffers = SharedBuffers(loss, group)
+    rank_model.synchronisation = Replicas(loss, group, rank_model.buffers, in_bf16=in_bf16)
 
 
 def _averaged(gradient: Tensor, group: dist.ProcessGroup, *, in_bf16: bool) -> Tensor:

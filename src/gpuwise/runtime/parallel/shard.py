@@ -91,13 +91,13 @@ def apply_shards(rank_model: RankModel, strategy: Strategy, world: World) -> Non
     if compute is not None:
         cast_around(rank_model.model, compute)
         rank_model.autocasts = False
-    buffers = SharedBuffers(rank_model.model, world.data.get_group())
+    rank_model.buffers = SharedBuffers(rank_model.model, world.data.get_group())
     root = JobLoss(rank_model.model, rank_model.loss)
     unit = shard_module(root, strategy, world)
     # FSDP2 takes the first unit that runs for the root. An evaluation before the first step would run a block first.
     unit._get_fsdp_state()._lazy_init()
     rank_model.synchronisation = Shards(
-        root, buffers, shard=strategy.parallelism.shard, replicates=strategy.mesh.dp_replicate > 1
+        root, rank_model.buffers, shard=strategy.parallelism.shard, replicates=strategy.mesh.dp_replicate > 1
     )
 
 
@@ -110,7 +110,8 @@ def shard_stages(rank_model: RankModel, strategy: Strategy, world: World) -> Non
         rank_model.autocasts = False
     for stage in rank_model.parts:
         shard_module(stage, strategy, world)
-    rank_model.pipeline.share_buffers(SharedBuffers(rank_model.model, world.data.get_group()))
+    rank_model.buffers = SharedBuffers(rank_model.model, world.data.get_group())
+    rank_model.pipeline.share_buffers(rank_model.buffers)
 
 
 def shard_module(root: nn.Module, strategy: Strategy, world: World) -> FSDPModule:
