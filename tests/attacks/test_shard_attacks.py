@@ -18,7 +18,7 @@ from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint import Checkpoint
 from gpuwise.runtime.checkpoint import manifest as manifest_module
 from gpuwise.runtime.checkpoint.manifest import FileName, dump_json, is_file_name
-from gpuwise.runtime.checkpoint.regions import Region, check_cover
+from gpuwise.runtime.parallel.regions import Region, check_cover
 
 MODEL = "model.rank-00001.safetensors"
 

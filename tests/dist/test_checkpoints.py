@@ -29,7 +29,7 @@ from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.checkpoint import Checkpoint, CheckpointStore, RankReader, RankSaver, Saved, Saver
 from gpuwise.runtime.checkpoint.program_state import load_program, program_state
-from gpuwise.runtime.checkpoint.regions import Region, shard_of
+from gpuwise.runtime.parallel.regions import Region, shard_of
 from gpuwise.runtime.parallel.world import make_world
 from gpuwise.runtime.ranks import Ranks
 from gpuwise.strategy import Mesh, Strategy

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedS
 
 from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint import CheckpointStore, Saved
-from gpuwise.runtime.checkpoint.regions import Region, check_cover, region_on
+from gpuwise.runtime.parallel.regions import Region, check_cover, region_on
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn]
 shapes = st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple)

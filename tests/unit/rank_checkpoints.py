@@ -15,7 +15,7 @@ from torch.distributed import HashStore
 
 from gpuwise.runtime.checkpoint import CheckpointStore, Files, Outcome, Packed, RankReader, RankSaver, pack
 from gpuwise.runtime.checkpoint.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.regions import Region, Shard
+from gpuwise.runtime.parallel.regions import Region, Shard
 from gpuwise.runtime.ranks import Ranks
 
 T = TypeVar("T")

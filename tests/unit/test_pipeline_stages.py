@@ -30,11 +30,12 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 def cut(model: nn.Module, loss: Loss, batch: Batch, stages: int) -> tuple[list[ModelStage], Flow]:
     blocks = paths_of_blocks(model)
     edges = paths_of_edges(model, blocks)
-    dry = dry_model(model, blocks, edges)
+    device = next(model.parameters()).device
+    dry = dry_model(model, blocks, edges, device=device)
     flow = dry.run(lambda part: loss(part, batch))
     check_flow(flow, blocks)
     where = cut_at(flow, stages, names_of_tensors(model, dry))
-    return [stage_of(model, where, number, edges=edges, shares_buffers=True) for number in range(stages)], flow
+    return [stage_of(model, where, number, edges=edges, device=device, shares_buffers=True) for number in range(stages)], flow
 
 
 def loss_of_stages(stages: list[ModelStage], flow: Flow, loss: Loss, batch: Batch) -> Tensor:

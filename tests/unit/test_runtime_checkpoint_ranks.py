@@ -14,7 +14,7 @@ from tests.unit.rank_checkpoints import CutSaver, cut, latest_of, numbered, on_t
 from gpuwise.errors import FileFormatError
 from gpuwise.runtime.checkpoint import Checkpoint, CheckpointStore, Saved, SaveFailure
 from gpuwise.runtime.checkpoint.pieces import SavedTensor
-from gpuwise.runtime.checkpoint.regions import Region
+from gpuwise.runtime.parallel.regions import Region
 
 W = "model/weight"
 

@@ -117,8 +117,9 @@ class LiveStorages(TorchDispatchMode):
 
 
 def _tensors(values: object) -> list[Tensor]:
-    """Those with memory of their own: wrappers, such as a DTensor, have none."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and not is_traceable_wrapper_subclass(leaf)]
+    """Those with memory of their own: wrappers, such as a DTensor, and tensors on the meta device have none."""
+    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and not leaf.is_meta]
+    return [tensor for tensor in tensors if not is_traceable_wrapper_subclass(tensor)]
 
 
 def _inside(events: Sequence[_ProfiledEvent]) -> np.ndarray:

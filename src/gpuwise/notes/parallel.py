@@ -42,6 +42,12 @@ def tensor_parallel_plan(*, source: str, modules: str, remarks: str) -> str:
 
 
 @kind_of_note()
+def whole_build(*, where: str, reason: str) -> str:
+    """Ranks build the whole model where rank 0 alone should. where: in which memory."""
+    return f"each rank builds the whole model {where} before it keeps its part: {reason}"
+
+
+@kind_of_note()
 def composed_rank(*, axes: str) -> str:
     """A rank's step is composed, not recorded."""
     return f"the step of a rank of {axes} is composed from the recording of a single device, by rules for its blocks"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def make_model(
     else:
         with unset_fake_temporarily(), torch.device("meta"):
             model = factory()
-    _replace_tensors(model, device, lambda tensor: _moved(tensor, device, dtype))
+    replace_tensors(model, device, lambda tensor: moved(tensor, device, dtype))
     if active_fake_mode() is not None:
         own_scales(model)
     return model
@@ -53,10 +53,11 @@ def to_channels_last(model: nn.Module, device: torch.device) -> None:
     def move(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
-    _replace_tensors(model, device, move, plain=False)
+    replace_tensors(model, device, move, among=("parameters", "buffers"))
 
 
-def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+def moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor on a device, without values if it has none; floating-point numbers in `dtype`, None for their own."""
     target = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     if tensor.device.type == device.type and tensor.dtype == target:
         return tensor
@@ -65,10 +66,14 @@ def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None
     return tensor.to(device, target)
 
 
-def _replace_tensors(
-    model: nn.Module, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor], *, plain: bool = True
+def replace_tensors(
+    model: nn.Module,
+    device: torch.device,
+    move: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    among: Collection[str] = ("parameters", "buffers", "attributes"),
 ) -> None:
-    """Replaces parameters, buffers and, with `plain`, other tensor attributes; shared tensors stay shared.
+    """Replaces a model's tensors of these kinds, attributes being other tensors of a module; shared ones stay shared.
 
     `Module.to` cannot be used: it refuses fake parameters, and it unties shared ones when the device type changes.
     """
@@ -79,15 +84,19 @@ def _replace_tensors(
             done[id(tensor)] = packed(tensor, device)
         if id(tensor) not in done:
             values = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
-            moved = move(values)
+            result = move(values)
             if isinstance(tensor, nn.Parameter):
-                moved = tensor if moved is values else nn.Parameter(moved, requires_grad=tensor.requires_grad)
-            done[id(tensor)] = moved
+                result = tensor if result is values else nn.Parameter(result, requires_grad=tensor.requires_grad)
+            done[id(tensor)] = result
         return done[id(tensor)]
 
     for module in model.modules():
-        tables: list[dict[str, Any]] = [module._parameters, module._buffers, *([vars(module)] if plain else [])]
-        for table in tables:
+        tables: dict[str, dict[str, Any]] = {
+            "parameters": module._parameters,
+            "buffers": module._buffers,
+            "attributes": vars(module),
+        }
+        for table in (table for kind, table in tables.items() if kind in among):
             for name, value in list(table.items()):
                 if isinstance(value, torch.Tensor):
                     table[name] = replaced(value)

@@ -29,7 +29,6 @@ from gpuwise.runtime.parallel.gradients import all_finite, clip_gradients, compl
 from gpuwise.runtime.parallel.job_loss import output_of
 from gpuwise.runtime.parallel.order import arrange
 from gpuwise.runtime.parallel.rank_model import RankModel
-from gpuwise.runtime.parallel.weights import same_weights
 from gpuwise.runtime.parallel.world import World
 from gpuwise.strategy import Strategy
 
@@ -291,10 +290,9 @@ def build(job: Job, strategy: Strategy, device: str | torch.device, world: World
     # 1. The precision of fp32 products, a setting of the process.
     set_matmul_precision(strategy.precision)
     # 2. The whole model, in the dtype and layout for the precision and the device.
-    model = model_of(job, strategy, device)
-    if world is not None:
-        same_weights(model, world)
+    built = model_of(job, strategy, device, world)
     # 3. This rank's part of it: stages, tensor, context and expert parallelism, recompute, compilation, shards or replicas.
-    rank_model = arrange(job, strategy, model, world)
+    rank_model = arrange(job, strategy, built.model, device=device, world=world, weights=built.weights)
+    rank_model.notes += built.notes
     # 4. Parts of the update: copies in host memory, the optimizer, averages, the loss scale.
     return Program(job, strategy, device, rank_model, world)

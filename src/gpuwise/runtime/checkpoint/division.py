@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.json_types import Json
-from gpuwise.runtime.checkpoint.regions import Region, Shard
 from gpuwise.runtime.checkpoint.state import Packed, Tensors
+from gpuwise.runtime.parallel.regions import Region, Shard
 
 
 @dataclass(frozen=True)

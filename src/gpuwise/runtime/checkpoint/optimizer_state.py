@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
 from gpuwise.runtime.checkpoint.pieces import SavedTensor
-from gpuwise.runtime.checkpoint.regions import is_dtensor, local_of, shard_of
 from gpuwise.runtime.checkpoint.restore import OptimizerState
+from gpuwise.runtime.parallel.regions import is_dtensor, local_of, shard_of
 
 
 class NamedState(TypedDict):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gpuwise.errors import FileFormatError
 from gpuwise.plain_files import parse_json
-from gpuwise.runtime.checkpoint.regions import Region, Shard, check_cover
 from gpuwise.runtime.checkpoint.tensors import NATIVE
+from gpuwise.runtime.parallel.regions import Region, Shard, check_cover
 
 SHARDS = "shards"  # in a file's metadata: name -> [shape of the whole tensor, offset of the part that is in the file]
 _MOST = 2**62  # of a size or an offset

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any, NotRequired, TypedDict, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -19,16 +17,7 @@ from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import plain_weights, restore_optimizer, restore_weights
 from gpuwise.runtime.checkpoint.optimizer_state import NamedState, named_state, numbered_state
 from gpuwise.runtime.checkpoint.restore import OptimizerState, copy_part
-from gpuwise.runtime.devices import backend_of
-
-
-class RandomState(TypedDict):
-    """Where the random numbers of PyTorch, on the host and the device, of Python and of NumPy stand."""
-
-    torch: Tensor
-    device: Tensor | None
-    python: tuple[object, ...]
-    numpy: Any
+from gpuwise.runtime.devices.random_state import RandomState, random_state, set_random_state
 
 
 class ProgramState(TypedDict):
@@ -131,27 +120,3 @@ def _as_parameters_lie(optimizer: Optimizer) -> None:
         for name, value in state.items():
             if type(value) is Tensor and value.shape == parameter.shape and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
-
-
-def random_state(device: torch.device) -> RandomState:
-    return {
-        "torch": torch.get_rng_state(),
-        "device": backend_of(device).random_state(),
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-    }
-
-
-def set_random_state(state: RandomState, device: torch.device) -> None:
-    torch.set_rng_state(state["torch"])
-    if state["device"] is not None:
-        backend_of(device).set_random_state(state["device"])
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-
-
-def seed_everything(seed: int) -> None:
-    """What initial weights and dropout draw from, and what data transforms commonly do."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)

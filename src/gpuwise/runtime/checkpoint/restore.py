@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from gpuwise.errors import InputError
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.checkpoint.pieces import SavedTensor
-from gpuwise.runtime.checkpoint.regions import Region, is_dtensor, local_of, shard_of
+from gpuwise.runtime.parallel.regions import Region, is_dtensor, local_of, shard_of
 
 
 class OptimizerState(TypedDict):

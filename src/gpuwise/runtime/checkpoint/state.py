@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpuwise.errors import FileFormatError, InputError
-from gpuwise.runtime.checkpoint.regions import Shard, is_dtensor, local_of, shard_of
 from gpuwise.runtime.checkpoint.tensors import Layout, from_file, is_wrapped, pack_shard, pack_tensor, unwrapped, wrapped
+from gpuwise.runtime.parallel.regions import Shard, is_dtensor, local_of, shard_of
 
 MAX_DEPTH = 100  # of a tree: JSON is read recursively, so something must end before Python's stack does
 PART_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # of a file, on case-insensitive filesystems too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,14 @@ from gpuwise.job.batches import map_tensors
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_loss, mean_parts, separated
 from gpuwise.runtime.build.precision import autocast, parameter_dtype
+from gpuwise.runtime.devices.random_state import unchanged_generators
 from gpuwise.runtime.parallel.buffers import SharedBuffers
 from gpuwise.runtime.parallel.job_loss import LossFunction
 from gpuwise.runtime.parallel.pipeline_flows import Flows, first_of_other_shapes, in_words, shapes
 from gpuwise.runtime.parallel.pipeline_forward import forward_through
 from gpuwise.runtime.parallel.pipeline_model import PipelineModel, on_all_ranks
 from gpuwise.runtime.parallel.pipeline_schedule import Schedule, Watch, make_schedule
-from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds, unchanged_generators
+from gpuwise.runtime.parallel.pipeline_seeds import StageSeeds
 from gpuwise.runtime.parallel.pipeline_ties import Ties
 from gpuwise.runtime.parallel.rank_model import RankModel
 from gpuwise.runtime.parallel.shard import COMPUTE_DTYPES
@@ -51,10 +53,10 @@ class StagePipeline:
     the following operators belong to. Absent tensors and dry runs are seen by no dispatch mode but fake tensors.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, rank_model: RankModel, world: World):
+    def __init__(self, job: Job, strategy: Strategy, rank_model: RankModel, *, device: torch.device, world: World):
         self._job, self._strategy, self._world = job, strategy, world
         self._rank_model, model = rank_model, rank_model.model
-        self._device = next(model.parameters()).device
+        self._device = device
         self._group = world.group("pp")
         self._schedule: Schedule | None = None
         self._flow: Flow | None = None  # of the schedule
@@ -66,13 +68,13 @@ class StagePipeline:
 
         ranks, parallelism = strategy.mesh.pp, strategy.parallelism
         trains, example = strategy.mode == "train", self._example()
-        self._flows = Flows(model, dtype=_gathered_dtype(strategy))
+        self._flows = Flows(model, device=device, dtype=_gathered_dtype(strategy))
         self.cut = self._flows.cut_by(
             lambda dry: self._whole_loss(dry, example), ranks * parallelism.stages_per_rank, model, trains=trains
         )
         own = stages_of_rank(parallelism, ranks=ranks, rank=world.coordinate("pp"))
-        edges = self._flows.edges
-        self.stages = Stages([stage_of(model, self.cut, index, edges=edges, shares_buffers=index == own[0]) for index in own])
+        stage = partial(stage_of, model, self.cut, edges=self._flows.edges, device=device)
+        self.stages = Stages([stage(index, shares_buffers=index == own[0]) for index in own])
         self.stages.train(trains)
         self.has_loss = self.cut.stages - 1 in own
         homes = {
@@ -241,12 +243,14 @@ class StagePipeline:
                 )
 
 
-def cut_into_stages(job: Job, strategy: Strategy, rank_model: RankModel, world: World) -> StagePipeline:
+def cut_into_stages(
+    job: Job, strategy: Strategy, rank_model: RankModel, *, device: torch.device, world: World
+) -> StagePipeline:
     """Replaces the model by this rank's stages of it.
 
     Raises InputError for fewer blocks than stages, UnsupportedError for a model that cannot be cut, with the reason.
     """
-    pipeline = StagePipeline(job, strategy, rank_model, world)
+    pipeline = StagePipeline(job, strategy, rank_model, device=device, world=world)
     rank_model.model, rank_model.parts = pipeline.stages, list(pipeline.stages)
     rank_model.pipeline = pipeline
     return pipeline

@@ -10,7 +10,7 @@ from torch import nn
 from gpuwise.errors import UnsupportedError
 from gpuwise.job.batches import named_tensors
 from gpuwise.job.job import Batch
-from gpuwise.runtime.parallel.pipeline_seeds import unchanged_generators
+from gpuwise.runtime.devices.random_state import unchanged_generators
 from gpuwise.runtime.parallel.stages_absent import WAYS
 from gpuwise.runtime.parallel.stages_cut import Cut, check_cut, cut_at
 from gpuwise.runtime.parallel.stages_flow import Flow, check_flow
@@ -32,13 +32,14 @@ class Flows:
 
     Arguments:
         model: the whole model.
+        device: that it runs on.
         dtype: in which its parameters compute, if it is not their own.
     """
 
-    def __init__(self, model: nn.Module, *, dtype: torch.dtype | None):
+    def __init__(self, model: nn.Module, *, device: torch.device, dtype: torch.dtype | None):
         self.blocks = paths_of_blocks(model)
         self.edges = paths_of_edges(model, self.blocks)
-        self._dry = dry_model(model, self.blocks, self.edges, dtype=dtype)
+        self._dry = dry_model(model, self.blocks, self.edges, device=device, dtype=dtype)
         self.model = self._dry.model
         self.cut: Cut | None = None
         self._flows: dict[object, Flow] = {}

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._guards import active_fake_mode
 
-from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.devices.random_state import unchanged_generators
 from gpuwise.runtime.parallel.stages import Stages
 
 _APART = 0x9E3779B97F4A7C15  # between the seeds of two stages: 2^64 over the golden ratio
@@ -63,21 +63,6 @@ class StageSeeds:
         dist.broadcast(state, group=self._group, group_src=0)
         torch.set_rng_state(state.cpu())
         self._equal = True
-
-
-@contextmanager
-def unchanged_generators(device: torch.device) -> Iterator[None]:
-    """A context after which the generators of random numbers, of Python, NumPy, the CPU and this device, are as before."""
-    backend = backend_of(device)
-    states = torch.get_rng_state(), backend.random_state(), random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        if states[1] is not None:
-            backend.set_random_state(states[1])
-        random.setstate(states[2])
-        np.random.set_state(states[3])
 
 
 def _seed(base: int, number: int) -> None:

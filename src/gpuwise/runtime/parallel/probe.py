@@ -28,6 +28,7 @@ from gpuwise.runtime.build.named_loss import separated
 from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.parallel.experts import expert_parameters
 from gpuwise.runtime.parallel.forward_pass import ForwardPass, observed
+from gpuwise.runtime.parallel.initial_weights import InitialWeights
 from gpuwise.runtime.parallel.job_loss import LossFunction
 
 SAMPLES = 2
@@ -79,14 +80,26 @@ class Probe:
     Arguments:
         job: the job.
         model: the job's model, plain.
-        device: device of the model.
+        device: device of the copy.
+        weights: the values of a model that is on the meta device.
         whole: whether to keep all blocks.
     """
 
-    def __init__(self, job: Job, model: nn.Module, device: torch.device, *, whole: bool = False):
+    def __init__(
+        self,
+        job: Job,
+        model: nn.Module,
+        device: torch.device,
+        weights: InitialWeights | None = None,
+        *,
+        whole: bool = False,
+    ):
         assert job.loss is not None
         self._loss, self.device = job.loss, device
-        self._plain = _randomised(copy.deepcopy(model) if whole else cut_copy(model))
+        plain = copy.deepcopy(model) if whole else cut_copy(model)
+        if weights is not None:
+            weights.copy_into(plain)
+        self._plain = _randomised(plain)
         self._dtype = next((p.dtype for p in self._plain.parameters() if p.is_floating_point()), torch.float32)
         with _seeded(device):
             batch = checked_batch(job, SAMPLES)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
+import torch
+import torch.distributed as dist
+
+from gpuwise.runtime.devices import backend_of
 from gpuwise.runtime.parallel.world import World
 
 
@@ -20,3 +24,14 @@ def rank_seed(seed: int, world: World | None) -> int:
         return seed
     digest = hashlib.sha256(repr((seed, *position)).encode()).digest()
     return int.from_bytes(digest[:7], "big")
+
+
+def share_torch_state(device: torch.device) -> None:
+    """Gives PyTorch's generators of host and device, on all ranks, the state that they have on rank 0."""
+    backend = backend_of(device)
+    on_device = backend.random_state()
+    for state, restore in ((torch.get_rng_state(), torch.set_rng_state), (on_device, backend.set_random_state)):
+        if state is not None:
+            shared = state.to(device)
+            dist.broadcast(shared, 0)
+            restore(shared.cpu())

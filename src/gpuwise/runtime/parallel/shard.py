@@ -53,6 +53,14 @@ class Shards:
         self._units = [module for module in root.modules() if isinstance(module, FSDPModule)]
         self._due = True  # whether the next backward pass reduces gradients as the last of its step
 
+    def begin(self) -> None:
+        """To be called once the parameters have their values.
+
+        FSDP2 takes the first unit that runs for the root. An evaluation before the first step would run a block first.
+        """
+        assert isinstance(self.root, FSDPModule)
+        self.root._get_fsdp_state()._lazy_init()
+
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:
         if first:
             self._buffers.share()
@@ -93,9 +101,7 @@ def apply_shards(rank_model: RankModel, strategy: Strategy, world: World) -> Non
         rank_model.autocasts = False
     rank_model.buffers = SharedBuffers(rank_model.model, world.data.get_group())
     root = JobLoss(rank_model.model, rank_model.loss)
-    unit = shard_module(root, strategy, world)
-    # FSDP2 takes the first unit that runs for the root. An evaluation before the first step would run a block first.
-    unit._get_fsdp_state()._lazy_init()
+    shard_module(root, strategy, world)
     rank_model.synchronisation = Shards(
         root, rank_model.buffers, shard=strategy.parallelism.shard, replicates=strategy.mesh.dp_replicate > 1
     )
@@ -114,7 +120,7 @@ def shard_stages(rank_model: RankModel, strategy: Strategy, world: World) -> Non
     rank_model.pipeline.share_buffers(rank_model.buffers)
 
 
-def shard_module(root: nn.Module, strategy: Strategy, world: World) -> FSDPModule:
+def shard_module(root: nn.Module, strategy: Strategy, world: World) -> None:
     """Applies fully_shard to the repeated blocks of a module, then to the module itself, whose forward runs them all.
 
     Raises UnsupportedError for parameters that fully_shard cannot split.
@@ -131,8 +137,6 @@ def shard_module(root: nn.Module, strategy: Strategy, world: World) -> FSDPModul
     for block in units:
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     fully_shard(root, mesh=mesh, reshard_after_forward=False, mp_policy=of_root)
-    assert isinstance(root, FSDPModule)
-    return root
 
 
 def shard_mesh(world: World) -> DeviceMesh:

@@ -19,6 +19,7 @@ from gpuwise.notes import Note
 from gpuwise.notes import parallel as notes
 from gpuwise.runtime.parallel.context import ContextParallel, check_length
 from gpuwise.runtime.parallel.experts import split_experts
+from gpuwise.runtime.parallel.initial_weights import InitialWeights
 from gpuwise.runtime.parallel.job_loss import LossFunction
 from gpuwise.runtime.parallel.probe import Probe, spread_over_blocks
 from gpuwise.runtime.parallel.rank_model import RankModel
@@ -95,7 +96,9 @@ class Split:
         return [] if self.tensor is None else [note_of(self.tensor.plan)]
 
 
-def split_of(job: Job, strategy: Strategy, model: nn.Module, world: World) -> Split | None:
+def split_of(
+    job: Job, strategy: Strategy, model: nn.Module, *, device: torch.device, world: World, weights: InitialWeights | None = None
+) -> Split | None:
     """The tensor, context and expert parallelism of a strategy, compared with the plain model; None without any.
 
     Raises InputError where sizes do not divide, JobError for a plan that does not fit the model, UnsupportedError where the
@@ -109,7 +112,7 @@ def split_of(job: Job, strategy: Strategy, model: nn.Module, world: World) -> Sp
     if mesh.cp > 1:
         length = check_length(job.seq_len, mesh.cp, name)
         split = replace(split, sequences=ContextParallel(world.device_mesh["cp"], strategy.parallelism.context, length))
-    probe = _probe(job, model, next(model.parameters()).device)
+    probe = _probe(job, model, device, weights)
     problems: list[str] = []
     for attempt in _attempts(job, strategy, split, probe, world):
         problem = probe.differs(attempt)
@@ -177,14 +180,14 @@ def _plans(job: Job, probe: Probe, degree: int) -> Iterator[TensorPlan]:
             yield plan
 
 
-def _probe(job: Job, model: nn.Module, device: torch.device) -> Probe:
+def _probe(job: Job, model: nn.Module, device: torch.device, weights: InitialWeights | None) -> Probe:
     """The probe of a model cut to a few blocks, or of the whole one where the cut model does not run."""
     try:
-        return Probe(job, model, device)
+        return Probe(job, model, device, weights)
     except JobError:
         raise
     except Exception:  # a model may count its blocks
-        return Probe(job, model, device, whole=True)
+        return Probe(job, model, device, weights, whole=True)
 
 
 def _pattern(path: str) -> str:

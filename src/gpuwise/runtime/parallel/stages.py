@@ -232,7 +232,9 @@ class Stages(OwnPaths):
         return stages_state([(s.model, s.index) for s in stages], stages[0].cut, prefix=prefix, keep_vars=keep_vars)
 
 
-def stage_of(model: nn.Module, cut: Cut, index: int, *, edges: Sequence[str], shares_buffers: bool) -> ModelStage:
+def stage_of(
+    model: nn.Module, cut: Cut, index: int, *, edges: Sequence[str], device: torch.device, shares_buffers: bool
+) -> ModelStage:
     """A stage of the model: the same parameters in a copy of its modules, without those of other stages.
 
     Arguments:
@@ -240,13 +242,15 @@ def stage_of(model: nn.Module, cut: Cut, index: int, *, edges: Sequence[str], sh
         cut: of the model.
         index: number of the stage.
         edges: paths of the modules outside the blocks that have parameters.
+        device: that the stage runs on.
         shares_buffers: whether buffers are the model's own tensors; else they are copied.
     """
     memo: dict[int, object] = {id(parameter): parameter for parameter in model.parameters()}
     for name, buffer in model.named_buffers():
         own = index in cut.owners.get(name, (index,))
-        memo[id(buffer)] = AbsentTensor(buffer, buffer.device) if not own else buffer if shares_buffers else buffer.clone()
-    memo |= {id(parameter): _kept(name, parameter, cut, index) for name, parameter in model.named_parameters()}
+        memo[id(buffer)] = AbsentTensor(buffer, device) if not own else buffer if shares_buffers else buffer.clone()
+    for name, parameter in model.named_parameters():
+        memo[id(parameter)] = parameter if index in cut.owners[name] else AbsentTensor(parameter, device)
     part = copy.deepcopy(model, memo)
     for module in part.modules():
         for table in (module._parameters, module._buffers):
@@ -256,10 +260,6 @@ def stage_of(model: nn.Module, cut: Cut, index: int, *, edges: Sequence[str], sh
                     vars(module)[name] = tensor
     absent = [path for path in edges if not _has_own(model.get_submodule(path), path, cut, index)]
     return ModelStage(part, cut, index, absent)
-
-
-def _kept(name: str, parameter: Tensor, cut: Cut, index: int) -> Tensor:
-    return parameter if index in cut.owners[name] else AbsentTensor(parameter, parameter.device)
 
 
 def _has_own(module: nn.Module, path: str, cut: Cut, index: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import torch
 from torch import nn
 
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError, message_of
@@ -36,10 +37,12 @@ def paths_of_edges(model: nn.Module, blocks: list[str]) -> list[str]:
     return edges
 
 
-def dry_model(model: nn.Module, blocks: list[str], edges: list[str], **options: object) -> DryModel:
+def dry_model(
+    model: nn.Module, blocks: list[str], edges: list[str], *, device: torch.device, dtype: torch.dtype | None = None
+) -> DryModel:
     """The model for dry runs. Raises UnsupportedError for a model that cannot be copied."""
     try:
-        return DryModel(model, blocks=blocks, edges=edges, **options)  # type: ignore[arg-type]
+        return DryModel(model, blocks=blocks, edges=edges, device=device, dtype=dtype)
     except GpuwiseError:
         raise
     except Exception as error:  # modules may hold anything

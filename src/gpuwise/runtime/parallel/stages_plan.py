@@ -32,17 +32,26 @@ class DryModel:
         model: the whole model.
         blocks: its repeated blocks by path.
         edges: modules outside the blocks that have parameters, by path.
+        device: that the model runs on.
         dtype: dtype of floating-point parameters in forward, if it is not their own.
     """
 
-    def __init__(self, model: nn.Module, *, blocks: list[str], edges: list[str], dtype: torch.dtype | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        blocks: list[str],
+        edges: list[str],
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ):
         self._blocks, self._edges = blocks, edges
         memo: dict[int, object] = {}
         for parameter in model.parameters():
-            memo[id(parameter)] = _absent(parameter, dtype)
+            memo[id(parameter)] = _absent(parameter, device, dtype)
         inside = tuple(f"{path}." for path in blocks)
         for name, buffer in model.named_buffers():
-            memo[id(buffer)] = _absent(buffer, dtype) if name.startswith(inside) else buffer.detach().clone()
+            memo[id(buffer)] = _absent(buffer, device, dtype) if name.startswith(inside) else buffer.detach().clone()
         self.model = copy.deepcopy(model, memo)
         self._flow = Flow()
         for path in blocks:
@@ -67,7 +76,9 @@ class DryModel:
     def _make_absent(self, name: str) -> None:
         path, _, own = name.rpartition(".")
         module = self.model.get_submodule(path)
-        module._buffers[own] = _absent(module._buffers[own], None)  # type: ignore[arg-type]
+        buffer = module._buffers[own]
+        assert buffer is not None
+        module._buffers[own] = _absent(buffer, buffer.device, None)
 
     def _count(self, *_: object) -> None:
         self._flow.calls += 1
@@ -153,5 +164,5 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def _absent(tensor: Tensor, dtype: torch.dtype | None) -> AbsentTensor:
-    return AbsentTensor(tensor, tensor.device, dtype if tensor.is_floating_point() else None)
+def _absent(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> AbsentTensor:
+    return AbsentTensor(tensor, device, dtype if tensor.is_floating_point() else None)

@@ -15,7 +15,7 @@ from gpuwise.json_types import Json
 from gpuwise.notes.training import evaluation_failed
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
-from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
+from gpuwise.runtime.devices.random_state import random_state, set_random_state
 from gpuwise.runtime.interruption import AT_ONCE
 from gpuwise.runtime.ranks import ALONE, Ranks
 from gpuwise.runtime.run.meter import Meter

@@ -10,8 +10,8 @@ from gpuwise.notes import Note
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.host_threads import apply_threads, unusable
 from gpuwise.runtime.build.program import Program
-from gpuwise.runtime.checkpoint.program_state import seed_everything
 from gpuwise.runtime.data.draws import seed_of
+from gpuwise.runtime.devices.random_state import seed_everything
 from gpuwise.runtime.parallel.world import World
 from gpuwise.runtime.run.save_checks import rehearse_optimizer
 from gpuwise.runtime.run.settings import TrainSettings

@@ -13,10 +13,11 @@ from gpuwise.runtime.build.buffers import sound_buffers
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.checkpoint import Checkpoint
-from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state, seed_everything
+from gpuwise.runtime.checkpoint.program_state import ProgramState, load_program, program_state
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.data.draws import seed_of
 from gpuwise.runtime.data.loader import LoaderState
+from gpuwise.runtime.devices.random_state import seed_everything
 from gpuwise.runtime.health import LossWatch
 from gpuwise.runtime.health.losses import LossWatchState
 from gpuwise.runtime.run.evaluation import Evaluations, EvaluationsState

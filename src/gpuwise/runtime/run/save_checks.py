@@ -11,7 +11,7 @@ from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.runtime.checkpoint import pack
 from gpuwise.runtime.checkpoint.manifest import check_meta, state_json
-from gpuwise.runtime.checkpoint.program_state import random_state, set_random_state
+from gpuwise.runtime.devices.random_state import random_state, set_random_state
 from gpuwise.strategy import Strategy
 
 MOST_DIMS = 6  # of a stand-in; no parameter of a usual layer has more than five (a 3-d convolution)

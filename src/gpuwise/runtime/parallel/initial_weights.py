@@ -1,0 +1,125 @@
+"""Initial weights of a model that no device can hold whole: rank 0 has them in host memory, the others take their parts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gpuwise.runtime.build.names import plain_name
+from gpuwise.runtime.parallel.regions import Region, is_dtensor, local_of, shard_of
+
+_PIECE_BYTES = 16 * 2**20  # of a parameter, that are sent at once
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A parameter of the job's model: all of its names, its shape and its dtype."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class InitialWeights:
+    """Rank 0's initial values of a model's parameters, which are on the meta device on all ranks.
+
+    Arguments:
+        model: the job's whole model, alike on all ranks.
+        values: the parameters' values by name, on rank 0; empty on the others.
+        device: of this rank's parts.
+    """
+
+    def __init__(self, model: nn.Module, values: dict[str, Tensor], device: torch.device):
+        self._values, self._device = values, device
+        names: dict[nn.Parameter, list[str]] = defaultdict(list)
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names[parameter].append(name)
+        self._parameters = [_Parameter(tuple(own), tuple(p.shape), p.dtype) for p, own in names.items()]
+
+    def copy_into(self, model: nn.Module) -> None:
+        """Gives a copy of the model, or of some of its modules, rank 0's values. It has the same parameters on all ranks."""
+        names = {name for name, _ in model.named_parameters()}
+        self._send_to(model, [p for p in self._parameters if not names.isdisjoint(p.names)])
+
+    def hand_out(self, model: nn.Module) -> None:
+        """Gives a rank's part of the model rank 0's values, which rank 0 frees one by one. All ranks call it together.
+
+        Arguments:
+            model: what this rank has of the job's model, split or sharded in any way, its parameters under their own names.
+        """
+        self._send_to(model, self._parameters, last=True)
+
+    @torch.no_grad()
+    def _send_to(self, model: nn.Module, parameters: Sequence[_Parameter], *, last: bool = False) -> None:
+        own = {plain_name(name): parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
+        slots: dict[nn.Parameter, list[tuple[nn.Module, str]]] = defaultdict(list)
+        for module in model.modules():
+            for name, empty in module._parameters.items():
+                if empty is not None:
+                    slots[empty].append((module, name))
+        for parameter in parameters:
+            empty = next((own[name] for name in parameter.names if name in own), None)
+            filled = None if empty is None else alike(empty, torch.empty_like(empty, device=self._device))
+            self._send(parameter, filled)
+            if empty is not None and filled is not None:
+                for module, name in slots[empty]:
+                    replace_parameter(module, name, filled)
+            if last:
+                for name in parameter.names:
+                    self._values.pop(name, None)
+
+    def _send(self, parameter: _Parameter, own: Tensor | None) -> None:
+        """Sends a parameter from rank 0 in pieces, of which each rank keeps what is its own."""
+        part = Region.whole(parameter.shape) if own is None or not is_dtensor(own) else shard_of(own).region
+        for piece in pieces(parameter.shape, parameter.dtype.itemsize):
+            values = self._values_of(parameter, piece)
+            broadcast(values)
+            common = part.common(piece)
+            if own is not None and common is not None:
+                local_of(own)[common.slices(part)].copy_(values[common.slices(piece)])
+
+    def _values_of(self, parameter: _Parameter, piece: Region) -> Tensor:
+        """A piece of a parameter on the device: its values on rank 0, memory for them on the others."""
+        whole = self._values.get(parameter.names[0])
+        if whole is None:
+            return torch.empty(piece.shape, dtype=parameter.dtype, device=self._device)
+        values = whole[piece.slices(Region.whole(parameter.shape))]
+        return values.to(self._device, parameter.dtype).contiguous()
+
+
+def alike(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
+    """A parameter with other values and this one's attributes."""
+    other = nn.Parameter(values.detach(), requires_grad=parameter.requires_grad)
+    if not is_dtensor(parameter):
+        vars(other).update(vars(parameter))
+    return other
+
+
+def replace_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Replaces a parameter. Modules with their own __setattr__, as RNNs have, keep further references."""
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        module._parameters[name] = parameter
+    else:
+        setattr(module, name, parameter)
+
+
+def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[Region]:
+    """Regions along the first dim that together are a whole tensor, of at most 16 MiB each, or of one row."""
+    if not shape or not math.prod(shape):
+        yield Region.whole(shape)
+        return
+    rows = max(1, _PIECE_BYTES // (itemsize * math.prod(shape[1:])))
+    for first in range(0, shape[0], rows):
+        yield Region((first, *(0 for _ in shape[1:])), (min(rows, shape[0] - first), *shape[1:]))
+
+
+def broadcast(tensor: Tensor) -> None:
+    """Copies rank 0's values into a contiguous tensor of all ranks, byte by byte: collectives lack some dtypes."""
+    if tensor.numel():
+        dist.broadcast(tensor.detach().reshape(-1).view(torch.uint8), 0)
