@@ -105,6 +105,31 @@ def test_what_a_gpu_achieved_is_what_forecasts_price_by():
     assert link_inside(chip, 4, catalog=catalog) == link_inside(GPU, 4, catalog=catalog)
 
 
+def test_what_processes_of_a_cpu_exchange_is_read():
+    put(
+        TEXT.format(chip=CPU.id)
+        + "[chip.achieved]\nall_reduce_devices = 2\nall_reduce_busbw_bytes_per_s = 9e8\nall_reduce_latency_s = 3e-4\n"
+        + "collective_spread = [0.5, 3]\n[chip.achieved.collective_busbw_bytes_per_s]\nall_gather = 7e8\nmoons = 'much'\n"
+    )
+    chip = with_measurements(CPU, "here")
+    assert chip.peak_flops_per_s["fp32"] == 2.5e11
+    assert chip.achieved == AchievedRates(
+        all_reduce_devices=2,
+        all_reduce_busbw_bytes_per_s=9e8,
+        all_reduce_latency_s=3e-4,
+        collective_busbw_bytes_per_s={"all_gather": 7e8},
+        collective_spread=(0.5, 3.0),
+    )
+
+
+@pytest.mark.parametrize("spread", ["3", "[1]", "['a', 'b']", "[2, 3]", "[0, 2]", "[1, inf]", "[true, true]"])
+def test_a_spread_that_is_none_is_left_out(spread: str):
+    put(TEXT.format(chip=CPU.id) + f"[chip.achieved]\ncollective_spread = {spread}\n")
+    achieved = with_measurements(CPU, "here").achieved
+    assert achieved is not None
+    assert achieved.collective_spread is None
+
+
 def test_nothing_was_measured_or_another_chip():
     assert with_measurements(CPU, "here") is CPU
     put(TEXT.format(chip=GPU.id))

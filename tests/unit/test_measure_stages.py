@@ -38,6 +38,15 @@ def test_nothing_twice_and_ceilings_first(found: list[Stage]):
     assert "" not in {stage.what for stage in found}
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_processes_of_a_cpu_exchange_and_copy_nothing(quick: bool):
+    def names(device: str) -> set[str]:
+        return {stage.name for stage in stages(quick=quick, networks=2, quick_networks=1, half=None, device=device)}
+
+    assert names("cuda") - names("cpu") == {"copies"}
+    assert "collectives" in names("cpu")
+
+
 def test_networks_in_each_precision_and_mode():
     by = {
         (precision, mode): [s.network for s in FULL if (s.name, s.precision, s.mode) == ("network", precision, mode)]

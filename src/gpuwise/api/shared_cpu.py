@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.hardware.types import Chip, Link, Source
+from gpuwise.hardware.links import MEASURED_HERE
+from gpuwise.hardware.types import AchievedRates, Chip, Link, Source
 from gpuwise.notes import Note
 from gpuwise.notes.parallel import ranks_share_cpu
 from gpuwise.plan.space.legal import slice_of
 
-# gloo between processes of one machine, PyTorch 2.13 on two busy cores of an AMD EPYC: all-reduces of 64 MiB between 2 and 4
-# ranks reached 0.4 to 1.3 GB/s, gathers and scatters 0.07 to 0.6 GB/s, and calls of 4 bytes took 0.1 to 0.9 ms.
-_BYTES_PER_S, _CALL_S = 0.5e9, 0.3e-3
-_GLOO = Link(
-    "gloo-loopback",
-    "gloo between processes of one machine",
-    "scale-up",
-    allreduce_busbw_bytes_per_s=_BYTES_PER_S,
-    latency_s=_CALL_S,
-    source=Source("a rough figure of gpuwise: all-reduces between 2 and 4 processes on one machine of two cores", ""),
+ROUGH_SOURCE = Source("python -m benchmarks.gloo_here", "2026-11-23")
+# Of two processes on two cores of an AMD EPYC, PyTorch 2.13: `python -m benchmarks.gloo_here` prints them, and the smallest and
+# largest ratio of calls between 2 and 4 processes to what they give.
+ROUGH = AchievedRates(
+    all_reduce_devices=2,
+    all_reduce_busbw_bytes_per_s=0.9e9,
+    all_reduce_latency_s=0.25e-3,
+    collective_busbw_bytes_per_s={"all_reduce": 0.9e9, "all_gather": 0.7e9, "reduce_scatter": 0.35e9, "broadcast": 2.4e9},
+    collective_spread=(0.2, 8.0),
 )
 
 
@@ -28,9 +28,52 @@ def ranks_on_cpu(chip: Chip, ranks: int, *, memory_bytes: int | None) -> Cluster
         memory_bytes: what programs can use on the machine; None where unknown.
     """
     of_each = None if memory_bytes is None else memory_bytes // ranks
-    return Cluster(slice_of(chip, 1 / ranks), ranks, inside=_GLOO, memory_bytes=of_each)
+    return Cluster(slice_of(chip, 1 / ranks), ranks, inside=gloo_link(chip, ranks), memory_bytes=of_each)
 
 
 def shared_cpu_note(chip: Chip, ranks: int) -> Note:
     """What a forecast of ranks on a CPU assumes."""
-    return ranks_share_cpu(ranks=ranks, cores=chip.sm_count or 0, exchange_bytes_per_s=_BYTES_PER_S)
+    link, rates = gloo_link(chip, ranks), _rates(chip)
+    return ranks_share_cpu(
+        ranks=ranks,
+        cores=chip.sm_count or 0,
+        exchange_bytes_per_s=link.allreduce_busbw_bytes_per_s or 0.0,
+        measured_between=0 if rates is ROUGH else rates.all_reduce_devices,
+    )
+
+
+def gloo_link(chip: Chip, ranks: int) -> Link:
+    """gloo between the ranks of one machine: as `gpuwise measure` timed it between processes on this CPU, else a rough figure.
+
+    Each process moves bytes with a core of its own. Where ranks outnumber cores, they share them: bandwidth falls and calls
+    take longer in that proportion. A ring of more ranks also takes more turns. What was not measured has the spread of the
+    rough figures.
+    """
+    rates = _rates(chip)
+    devices, cores = rates.all_reduce_devices, chip.sm_count
+    crowded = 1.0 if cores is None else max(1.0, ranks / cores) / max(1.0, devices / cores)
+    turns = (ranks - 1) / (devices - 1)
+    rate_of = {name: rate / crowded for name, rate in rates.collective_busbw_bytes_per_s.items()}
+    if "broadcast" in rate_of:
+        rate_of["send"] = rate_of["broadcast"]  # both are from one rank to another
+    measured = f"as measured here between {devices} (± {100 * rates.all_reduce_error:.0f} %)"
+    assert rates.all_reduce_busbw_bytes_per_s is not None
+    assert rates.all_reduce_latency_s is not None
+    return Link(
+        "gloo-loopback",
+        f"gloo between processes {'of another machine' if rates is ROUGH else measured}",
+        "scale-up",
+        allreduce_busbw_bytes_per_s=rates.all_reduce_busbw_bytes_per_s / crowded,
+        latency_s=rates.all_reduce_latency_s * turns * crowded,
+        collective_busbw_bytes_per_s=rate_of,
+        exchange_spread=(rates.collective_spread if ranks == devices else None) or ROUGH.collective_spread,
+        source=ROUGH_SOURCE if rates is ROUGH else MEASURED_HERE,
+    )
+
+
+def _rates(chip: Chip) -> AchievedRates:
+    """What was measured between processes of this CPU, else the rough figures."""
+    rates = chip.achieved
+    if rates is None or rates.all_reduce_devices < 2 or not (rates.all_reduce_busbw_bytes_per_s and rates.all_reduce_latency_s):
+        return ROUGH
+    return rates

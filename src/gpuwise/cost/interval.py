@@ -56,20 +56,28 @@ def step_interval(
     strategy: Strategy,
     *,
     communication: float,
+    exchange_spread: tuple[float, float] | None = None,
     measured: Sequence[StepSpread] = (),
 ) -> Interval:
     """The 90 % interval of the step time, from the spreads of the calibration levels.
 
     Arguments:
         levels: shares of the device's time, see level_shares.
-        communication: share of the step that is communication; its times come from datasheets alone.
+        communication: share of the step that is communication.
+        exchange_spread: low and high of its real over forecast times; None: its times come from datasheets alone.
         measured: spreads measured on this machine; they extend the shipped ones.
     """
-    shares = {level: share * (1 - communication) for level, share in levels.items()}
+    by_datasheet = communication if exchange_spread is None else 0.0
+    shares = {level: share * (1 - by_datasheet) for level, share in levels.items()}
     shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
     low, high = joined_spread(
         shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile, spreads=(*shipped_steps(), *measured)
     )
+    if exchange_spread is not None:
+        low, high = (
+            (1 - communication) * of_kernels + communication * of_exchange
+            for of_kernels, of_exchange in zip((low, high), exchange_spread, strict=True)
+        )
     return Interval(step_s, step_s * low, step_s * high)
 
 

@@ -107,7 +107,13 @@ def price(
         count=devices,
         strategy=strategy,
         step_time_s=step_interval(
-            step_s, levels, chip, strategy, communication=bound["communication"], measured=calibration.spreads
+            step_s,
+            levels,
+            chip,
+            strategy,
+            communication=bound["communication"],
+            exchange_spread=exchange.spread,
+            measured=calibration.spreads,
         ),
         throughput=trace.samples * trace.header.units_per_sample * ranks / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),

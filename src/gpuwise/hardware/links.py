@@ -59,6 +59,7 @@ def _as_achieved(link: Link | None, chip: Chip, count: float) -> Link | None:
         allreduce_busbw_bytes_per_s=rates.all_reduce_busbw_bytes_per_s,
         allreduce_condition=f"{rates.all_reduce_devices} devices, the largest all-reduce of gpuwise measure",
         latency_s=rates.all_reduce_latency_s,
+        collective_busbw_bytes_per_s=rates.collective_busbw_bytes_per_s,
         sources={**link.sources, "allreduce_busbw_bytes_per_s": MEASURED_HERE},
     )
 

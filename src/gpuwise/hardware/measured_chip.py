@@ -51,11 +51,11 @@ def with_measurements(chip: Chip, machine: str) -> Chip:
         return measured
     if chip.kind != "cpu":
         return replace(measured, achieved=_achieved(figures.get("achieved")))
-    return _with(measured, figures)
+    return replace(_with(measured, figures), achieved=_achieved(figures.get("achieved")))
 
 
 def _achieved(table: object) -> AchievedRates | None:
-    """A GPU's rates; those that are no rates are left out. None where there are none."""
+    """Rates of GPUs, or between processes on a CPU; those that are no rates are left out. None where there are none."""
     if not isinstance(table, dict):
         return None
     devices = table.get("all_reduce_devices")
@@ -68,12 +68,29 @@ def _achieved(table: object) -> AchievedRates | None:
         _rate_in(table, "all_reduce_busbw_bytes_per_s"),
         _small_in(table, "all_reduce_latency_s"),
         _small_in(table, "all_reduce_error") or 0.0,
+        _rates_in(table, "collective_busbw_bytes_per_s"),
+        _spread_in(table, "collective_spread"),
     )
 
 
 def _rate_in(table: Mapping[str, object], name: str) -> float | None:
     value = table.get(name)
     return float(value) if _rate(value) else None
+
+
+def _rates_in(table: Mapping[str, object], name: str) -> dict[str, float]:
+    values = table.get(name)
+    rates = values if isinstance(values, dict) else {}
+    return {str(key): float(value) for key, value in rates.items() if _rate(value)}
+
+
+def _spread_in(table: Mapping[str, object], name: str) -> tuple[float, float] | None:
+    """Two ratios around 1; None where they are none."""
+    values = table.get(name)
+    if not isinstance(values, list) or len(values) != 2 or not all(_is_number(value) for value in values):
+        return None
+    low, high = float(values[0]), float(values[1])
+    return (low, high) if 0 < low <= 1 <= high < 1e3 else None
 
 
 def _small_in(table: Mapping[str, object], name: str) -> float | None:

@@ -27,17 +27,21 @@ _UNIFIED_SHARE = 0.75
 
 @dataclass(frozen=True)
 class AchievedRates:
-    """Rates that `gpuwise measure` reached on the GPUs of this machine. None or a missing key: not measured.
+    """Rates that `gpuwise measure` reached on this machine: on its GPUs, and between processes on its CPU. None or a missing
+    key: not measured.
 
     Attributes:
         peak_flops_per_s: rate of the fastest matrix product, by precision.
         memory_bandwidth_bytes_per_s: bandwidth of copies and triads.
         host_link_bytes_per_s: bandwidth of a large copy from pinned memory, in the slower direction.
-        all_reduce_devices: number of devices in the measured collectives.
+        all_reduce_devices: number of devices, or processes on a CPU, in the measured collectives.
         all_reduce_busbw_bytes_per_s: bus bandwidth of the largest all-reduce.
-        all_reduce_latency_s: time of the smallest all-reduce.
+        all_reduce_latency_s: time of the fastest all-reduce of any size.
         host_link_error: half the distance of the 10th and 90th percentile, as a share of the median.
         all_reduce_error: the same for all-reduces.
+        collective_busbw_bytes_per_s: bus bandwidth of the largest call of each collective, by name.
+        collective_spread: smallest 10th and largest 90th percentile of the calls of all sizes, relative to what these rates
+            give; None: not measured.
     """
 
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -48,6 +52,8 @@ class AchievedRates:
     all_reduce_busbw_bytes_per_s: float | None = None
     all_reduce_latency_s: float | None = None
     all_reduce_error: float = 0.0
+    collective_busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    collective_spread: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,6 +164,9 @@ class Link(SourcedFigures):
         allreduce_condition: machine and method of that measurement.
         used_by: chips and machines with this link.
         achieved_bytes_per_s: bandwidth of copies, measured on this machine; None in a catalog.
+        collective_busbw_bytes_per_s: measured bus bandwidth of collectives, by name; others have that of all-reduces.
+        exchange_spread: low and high of real over forecast times of exchanges, with 90 % between them; None where they have
+            the spread of other figures of datasheets.
     """
 
     id: str
@@ -173,6 +182,8 @@ class Link(SourcedFigures):
     allreduce_condition: str | None = None
     used_by: str | None = None
     achieved_bytes_per_s: float | None = None
+    collective_busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    exchange_spread: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class AchievedFigures(TypedDict, total=False):
     all_reduce_busbw_bytes_per_s: float
     all_reduce_latency_s: float
     all_reduce_error: float
+    collective_busbw_bytes_per_s: dict[str, float]
+    collective_spread: list[float]
 
 
 class Figures(TypedDict, total=False):
@@ -30,7 +32,7 @@ class Figures(TypedDict, total=False):
     Attributes:
         peak_flops_per_s: measured peaks by dtype, for a CPU.
         memory_bandwidth_bytes_per_s: measured bandwidth, for a CPU.
-        achieved: achieved rates, for a GPU.
+        achieved: achieved rates of a GPU; of a CPU, those between processes.
     """
 
     peak_flops_per_s: dict[str, float]
@@ -43,8 +45,8 @@ def chip_figures(
 ) -> Figures:
     """The measured figures of a chip, without unmeasured ones.
 
-    For a CPU they are the peaks and the bandwidth, which replace the catalog's estimates. A GPU has a datasheet, so its
-    figures are the achieved rates (gpuwise.hardware.types.AchievedRates).
+    For a CPU they are the peaks and the bandwidth, which replace the catalog's estimates, and the exchange between processes.
+    A GPU has a datasheet, so its figures are the achieved rates (gpuwise.hardware.types.AchievedRates).
     """
     rates: AchievedFigures = {}
     if peaks:
@@ -52,7 +54,7 @@ def chip_figures(
     if levels and levels[-1].name == "memory":
         rates["memory_bandwidth_bytes_per_s"] = _short(levels[-1].measured)
     if chip.kind != "cpu":
-        rates |= {**_host_link(rows), **_all_reduce(rows)}
+        rates |= {**_host_link(rows), **_collectives(rows)}
         return {"achieved": rates} if rates else {}
     figures: Figures = {}
     if peaks:
@@ -61,6 +63,8 @@ def chip_figures(
         figures["peak_flops_per_s"] = {dtype: rates["peak_flops_per_s"][dtype] for dtype in native}
     if "memory_bandwidth_bytes_per_s" in rates:
         figures["memory_bandwidth_bytes_per_s"] = rates["memory_bandwidth_bytes_per_s"]
+    if between := _collectives(rows):
+        figures["achieved"] = between
     return figures
 
 
@@ -74,18 +78,34 @@ def _host_link(rows: Sequence[MeasuredRow]) -> AchievedFigures:
     return {"host_link_bytes_per_s": _short(slowest.bytes_per_s), "host_link_error": _short(slowest.timing.spread)}
 
 
-def _all_reduce(rows: Sequence[MeasuredRow]) -> AchievedFigures:
-    """Bus bandwidth of all-reduce: 2 (n - 1) / n times the bytes per second (NCCL's performance notes)."""
-    calls = sorted((row for row in rows if row.group == "collective" and row.name == "all_reduce"), key=lambda row: row.bytes)
-    if not calls:
+def _collectives(rows: Sequence[MeasuredRow]) -> AchievedFigures:
+    """What collectives reached: bandwidth of the largest calls, time of the fastest all-reduce, and how far calls of all
+    sizes are from these."""
+    calls = sorted((row for row in rows if row.group == "collective"), key=lambda row: row.bytes)
+    largest = {row.name: row for row in calls}
+    if "all_reduce" not in largest:
         return {}
-    devices = calls[-1].sizes["processes"]
+    rates = {name: bus_bytes(row) / row.timing.median_s for name, row in largest.items()}
+    latency_s = min(row.timing.median_s for row in calls if row.name == "all_reduce")  # no call is faster than an empty one
+    expected_s = [latency_s + bus_bytes(row) / rates[row.name] for row in calls]
+    low = min(row.timing.low_s / seconds for row, seconds in zip(calls, expected_s, strict=True))
+    high = max(row.timing.high_s / seconds for row, seconds in zip(calls, expected_s, strict=True))
     return {
-        "all_reduce_devices": devices,
-        "all_reduce_busbw_bytes_per_s": _short(2 * (devices - 1) / devices * calls[-1].bytes_per_s),
-        "all_reduce_latency_s": _short(calls[0].timing.median_s),
-        "all_reduce_error": _short(calls[-1].timing.spread),
+        "all_reduce_devices": largest["all_reduce"].sizes["processes"],
+        "all_reduce_busbw_bytes_per_s": _short(rates["all_reduce"]),
+        "all_reduce_latency_s": _short(latency_s),
+        "all_reduce_error": _short(largest["all_reduce"].timing.spread),
+        "collective_busbw_bytes_per_s": {name: _short(rate) for name, rate in rates.items()},
+        "collective_spread": [_short(low), max(1.0, _short(high))],
     }
+
+
+def bus_bytes(row: MeasuredRow) -> float:
+    """Bytes that cross the link of one process in a ring of n (NCCL's performance notes): of the whole tensor 2 (n - 1) / n in
+    an all-reduce, half of that in a gather or a scatter, all of it in a broadcast."""
+    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}.get(row.name)
+    processes = row.sizes["processes"]
+    return row.bytes * (1 if passes is None else passes * (processes - 1) / processes)
 
 
 def _short(value: float) -> float:

@@ -35,11 +35,11 @@ PROBES = (
     ("memory", "memory bandwidth", 5.0, 15.0),
     ("peaks", "matrix products", 5.0, 20.0),
     ("copies", "copies between host and device", 2.0, 6.0),
-    ("collectives", "collectives between devices", 0.0, 12.0),
+    ("collectives", "collectives between devices, or processes on a CPU", 6.0, 12.0),
 )
 
 
-GPU_PROBES = ("copies", "collectives")  # a CPU is its own host, and forecasts do not cover several CPUs
+GPU_PROBES = ("copies",)  # a CPU is its own host
 AGAIN_S = 6.0
 
 

@@ -54,12 +54,14 @@ def composed_rank(*, axes: str) -> str:
 
 
 @kind_of_note(flag="--mesh")
-def ranks_share_cpu(*, ranks: int, cores: int, exchange_bytes_per_s: float) -> str:
+def ranks_share_cpu(*, ranks: int, cores: int, exchange_bytes_per_s: float, measured_between: int = 0) -> str:
     """Several ranks run on the CPU of this machine."""
     of = f" of {cores} cores" if cores else ""
+    rough = "a rough figure of gloo, which `gpuwise measure` replaces"
+    origin = f"from what {measured_between} processes reached in `gpuwise measure`" if measured_between else rough
     return (
         f"{ranks} ranks share this CPU{of}: each is priced as an equal part of it, "
-        f"and their exchange at {exchange_bytes_per_s / 1e9:g} GB/s, a rough figure of gloo"
+        f"and their exchange at {exchange_bytes_per_s / 1e9:.2g} GB/s, {origin}"
     )
 
 

@@ -27,6 +27,7 @@ class CommunicationTime:
         each_micro_batch_s: the part of exposed_s that each micro-batch waits for, summed over them. Zero (default) where none.
         notes: sources of the bandwidths, and assumptions; none (default) without communication.
         unverified: names of the figures that the catalog has no verified source for.
+        spread: low and high of real over forecast times, the widest of all links; None (default) where no link has its own.
     """
 
     total_s: float
@@ -34,6 +35,7 @@ class CommunicationTime:
     each_micro_batch_s: float = 0.0
     notes: tuple[Note, ...] = ()
     unverified: tuple[str, ...] = ()
+    spread: tuple[float, float] | None = None
 
 
 NOTHING = CommunicationTime(0.0, 0.0)
@@ -63,6 +65,7 @@ def communication_time(
         return NOTHING
     windows = {"nothing": 0.0, "step": backward_s + forward_s, "last backward": backward_s / micro_batches}
     links = {c.group: group_link(c.group, cluster, parameters) for c in collectives}
+    overlap_share = 0.0 if cluster.chip.kind == "cpu" else parameters.overlap_share  # its cores move the bytes themselves
     total = exposed = waited = 0.0
     for overlaps in OVERLAPS:
         seconds, last_call_s = 0.0, 0.0
@@ -70,18 +73,21 @@ def communication_time(
             link = links[collective.group]
             seconds += _seconds(collective, link)
             last_call_s = max(last_call_s, link.latency_s)
-        hidden = min(max(0.0, seconds - last_call_s), parameters.overlap_share * windows[overlaps])  # the last has no cover
+        hidden = min(max(0.0, seconds - last_call_s), overlap_share * windows[overlaps])  # the last has no cover
         total += seconds
         exposed += seconds - hidden * (1 - parameters.overlap_slowdown)
     waited = sum(_seconds(c, links[c.group]) for c in collectives if c.overlaps == "nothing" and not c.in_update)
     unverified = tuple(dict.fromkeys(link.unverified for link in links.values() if link.unverified))
-    return CommunicationTime(total, exposed, waited, _notes(collectives, links), unverified)
+    spreads = [link.spread for link in links.values() if link.spread is not None]
+    widest = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
+    return CommunicationTime(total, exposed, waited, _notes(collectives, links), unverified, widest)
 
 
 def _seconds(collective: Collective, link: GroupLink) -> float:
     ranks = collective.group.ranks
     passes = _RING_PASSES.get(collective.operation, 0) * (ranks - 1) / ranks or 1.0
-    return passes * collective.payload_bytes / link.bandwidth_bytes_per_s + link.latency_s * max(1, collective.calls)
+    bandwidth = link.bandwidth_of.get(collective.operation, link.bandwidth_bytes_per_s)
+    return passes * collective.payload_bytes / bandwidth + link.latency_s * max(1, collective.calls)
 
 
 def _notes(collectives: list[Collective], links: Mapping[RankGroup, GroupLink]) -> tuple[Note, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpuwise.cost.parameters import Parameters
 from gpuwise.errors import UnsupportedError
@@ -19,10 +20,12 @@ class GroupLink:
 
     Attributes:
         bandwidth_bytes_per_s: bus bandwidth of one rank in one direction, the slower of the links inside and between machines.
+        bandwidth_of: that of collectives which were measured apart, by name.
         latency_s: seconds a call.
         note: source of the bandwidth.
         unverified: name of the figure if the catalog has no verified source for it; else "".
         crosses: whether the group spans machines.
+        spread: low and high of real over forecast times; None where the link has none of its own.
     """
 
     bandwidth_bytes_per_s: float
@@ -30,6 +33,8 @@ class GroupLink:
     note: Note
     unverified: str
     crosses: bool
+    bandwidth_of: Mapping[str, float] = field(default_factory=dict)
+    spread: tuple[float, float] | None = None
 
 
 def ranks_per_machine(group: RankGroup, devices_per_machine: int) -> int:
@@ -56,7 +61,11 @@ def group_link(group: RankGroup, cluster: Cluster, parameters: Parameters) -> Gr
         share = inside / cluster.devices_per_machine
         rates.append((rate * cluster.lines_per_machine * share, latency, note, unverified))
     bandwidth, _, note, unverified = min(rates, key=lambda rate: rate[0])
-    return GroupLink(bandwidth, max(latency for _, latency, _, _ in rates), note, unverified, crosses)
+    latency = max(latency for _, latency, _, _ in rates)
+    if crosses or cluster.inside is None:
+        return GroupLink(bandwidth, latency, note, unverified, crosses)
+    rates_of, spread = cluster.inside.collective_busbw_bytes_per_s, cluster.inside.exchange_spread
+    return GroupLink(bandwidth, latency, note, unverified, crosses, rates_of, spread)
 
 
 def _rate(link: Link | None, where: str, efficiency: float, latency: float) -> tuple[float, float, Note, str]:

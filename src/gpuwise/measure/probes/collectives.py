@@ -29,6 +29,7 @@ CPU_PROCESSES = 2
 # gloo would ask the system which address the host name has; the loopback is there whatever that is.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 START_S = 60.0  # to import PyTorch and find each other, on a slow disk
+END_S = 30.0  # to end after the last figure, on a busy machine
 SILENCE_S = 60.0  # the longest time between two figures: the largest collective on the slowest machine takes a second
 
 
@@ -139,7 +140,7 @@ class _Workers:
                     yield json.loads(line)
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5.0)
+                process.wait(timeout=END_S)
         self._check(any(process.poll() is None for process in self._processes))
 
     def end(self) -> None:
