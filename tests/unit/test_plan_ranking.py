@@ -57,15 +57,6 @@ def test_what_train_refuses_on_shards_is_an_obstacle():
     assert "channels last" in train_obstacle(CATALOG.chip("h100-80gb-sxm"), sharded)
 
 
-def test_a_model_that_no_single_device_holds_is_an_obstacle():
-    chip, sharded = CATALOG.chip("h100-80gb-sxm"), Strategy("amp-bf16", mesh=Mesh(dp_shard=8))
-    assert train_obstacle(chip, sharded, parameters=8 * 10**9) == ""
-    assert "builds the whole model first, 263 GiB" in train_obstacle(chip, sharded, parameters=70_553_706_496)
-    assert (
-        train_obstacle(chip, sharded.but(mesh=Mesh()), parameters=70_553_706_496) == ""
-    )  # does not fit, which is said elsewhere
-
-
 def test_what_train_cannot_run_stands_behind_and_is_marked():
     result = planned(Request(samples=10**9, global_batch=256), TPU, PLUG_IN, RENTED)
     assert [p.device for p in result.plans] == ["rtx-4090", "tpu-v5e", "gaudi2"]

@@ -84,7 +84,7 @@ class PlanMaker:
             if header.own_step:
                 why = "the largest micro-batch that serves: the job's own step takes one"
             assumptions.append(run_notes.global_batch_here(samples=batch, why=why))
-        obstacle = train_obstacle(item.chip, forecast.strategy, parameters=header.parameters)
+        obstacle = train_obstacle(item.chip, forecast.strategy)
         reasons = [
             *offer_reasons(item, outcome, request, work_s=work.value, train_obstacle=obstacle),
             *forecast_reasons(forecast, item, train_obstacle=obstacle),
