@@ -167,6 +167,7 @@ def test_ctrl_c_keeps_what_is_done_and_ends_the_child(monkeypatch: pytest.Monkey
         (["--suite", "resnet51"], "unknown member of the suite"),
         (["--suite", "--micro-batch", "2"], "it takes no --micro-batch"),
         (["--suite", "--mesh", "dp=2"], "it takes no --mesh"),
+        (["gpt2", "--mesh", "dp=100000"], "is of 100000 devices"),
         (["gpt2", "--mesh", "dp"], "is not an axis and a degree"),
         (["gpt2", "--mesh", "dp_shard=2", "--offload", "optimizer"], "--offload"),
         (["gpt2", "--image-size", "64"], "gpt2 has no image size"),

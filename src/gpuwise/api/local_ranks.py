@@ -9,10 +9,16 @@ from gpuwise.api.run_start import check_device, planned_job, this_device
 from gpuwise.api.sources import job_of
 from gpuwise.api.train_keywords import TrainKeywords, train_settings
 from gpuwise.errors import InputError
+from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, job_word, named_sizes, strategy_to_run
 from gpuwise.strategy import HostSettings, Mesh
+from gpuwise.units import format_bytes
+
+# Anonymous memory of a process that has imported what a rank needs and made nothing yet (RssAnon of /proc/self/status, proc(5);
+# PyTorch 2.13 for CPUs on Linux).
+RANK_BYTES = 225 * 2**20
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def ranks_to_start(
 
 
 def check_devices_here(mesh: Mesh, command: str, elsewhere: str, *, fewer: str = "") -> None:
-    """Raises InputError for more ranks than this machine has accelerators; on CPUs, any number of ranks shares the cores.
+    """Raises InputError for more ranks than this machine has accelerators, and on a CPU for more than its memory has room for.
 
     Arguments:
         command: the command without its mesh.
@@ -79,6 +85,7 @@ def check_devices_here(mesh: Mesh, command: str, elsewhere: str, *, fewer: str =
 
     here = accelerator()
     if here is None:
+        _check_memory(mesh, elsewhere)
         return
     count = backend_of(here).count()
     if mesh.devices <= count:
@@ -99,3 +106,15 @@ def _check_job(job_argument: str, plan: Plan | None, requested: RunSettings) -> 
         return  # any model has replicas and shards, so its file need not be run here
     job = job_of(job_argument, **named_sizes(requested)) if plan is None else planned_job(job_argument, plan)
     check_job(job, strategy)
+
+
+def _check_memory(mesh: Mesh, elsewhere: str) -> None:
+    """Raises InputError where PyTorch alone would take all memory of the machine."""
+    memory_bytes = detect_machine(load_catalog()).host_memory_bytes
+    if memory_bytes is None or mesh.devices * RANK_BYTES <= memory_bytes:
+        return
+    raise InputError(
+        f"the mesh {mesh} is of {mesh.devices} devices: on this CPU each is a process, which takes {format_bytes(RANK_BYTES)} "
+        f"for PyTorch alone, and the machine has {format_bytes(memory_bytes)}.",
+        ["a smaller --mesh", elsewhere],
+    )
