@@ -1,4 +1,4 @@
-"""`gpuwise train --plan` with a plan for several devices: it starts the plan's ranks, or says why it cannot."""
+"""`gpuwise train` of several ranks on this machine: of a plan, with their forecast, or the reason why it cannot be."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import gpuwise
 from gpuwise.plan import save_plan
 
 
-def train(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuwise", "train", "small.py:job", *flags]
+def train(folder: Path, *flags: str, job: str = "small.py:job") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuwise", "train", job, *flags]
     variables = {**os.environ, "GPUWISE_NO_CACHE": "1"}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=240)
 
@@ -61,6 +61,16 @@ def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Pl
     assert ended.returncode == 2
     assert "this plan is for 8 x h100-80gb-sxm" in ended.stderr
     assert "gpuwise plan small.py:job" in ended.stderr or "--on here" in ended.stderr
+
+
+def test_the_forecast_beside_the_steps_is_of_a_recorded_rank(tmp_path: Path):
+    """Context parallelism cannot be composed from a recording of one length. Rank 0 records before ranks are connected."""
+    examples = Path(__file__).parents[2] / "examples"
+    flags = ("--mesh", "cp=2", "--micro-batch", "1", "--steps", "2", "--no-run", "--json")
+    ended = train(tmp_path, *flags, job=f"{examples}/char_gpt.py:job")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["forecast"]["forecast_s"] > 0
+    assert "no forecast" not in ended.stderr
 
 
 def test_weights_that_no_rank_could_export_are_not_trained(planned: gpuwise.Plan, tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch.utils.data import IterableDataset
 
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.job import Job
-from gpuwise.strategy import Strategy
+from gpuwise.runtime.run.continuing import check_continues
+from gpuwise.runtime.run.folder import RunIdentity
+from gpuwise.strategy import Mesh, Strategy
 
 STEPS, STOP = 9, 4
 
@@ -101,6 +104,16 @@ def test_another_micro_batch_of_the_same_global_batch_goes_on_with_a_note(tmp_pa
     assert result.resumed_from == STOP
     assert any("other settings" in note for note in result.notes)
     assert result.last_loss == pytest.approx(whole.last_loss, rel=1e-3)
+
+
+def test_the_note_of_another_mesh_has_it_as_it_is_written(tmp_path):
+    def identity(mesh: Mesh) -> RunIdentity:
+        of_strategy = Strategy(micro_batch=8 // mesh.devices, mesh=mesh).to_dict()
+        same = {"job": "toy", "fingerprint": "f", "global_batch": 8, "seed": 0, "steps": 5, "recipe": {}}
+        return cast(RunIdentity, {**same, "strategy": of_strategy})
+
+    [note] = check_continues(identity(Mesh(dp_shard=2)), identity(Mesh(dp_replicate=2, tp=2)), tmp_path)
+    assert "mesh dp_shard=2 -> dp=2,tp=2, micro_batch 4 -> 2" in note.text
 
 
 def test_a_job_that_is_trained_otherwise_goes_on_with_a_note(tmp_path):

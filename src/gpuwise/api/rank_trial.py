@@ -30,6 +30,7 @@ def main() -> None:
     try:
         ranks, device = joined(environment)
         with ranks.speaking():
+            ranks.connect()
             _measure(connection, ranks, str(device))
         ranks.done()
     except Exception as error:  # the job's own code may raise anything

@@ -8,6 +8,7 @@ import socket
 import sys
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -31,13 +32,13 @@ _runs = itertools.count()
 
 
 def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
-    """The ranks of a run, all there, with torch.distributed initialised: gloo for the CPU, the library of an accelerator
-    (NCCL, RCCL, oneCCL) beside it.
+    """The ranks of a run, all there.
 
-    A process group that the caller has initialised is used as it is, and stays.
+    Their `connect` initialises torch.distributed: gloo for the CPU, the library of an accelerator (NCCL, RCCL, oneCCL) beside
+    it. A process group that the caller has initialised is used as it is, and stays.
 
-    Raises RankLostError when the store cannot be reached or ranks do not come, InputError when its port is taken,
-    UnsupportedError for accelerators without collectives.
+    Raises RankLostError when the store cannot be reached or ranks do not come, InputError when its port is taken. `connect`
+    raises RankLostError for ranks that do not reach each other, UnsupportedError for accelerators without collectives.
     """
     own_group = not dist.is_initialized()
     # The store of a caller's group is private in PyTorch 2.13, and the only one that all of its ranks share.
@@ -52,11 +53,10 @@ def join(environment: RankEnvironment, device: torch.device) -> RunRanks:
         first_start=PrefixStore(f"gpuwise/all/{number}", store),
         core_share=1 if environment.own_cores else environment.local_size,
     )
-    run_ranks = RunRanks(ranks, has_group=own_group).start()
+    initialise = partial(_initialise, environment, device, PrefixStore(f"{prefix}/torch", store))
+    run_ranks = RunRanks(ranks, initialise=initialise if own_group else None).start()
     with run_ranks.speaking():
         ranks.hosts[:] = map(str, ranks.gathered("join", ranks.host, within_s=JOIN_S))
-        if own_group:
-            _initialise(environment, device, PrefixStore(f"{prefix}/torch", store))
     return run_ranks
 
 

@@ -20,14 +20,14 @@ class RunRanks:
 
     Arguments:
         own: the ranks, of which this process is one.
-        has_group: whether torch.distributed was initialised for this run, and ends with it.
+        initialise: initialises torch.distributed, which then ends with the run; None where that is done.
 
     Attributes:
         pulse: watches the other ranks; it does nothing in a process alone.
     """
 
-    def __init__(self, own: Ranks, *, has_group: bool = False):
-        self.own, self._has_group = own, has_group
+    def __init__(self, own: Ranks, *, initialise: Callable[[], None] | None = None):
+        self.own, self._initialise, self._has_group = own, initialise, False
         self._on_failure: Callable[[LastWords], None] = lambda words: None
         self.pulse = Pulse(own if not own.several else own.cloned(), RankStatus, end=self._end)
 
@@ -35,6 +35,12 @@ class RunRanks:
         """Starts the pulse."""
         self.pulse.__enter__()
         return self
+
+    def connect(self) -> None:
+        """Lets PyTorch connect the ranks. Before that, a step of several devices can be recorded in this process."""
+        if self._initialise is not None and not self._has_group:
+            self._initialise()
+            self._has_group = True
 
     def speaking(self) -> AbstractContextManager[object]:
         """A context that leaves the error it ends with as this rank's last words."""

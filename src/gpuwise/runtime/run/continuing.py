@@ -49,7 +49,11 @@ def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> 
 
 def _changes(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return ", ".join(f"{name} {before.get(name)} -> {now.get(name)}" for name in names)
+    return ", ".join(f"{name} {_text(name, before.get(name))} -> {_text(name, now.get(name))}" for name in names)
+
+
+def _text(name: str, value: object) -> str:
+    return str(Mesh.from_dict(value)) if name == "mesh" and value is not None else str(value)
 
 
 def _same_batch(saved: Mapping[str, object], now: Mapping[str, object]) -> str:

@@ -156,6 +156,7 @@ class Training:
         self._run, self._ending = None, Ending()
         with self._ranks.speaking(), ExitStack() as stack:
             stack.push(self._failed)  # left last: the log has its end by then
+            self._ranks.connect()
             run = self._run = start_run(
                 self.job,
                 self.strategy,
