@@ -1,10 +1,11 @@
 """How long recording one step takes, and how much host memory it needs: an 8B Llama at sequence length 4096.
 
-    python -m benchmarks.record_speed [JOB] [--mesh MESH] [--rank N] [--sequence-parallel] [--accumulate N] [--compare]
+    python -m benchmarks.record_speed [JOB] [--mesh MESH] [--rank N] [--sequence-parallel] [--compare] [--family]
 
 Prints elapsed and processor seconds (the second is what counts on a busy machine) of each repetition, and the largest resident
 memory of the process, PyTorch included. A rank of a mesh is recorded in a fake world of all its ranks. --compare records all
 blocks of the model, too, in turns with the few that usually show the others, and says whether both recordings are equal.
+--family records the family of meshes that the mesh belongs to, and says whether the step that follows from it is equal, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 from gpuwise.job import resolve
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Mesh, Parallelism, Strategy
 from gpuwise.trace import Trace
-from gpuwise.tracing import record
+from gpuwise.tracing import rank_family, record
 
 AIM_S, AIM_BYTES = 2.5, 0.7e9  # of one device
 MESH_AIM_S, MESH_AIM_BYTES = 3.0, 1e9  # of a rank of several
@@ -64,6 +65,17 @@ def equal(a: Trace, b: Trace) -> bool:
     return a.modules == b.modules and all(np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in pairs)
 
 
+def compare_family(options: argparse.Namespace, strategy: Strategy, trace: Trace) -> None:
+    """The family of the mesh, and the step that follows from it."""
+    start = time.process_time()
+    family = rank_family(resolve(options.job, seq_len=options.seq_len), strategy)
+    recorded = time.process_time()
+    step = family.at(options.mesh) if family is not None else None
+    made = time.process_time()
+    same = "does not show this mesh" if step is None else "is equal in every column" if equal(step, trace) else "is NOT EQUAL"
+    print(f"family: {recorded - start:.2f} s of processor, then {made - recorded:.4f} s a mesh; its step {same}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("job", nargs="?", default="llama3-8b")
@@ -76,6 +88,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--compare", action="store_true", help="also with all blocks, in turns")
+    parser.add_argument("--family", action="store_true", help="also the family over the degrees of the mesh")
     options = parser.parse_args()
     print(f"PyTorch and gpuwise loaded: {resident_bytes() / 1e6:,.0f} MB resident")
     strategy = Strategy(
@@ -104,6 +117,8 @@ def main() -> None:
     if options.compare:
         same = "equal in every column" if equal(*traces.values()) else "NOT EQUAL"
         print(f"all blocks, median: {statistics.median(seconds['all blocks: ']):.2f} s of processor; the recordings are {same}")
+    if options.family:
+        compare_family(options, strategy, traces[""])
 
 
 if __name__ == "__main__":

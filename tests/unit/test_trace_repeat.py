@@ -53,11 +53,11 @@ def recorded(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> t
     left_out = 0
     extend = recording.repeated
 
-    def count(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> Trace | None:
+    def count(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> RecordedStep | None:
         nonlocal left_out
-        trace = extend(short, long, blocks=blocks, container=container)
-        left_out = blocks - len(long.trace.header.blocks) if trace is not None else 0
-        return trace
+        step = extend(short, long, blocks=blocks, container=container)
+        left_out = blocks - len(long.trace.header.blocks) if step is not None else 0
+        return step
 
     with monkeypatch.context() as patch:
         patch.setattr(recording, "repeated", count)

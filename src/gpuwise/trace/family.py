@@ -85,6 +85,13 @@ class TraceFamily:
             for name, value in sizes.items()
         )
 
+    def weights(self, sizes: Mapping[str, int]) -> np.ndarray:
+        """What each term counts at these sizes, of which every axis has one. Shape (terms,)."""
+        weights = np.ones(1)
+        for axis in self.axes:
+            weights = np.outer(weights, axis.basis(sizes[axis.name])).ravel()
+        return weights
+
     def at(self, *, accumulation: int = 1, **sizes: int) -> Trace:
         """The Trace at these sizes; one that is not named keeps its default.
 
@@ -97,9 +104,7 @@ class TraceFamily:
             )
         self.header.check_accumulation(accumulation)
         sizes = {**self.header.sizes, **sizes}
-        weights = np.ones(1)
-        for axis in self.axes:
-            weights = np.outer(weights, axis.basis(sizes[axis.name])).ravel()
+        weights = self.weights(sizes)
         exact, exact_bytes = np.rint(self.operations.values @ weights), np.rint(self.storages.size_bytes @ weights)
         self._check_countable(exact, exact_bytes, accumulation=accumulation)
         values = exact.astype(np.int64)
@@ -145,11 +150,11 @@ def build_family(
         if not _same_structure(first, trace):
             return None
     shape = tuple(axis.degree + 1 for axis in axes)
-    by_position = np.stack([_without_steps(traces[point])[traces[point].sequence.operation] for point in grid], axis=-1)
+    by_position = np.stack([without_steps(traces[point])[traces[point].sequence.operation] for point in grid], axis=-1)
     identity = np.column_stack([first.sequence.operation, by_position.reshape(len(first.sequence), -1)])
     _, chosen, operation = np.unique(identity, axis=0, return_index=True, return_inverse=True)
     kinds = first.sequence.operation[chosen]
-    values = _differences(by_position[chosen].reshape(len(chosen), by_position.shape[1], *shape), len(shape))
+    values = forward_differences(by_position[chosen].reshape(len(chosen), by_position.shape[1], *shape), len(shape))
     size_bytes = np.stack([traces[point].storages.size_bytes for point in grid], axis=-1)
     operations = Operations(
         name=tuple(first.operations.name[i] for i in kinds),
@@ -158,7 +163,7 @@ def build_family(
         values=values.reshape(len(chosen), by_position.shape[1], -1),
         group=first.operations.group[kinds],
     )
-    sizes = _differences(size_bytes.reshape(len(first.storages), *shape), len(shape)).reshape(len(first.storages), -1)
+    sizes = forward_differences(size_bytes.reshape(len(first.storages), *shape), len(shape)).reshape(len(first.storages), -1)
     header = replace(first.header, sizes={**first.header.sizes, **default})
     return TraceFamily(
         header,
@@ -173,7 +178,7 @@ def build_family(
 
 def family_of_one(trace: Trace) -> TraceFamily:
     """A family without axes, which covers only the trace's own sizes."""
-    operations = replace(trace.operations, values=_without_steps(trace)[..., None])
+    operations = replace(trace.operations, values=without_steps(trace)[..., None])
     storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
     return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules, trace.waits)
 
@@ -185,14 +190,14 @@ def _stepped(header: Header, operations: Operations, values: np.ndarray) -> np.n
     return stepped_bytes(operations.name, operations.dtype, values)
 
 
-def _without_steps(trace: Trace) -> np.ndarray:
+def without_steps(trace: Trace) -> np.ndarray:
     """The values of a recording's operations, without the bytes that `TraceFamily.at` adds."""
     values = trace.operations.values.copy()
     values[:, _WORKSPACE] -= _stepped(trace.header, trace.operations, values)
     return values
 
 
-def _differences(values: np.ndarray, axes: int) -> np.ndarray:
+def forward_differences(values: np.ndarray, axes: int) -> np.ndarray:
     """Forward differences along each of the last `axes` axes: entry i becomes the i-th difference at the start."""
     values = values.astype(np.int64)
     for axis in range(values.ndim - axes, values.ndim):

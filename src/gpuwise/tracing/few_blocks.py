@@ -101,10 +101,16 @@ def _repeats(job: Job, strategy: Strategy) -> bool:
     """
     mesh = strategy.mesh
     buckets = mesh.dp_replicate > 1 and not is_sharded(strategy)
-    cut = buckets or mesh.pp > 1 or mesh.ep > 1 or strategy.compile or strategy.offload != "none"
+    return is_plain(job, strategy) and not (buckets or mesh.pp > 1 or mesh.ep > 1)
+
+
+def is_plain(job: Job, strategy: Strategy) -> bool:
+    """Whether a step is a forward and a backward pass of the model, and the update of an optimizer of gpuwise's: no compiled
+    graph, no step of the job's own, no clipping or average over all parameters, no copies to the host."""
     named = strategy.mode == "infer" or isinstance(strategy.optimizer or job.optimizer, str)
+    moved = strategy.offload != "none" or strategy.optimizer_in_backward
     over_all = job.clip_norm is not None or job.ema_decay is not None
-    return named and job.step is None and not (cut or over_all or strategy.optimizer_in_backward)
+    return named and job.step is None and not (strategy.compile or moved or over_all)
 
 
 def _container(model: nn.Module, path: str) -> nn.ModuleList:

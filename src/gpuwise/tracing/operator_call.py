@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
+from gpuwise.trace.parallel.recorded_rows import CallShapes
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
@@ -35,6 +37,11 @@ class OperatorCall:
     def name(self) -> str:
         """Of the operator, without namespace and overload, such as "mm"."""
         return self.op._overloadpacket.__name__
+
+    def shapes(self) -> CallShapes:
+        """The shapes of the tensors of each argument, and of the results."""
+        values = [*self.args, *self.kwargs.values(), self.outputs]
+        return tuple(tuple(tuple(tensor.shape) for tensor in tensors) for value in values if (tensors := tensors_in([value])))
 
     def tensor(self, position: int) -> Tensor:
         """The positional argument at this position, which is a tensor."""

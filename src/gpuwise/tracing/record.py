@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +10,6 @@ import torch
 from gpuwise.errors import GpuwiseError, JobError, PrecisionError, StepFailedError
 from gpuwise.job import Job, fingerprint
 from gpuwise.notes.job import no_virtual_accelerator
-from gpuwise.runtime.build.adapters_recorded import only_recorded
 from gpuwise.runtime.build.own_step import check_own_step
 from gpuwise.runtime.build.program import build
 from gpuwise.runtime.parallel.world import World
@@ -23,18 +19,15 @@ from gpuwise.trace.parallel.recorded_rows import RecordedStep
 from gpuwise.trace.parallel.repeat import repeated
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
+from gpuwise.tracing.environment import DEVICES, environment
 from gpuwise.tracing.few_blocks import few_blocks
-from gpuwise.tracing.kernels import autocast, libraries, quantized
+from gpuwise.tracing.kernels import quantized
 from gpuwise.tracing.kernels.lbfgs import steady_lbfgs
 from gpuwise.tracing.kernels.low_bit import low_bit_updates
-from gpuwise.tracing.kernels.target import targeting
 from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
 from gpuwise.tracing.step import create_state, noticing_updates, one_step, record_clipping_in_backward
-from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 from gpuwise.tracing.world import fake_world
-
-DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
 
 
 def record(job: Job, strategy: Strategy, *, target: str = "accelerator", rank: int = 0) -> Trace:
@@ -53,6 +46,12 @@ def record(job: Job, strategy: Strategy, *, target: str = "accelerator", rank: i
     does so in the strategy's precision and not in fp32.
     """
     return record_many(job, strategy, [strategy.micro_batch], target=target, rank=rank)[0]
+
+
+def record_step(job: Job, strategy: Strategy, *, target: str = "accelerator", rank: int = 0) -> RecordedStep:
+    """`record`, with what a trace does not show."""
+    recording = _Recording(job, strategy, (strategy.micro_batch,), target, rank, frozenset(), _identity(job))
+    return (_repeated(recording) or _record_many(recording))[0]
 
 
 def record_many(
@@ -75,7 +74,7 @@ def record_many(
     """
     recording = _Recording(job, strategy, tuple(micro_batches), target, rank, frozenset(once), _identity(job))
     try:
-        return _repeated(recording) or [step.trace for step in _record_many(recording)]
+        return [step.trace for step in _repeated(recording) or _record_many(recording)]
     except JobError as error:
         if strategy.recorded_precision == "fp32" or not _records(replace(recording, strategy=strategy.but(precision="fp32"))):
             raise
@@ -106,8 +105,8 @@ def _identity(job: Job) -> str:
         raise explained(error, job.name) from error
 
 
-def _repeated(recording: _Recording) -> list[Trace] | None:
-    """The traces, from recordings of a few of the model's blocks; None where they do not show the others."""
+def _repeated(recording: _Recording) -> list[RecordedStep] | None:
+    """The steps, from recordings of a few of the model's blocks; None where they do not show the others."""
     few = few_blocks(recording.job, recording.strategy)
     if few is None:
         return None
@@ -115,8 +114,8 @@ def _repeated(recording: _Recording) -> list[Trace] | None:
         short, long = (_record_many(replace(recording, job=few.job(recording.job, count))) for count in (few.short, few.long))
     except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
         return None
-    traces = [repeated(a, b, blocks=few.blocks, container=few.container) for a, b in zip(short, long, strict=True)]
-    return [trace for trace in traces if trace is not None] if all(traces) else None
+    steps = [repeated(a, b, blocks=few.blocks, container=few.container) for a, b in zip(short, long, strict=True)]
+    return [step for step in steps if step is not None] if all(steps) else None
 
 
 def _records(recording: _Recording) -> bool:
@@ -205,49 +204,10 @@ def _record_steps(
             recorder.start()
             trained = one_step(program, recorder, at_this)
             trace = to_trace(job, at_this, program, recorder, target=target, identity=recording.identity)
-            steps[micro_batch] = RecordedStep(trace, dict(recorder.of_many))
+            steps[micro_batch] = RecordedStep(trace, dict(recorder.of_many), tuple(recorder.shapes))
             unchanged = recorder.storages.sizes() == state_sizes and (trained or first_step)
             if not unchanged:
                 break
     if unchanged or (first_step and len(recording.micro_batches) == 1):
         return [steps[micro_batch] for micro_batch in recording.micro_batches]
     return None
-
-
-@contextmanager
-def environment(target: str) -> Iterator[None]:
-    """Inside, PyTorch and libraries behave as on the target, on fake tensors."""
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is among the notes
-        stack.enter_context(_quiet_log())
-        stack.enter_context(_quiet_matmul_precision())
-        stack.enter_context(only_recorded())
-        stack.enter_context(VirtualMode())
-        stack.enter_context(targeting(target))
-        # On this thread alone: autograd's device threads exist only for devices registered before its first use.
-        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(autocast.of_cuda() if target != "cpu" else nullcontext())
-        stack.enter_context(libraries.answering_as_on_a_gpu(DEVICES[target]))
-        yield
-
-
-@contextmanager
-def _quiet_log() -> Iterator[None]:
-    """Inside, PyTorch does not log an operator that fails: gpuwise reports it."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
-@contextmanager
-def _quiet_matmul_precision() -> Iterator[None]:
-    """Puts back the precision that `build` sets for the process."""
-    before = torch.get_float32_matmul_precision()
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

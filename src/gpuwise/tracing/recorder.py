@@ -22,7 +22,7 @@ from gpuwise.job.batches import named_tensors
 from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
-from gpuwise.trace.update.rows import tensors_and_chunks
+from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -39,7 +39,7 @@ from gpuwise.tracing.module_tracker import ModuleTracker
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
 from gpuwise.tracing.propagation import unseen_propagation
-from gpuwise.tracing.refusals import asks_for_cuda, dynamic_shape, no_shape_rule
+from gpuwise.tracing.refusals import dynamic_shape, no_shape_rule, refuse_cuda
 from gpuwise.tracing.storage_table import StorageRow, StorageTable
 from gpuwise.tracing.streams import NOTHING, Enqueued, Streams
 from gpuwise.tracing.virtual_device import DEVICE, use
@@ -88,7 +88,8 @@ class Recorder(TorchDispatchMode):
         answers: what was assumed where the model asked for values.
         streams: the streams of the device, and what they wait for.
         groups: the groups of ranks of the collectives.
-        of_many: of each position that is a kernel over many tensors, how many tensors and chunks it takes.
+        of_many: of each position that is a kernel over many tensors, how many of them have how many elements.
+        shapes: of each call that is recorded, the shapes of its tensors; none of a step on one device.
         unwaited: collectives beside the current stream that nothing has waited for. The update waits for all of them.
         micro_step: set by the caller to 0, 1, and 2 once backward is done.
         updating: whether an optimizer steps, which may be inside backward; set by the caller.
@@ -111,7 +112,8 @@ class Recorder(TorchDispatchMode):
         self.streams = Streams()
         self.groups = GroupTable(mesh or Mesh())
         self.unwaited: list[Enqueued] = []
-        self.of_many: dict[int, tuple[int, int]] = {}
+        self.of_many: dict[int, Counted] = {}
+        self.shapes: list[CallShapes] = []
         self._of_ranks = self.groups.mesh.devices > 1
         self.micro_step = 0
         self.updating = False
@@ -123,7 +125,7 @@ class Recorder(TorchDispatchMode):
 
     def start(self) -> None:
         """Begins a step: forgets the rows so far."""
-        for table in (self.rows, self.operations, self._done, self.of_many, self.unwaited):
+        for table in (self.rows, self.operations, self._done, self.of_many, self.shapes, self.unwaited):
             table.clear()
         self.storages.start()
         self.streams.start()
@@ -171,7 +173,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused:
             out = func(*args, **kwargs)
-            _refuse_cuda(out)
+            refuse_cuda(out)
             return out
         waited = waited_tensor(func, args)
         if waited is not None:  # a fake tensor would come back in memory of its own
@@ -188,7 +190,7 @@ class Recorder(TorchDispatchMode):
         results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         outputs = [t for t in results if device_type(t) == self.device_type]
         if len(outputs) < len(results):
-            _refuse_cuda(results)
+            refuse_cuda(results)
             if func is _COPIES and device_type(args[0]) == self.device_type:
                 self.answers.leaves_device()
         self.answers.remember(func, out, args)
@@ -198,17 +200,20 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, call: OperatorCall) -> None:
         fresh = [t for t in call.outputs if not self.storages.holds(t)]
-        if is_collective(call.op):
+        of_ranks = is_collective(call.op)
+        if not of_ranks and not fresh and (not call.op._schema.is_mutable or torch.Tag.inplace_view in call.op.tags):
+            return  # a view
+        if self._of_ranks:
+            self.shapes.append(call.shapes())
+        if of_ranks:
             self._record_collective(call, fresh)
             return
-        if not fresh and (not call.op._schema.is_mutable or torch.Tag.inplace_view in call.op.tags):
-            return  # a view
         if self.device_type != "cpu":
             for tensor in copied_operands(call):
                 self._record_copy(tensor)
         origin, row = self._origin(), describe(call, fresh)
         if row.kind == _OVER_MANY:
-            self.of_many[len(self.rows)] = tensors_and_chunks(updated_sizes(call))
+            self.of_many[len(self.rows)] = tuple((1, size) for size in updated_sizes(call))
         self._add_row(row, origin)
         from_host = any(device_type(t) != self.device_type and t.dim() for t in tensors_in(call.args))
         self._add_storages(fresh, origin, from_host=from_host)
@@ -292,9 +297,3 @@ class Recorder(TorchDispatchMode):
             return Origin(OPTIMIZER if self.micro_step == UPDATE_STEP else FORWARD, module)
         # Backward runs without gradients; only a recomputed forward turns them on.
         return Origin(RECOMPUTE if torch.is_grad_enabled() else BACKWARD, self.modules.of_backward(node))
-
-
-def _refuse_cuda(results: object) -> None:
-    """Raises JobError where the job made a tensor on a CUDA device, which fake tensors of a CUDA build allow."""
-    if any(isinstance(t, Tensor) and device_type(t) == "cuda" for t in tree_leaves(results)):
-        raise asks_for_cuda()

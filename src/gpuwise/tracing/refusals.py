@@ -14,9 +14,12 @@ from itertools import takewhile
 from types import TracebackType
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, StepFailedError
+from gpuwise.tracing.describe import device_type
 
 # What is called from these is the user's.
 _ENTRIES = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("record.py", "step.py"))
@@ -57,6 +60,12 @@ def asks_for_cuda() -> JobError:
             'leave .cuda() and device="cuda" out of model, batch and loss: gpuwise moves them',
         ],
     )
+
+
+def refuse_cuda(results: object) -> None:
+    """Raises JobError where the job made a tensor on a CUDA device, which fake tensors of a CUDA build allow."""
+    if any(isinstance(t, Tensor) and device_type(t) == "cuda" for t in tree_leaves(results)):
+        raise asks_for_cuda()
 
 
 def _foreign_kernel(kind: str) -> JobError:

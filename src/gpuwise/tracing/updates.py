@@ -14,9 +14,9 @@ from gpuwise.runtime.build.precision import make_scaler
 from gpuwise.trace import OperationRow
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.describe import updated_sizes
+from gpuwise.tracing.environment import DEVICES, environment
 from gpuwise.tracing.kernels.low_bit import inner_tensors, low_bit_updates
 from gpuwise.tracing.operator_call import OperatorCall
-from gpuwise.tracing.record import DEVICES, environment
 from gpuwise.tracing.recorder import UPDATE_STEP, Recorder
 from gpuwise.tracing.step import noticing_updates
 

@@ -14,6 +14,10 @@ from gpuwise.trace.trace import Trace
 
 _GRADIENT = CATEGORIES.index("gradient")
 
+Counted = tuple[tuple[int, int], ...]  # numbers of tensors, and the elements of each
+Shape = tuple[int, ...]
+CallShapes = tuple[tuple[Shape, ...], ...]  # of a call: of each argument and result, its tensors, of which a list has several
+
 
 @dataclass(frozen=True)
 class RecordedStep:
@@ -21,11 +25,14 @@ class RecordedStep:
 
     Attributes:
         trace: the recording.
-        of_many: of each position that is a kernel over many tensors, how many tensors and chunks it goes over.
+        of_many: of each position that is a kernel over many tensors, how many of them have how many elements; of a step that
+            follows from recordings the numbers of tensors add up, and some are below zero.
+        shapes: of each call of an operator, the shapes of its tensors; empty (the default) on one device.
     """
 
     trace: Trace
-    of_many: Mapping[int, tuple[int, int]]
+    of_many: Mapping[int, Counted]
+    shapes: tuple[CallShapes, ...] = ()
 
 
 class RecordedRows:

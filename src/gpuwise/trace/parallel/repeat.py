@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -23,15 +24,15 @@ from gpuwise.trace.parallel.alignment import (
     with_number,
     without_number,
 )
-from gpuwise.trace.parallel.recorded_rows import RecordedRows, RecordedStep, StorageRows, WaitRows, storage_lists
+from gpuwise.trace.parallel.recorded_rows import Counted, RecordedRows, RecordedStep, StorageRows, WaitRows, storage_lists
 from gpuwise.trace.tables import BEFORE, COLUMNS, KINDS, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
-from gpuwise.trace.update.rows import launches_of
+from gpuwise.trace.update.rows import launches_of_counted
 
 _KERNELS = COLUMNS.index("kernels")
 
 
-def repeated(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> Trace | None:
+def repeated(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> RecordedStep | None:
     """The step of the model with this many blocks; None where the recordings do not show it.
 
     Arguments:
@@ -40,13 +41,18 @@ def repeated(short: RecordedStep, long: RecordedStep, *, blocks: int, container:
         container: path of the module whose children the blocks are.
     """
     try:
-        return _Repeat(RecordedRows(short, container), RecordedRows(long, container), blocks).trace().check()
+        repeat = _Repeat(RecordedRows(short, container), RecordedRows(long, container), blocks)
+        return RecordedStep(repeat.trace().check(), repeat.of_many, short.shapes + long.shapes)
     except NotPeriodicError:
         return None
 
 
 class _Repeat:
-    """Puts the result together. a, b: the recordings; copies: periods of the result beyond those of the shorter one."""
+    """Puts the result together. a, b: the recordings; copies: periods of the result beyond those of the shorter one.
+
+    Attributes:
+        of_many: as of a RecordedStep; complete once the trace is made.
+    """
 
     def __init__(self, a: RecordedRows, b: RecordedRows, blocks: int):
         self._a, self._b, self._blocks, self._copies = a, b, blocks, blocks - len(a.trace.header.blocks)
@@ -66,6 +72,7 @@ class _Repeat:
         self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._modules = self._paths(a.trace.modules, b.trace.modules)
         self._index = {path: index for index, path in enumerate(self._modules)}
+        self.of_many: dict[int, Counted] = {}
 
     def trace(self) -> Trace:
         a, b, header = self._a, self._b, self._a.trace.header
@@ -109,20 +116,28 @@ class _Repeat:
         """The operation of each position of a pass; its numbers grow where it goes over all blocks' parameters."""
         a, b = self._a, self._b
         chosen = alignment.choose([a.operations[i] for i in short], [b.operations[i] for i in long])
+        many = [[part.of_many.get(part.bounds[turn] + i) for i in range(len(rows))] for part, rows in ((a, short), (b, long))]
+        of_many = cast(list[Counted | None], alignment.choose(*many))
         for position, operation in enumerate(short):
             later = position if position < alignment.at else position + alignment.length
             first, second = a.operations[operation], b.operations[long[later]]
             if first == second:
                 continue
             values = [int(x + (y - x) * self._copies) for x, y in zip(first[4], second[4], strict=True)]
-            if first[1] == KINDS.index("optimizer"):
-                many = [part.of_many.get(part.bounds[turn] + i) for part, i in ((a, position), (b, later))]
-                if many[0] is None or many[1] is None:
-                    raise NotPeriodicError
-                values[_KERNELS] = launches_of(*(x + (y - x) * self._copies for x, y in zip(*many, strict=True)))
             at = position if position < alignment.at else position + alignment.length * self._copies
+            if first[1] == KINDS.index("optimizer"):
+                counted = of_many[at] = self._counted(many[0][position], many[1][later])
+                values[_KERNELS] = launches_of_counted(counted)
             chosen[at] = (*first[:4], tuple(values))
+        self.of_many |= {int(self._starts[turn]) + at: sizes for at, sizes in enumerate(of_many) if sizes is not None}
         return chosen
+
+    def _counted(self, short: Counted | None, long: Counted | None) -> Counted:
+        """What a kernel over all blocks' tensors goes over."""
+        if short is None or long is None:
+            raise NotPeriodicError
+        parts = ((1 - self._copies, short), (self._copies, long))
+        return tuple((times * count, elements) for times, counted in parts for count, elements in counted)
 
     def _storages(self) -> tuple[Storages, tuple[tuple[int, ...], ...]]:
         """The storages, and the shapes behind gradients."""

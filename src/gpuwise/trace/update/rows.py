@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -31,6 +31,12 @@ def launches_of(tensors: int, chunks: int) -> int:
 def launches_of_many(sizes: Sequence[int]) -> int:
     """Launches of a foreach or fused optimizer kernel over tensors of these element counts."""
     return launches_of(*tensors_and_chunks(sizes))
+
+
+def launches_of_counted(counted: Iterable[tuple[int, int]]) -> int:
+    """`launches_of_many` of numbers of tensors with their element counts."""
+    pairs = list(counted)
+    return launches_of(sum(times for times, _ in pairs), sum(times * -(-size // _CHUNK) for times, size in pairs))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""The surroundings of a recording: PyTorch and libraries behave as on the target, on fake tensors."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+
+import torch
+
+from gpuwise.runtime.build.adapters_recorded import only_recorded
+from gpuwise.tracing.kernels import autocast, libraries
+from gpuwise.tracing.kernels.target import targeting
+from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
+
+DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
+
+
+@contextmanager
+def environment(target: str) -> Iterator[None]:
+    """Inside, PyTorch and libraries behave as on the target, on fake tensors."""
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # of code that runs on nothing; what matters is among the notes
+        stack.enter_context(_quiet_log())
+        stack.enter_context(_quiet_matmul_precision())
+        stack.enter_context(only_recorded())
+        stack.enter_context(VirtualMode())
+        stack.enter_context(targeting(target))
+        # On this thread alone: autograd's device threads exist only for devices registered before its first use.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(autocast.of_cuda() if target != "cpu" else nullcontext())
+        stack.enter_context(libraries.answering_as_on_a_gpu(DEVICES[target]))
+        yield
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Inside, PyTorch does not log an operator that fails: gpuwise reports it."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+@contextmanager
+def _quiet_matmul_precision() -> Iterator[None]:
+    """Puts back the precision that `build` sets for the process."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
