@@ -122,6 +122,13 @@ def test_what_processes_of_a_cpu_exchange_is_read():
     )
 
 
+@pytest.mark.parametrize(("threads", "read"), [("1", 1), ("0", None), ("true", None), ("'many'", None)])
+def test_the_threads_of_a_measurement_are_read(threads: str, read: int | None):
+    put(TEXT.format(chip=CPU.id).replace("[measured]", f"[measured]\nthreads = {threads}"))
+    achieved = with_measurements(CPU, "here").achieved
+    assert (None if achieved is None else achieved.threads) == read
+
+
 @pytest.mark.parametrize("spread", ["3", "[1]", "['a', 'b']", "[2, 3]", "[0, 2]", "[1, inf]", "[true, true]"])
 def test_a_spread_that_is_none_is_left_out(spread: str):
     put(TEXT.format(chip=CPU.id) + f"[chip.achieved]\ncollective_spread = {spread}\n")

@@ -47,6 +47,13 @@ def test_four_ranks_on_two_cores_take_turns_and_were_not_measured():
     assert (roomy.allreduce_busbw_bytes_per_s, roomy.latency_s) == (1e9, pytest.approx(3e-3))
 
 
+@pytest.mark.parametrize(("threads", "share"), [(0, 0.5), (2, 0.5), (1, 1.0), (8, 0.5)])
+def test_a_rank_has_its_part_of_what_so_many_threads_reached(threads: int, share: float):
+    chip = replace(CPU, achieved=replace(RATES, threads=threads))
+    peak = ranks_on_cpu(chip, 2, memory_bytes=None).chip.peak_flops_per_s["fp32"]
+    assert peak == pytest.approx(share * CPU.peak_flops_per_s["fp32"])
+
+
 @pytest.mark.parametrize("chip", [CPU, replace(CPU, achieved=AchievedRates()), replace(CPU, achieved=AchievedRates({}, 3e10))])
 def test_without_a_measurement_the_figures_are_rough(chip: Chip):
     link = gloo_link(chip, 2)

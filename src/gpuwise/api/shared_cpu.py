@@ -28,7 +28,10 @@ def ranks_on_cpu(chip: Chip, ranks: int, *, memory_bytes: int | None) -> Cluster
         memory_bytes: what programs can use on the machine; None where unknown.
     """
     of_each = None if memory_bytes is None else memory_bytes // ranks
-    return Cluster(slice_of(chip, 1 / ranks), ranks, inside=gloo_link(chip, ranks), memory_bytes=of_each)
+    threads, cores = chip.achieved.threads if chip.achieved else 0, chip.sm_count or 0
+    measured_cores = min(threads or cores, cores)  # of its figures: OMP_NUM_THREADS may have been below the cores
+    share = min(1.0, cores / ranks / measured_cores) if measured_cores else 1 / ranks
+    return Cluster(slice_of(chip, share), ranks, inside=gloo_link(chip, ranks), memory_bytes=of_each)
 
 
 def shared_cpu_note(chip: Chip, ranks: int) -> Note:

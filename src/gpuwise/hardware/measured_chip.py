@@ -51,7 +51,15 @@ def with_measurements(chip: Chip, machine: str) -> Chip:
         return measured
     if chip.kind != "cpu":
         return replace(measured, achieved=_achieved(figures.get("achieved")))
-    return replace(_with(measured, figures), achieved=_achieved(figures.get("achieved")))
+    return replace(_with(measured, figures), achieved=_of_cpu(figures.get("achieved"), data.get("measured")))
+
+
+def _of_cpu(table: object, about: object) -> AchievedRates | None:
+    """What was measured between processes, and with how many threads the figures of the chip were. None without both."""
+    achieved, threads = _achieved(table), about.get("threads") if isinstance(about, dict) else None
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        return achieved
+    return replace(achieved or AchievedRates(), threads=threads)
 
 
 def _achieved(table: object) -> AchievedRates | None:

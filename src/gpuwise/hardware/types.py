@@ -42,6 +42,7 @@ class AchievedRates:
         collective_busbw_bytes_per_s: bus bandwidth of the largest call of each collective, by name.
         collective_spread: smallest 10th and largest 90th percentile of the calls of all sizes, relative to what these rates
             give; None: not measured.
+        threads: threads of a CPU that its figures were measured with; 0 where unknown.
     """
 
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -54,6 +55,7 @@ class AchievedRates:
     all_reduce_error: float = 0.0
     collective_busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     collective_spread: tuple[float, float] | None = None
+    threads: int = 0
 
 
 @dataclass(frozen=True, repr=False)
