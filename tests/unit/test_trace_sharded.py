@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -57,6 +58,18 @@ def gpt_job() -> Job:
     """Its output matrix is its word embedding, half of its parameters are in neither block."""
     config = Gpt2Config(vocabulary=8192, positions=64, width=256, layers=4, heads=4)
     return language_job(lambda: Gpt2(config), vocabulary=8192, seq_len=64)
+
+
+class LossOf(nn.Module):
+    """The loss of a model, which is what gpuwise.runtime.parallel shards: parameters are gathered for it as a whole."""
+
+    def __init__(self, model: nn.Module, job: Job) -> None:
+        super().__init__()
+        self.model, self.loss = model, job.loss
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        assert self.loss is not None
+        return self.loss(self.model, batch)
 
 
 @dataclass(frozen=True)
@@ -110,16 +123,17 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
         with virtual_device.VirtualMode(), torch.autograd.set_multithreading_enabled(False), Recorder("virt") as recorder:
             for block in repeated_blocks(model):
                 fully_shard(block, mesh=mesh, mp_policy=policy)
-            fully_shard(model, mesh=mesh, mp_policy=policy)
+            root = LossOf(model, job)
+            fully_shard(root, mesh=mesh, mp_policy=policy)
             model.to_empty(device="virt")
             trained = [p for p in model.parameters() if p.requires_grad]
             optimizer = make_optimizer(
                 strategy.optimizer or job.optimizer, trained, job.learning_rate, kernels=strategy.optimizer_kernels
             )
-            _step(job, strategy, model, optimizer, recorder)
+            _step(job, strategy, root, optimizer, recorder)
             recorder.start()
             with collectives:
-                _step(job, strategy, model, optimizer, recorder)
+                _step(job, strategy, root, optimizer, recorder)
             state = [t for values in optimizer.state.values() for t in values.values() if t.dim()]
             state_bytes = sum(t.to_local().untyped_storage().nbytes() for t in [*model.parameters(), *state])
             peak_bytes = _peak_bytes(recorder)
@@ -129,12 +143,13 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
     return Measured(state_bytes, peak_bytes, payload["allgather"], payload["reduce_scatter"], len(collectives.payloads))
 
 
-def _step(job: Job, strategy: Strategy, model: Any, optimizer: Any, recorder: Recorder) -> None:
+def _step(job: Job, strategy: Strategy, root: Any, optimizer: Any, recorder: Recorder) -> None:
     for recorder.micro_step in range(strategy.accumulation):
         recorder.paused = True
         batch = job.batch(strategy.micro_batch)
         recorder.paused = False
-        loss = job.loss(model, {name: tensor.to("virt") for name, tensor in batch.items()})
+        root.set_is_last_backward(recorder.micro_step == strategy.accumulation - 1)
+        loss = root({name: tensor.to("virt") for name, tensor in batch.items()})
         loss.backward()
         loss = loss.detach()
     recorder.micro_step = 2

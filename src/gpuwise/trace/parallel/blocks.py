@@ -38,13 +38,6 @@ def spans(trace: Trace, block_of: np.ndarray, micro_step: int, phases: tuple[str
     return span_of
 
 
-def first_in_a_module(trace: Trace, micro_step: int) -> int:
-    """The position at which backward reaches the first module. The loss is done and the first gather of backward begins."""
-    sequence = trace.sequence
-    inside = (sequence.phase == PHASES.index("backward")) & (sequence.micro_step == micro_step) & (sequence.module != 0)
-    return int(inside.argmax()) if inside.any() else len(sequence)
-
-
 def full_gradients(trace: Trace, micro_step: int) -> np.ndarray:
     """Rows of storages that hold full gradients made in a micro-batch: those kept, and those added to them later."""
     sequence, storages = trace.sequence, trace.storages

@@ -1,0 +1,36 @@
+"""The collectives of one of several shards in one step, as fully_shard (FSDP2) makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.communication import Collective, Communication, group_along, shard_group
+from gpuwise.trace.parallel.variant import shard_ranks
+
+
+def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np.ndarray) -> Communication:
+    """The collectives of a step.
+
+    Parameters that are not freed are gathered once a step. Gradients are reduced in each micro-batch, or once if only
+    optimizer state is sharded; their shards once between the replicas of hybrid sharding.
+
+    Arguments:
+        gathered_bytes: of the parameters of each unit: of what is in no block, and of each block. Shape (units,).
+        reduced_bytes: of their gradients. Shape (units,).
+    """
+    parallelism, mesh, accumulation = strategy.parallelism, strategy.mesh, strategy.accumulation
+    rest_bytes, blocks_bytes, blocks = gathered_bytes[0], gathered_bytes[1:].sum(), len(gathered_bytes) - 1
+    freed = parallelism.shard == "parameters"
+    passes = 2 if freed else 1
+    gathering = accumulation if freed else 1
+    reducing = 1 if parallelism.shard == "optimizer" else accumulation
+    units = int(np.count_nonzero(reduced_bytes))
+    sent_bytes = reduced_bytes.sum() * (0.5 if parallelism.compress_gradients else 1.0)
+    shards, replicas = shard_group(mesh), group_along(mesh, "dp_replicate")
+    gathers, whole_bytes = (passes * blocks + 1) * gathering, int((rest_bytes + passes * blocks_bytes) * gathering)
+    return Communication().and_also(
+        Collective("all_gather", shards, whole_bytes, gathers, overlaps="step"),
+        Collective("reduce_scatter", shards, int(sent_bytes * reducing), units * reducing, overlaps="step"),
+        Collective("all_reduce", replicas, int(sent_bytes / shard_ranks(strategy)), units, overlaps="step"),
+    )
