@@ -21,7 +21,7 @@ import torch
 from tests.dist.cases import Case
 from tests.dist.context_parallel_cases import CONTEXT_AND_OTHER_CASES, CONTEXT_PARALLEL_CASES
 from tests.dist.data_parallel_cases import CASES
-from tests.dist.expert_parallel_cases import EXPERT_PARALLEL_CASES
+from tests.dist.expert_parallel_cases import EXPERT_PARALLEL_CASES, HUB_EXPERT_CASES
 from tests.dist.hub_plan_cases import HUB_PLAN_CASES
 from tests.dist.pipeline_cases import PIPELINE_AND_OTHER_CASES, PIPELINE_CASES
 from tests.dist.ranks import RankError
@@ -41,6 +41,7 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "Context parallelism": CONTEXT_PARALLEL_CASES,
     "Context parallelism with others": CONTEXT_AND_OTHER_CASES,
     "Expert parallelism": EXPERT_PARALLEL_CASES,
+    "Expert parallelism of Hugging Face's mixtures": HUB_EXPERT_CASES,
     "Pipelines": PIPELINE_CASES,
     "Pipelines with others": PIPELINE_AND_OTHER_CASES,
 }

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from tests.dist.cases import ROUNDED_TO_16_BITS, Case
+from tests.dist.hub_jobs import hub_job
 from tests.dist.tiny_decoder import SEQ_LEN, VOCABULARY, WIDTH, TinyBlock, adamw, decoder_job, tokens_of
 from torch import Tensor, nn
 
@@ -88,6 +89,7 @@ def _compressed(strategy: Strategy) -> Strategy:
 
 
 _clipped = partial(decoder_job, clip_norm=0.1)
+_llama = partial(hub_job, "Llama")
 _everything = partial(decoder_job, clip_norm=0.1, ema_decay=0.9, tied=True)
 
 CASES: tuple[Case, ...] = (
@@ -132,6 +134,7 @@ CASES: tuple[Case, ...] = (
     Case("FSDP2, tf32", _shards(2, precision="tf32")),
     Case("FSDP2, amp-bf16", _shards(2, precision="amp-bf16"), **ROUNDED_TO_16_BITS),
     Case("FSDP2, optimizer, amp-bf16", _shards(2, "optimizer", accumulation=2, precision="amp-bf16"), **ROUNDED_TO_16_BITS),
+    Case("FSDP2, amp-bf16, Hugging Face's Llama", _shards(2, precision="amp-bf16"), _llama, **ROUNDED_TO_16_BITS),
     Case("FSDP2, amp-fp16", _shards(2, precision="amp-fp16"), _clipped, **ROUNDED_TO_16_BITS),
     Case("FSDP2, bf16", _shards(2, precision="bf16"), **ROUNDED_TO_16_BITS),
     Case("FSDP2, gradients in bf16", _compressed(_shards(2)), loss=1e-3, weights=5e-2),

@@ -47,7 +47,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     "Granite": _SHARED,
     "Starcoder2": _SHARED,
     "Mixtral": {**_SHARED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "Qwen2Moe": {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32},
     "Qwen3Moe": {**_EXPERTS, "num_experts": 4},
+    "Olmoe": {**_SHARED, "num_experts": 8, "num_experts_per_tok": 2},
 }
 
 

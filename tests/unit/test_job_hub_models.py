@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnknownNameError  # noqa: E402
 from gpuwise.job import checked_batch, repeated_blocks, resolve  # noqa: E402
+from gpuwise.job.batches import map_tensors  # noqa: E402
 from gpuwise.job.job import meta_model  # noqa: E402
 from gpuwise.job.presets import preset_job  # noqa: E402
 from gpuwise.job.torchvision_cpu import make_importable  # noqa: E402
@@ -231,3 +232,15 @@ class TestTimm:
             resolve("timm:resnet18", seq_len=4)
         with pytest.raises(InputError, match="cannot take images of 8x8 pixels"):
             resolve("timm:vgg11", image_size=8)
+
+
+def test_outputs_of_models_are_mapped_and_keep_their_type():
+    """They are dictionaries that refuse `update`."""
+    make_importable()
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    output = CausalLMOutputWithPast(loss=torch.ones(()), logits=torch.ones(2, 3))
+    changed = map_tensors(output, lambda tensor: tensor * 2)
+    assert type(changed) is CausalLMOutputWithPast
+    assert (float(changed.loss), float(changed["loss"]), float(output.loss)) == (2.0, 2.0, 1.0)
+    assert torch.equal(changed.logits, 2 * output.logits)

@@ -105,9 +105,10 @@ def map_tensors(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
 
     if isinstance(batch, torch.Tensor):
         return function(batch)
-    if isinstance(batch, MutableMapping):  # such as transformers' BatchEncoding
+    if isinstance(batch, MutableMapping):  # such as transformers' BatchEncoding, and its outputs, which have no `update`
         changed = copy.copy(batch)
-        changed.update({key: map_tensors(value, function) for key, value in batch.items()})
+        for key, value in batch.items():
+            changed[key] = map_tensors(value, function)
         return changed
     if isinstance(batch, Mapping):
         return {key: map_tensors(value, function) for key, value in batch.items()}

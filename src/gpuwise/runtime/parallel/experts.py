@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.runtime.parallel.experts_packed import count_of, packed_experts, shard_placement, split_packed
 from gpuwise.runtime.parallel.world import World
 
 
@@ -37,34 +38,32 @@ def mixtures(model: nn.Module) -> list[Mixture]:
     return [m for m in model.modules() if isinstance(m, Mixture) and isinstance(m.experts, nn.ModuleList)]
 
 
-def mixtures_to_split(model: nn.Module, degree: int) -> list[Mixture]:
-    """The mixtures whose experts so many ranks split.
-
-    Raises UnsupportedError without a mixture, InputError where the ranks do not divide the experts.
-    """
-    modules = mixtures(model)
-    if not modules:
+def check_experts(model: nn.Module, degree: int) -> None:
+    """Raises UnsupportedError for a model without experts to split, InputError where so many ranks do not divide them."""
+    counts = [len(mixture.experts) for mixture in mixtures(model)] + [count_of(experts) for experts in packed_experts(model)]
+    if not counts:
         raise UnsupportedError(
             f"{type(model).__name__} has no mixture whose experts could be split: a module with `experts`, a ModuleList, and "
-            "`run_experts(rows)`, which runs each on the same number of rows.",
+            "`run_experts(rows)`, which runs each on the same number of rows; or one of Hugging Face's.",
             ["--mesh dp_shard=N", "write it like gpuwise.job.models.mixtral.MixtureOfExperts"],
         )
-    for mixture in modules:
-        count = len(mixture.experts)
+    for count in counts:
         if count % degree:
             raise InputError(
                 f"expert parallelism over {degree} devices does not divide {count} experts.",
                 [f"--mesh ep={next(n for n in range(degree, 0, -1) if count % n == 0)}"],
             )
-    return modules
 
 
 def split_experts(model: nn.Module, mesh: DeviceMesh) -> None:
     """Leaves each rank its part of the experts of every mixture; their names stay those of the whole model.
 
-    Raises the errors of mixtures_to_split.
+    Raises the errors of check_experts.
     """
-    for mixture in mixtures_to_split(model, mesh.size()):
+    check_experts(model, mesh.size())
+    for experts in packed_experts(model):
+        split_packed(experts, mesh)
+    for mixture in mixtures(model):
         own = len(mixture.experts) // mesh.size()
         first = own * mesh.get_local_rank()
         names = range(first, first + own)
@@ -92,7 +91,12 @@ def _all_to_all(rows: Tensor, mesh: DeviceMesh) -> Tensor:
 def expert_parameters(model: nn.Module) -> set[str]:
     """Names of the parameters of experts."""
     names = {id(p): name for name, p in model.named_parameters()}
-    return {names[id(p)] for mixture in mixtures(model) for p in mixture.experts.parameters()}
+    return {names[id(p)] for experts in _units(model) for expert in experts for p in expert.parameters()}
+
+
+def _units(model: nn.Module) -> list[list[nn.Module]]:
+    """The experts of each mixture on this rank: those that are gathered together."""
+    return [list(mixture.experts) for mixture in mixtures(model)] + [[experts] for experts in packed_experts(model)]
 
 
 def shard_experts(root: nn.Module, world: World, *, reshard: bool, policy: MixedPrecisionPolicy) -> None:
@@ -104,9 +108,9 @@ def shard_experts(root: nn.Module, world: World, *, reshard: bool, policy: Mixed
     assert world.experts is not None
     replicated = world.mesh.dp_replicate > 1
     mesh = world.experts["expert_replicate", "expert_shard"] if replicated else world.experts["expert_shard"]
-    for mixture in mixtures(root):
-        experts = list(mixture.experts)
-        fully_shard(experts, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    placement = partial(shard_placement, shards=world.mesh.dp_shard // world.mesh.ep)
+    for experts in _units(root):
+        fully_shard(experts, mesh=mesh, reshard_after_forward=reshard, shard_placement_fn=placement, mp_policy=policy)
         for expert in experts:
             assert isinstance(expert, FSDPModule)
             # Division within the reduction is NCCL's alone. A single shard is divided as it is copied, and would be so twice

@@ -99,7 +99,8 @@ def _by_sharding(tensors: Sequence[Tensor], experts: DeviceMesh | None) -> dict[
         if isinstance(tensor, DTensor):
             mesh = tensor.device_mesh
             groups = tuple(mesh.get_group(i) for i, p in enumerate(tensor.placements) if not p.is_replicate())
-            if experts is not None and EXPERT_SHARD in (mesh.mesh_dim_names or ()):
+            axes = mesh.mesh_dim_names or ()
+            if experts is not None and EXPERT_SHARD in axes and "ep" not in axes:
                 groups += (experts.get_group("ep"),)  # ranks of ep have different experts
         parts.setdefault(groups, []).append(local(tensor))
     return parts

@@ -10,7 +10,7 @@ from gpuwise.job.batches import checked_batch, map_tensors
 from gpuwise.job.job import meta_model
 from gpuwise.job.parallel import COLWISE, TensorPlan, check_sizes, features, plan_of_config, plan_of_job
 from gpuwise.runtime.parallel.context import check_length
-from gpuwise.runtime.parallel.experts import mixtures_to_split
+from gpuwise.runtime.parallel.experts import check_experts
 from gpuwise.runtime.parallel.forward_pass import ForwardPass, observed
 from gpuwise.runtime.parallel.probe import SAMPLES, cut_copy
 from gpuwise.runtime.parallel.stages_cut import check_blocks
@@ -42,7 +42,7 @@ def check_job(job: Job, strategy: Strategy) -> None:
     if mesh.pp > 1:
         check_blocks(len(paths_of_blocks(model)), mesh.pp * parallelism.stages_per_rank)
     if mesh.ep > 1:
-        mixtures_to_split(model, mesh.ep)
+        check_experts(model, mesh.ep)
     if mesh.tp > 1:
         _check_plan(job, model, mesh.tp)
 

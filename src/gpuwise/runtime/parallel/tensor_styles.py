@@ -42,7 +42,7 @@ def _with_transposed_weight(
     style: SplitColumns | SplitRows, module: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement]
 ) -> nn.Module:
     for name, placement in placements.items():
-        _distribute(module, name, mesh, placement)
+        distribute(module, name, mesh, placement)
     return distribute_module(
         module,
         mesh,
@@ -52,7 +52,8 @@ def _with_transposed_weight(
     )
 
 
-def _distribute(module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) -> None:
+def distribute(module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) -> None:
+    """Makes a module's parameter, the same on all ranks, a DTensor."""
     parameter = getattr(module, name)
     spread = distribute_tensor(parameter, mesh, [placement])
     module.register_parameter(name, nn.Parameter(spread, requires_grad=parameter.requires_grad))
@@ -73,14 +74,22 @@ class Replicated(ParallelStyle):
         self.summed = summed
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        names = [name for name, parameter in module._parameters.items() if parameter is not None]
-        for name in names:
-            _distribute(module, name, device_mesh, Replicate())
-        group = device_mesh.get_group() if self.summed else None
-        kind = type(module)
-        properties = {name: property(partial(_local_parameter, name=name, group=group)) for name in names}
-        module.__class__ = type(kind.__name__, (kind,), {**properties, "__module__": kind.__module__})
+        for name in [name for name, parameter in module._parameters.items() if parameter is not None]:
+            distribute(module, name, device_mesh, Replicate())
+        read_locally(module, device_mesh.get_group() if self.summed else None)
         return module
+
+
+def read_locally(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """Lets a module read its parameters, DTensors, as this rank's local tensors.
+
+    Arguments:
+        group: ranks over which their gradients are summed; None for no sum.
+    """
+    names = [name for name, parameter in module._parameters.items() if parameter is not None]
+    kind = type(module)
+    properties = {name: property(partial(_local_parameter, name=name, group=group)) for name in names}
+    module.__class__ = type(kind.__name__, (kind,), {**properties, "__module__": kind.__module__})
 
 
 def _local_parameter(module: nn.Module, *, name: str, group: dist.ProcessGroup | None) -> Tensor | None:
