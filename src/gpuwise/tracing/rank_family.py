@@ -12,7 +12,7 @@ from gpuwise.trace.parallel.divided import MeshAxis
 from gpuwise.tracing.few_blocks import is_plain
 from gpuwise.tracing.record import record_step
 
-AXES = ("dp_replicate", "dp_shard", "tp")
+AXES = ("dp_replicate", "dp_shard", "cp", "tp")
 # Their states and scales have another form from some number of elements on.
 _OF_SIZES = ("adamw-8bit", "adamw-4bit", "adafactor", "muon")
 
