@@ -94,6 +94,13 @@ def test_of_several_ranks_the_slowest_and_the_largest_count():
         assert word in text, word
 
 
+def test_memory_that_was_not_measured_has_no_table():
+    measured = MeasuredStep.of_ranks([replace(step, memory_bytes=None, by_category={}) for step in STEPS_OF_RANKS])
+    text = shown(validation(replace(OF_RANKS, measured=measured)))
+    assert "memory at the peak" not in text
+    assert "of each rank" in text
+
+
 def test_of_many_ranks_three_are_shown():
     steps = [replace(STEPS_OF_RANKS[0], memory_bytes=1000 + (rank == 5)) for rank in range(20)]
     steps[7] = replace(steps[7], step=STEPS_OF_RANKS[1].step)

@@ -129,10 +129,9 @@ def _details(trial: Trial, result: Validation) -> Group:
     if trial.expected is not None:
         parts.append(columns(("", "measured", "forecast", "error"), compared(trial), right=("measured", "forecast", "error")))
     if trial.forecast is not None and trial.measured is not None:
-        parts += [
-            heading("memory at the peak"),
-            columns(("", "measured", "forecast"), memory_rows(trial), right=("measured", "forecast")),
-        ]
+        if rows := memory_rows(trial):
+            headers = ("", "measured", "forecast")
+            parts += [heading("memory at the peak"), columns(headers, rows, right=headers[1:])]
         if trial.measured.ranks:
             parts += [heading("of each rank"), columns(RANK_HEADERS, rank_rows(trial.measured.ranks), right=RANK_HEADERS)]
         if trial.measured.shares:
