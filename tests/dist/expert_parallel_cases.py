@@ -47,6 +47,10 @@ EXPERT_PARALLEL_CASES: tuple[Case, ...] = (
     _case("EP, shards beside, clipped", _clipped, dp_shard=8, ep=4),
     _case("EP", _of_eight_experts, dp_shard=8, ep=8),
     _case("EP, replicas and shards beside", dp_replicate=2, dp_shard=4, ep=2),
+    _case("PP of a mixture, clipped", _clipped, pp=2, accumulation=4),
+    _case("PP × EP, clipped", _clipped, pp=2, dp_shard=2, ep=2, accumulation=4),
+    _case("PP × EP, shards beside, clipped", _clipped, pp=2, dp_shard=4, ep=2, accumulation=4),
+    _case("PP × EP, replicas beside", pp=2, dp_replicate=2, dp_shard=2, ep=2, accumulation=4),
 )
 
 # Experts in one tensor, which compute as many tokens as have chosen them.

@@ -86,3 +86,9 @@ def test_ranks_compute_the_rows_of_all_that_chose_their_experts(chosen: list[lis
 @pytest.mark.parametrize("before", [Mesh(dp_shard=2, ep=2), Mesh(dp_shard=4, ep=2)], ids=str)
 def test_experts_in_one_tensor_are_saved_for_any_mesh(before: Mesh, tmp_path: Path):
     check_resumes(tmp_path, before, [Mesh(), Mesh(dp_shard=2), Mesh(dp_shard=4, ep=4), before], partial(hub_job, "Mixtral"))
+
+
+@pytest.mark.slow
+def test_experts_of_pipeline_stages_are_saved_for_any_mesh(tmp_path: Path):
+    meshes = [Mesh(), Mesh(dp_shard=2, ep=2), before := Mesh(pp=2, dp_shard=2, ep=2)]
+    check_resumes(tmp_path, before, meshes, partial(language_job, "mixtral"), accumulation=4)

@@ -16,6 +16,7 @@ from gpuwise.job.models.bert import Bert, BertConfig
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, token_loss, translation_batch
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.job.models.t5 import T5, T5Config
 from gpuwise.job.models.vit import Vit, VitConfig
 from gpuwise.job.torchvision_cpu import make_importable
@@ -91,6 +92,11 @@ def image_loss(model: nn.Module, batch: Batch) -> Tensor:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batch], Loss]] = {
     "llama": (
         lambda: Llama(LlamaConfig(vocabulary=64, width=32, layers=5, heads=4, kv_heads=2, hidden=64)),
+        LANGUAGE,
+        token_loss,
+    ),
+    "mixtral": (
+        lambda: Mixtral(MixtralConfig(vocabulary=64, width=32, layers=5, heads=4, kv_heads=2, hidden=64, experts=4)),
         LANGUAGE,
         token_loss,
     ),

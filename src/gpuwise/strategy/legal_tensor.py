@@ -50,8 +50,15 @@ TENSOR_EXCLUSIONS: tuple[Exclusion, ...] = (
         forward=True,
     ),
     Exclusion(
-        lambda s, step: s.mesh.ep > 1 and max(s.mesh.tp, s.mesh.cp, s.mesh.pp) > 1,
-        "expert parallelism has been compared with one device beside data parallelism alone so far.",
+        lambda s, step: s.mesh.ep > 1 and max(s.mesh.tp, s.mesh.cp) > 1,
+        "expert parallelism has not been compared with one device beside tensor or context parallelism so far.",
+        ("--mesh dp_shard=N,ep=N", "leave out ep"),
+        UnsupportedError,
+        forward=True,
+    ),
+    Exclusion(
+        lambda s, step: step.priced and s.mesh.ep > 1 and s.mesh.pp > 1,
+        "pipeline stages with split experts are not forecast so far; train runs them.",
         ("--mesh dp_shard=N,ep=N", "leave out ep"),
         UnsupportedError,
         forward=True,

@@ -18,7 +18,7 @@ from gpuwise.job.parallel import PlanRemark, TensorPlan, plan_of_config, plan_of
 from gpuwise.notes import Note
 from gpuwise.notes import parallel as notes
 from gpuwise.runtime.parallel.context import ContextParallel, check_length
-from gpuwise.runtime.parallel.experts import split_experts
+from gpuwise.runtime.parallel.experts import check_experts, split_experts
 from gpuwise.runtime.parallel.initial_weights import InitialWeights
 from gpuwise.runtime.parallel.job_loss import LossFunction
 from gpuwise.runtime.parallel.probe import Probe, spread_over_blocks
@@ -108,6 +108,8 @@ def split_of(
     if max(mesh.tp, mesh.cp, mesh.ep) == 1:
         return None
     name = job.name or "the job"
+    if mesh.ep > 1:
+        check_experts(model, mesh.ep)
     split = Split(experts=None if world.experts is None else world.experts["ep"])
     if mesh.cp > 1:
         length = check_length(job.seq_len, mesh.cp, name)

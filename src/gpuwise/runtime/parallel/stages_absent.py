@@ -86,7 +86,7 @@ class AbsentTensor(torch.Tensor):
         changed = written(func, args, kwargs)
         if any(not isinstance(tensor, AbsentTensor) for tensor in changed):
             raise UnsupportedError(f"the model writes activations into another tensor ({func}) between its blocks.", WAYS)
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
+        if _reads_values(func, args):
             raise UnsupportedError(
                 f"the model reads values of its activations ({func}), which only the stage that computes them has.", WAYS
             )
@@ -129,6 +129,13 @@ def written(func: torch._ops.OpOverload, args: Arguments, kwargs: Keywords) -> l
             value = args[number] if number < len(args) else kwargs.get(argument.name)
             tensors += [leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor)]
     return tensors
+
+
+def _reads_values(func: torch._ops.OpOverload, args: Arguments) -> bool:
+    """Whether the shape of an operator's result, or the result, depends on values."""
+    if func is aten.index.Tensor:  # of numbers it gives as many rows as there are numbers; of truth values as are true
+        return any(isinstance(leaf, Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in tree_iter(args[1]))
+    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
 
 
 def _on_meta(tensor: Tensor) -> Tensor:

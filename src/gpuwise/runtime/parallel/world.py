@@ -23,8 +23,8 @@ class World:
         mesh: degrees of parallelism.
         rank: number of this rank, from 0.
         device_mesh: PyTorch's mesh, with all of AXES (also those of one device), in that order.
-        experts: with expert parallelism, the same ranks as (expert_replicate, expert_shard, ep): those of ep have different
-            experts, those of the others the same. None without.
+        experts: with expert parallelism, the same ranks as (pp, expert_replicate, expert_shard, ep): within a stage those of ep
+            have different experts, those of the others the same. None without.
     """
 
     mesh: Mesh
@@ -82,8 +82,8 @@ def make_world(mesh: Mesh, device_type: str) -> World:
     device_mesh = init_device_mesh(device_type, mesh.degrees, mesh_dim_names=AXES)
     experts = None
     if mesh.ep > 1:
-        shards = (mesh.dp_replicate, mesh.dp_shard // mesh.ep, mesh.ep)
-        experts = init_device_mesh(device_type, shards, mesh_dim_names=("expert_replicate", EXPERT_SHARD, "ep"))
+        shards = (mesh.pp, mesh.dp_replicate, mesh.dp_shard // mesh.ep, mesh.ep)
+        experts = init_device_mesh(device_type, shards, mesh_dim_names=("pp", "expert_replicate", EXPERT_SHARD, "ep"))
     return World(mesh, dist.get_rank(), device_mesh, experts)
 
 
