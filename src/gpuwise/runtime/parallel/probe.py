@@ -45,7 +45,7 @@ class PassResult:
 
     Attributes:
         loss: the mean loss.
-        gradients: by parameter name, whole.
+        gradients: by parameter name, of this rank's parts.
         events: the events of the forward pass.
     """
 
@@ -77,6 +77,12 @@ class ProgramSplit(Protocol):
 class Probe:
     """A cut copy of a job's model with random weights, and what the plain copy computes.
 
+    Copies are made anew for each pass: of a large model, two blocks and the embedding fill much of a device.
+
+    Attributes:
+        model: the plain copy, for reading its modules.
+        plain: what it computes.
+
     Arguments:
         job: the job.
         model: the job's model, plain.
@@ -96,53 +102,57 @@ class Probe:
     ):
         assert job.loss is not None
         self._loss, self.device = job.loss, device
-        plain = copy.deepcopy(model) if whole else cut_copy(model)
-        if weights is not None:
-            weights.copy_into(plain)
-        self._plain = _randomised(plain)
-        self._dtype = next((p.dtype for p in self._plain.parameters() if p.is_floating_point()), torch.float32)
+        self.model, self._weights = copy.deepcopy(model) if whole else cut_copy(model), weights
+        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         with _seeded(device):
             batch = checked_batch(job, SAMPLES)
         self.batch: Batch = map_tensors(batch, self._to_device)
-        self.plain = self._run(copy.deepcopy(self._plain), self._loss)
-
-    @property
-    def model(self) -> nn.Module:
-        """The plain copy, for reading."""
-        return self._plain
+        plain = self._copy()
+        self.plain = self._run(plain, self._loss)
+        _release(plain)
 
     def differs(self, split: ProgramSplit) -> str:
         """What the split program computes otherwise than the plain one; "" where it computes the same."""
-        model = copy.deepcopy(self._plain)
+        model = self._copy()
         try:
             split.apply(model)
             part = self._run(model, split.loss(self._loss), split.context)
-            experts = expert_parameters(model)
-            gradients = {name: split.mean(g, of_expert=name in experts) for name, g in part.gradients.items()}
-            mean_loss = split.mean(part.loss, of_expert=False)
-            problem = self._difference(PassResult(mean_loss, gradients, part.events), {n for n, _ in model.named_parameters()})
+            problem = self._difference(split, part, model)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             problem = f"it raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         finally:
             _release(model)
         return _agreed(problem, self.device)
 
-    def _difference(self, split: PassResult, names: set[str]) -> str:
-        if [shape for _, shape in split.events.random] != [shape for _, shape in self.plain.events.random]:
+    def _copy(self) -> nn.Module:
+        """The plain copy with its random weights, the same each time."""
+        model = copy.deepcopy(self.model)
+        if self._weights is not None:
+            self._weights.copy_into(model)
+        return _randomised(model)
+
+    def _difference(self, split: ProgramSplit, part: PassResult, model: nn.Module) -> str:
+        """What a part of the split program computes otherwise than the plain one. All ranks exchange the same tensors."""
+        loss, experts = split.mean(part.loss, of_expert=False), expert_parameters(model)
+        apart: dict[str, Tensor] = {}
+        for name in list(part.gradients):  # one whole gradient at a time
+            gradient = split.mean(whole(part.gradients.pop(name)), of_expert=name in experts)
+            apart[name] = (gradient - self.plain.gradients[name]).norm()
+        if [shape for _, shape in part.events.random] != [shape for _, shape in self.plain.events.random]:
             return "random numbers (dropout) are drawn for a part of a tensor, and would not be those of one device"
         if active_fake_mode() is not None or dist.get_backend() == "fake":
             return ""
         limit = _TOLERANCE.get(self._dtype, 1e-3)
-        if abs(split.loss - self.plain.loss) > limit * abs(self.plain.loss):
-            return f"its loss is {float(split.loss):.6g}, one device's {float(self.plain.loss):.6g}"
-        if missing := sorted(set(self.plain.gradients) & names - set(split.gradients)):
+        if abs(loss - self.plain.loss) > limit * abs(self.plain.loss):
+            return f"its loss is {float(loss):.6g}, one device's {float(self.plain.loss):.6g}"
+        names = {name for name, _ in model.named_parameters()}
+        if missing := sorted(set(self.plain.gradients) & names - set(apart)):
             return f"{missing[0]} has no gradient"
-        total = torch.stack([g.norm() for g in self.plain.gradients.values()]).norm()
-        for name, gradient in split.gradients.items():
-            plain = self.plain.gradients[name]
-            apart = (gradient - plain).norm()
-            if not apart <= limit * plain.norm() + _NOISE * total:
-                return f"the gradient of {name} differs by {float(apart / plain.norm()):.2g} of its norm"
+        norms = {name: gradient.norm() for name, gradient in self.plain.gradients.items()}
+        total = torch.stack(list(norms.values())).norm()
+        for name, difference in apart.items():
+            if not difference <= limit * norms[name] + _NOISE * total:
+                return f"the gradient of {name} differs by {float(difference / norms[name]):.2g} of its norm"
         return ""
 
     def _run(
@@ -155,7 +165,7 @@ class Probe:
         with _seeded(self.device), observed(model) as events, context():
             loss, _ = separated(compute(model, self.batch))
             loss.backward()
-        gradients = {name: whole(p.grad).detach() for name, p in model.named_parameters() if p.grad is not None}
+        gradients = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
         return PassResult(loss.detach(), gradients, events)
 
     def _to_device(self, leaf: Tensor) -> Tensor:
