@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.dist.language_jobs import language_job
 from tests.dist.ranks import on_ranks
 from tests.dist.tiny_decoder import SEQ_LEN, VOCABULARY, TinyDecoder, adamw, decoder_job, next_token_loss, tokens_of
 from tests.dist.training import micro_batches
@@ -48,6 +49,17 @@ class Scaled(TinyDecoder):
     def forward(self, tokens: Tensor) -> Tensor:
         logits = super().forward(tokens) * self.factor + self.saved * self.steps
         return logits * self.mask + self.own
+
+
+class Recurrent(TinyDecoder):
+    """With a module that keeps references to its parameters beside the registered ones."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=2)
+        self.recurrent = nn.LSTM(VOCABULARY, VOCABULARY, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.recurrent(super().forward(tokens))[0]
 
 
 class Hidden(Scaled):
@@ -150,6 +162,10 @@ CASES = {
     "pipeline": (Strategy(mesh=Mesh(pp=2), micro_batch=2, accumulation=2), SCALED, True),
     "pipeline, tied": (Strategy(mesh=Mesh(pp=2), micro_batch=2, accumulation=2), TIED, False),
     "pipeline of shards": (Strategy(mesh=Mesh(pp=2, dp_shard=2), micro_batch=2, accumulation=2), SCALED, False),
+    "experts": (Strategy(mesh=Mesh(dp_shard=2, ep=2), micro_batch=2), partial(language_job, "mixtral"), False),
+    "adapters": (Strategy(adapter="lora", mesh=Mesh(dp_shard=2), micro_batch=2), SCALED, False),
+    "recurrent": (Strategy(mesh=Mesh(dp_shard=2), micro_batch=2), partial(job_of, Recurrent), False),
+    "compiled": (Strategy(compile=True, mesh=Mesh(dp_shard=2), micro_batch=2), decoder_job, False),
     "loaded values": (Strategy(mesh=Mesh(dp_shard=2), micro_batch=2), partial(job_of, Loads), False),
 }
 

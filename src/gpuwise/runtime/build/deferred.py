@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from gpuwise.errors import message_of
 from gpuwise.notes import Note
 from gpuwise.notes import parallel as notes
 from gpuwise.runtime.build.drawing import DrawnOn
+from gpuwise.runtime.build.meta_device import made_on_meta
 from gpuwise.runtime.build.movable import left_behind, other_tensors, tensors_on, unusual_tensor
 from gpuwise.runtime.build.placement import moved, replace_tensors
 from gpuwise.runtime.devices.random_state import random_state, set_random_state
@@ -87,13 +88,13 @@ def _built(make: Callable[[], nn.Module], where: torch.device, device: torch.dev
     """The model built on a device, and why it cannot be moved to another; "" if it can."""
     before = set[int]() if where.type == device.type else set(tensors_on(where))
     try:
-        with ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", message=".*which is a no-op")  # values that are loaded without memory
-            stack.enter_context(where)
-            if where == _HOST and device.type != "cpu":
-                stack.enter_context(DrawnOn(device))
-            model = make()
+        if where == _META:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*which is a no-op")  # values that are loaded without memory
+                model = made_on_meta(make)
+        else:
+            with where, DrawnOn(device) if device.type != "cpu" else nullcontext():
+                model = make()
     except Exception as error:  # the user's own code may raise anything
         return None, f"{type(error).__name__}: {message_of(error)}"
     problem = unusual_tensor(model)

@@ -11,6 +11,7 @@ from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gpuwise.runtime.build.adapters import awaits_packing, own_scales, packed
+from gpuwise.runtime.build.meta_device import made_on_meta
 
 
 def make_model(
@@ -31,8 +32,8 @@ def make_model(
         with torch.device("cpu") if on_host else device:
             model = factory()
     else:
-        with unset_fake_temporarily(), torch.device("meta"):
-            model = factory()
+        with unset_fake_temporarily():
+            model = made_on_meta(factory)
     replace_tensors(model, device, lambda tensor: moved(tensor, device, dtype))
     if active_fake_mode() is not None:
         own_scales(model)

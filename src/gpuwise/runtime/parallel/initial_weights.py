@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,10 +42,14 @@ class InitialWeights:
             names[parameter].append(name)
         self._parameters = [_Parameter(tuple(own), tuple(p.shape), p.dtype) for p, own in names.items()]
 
-    def copy_into(self, model: nn.Module) -> None:
-        """Gives a copy of the model, or of some of its modules, rank 0's values. It has the same parameters on all ranks."""
-        names = {name for name, _ in model.named_parameters()}
-        self._send_to(model, [p for p in self._parameters if not names.isdisjoint(p.names)])
+    def copy_into(self, model: nn.Module, names: Collection[str]) -> None:
+        """Gives a copy of the model, or of some of its modules, rank 0's values. All ranks call it together.
+
+        Arguments:
+            model: what this rank has of the copy, split in any way.
+            names: of the parameters of the whole copy.
+        """
+        self._send_to(model, [p for p in self._parameters if any(name in names for name in p.names)])
 
     def hand_out(self, model: nn.Module) -> None:
         """Gives a rank's part of the model rank 0's values, which rank 0 frees one by one. All ranks call it together.

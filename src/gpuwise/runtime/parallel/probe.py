@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,7 @@ from gpuwise.runtime.parallel.experts import expert_parameters
 from gpuwise.runtime.parallel.forward_pass import ForwardPass, observed
 from gpuwise.runtime.parallel.initial_weights import InitialWeights
 from gpuwise.runtime.parallel.job_loss import LossFunction
+from gpuwise.runtime.parallel.regions import Region, is_dtensor, local_of, shard_of
 
 SAMPLES = 2
 KEPT_BLOCKS = 2  # of each kind: what passes from one to the next is compared, too
@@ -107,15 +109,17 @@ class Probe:
         with _seeded(device):
             batch = checked_batch(job, SAMPLES)
         self.batch: Batch = map_tensors(batch, self._to_device)
-        plain = self._copy()
+        plain = copy.deepcopy(self.model)
+        self._give_values(plain)
         self.plain = self._run(plain, self._loss)
         _release(plain)
 
     def differs(self, split: ProgramSplit) -> str:
         """What the split program computes otherwise than the plain one; "" where it computes the same."""
-        model = self._copy()
+        model = copy.deepcopy(self.model)
         try:
             split.apply(model)
+            self._give_values(model)
             part = self._run(model, split.loss(self._loss), split.context)
             problem = self._difference(split, part, model)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
@@ -124,12 +128,11 @@ class Probe:
             _release(model)
         return _agreed(problem, self.device)
 
-    def _copy(self) -> nn.Module:
-        """The plain copy with its random weights, the same each time."""
-        model = copy.deepcopy(self.model)
+    def _give_values(self, model: nn.Module) -> None:
+        """Gives a copy, or this rank's part of it, its random weights: parts of the same ones each time."""
         if self._weights is not None:
-            self._weights.copy_into(model)
-        return _randomised(model)
+            self._weights.copy_into(model, {name for name, _ in self.model.named_parameters()})
+        _randomise(model, self.device)
 
     def _difference(self, split: ProgramSplit, part: PassResult, model: nn.Module) -> str:
         """What a part of the split program computes otherwise than the plain one. All ranks exchange the same tensors."""
@@ -213,19 +216,23 @@ def spread_over_blocks(words: dict[str, str], model: nn.Module) -> dict[str, str
     return spread
 
 
-def _randomised(model: nn.Module) -> nn.Module:
-    """With normal random weights around those that there are, so that no gradient is zero because a weight is."""
-    generator = None
-    if active_fake_mode() is None:
-        device = next(iter(model.parameters())).device
-        generator = torch.Generator(device.type).manual_seed(_SEED) if device.type != "meta" else None
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.is_floating_point():
-                parameter.requires_grad_(True)
-                noise = torch.randn(parameter.shape, generator=generator, device=parameter.device, dtype=torch.float32)
-                parameter.add_((noise * (0.1 if parameter.dim() < 2 else parameter.shape[-1] ** -0.5 / 2)).to(parameter.dtype))
-    return model
+@torch.no_grad()
+def _randomise(model: nn.Module, device: torch.device) -> None:
+    """Adds normal random numbers to the weights, so that no gradient is zero because a weight is.
+
+    A part of a parameter gets its part of the numbers.
+    """
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            continue
+        parameter.requires_grad_(True)
+        if active_fake_mode() is None and parameter.device.type != "meta":
+            generator = torch.Generator(device.type).manual_seed(_SEED + crc32(name.encode()))
+            noise = torch.randn(parameter.shape, generator=generator, device=device, dtype=torch.float32)
+            noise *= 0.1 if parameter.dim() < 2 else parameter.shape[-1] ** -0.5 / 2
+            if is_dtensor(parameter):
+                noise = noise[shard_of(parameter).region.slices(Region.whole(parameter.shape))]
+            local_of(parameter).add_(noise.to(parameter.dtype))
 
 
 @contextmanager
