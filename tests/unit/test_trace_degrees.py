@@ -30,11 +30,12 @@ def llama(**changes: Any) -> Job:
     return language_job(lambda: Llama(LlamaConfig(**sizes)), vocabulary=sizes["vocabulary"], seq_len=32)
 
 
-def check_equal(job: Job, strategy: Strategy, *meshes: Mesh) -> None:
-    family = rank_family(job, strategy)
+def check_equal(job: Job, strategy: Strategy, *meshes: Mesh, position: int = 0) -> None:
+    family = rank_family(job, strategy, position=position)
     assert family is not None
     for mesh in meshes or (strategy.mesh,):
-        trace, direct = family.at(mesh), record(job, strategy.but(mesh=mesh))
+        rank = position * (mesh.devices // mesh.pp)
+        trace, direct = family.at(mesh), record(job, strategy.but(mesh=mesh), rank=rank)
         assert trace is not None
         assert differences(trace.check(), direct) == []
         assert live_bytes(trace).peak_bytes == live_bytes(direct).peak_bytes
@@ -52,6 +53,8 @@ SLOW = [
     Strategy("amp-bf16", mesh=Mesh(dp_shard=8), parallelism=Parallelism(shard="optimizer"), accumulation=4),
     Strategy("bf16", mesh=Mesh(dp_shard=8), parallelism=Parallelism(shard="gradients"), recompute="selective"),
     Strategy("bf16", mesh=Mesh(dp_replicate=3, dp_shard=16)),
+    Strategy("bf16", mesh=Mesh(pp=2, tp=8), accumulation=3, parallelism=SEQUENCE),
+    Strategy("bf16", mesh=Mesh(pp=2, dp_shard=8), accumulation=2, parallelism=Parallelism(shard="gradients")),
     Strategy("bf16", mesh=Mesh(dp_shard=4, cp=8)),
     Strategy("bf16", mesh=Mesh(cp=8), parallelism=Parallelism(context="all-to-all"), accumulation=3),
 ]
@@ -66,8 +69,17 @@ def test_a_step_on_more_ranks_is_the_one_that_is_recorded(strategy: Strategy) ->
     check_equal(llama(), strategy)
 
 
+def test_parts_that_are_rounded_up_on_the_first_rank() -> None:
+    check_equal(llama(vocabulary=511), Strategy("bf16", mesh=Mesh(dp_shard=8)))
+
+
 def test_both_degrees_may_vary() -> None:
     check_equal(llama(), Strategy("bf16", mesh=Mesh(dp_shard=8, tp=8), parallelism=LOSS))
+
+
+@pytest.mark.slow
+def test_a_later_stage() -> None:
+    check_equal(llama(layers=3), Strategy("bf16", mesh=Mesh(pp=3, dp_shard=8, tp=2), accumulation=3), position=1)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from itertools import product
 
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
-from gpuwise.trace.parallel.degrees import RankFamily, join_degrees
+from gpuwise.trace.parallel.degrees import RankFamily, first_rank, join_degrees
 from gpuwise.trace.parallel.divided import MeshAxis
 from gpuwise.tracing.few_blocks import is_plain
 from gpuwise.tracing.record import record_step
@@ -17,11 +17,15 @@ AXES = ("dp_replicate", "dp_shard", "cp", "tp")
 _OF_SIZES = ("adamw-8bit", "adamw-4bit", "adafactor", "muon")
 
 
-def rank_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -> RankFamily | None:
-    """The step of the first rank of a mesh, whatever the degrees of the axes of AXES that strategy.mesh has.
+def rank_family(job: Job, strategy: Strategy, *, target: str = "accelerator", position: int = 0) -> RankFamily | None:
+    """The step of a rank as a function of the degrees of those of AXES that strategy.mesh has.
 
     Each axis is recorded with 2 and 4 ranks: two recordings for one axis, four for two. It pays where several meshes are to be
     priced. None where the recordings do not show other degrees; each mesh is then recorded for itself.
+
+    Arguments:
+        target: as for `record`.
+        position: along the pipeline, of the first rank there. Default 0.
 
     Raises JobError as `record` does.
     """
@@ -32,5 +36,5 @@ def rank_family(job: Job, strategy: Strategy, *, target: str = "accelerator") ->
     steps = {}
     for point in product(*(axis.points for axis in axes)):
         mesh = replace(strategy.mesh, **{axis.name: degree for axis, degree in zip(axes, point, strict=True)})
-        steps[point] = record_step(job, strategy.but(mesh=mesh), target=target)
+        steps[point] = record_step(job, strategy.but(mesh=mesh), target=target, rank=first_rank(mesh, position))
     return join_degrees(steps, axes)

@@ -4,8 +4,9 @@ Any two numbers are some a + c/degree, so recordings on two degrees must show mo
 operations, storages and waits, and of each operator the shapes of its tensors: a dimension stays, or a degree divides it, or,
 in a buffer with a row for each rank, multiplies it. Then elements, bytes and operations are a + c/degree wherever the degree
 divides all these dimensions. One of which a single element would be left is refused: it broadcasts, and PyTorch takes other
-paths. Launches of kernels over many tensors, and kernels' memory that grows in steps (gpuwise.trace.stepped), are counted
-at each degree.
+paths. Of an uneven dimension the first rank has a part that is rounded up; half of a rounded half is a rounded quarter, so this
+holds there, too. Launches of kernels over many tensors, and kernels' memory that grows in steps (gpuwise.trace.stepped), are
+counted at each degree.
 
 As with a family over the batch, a program that itself chooses by the degree goes unnoticed.
 """
@@ -48,7 +49,7 @@ class ManyTensors:
 
 @dataclass(frozen=True)
 class RankFamily:
-    """The step of the first rank of a mesh as a function of the mesh's degrees.
+    """The step of a rank as a function of its mesh's degrees: of the first one, or the first of a later stage of a pipeline.
 
     Attributes:
         steps: the counts of the step; its axes are those of the mesh whose degree may vary.
@@ -91,7 +92,8 @@ def join_degrees(steps: Mapping[tuple[int, ...], RecordedStep], axes: tuple[Mesh
     """Joins recordings on a grid of meshes; None where they do not show the steps of others.
 
     Arguments:
-        steps: recordings of rank 0, one for each point of the grid, keyed by the degrees in the order of `axes`.
+        steps: recordings of the first rank at one position along the pipeline, one for each point of the grid, keyed by the
+            degrees in the order of `axes`.
     """
     recorded = [steps[point] for point in product(*(axis.points for axis in axes))]
     headers = [step.trace.header for step in recorded]
@@ -134,8 +136,15 @@ def _reshaped(parameters: Sequence[UpdatedParameter], dimensions: np.ndarray) ->
 
 
 def _on_mesh(header: Header, mesh: Mesh) -> Header:
+    """The header of the first rank at the same position along the pipeline of another mesh."""
     groups = tuple(group_along(mesh, *group.axis.split("+")) for group in header.groups)
-    return replace(header, strategy=header.strategy.but(mesh=mesh), groups=groups)
+    position = header.strategy.mesh.coordinates(header.rank)["pp"]
+    return replace(header, strategy=header.strategy.but(mesh=mesh), groups=groups, rank=first_rank(mesh, position))
+
+
+def first_rank(mesh: Mesh, position: int) -> int:
+    """The first rank of a mesh at a position along its pipeline."""
+    return position * (mesh.devices // mesh.pp)
 
 
 def _shrinks(recorded: Sequence[RecordedStep], edge: GridEdge) -> bool:
