@@ -147,3 +147,30 @@ def test_a_mesh_in_one_process_is_refused_with_the_way_out():
     with pytest.raises(InputError, match="2 devices, and this is one process") as raised:
         gpuwise.train(runs.job(), mesh="dp=2", steps=1)
     assert "torchrun --nproc-per-node 2" in raised.value.ways_out[0]
+
+
+def of_eight_bits(mesh: str | None) -> list[float]:
+    if mesh is not None:
+        runs.as_rank()
+    job = runs.job(model=wide, loss=runs.plain_loss, evaluate=None, clip_norm=None, optimizer="adamw-8bit")
+    options: Any = {
+        **SETTINGS,
+        "steps": 4,
+        "run": None,
+        **({"micro_batch": 8} if mesh is None else {"mesh": mesh, "micro_batch": 4}),
+    }
+    return each_step(gpuwise.Trainer(job, **options))
+
+
+def wide() -> nn.Module:
+    """Its middle weight is large enough for state of 8 bits on each rank."""
+    return nn.Sequential(nn.Linear(4, 128), nn.Linear(128, 128), nn.Linear(128, 2))
+
+
+@pytest.mark.slow
+def test_state_of_8_bits_is_sharded_with_the_parameters():
+    """Its blocks are cut elsewhere, so that later losses differ by what 8 bits lose."""
+    (expected,) = on_ranks(1, of_eight_bits, None)
+    first, second = on_ranks(2, of_eight_bits, "dp_shard=2")
+    assert first == second == pytest.approx(expected, rel=1e-3)
+    assert first[0] == pytest.approx(expected[0], rel=1e-6)

@@ -179,7 +179,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(
         lambda s, step: s.optimizer == "adafactor" and _sharded(s),
         "adafactor does not run on sharded parameters: PyTorch has no rule for its norms there.",
-        ("--mesh dp=N", "--optimizer adamw-8bit"),
+        ("--mesh dp=N", "--optimizer adamw"),
         UnsupportedError,
     ),
     Exclusion(

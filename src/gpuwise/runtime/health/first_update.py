@@ -135,9 +135,10 @@ class FirstUpdate:
             now = _spread(parameter.detach(), sample.stride)
             moved = now != sample.values
             state = [
-                _spread(value, sample.stride)
+                _spread(own, sample.stride)
                 for value in optimizer.state.get(parameter, {}).values()
-                if type(value) in (Tensor, DTensor) and value.is_floating_point() and value.device == parameter.device
+                if isinstance(value, Tensor) and type(own := _own(value)) is Tensor  # not state of 8 bits
+                if own.is_floating_point() and own.device == parameter.device
             ]
             broken = [values.isfinite().logical_not().sum() for values in (now, *state)]
             counts = [
