@@ -68,4 +68,5 @@ HUB_EXPERT_CASES: tuple[Case, ...] = (
     _case("Mixtral, more shards than experts of a rank, clipped", _hub("Mixtral"), dp_shard=8, ep=2),
     _case("Olmoe, clipped", _hub("Olmoe"), dp_shard=8, ep=8),
     _case("Qwen3Moe, replicas and shards beside, clipped", _hub("Qwen3Moe"), dp_replicate=2, dp_shard=4, ep=2),
+    _case("PP × Mixtral, clipped", _hub("Mixtral"), pp=2, dp_shard=2, ep=2, accumulation=4),
 )

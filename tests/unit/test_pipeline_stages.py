@@ -118,6 +118,19 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batch], Loss]] 
         labelled,
         own_loss,
     ),
+    "hf mixtral": (
+        lambda: hugging_face(
+            "Mixtral",
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=5,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_local_experts=4,
+        ),
+        labelled,
+        own_loss,
+    ),
     "hf gpt2": (lambda: hugging_face("GPT2", n_embd=32, n_layer=5, n_head=4, n_positions=16), labelled, own_loss),
 }
 

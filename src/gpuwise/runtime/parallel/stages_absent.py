@@ -95,7 +95,7 @@ class AbsentTensor(torch.Tensor):
             kwargs["device"] = torch.device("meta")
         with _disable_current_modes():
             on_meta: Tree = tree_map_only(Tensor, _on_meta, (args, kwargs))
-            result = func(*on_meta[0], **on_meta[1])
+            result = _shaped(func, *on_meta)
             if len(changed) == 1 and isinstance(result, Tensor):
                 return changed[0]
             return tree_map_only(Tensor, lambda tensor: cls(tensor, torch.device(device)), result)
@@ -129,6 +129,15 @@ def written(func: torch._ops.OpOverload, args: Arguments, kwargs: Keywords) -> l
             value = args[number] if number < len(args) else kwargs.get(argument.name)
             tensors += [leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor)]
     return tensors
+
+
+def _shaped(func: torch._ops.OpOverload, args: Arguments, kwargs: Keywords) -> Tree:
+    """The result of an operator on tensors without memory."""
+    if func is not aten._grouped_mm.default:
+        return func(*args, **kwargs)
+    # Its rule for shapes takes bf16 alone, its kernels any (torch/_meta_registrations.py, PyTorch 2.13).
+    half: Tree = tree_map_only(Tensor, lambda t: t.bfloat16() if t.is_floating_point() else t, (args, kwargs))
+    return func(*half[0], **half[1]).to(args[0].dtype)
 
 
 def _reads_values(func: torch._ops.OpOverload, args: Arguments) -> bool:
