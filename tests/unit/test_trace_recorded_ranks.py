@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,6 +93,34 @@ def test_shards_hold_and_exchange_what_is_recorded(strategy: Strategy, job: Call
     assert live_bytes(composed).peak_bytes == pytest.approx(live_bytes(recorded).peak_bytes, rel=within)
 
 
+TP, PP = Mesh(tp=2), Mesh(pp=2)
+SPLIT = [
+    (llama, Strategy("bf16", micro_batch=4, mesh=TP)),
+    (llama, Strategy("fp32", micro_batch=2, mesh=TP)),  # no kernel computes its attention
+    (llama, Strategy("amp-bf16", micro_batch=4, mesh=TP)),
+    (llama, Strategy("bf16", micro_batch=4, mesh=TP, parallelism=Parallelism(sequence_parallel=True))),
+    (
+        llama,
+        Strategy("bf16", mesh=Mesh(tp=4), parallelism=Parallelism(sequence_parallel=True, loss_parallel=True), micro_batch=4),
+    ),
+    (llama, Strategy("amp-bf16", micro_batch=4, mesh=Mesh(dp_shard=2, tp=2))),
+    (llama, Strategy("bf16", micro_batch=2, mesh=PP, accumulation=4)),
+    (llama, Strategy("bf16", micro_batch=2, mesh=PP, accumulation=4, parallelism=Parallelism(pipeline_schedule="gpipe"))),
+    (llama, Strategy("amp-bf16", micro_batch=2, mesh=Mesh(pp=2, dp_shard=2), accumulation=4)),
+    (gpt2, Strategy("amp-bf16", micro_batch=4, mesh=TP)),
+    (gpt2, Strategy("amp-bf16", micro_batch=4, mesh=Mesh(dp_shard=2, tp=2))),
+    (gpt2, Strategy("amp-bf16", micro_batch=2, mesh=PP, accumulation=4)),
+    (gpt2, Strategy("bf16", micro_batch=2, mesh=PP, accumulation=4, parallelism=Parallelism(pipeline_schedule="gpipe"))),
+    (gpt2, Strategy("bf16", micro_batch=2, mesh=Mesh(pp=2, dp_shard=2), accumulation=4)),
+]
+
+
+@pytest.mark.parametrize(("job", "strategy"), SPLIT, ids=lambda value: getattr(value, "__name__", None) or str(value.mesh))
+def test_parts_of_layers_and_stages_need_the_memory_that_is_recorded(job: Callable[[], Job], strategy: Strategy) -> None:
+    (recorded, _), (composed, _) = both(strategy, job)
+    assert live_bytes(composed).peak_bytes == pytest.approx(live_bytes(recorded).peak_bytes, rel=0.02)
+
+
 def test_ranks_of_equal_meshes_are_recorded_one_after_another_in_one_process() -> None:
     strategy = Strategy(mesh=Mesh(dp_shard=2, tp=2))
     lengths = {len(record(llama(), strategy, rank=rank).sequence) for rank in (0, 2, 3)}
@@ -99,10 +128,15 @@ def test_ranks_of_equal_meshes_are_recorded_one_after_another_in_one_process() -
 
 
 def test_waiting_for_a_collective_takes_no_memory() -> None:
-    """The logits of half of the vocabulary, those gathered and their copy in order: no third of their size."""
+    """Before the loss there are the logits of half of the vocabulary, those gathered, and their copy in order: no more."""
     trace = record(llama(), Strategy(mesh=Mesh(tp=2)))
-    splits = [name for name in trace.operations.name if name.startswith("aten.split")]
-    assert not splits  # a view of what was gathered
+    storages, logits_bytes = trace.storages, SEQ_LEN * CONFIG.vocabulary * 4
+    names = [trace.operations.name[row] for row in trace.sequence.operation.tolist()]
+    product = next(n for n, name in enumerate(names) if "all_gather" in name) - 1
+    loss = names.index("aten._log_softmax.default")
+    rows = np.flatnonzero((storages.born >= product) & (storages.born < loss))
+    made = sorted(zip(storages.born[rows].tolist(), storages.size_bytes[rows].tolist(), strict=True))
+    assert [size for _, size in made] == [logits_bytes // 2, logits_bytes, logits_bytes]
 
 
 def test_a_rank_is_recorded_alike_again_and_again() -> None:

@@ -1,7 +1,8 @@
 """A pipeline stage whose parameters are split: fully_shard under a schedule of torch.distributed.pipelining.
 
 The schedule neither frees parameters after a backward pass nor reduces gradients before the last one: a rank holds the whole
-parameters and gradients of its stages (backward_maybe_with_nosync in torch/distributed/pipelining/stage.py, PyTorch 2.13).
+gradients of its stages, and at the end of a backward pass their whole parameters (backward_maybe_with_nosync in
+torch/distributed/pipelining/stage.py, PyTorch 2.13).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.strategy import Strategy
-from gpuwise.trace.parallel.blocks import block_of_modules
+from gpuwise.trace.parallel.blocks import block_of_modules, spans
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along, shard_group
 from gpuwise.trace.parallel.shard import REDUCED_BYTES, element_bytes
 from gpuwise.trace.parallel.variant import ranks_of_modules, shard_ranks
@@ -53,10 +54,12 @@ def sharded_stage(trace: Trace, strategy: Strategy, *, in_flight: float) -> tupl
     died[gradient] = end
     reduced_bytes = int(gradient_bytes.sum() / gathered_bytes * REDUCED_BYTES)
     largest_unit = _largest_unit_bytes(trace, gradient) / gathered_bytes * REDUCED_BYTES
-    # Whole parameters, the buffer of a reduction, and the shards of the gradients.
-    added = [(parameter_bytes, _BUFFER, 0, end), (largest_unit, _BUFFER, end, end)]
+    # The buffers of the first reduction, less what the last operation frees before it, and the shards that all leave.
+    freed_bytes = size_bytes[(storages.died == end) & ~gradient].sum()
+    buffer_bytes = max(0.0, largest_unit * (1 + 1 / ranks) - freed_bytes)
+    added = [*_gathered(trace, strategy, parameter, end), (buffer_bytes, _BUFFER, end, end)]
     shards_bytes = gradient_bytes * widened / of_storage[gradient]
-    added += [(size, _GRADIENT, end, length) for size in shards_bytes.tolist()]
+    added += [(size, _GRADIENT, min(end + 1, length - 1), length) for size in shards_bytes.tolist()]
     sizes, categories, born, ends = np.array(added).T
     step = replace(
         trace,
@@ -80,6 +83,29 @@ def sharded_stage(trace: Trace, strategy: Strategy, *, in_flight: float) -> tupl
         Collective("reduce_scatter", shards, int(reduced_bytes * sent), units, overlaps="last backward", in_update=True),
         Collective("all_reduce", replicas, int(reduced_bytes * sent / ranks), units, overlaps="last backward", in_update=True),
     )
+
+
+def _gathered(trace: Trace, strategy: Strategy, parameter: np.ndarray, end: int) -> list[tuple[float, int, int, int]]:
+    """Bytes, category, birth and death of whole parameters. What is in no block stays whole.
+
+    Blocks that are freed after forward are gathered again in backward, a block ahead, and stay until the next forward.
+    """
+    storages, block_of = trace.storages, block_of_modules(trace.modules, trace.header.blocks)
+    units = block_of[storages.module[parameter]] + 1
+    unit_bytes = np.bincount(units, weights=storages.size_bytes[parameter], minlength=len(trace.header.blocks) + 1).tolist()
+    if strategy.parallelism.shard != "parameters":
+        return [(sum(unit_bytes), _BUFFER, 0, end)]
+    rows = [(unit_bytes[0], _BUFFER, 0, end)]
+    for micro_step in (0, 1):
+        forward = spans(trace, block_of, micro_step, ("forward",))
+        backward = spans(trace, block_of, micro_step, ("backward", "recompute"))
+        gathered_from = backward[-1][0]
+        for first, last, block in sorted((*span, block) for block, span in backward.items() if block >= 0 and span[1] >= 0):
+            begin = forward[block][0] if micro_step == 0 else forward[-1][0]
+            rows.append((unit_bytes[block + 1], _BUFFER, begin, forward[block][1]))
+            rows.append((unit_bytes[block + 1], _BUFFER, min(gathered_from, first), max(last, backward[-1][1])))
+            gathered_from = first
+    return rows
 
 
 def _largest_unit_bytes(trace: Trace, gradient: np.ndarray) -> int:

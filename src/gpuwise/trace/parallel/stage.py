@@ -67,12 +67,13 @@ class _Stage:
     def step(self) -> tuple[Trace, tuple[Collective, ...], int]:
         received = self._received()
         trace = self._trace
-        rows = self._lives() & ~received
+        summed = self._summed(received)
+        rows = self._lives() & ~received & ~summed
         ends = self._extended(trace.storages)
         step = select(replace(trace, storages=ends), self._positions, rows)
         blocks = tuple(path for number, path in enumerate(trace.header.blocks) if number in self._own)
         step = replace(step, header=replace(step.header, blocks=blocks))
-        received_bytes = int(trace.storages.size_bytes[received & self._of_first_micro_batch()].sum())
+        received_bytes = int(trace.storages.size_bytes[received & ~summed & self._of_first_micro_batch()].sum())
         return step, self._sends(), received_bytes
 
     def _of_first_micro_batch(self) -> np.ndarray:
@@ -129,6 +130,14 @@ class _Stage:
         mask: np.ndarray = elsewhere & used & ~in_update & (storages.category != _INPUT)
         return mask
 
+    def _summed(self, received: np.ndarray) -> np.ndarray:
+        """Storages of which one device adds up the gradient of a tied weight: each of its two stages has its own part."""
+        storages, length = self._trace.storages, len(self._trace.sequence)
+        died = np.minimum(storages.died, length - 1)
+        of_tied = received & np.isin(self._trace.sequence.module[died], self._tied())
+        mask: np.ndarray = np.isin(died, died[of_tied]) & (storages.born >= 0)
+        return mask
+
     def _extended(self, storages: Storages) -> Storages:
         """What this rank makes in forward and another one uses last stays until this rank's backward begins: the schedule
         keeps the output of a stage."""
@@ -165,26 +174,29 @@ def with_in_flight(step: Trace, strategy: Strategy, rank: int, *, received_bytes
         received_bytes: of a micro-batch. Buffers are allocated once, for all micro-batches of a step
             (torch/distributed/pipelining/stage.py, PyTorch 2.13).
     """
-    micro_batches = in_flight(strategy, rank)
+    first = in_flight(strategy, rank)
+    later = max(1, min(first, strategy.accumulation - 1))  # from the second backward pass on
     sequence, storages = step.sequence, step.storages
     length = len(sequence)
     born, died = np.maximum(storages.born, 0), np.minimum(storages.died, length - 1)
     saved = (storages.born >= 0) & (sequence.phase[born] == FORWARD) & (sequence.micro_step[born] == 0)
     saved &= (storages.died < length) & np.isin(sequence.phase[died], _BACKWARD)
-    rows = np.flatnonzero(saved) if micro_batches > 1 else np.flatnonzero(saved)[:0]
-    ends = np.flatnonzero(np.isin(sequence.phase, _BACKWARD))
-    end = int(ends[-1]) if len(ends) else length - 1
-    more = np.ceil(storages.size_bytes[rows] * (micro_batches - 1)).astype(np.int64)
+    rows = np.flatnonzero(saved) if first > 1 else np.flatnonzero(saved)[:0]
+    backward = np.isin(sequence.phase, _BACKWARD)
+    ends = [int(np.flatnonzero(of)[-1]) if of.any() else length - 1 for of in (backward & (sequence.micro_step == 0), backward)]
+    more = [np.ceil(storages.size_bytes[rows] * number).astype(np.int64) for number in (first - later, later - 1)]
+    died_with = np.repeat(ends, len(rows))
+    rows = np.concatenate([rows, rows])
     buffers = [received_bytes * strategy.accumulation] if received_bytes else []
     count = len(rows) + len(buffers)
     return replace(
         step,
         storages=Storages(
-            np.concatenate([storages.size_bytes, more, np.array(buffers, dtype=np.int64)]),
+            np.concatenate([storages.size_bytes, *more, np.array(buffers, dtype=np.int64)]),
             np.concatenate([storages.category, storages.category[rows], np.full(len(buffers), _BUFFER)]).astype(np.int8),
             np.concatenate([storages.module, storages.module[rows], np.zeros(len(buffers))]).astype(storages.module.dtype),
             np.concatenate([storages.born, np.zeros(len(rows)), np.full(len(buffers), BEFORE)]).astype(storages.born.dtype),
-            np.concatenate([storages.died, np.full(len(rows), end), np.full(len(buffers), length)]).astype(storages.died.dtype),
+            np.concatenate([storages.died, died_with, np.full(len(buffers), length)]).astype(storages.died.dtype),
             np.concatenate([storages.stream, np.zeros(count)]).astype(storages.stream.dtype),
         ),
     )

@@ -19,7 +19,7 @@ from gpuwise.trace.parallel.tensor_traffic import traffic
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations
 from gpuwise.trace.trace import Trace
 
-_GEMM, _NORM = KINDS.index("gemm"), KINDS.index("norm")
+_GEMM, _COPY = KINDS.index("gemm"), KINDS.index("copy")
 _RECOMPUTE, _BACKWARD = PHASES.index("recompute"), PHASES.index("backward")
 _PARAMETER, _GRADIENT = CATEGORIES.index("parameter"), CATEGORIES.index("gradient")
 _FLOPS, _READ, _WRITTEN, _WORKSPACE, _BATCH, _M, _N, _K = (
@@ -79,11 +79,17 @@ class _Rank:
         keys, row = np.unique(key, return_inverse=True)
         rows, ways = keys // (ALONG_K + 1), keys % (ALONG_K + 1)
         ops = trace.operations
+        names = tuple(ops.name[i] for i in rows.tolist())
+        values = _divided(ops.values[rows], ways, self._degree)
+        if self._parallelism.loss_parallel:
+            # _log_softmax_backward_handler in torch/distributed/tensor/parallel/loss.py: two results of its size, not one.
+            backward = np.array([name.startswith("aten._log_softmax_backward") for name in names]) & (ways == ALL)
+            values[backward, _WORKSPACE] += values[backward, _WRITTEN]
         operations = Operations(
-            name=tuple(ops.name[i] for i in rows.tolist()),
+            name=names,
             kind=ops.kind[rows],
             dtype=tuple(ops.dtype[i] for i in rows.tolist()),
-            values=_divided(ops.values[rows], ways, self._degree),
+            values=values,
             group=ops.group[rows],
         )
         part = self._part & (storages.size_bytes >= _TINY_BYTES)
@@ -115,6 +121,7 @@ class _Rank:
             pair = self._columns.get(module) or self._rows.get(module)
             if pair is not None and self._kind[positions[index]] == _GEMM:
                 spans[id(pair)] = pair, spans.get(id(pair), (pair, index, index))[1], index
+        self._divide_casts(positions)
         for pair, first, last in spans.values():
             if pair.row.module not in module_of[first : last + 1] and pair.row.module in self._rows:  # not computed again
                 block = self._segments[positions[first]]
@@ -123,7 +130,7 @@ class _Rank:
             for index in range(first, last + 1):
                 position, module = int(positions[index]), module_of[index]
                 if module in self._columns or module in self._rows:
-                    self._divide_layer(position, module, size_of[index])
+                    self._divide_product(position, module)
                 elif not pair.gathered and size_of[index] >= least:
                     self._all(position)
         if self._layers.head is not None and self._parallelism.loss_parallel and len(positions):
@@ -131,15 +138,28 @@ class _Rank:
             for index in range(head[-1] + 1 if head else len(positions), len(positions)):
                 self._all(int(positions[index]))
 
-    def _divide_layer(self, position: int, module: int, size_bytes: int) -> None:
-        """A product of a split layer in forward, or a cast of its weight."""
-        by_columns = module in self._columns
+    def _divide_product(self, position: int, module: int) -> None:
+        """The product of a split layer in forward."""
         if self._kind[position] == _GEMM:
+            by_columns = module in self._columns
             self._way[position] = ALONG_N if by_columns else ALONG_K
-            gathered = by_columns and self._columns[module].gathered
-            self._part[self._born[position]] = by_columns and not gathered
-        elif size_bytes:
-            self._all(position)
+            self._part[self._born[position]] = by_columns and not self._columns[module].gathered
+
+    def _divide_casts(self, positions: np.ndarray) -> None:
+        """Before its product, autocast casts a layer's input, if that needs it, its weight and its bias, in this order. The
+        input of a layer split by columns is whole, and so is the bias of one split by rows."""
+        casts: dict[int, list[int]] = {}
+        storages = self._trace.storages
+        for position in positions.tolist():
+            module = int(self._trace.sequence.module[position])
+            if (module in self._columns or module in self._rows) and self._kind[position] == _COPY:
+                casts.setdefault(module, []).append(position)
+        for module, own in casts.items():
+            parameters = int(((storages.category == _PARAMETER) & (storages.module == module)).sum()) or 1
+            by_columns, inputs = module in self._columns, max(0, len(own) - parameters)
+            weight_and_bias = own[inputs:]
+            for position in weight_and_bias if by_columns else [*own[:inputs], *weight_and_bias[:1]]:
+                self._all(position)
 
     def _divide_backward(self, positions: np.ndarray) -> None:
         sequence = self._trace.sequence

@@ -109,8 +109,10 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[LayerPair]:
     width = head_dim = 0
     for position in positions.tolist():
         row = trace.sequence.operation[position]
-        if operations.kind[row] == _ATTENTION:
-            head_dim = int(operations.column("k")[row])
+        k = int(operations.column("k")[row])
+        in_products = operations.column("batch")[row] > 1 and any(column.outputs % k == 0 for column in pending)
+        if operations.kind[row] == _ATTENTION or in_products:
+            head_dim = head_dim or k  # where no kernel computes attention, its first product is that of queries and keys
             continue
         layer = _layer(trace, position)
         width = width or layer.inputs
