@@ -88,9 +88,10 @@ def _run_everywhere(
 
 def _exchanged(chosen: Tensor, ranks: int, own: int, mesh: DeviceMesh) -> tuple[Tensor, list[int], list[int]]:
     """Rows that come for each of this rank's experts, by rank; rows sent to each rank, and received from it."""
-    if active_fake_mode() is not None:  # a recording has no values: as many rows for each expert
-        each = chosen.numel() // (ranks * own)
-        return chosen.new_full((ranks * own,), each), [each * own] * ranks, [each * own] * ranks
+    if active_fake_mode() is not None:  # a recording has no values: as many rows for each rank, the rest for the first
+        each, rest = divmod(chosen.numel(), ranks)
+        sizes = [each + rest, *[each] * (ranks - 1)]
+        return chosen.new_zeros(ranks * own), sizes, sizes
     counts = (chosen[:, None] == torch.arange(ranks * own, device=chosen.device)).sum(0)
     arriving = collectives.all_to_all_single(counts, None, None, mesh.get_group())
     arriving = collectives.wait_tensor(arriving)
