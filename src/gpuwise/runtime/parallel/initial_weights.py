@@ -25,6 +25,18 @@ class _Parameter:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def pieces(self) -> Iterator[Region]:
+        """Regions along the first dim that together are the whole parameter, of at most 16 MiB each, or of one row."""
+        if not self.shape or not math.prod(self.shape):
+            yield Region.whole(self.shape)
+            return
+        rows = max(1, _PIECE_BYTES // (self.dtype.itemsize * math.prod(self.shape[1:])))
+        for first in range(0, self.shape[0], rows):
+            yield Region((first, *(0 for _ in self.shape[1:])), (min(rows, self.shape[0] - first), *self.shape[1:]))
+
+    def bytes_of(self, piece: Region) -> int:
+        return piece.numel * self.dtype.itemsize
+
 
 class InitialWeights:
     """Rank 0's initial values of a model's parameters, which are on the meta device on all ranks.
@@ -67,10 +79,12 @@ class InitialWeights:
             for name, empty in module._parameters.items():
                 if empty is not None:
                     slots[empty].append((module, name))
+        most_bytes = max((parameter.bytes_of(piece) for parameter in parameters for piece in parameter.pieces()), default=0)
+        room = torch.empty(most_bytes, dtype=torch.uint8, device=self._device)
         for parameter in parameters:
             empty = next((own[name] for name in parameter.names if name in own), None)
             filled = None if empty is None else alike(empty, torch.empty_like(empty, device=self._device))
-            self._send(parameter, filled)
+            self._send(parameter, filled, room)
             if empty is not None and filled is not None:
                 for module, name in slots[empty]:
                     replace_parameter(module, name, filled)
@@ -78,23 +92,18 @@ class InitialWeights:
                 for name in parameter.names:
                     self._values.pop(name, None)
 
-    def _send(self, parameter: _Parameter, own: Tensor | None) -> None:
-        """Sends a parameter from rank 0 in pieces, of which each rank keeps what is its own."""
-        part = Region.whole(parameter.shape) if own is None or not is_dtensor(own) else shard_of(own).region
-        for piece in pieces(parameter.shape, parameter.dtype.itemsize):
-            values = self._values_of(parameter, piece)
-            broadcast(values)
+    def _send(self, parameter: _Parameter, own: Tensor | None, room: Tensor) -> None:
+        """Sends a parameter from rank 0 in pieces, of which each rank keeps what is its own. room: memory for a piece."""
+        whole, values = Region.whole(parameter.shape), self._values.get(parameter.names[0])
+        part = shard_of(own).region if own is not None and is_dtensor(own) else whole
+        for piece in parameter.pieces():
+            sent = room[: parameter.bytes_of(piece)].view(parameter.dtype).view(piece.shape)
+            if values is not None:
+                sent.copy_(values[piece.slices(whole)])
+            broadcast(sent)
             common = part.common(piece)
             if own is not None and common is not None:
-                local_of(own)[common.slices(part)].copy_(values[common.slices(piece)])
-
-    def _values_of(self, parameter: _Parameter, piece: Region) -> Tensor:
-        """A piece of a parameter on the device: its values on rank 0, memory for them on the others."""
-        whole = self._values.get(parameter.names[0])
-        if whole is None:
-            return torch.empty(piece.shape, dtype=parameter.dtype, device=self._device)
-        values = whole[piece.slices(Region.whole(parameter.shape))]
-        return values.to(self._device, parameter.dtype).contiguous()
+                local_of(own)[common.slices(part)].copy_(sent[common.slices(piece)])
 
 
 def alike(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
@@ -111,16 +120,6 @@ def replace_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> 
         module._parameters[name] = parameter
     else:
         setattr(module, name, parameter)
-
-
-def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[Region]:
-    """Regions along the first dim that together are a whole tensor, of at most 16 MiB each, or of one row."""
-    if not shape or not math.prod(shape):
-        yield Region.whole(shape)
-        return
-    rows = max(1, _PIECE_BYTES // (itemsize * math.prod(shape[1:])))
-    for first in range(0, shape[0], rows):
-        yield Region((first, *(0 for _ in shape[1:])), (min(rows, shape[0] - first), *shape[1:]))
 
 
 def broadcast(tensor: Tensor) -> None:
