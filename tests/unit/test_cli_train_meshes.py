@@ -127,6 +127,12 @@ def test_replicas_and_shards_start_without_the_jobs_file(folder: Path, started: 
     assert started == [4]
 
 
+def test_a_file_that_is_written_for_ranks_is_left_to_them(folder: Path, started: list[int]):
+    (folder / "jobs.py").write_text(f"import os\nrank = os.environ['RANK']\n{JOBS}")
+    assert train("llama", "tp=2").exit_code == 0
+    assert started == [2]
+
+
 def test_more_ranks_than_accelerators_are_refused(monkeypatch: pytest.MonkeyPatch, started: list[int]):
     monkeypatch.setattr(gpuwise.runtime.devices, "accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(gpuwise.runtime.devices, "backend_of", lambda device: SimpleNamespace(count=lambda: 2))

@@ -8,7 +8,7 @@ from gpuwise.api.rank_start import mesh_to_run
 from gpuwise.api.run_start import check_device, planned_job, this_device
 from gpuwise.api.sources import job_of
 from gpuwise.api.train_keywords import TrainKeywords, train_settings
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, JobError
 from gpuwise.hardware import detect_machine, load_catalog
 from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.plan.types import Plan
@@ -104,7 +104,10 @@ def _check_job(job_argument: str, plan: Plan | None, requested: RunSettings) -> 
     strategy = strategy_to_run(requested) if plan is None else plan.strategy
     if strategy.mesh.devices == strategy.mesh.data_parallel and strategy.mesh.ep == 1:
         return  # any model has replicas and shards, so its file need not be run here
-    job = job_of(job_argument, **named_sizes(requested)) if plan is None else planned_job(job_argument, plan)
+    try:
+        job = job_of(job_argument, **named_sizes(requested)) if plan is None else planned_job(job_argument, plan)
+    except JobError:
+        return  # a file may be written for ranks, which will say what is wrong with it
     check_job(job, strategy)
 
 
