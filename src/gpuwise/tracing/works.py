@@ -22,6 +22,7 @@ from gpuwise.tracing.patching import patched
 from gpuwise.tracing.streams import Enqueued, Streams
 
 _RETURN_WORK = ("all_reduce", "batch_isend_irecv")
+_BETWEEN_TWO = ("isend", "irecv")  # a schedule keeps their handles, and these what is sent (SendWork in ProcessGroupGloo.hpp)
 _SEARCHES = 5  # position of find_unused_parameters behind the parameters, in the Reducer's arguments
 
 
@@ -93,6 +94,10 @@ def recorded_works(recorder: RecordsCollectives) -> Iterator[None]:
     with ExitStack() as stack:
         for name in _RETURN_WORK:
             stack.enter_context(patched(dist, name, _with_handle(getattr(dist, name), recorder)))
+        for name in _BETWEEN_TWO:  # in both modules: a P2POp checks that it has one of the two functions
+            call = _with_handle(getattr(dist, name), recorder)
+            stack.enter_context(patched(dist, name, call))
+            stack.enter_context(patched(dist.distributed_c10d, name, call))
         stack.enter_context(patched(DistributedDataParallel, "__init__", construct_without_regrouping))
         stack.enter_context(patched(dist, "Reducer", reducer_without_search))
         stack.enter_context(patched(dist, "_compute_bucket_assignment_by_size", _final_buckets))
