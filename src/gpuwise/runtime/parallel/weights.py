@@ -14,7 +14,7 @@ from gpuwise.runtime.parallel.world import World
 def same_weights(model: nn.Module, world: World) -> None:
     """Copies rank 0's parameters and buffers to ranks whose own differ.
 
-    Every rank builds the whole model from the same seed, so they rarely do: in a model that draws from a clock, say, or
+    Ranks that build the whole model do so from the same seed, so they rarely do: in a model that draws from a clock, say, or
     from a device's own random numbers. Norms tell, and nothing is sent where they are equal.
     """
     if active_fake_mode() is not None or dist.get_backend() == "fake":
