@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from gpuwise.errors import InputError, JobError, OtherRankError, RankLostError
 from gpuwise.hardware.detect.ranks import first_node, rank_environment
-from gpuwise.runtime.ranks import ALONE, LastWords, Ranks, joining
+from gpuwise.runtime.ranks import ALONE, LastWords, Ranks, joining, start
 from gpuwise.runtime.ranks.last_words import is_of_others
 
 TORCHRUN = {
@@ -168,3 +172,25 @@ def test_ranks_that_reach_the_store_but_not_each_other(monkeypatch: pytest.Monke
     with pytest.raises(RankLostError, match=r"rank 0 on .* reaches the store of the run at 10.0.0.1, but not all other ranks"):
         joining._initialise(environment, torch.device("cpu"), HashStore())
     assert not dist.is_initialized()
+
+
+def failed(exitcode: int) -> ProcessFailure:
+    names = {-9: "SIGKILL", -15: "SIGTERM"}
+    return cast(ProcessFailure, SimpleNamespace(exitcode=exitcode, pid=1, signal_name=lambda: names.get(exitcode, "<N/A>")))
+
+
+@pytest.mark.parametrize(
+    ("codes", "first"),
+    [
+        ((2, -15), 2),  # a user's mistake, of which rank 0 has told; the agent has ended rank 1
+        ((-15, 130), 130),
+        ((-15, 1), 1),
+        ((2, -9), -9),  # rank 0 has failed for lack of rank 1
+    ],
+)
+def test_the_launcher_ends_as_the_rank_that_failed_first(codes: tuple[int, int], first: int):
+    failures = {rank: failed(code) for rank, code in enumerate(codes)}
+    assert start._exit_code(RunResult(state=WorkerState.FAILED, failures=failures)) == first
+    words = start._lost(failures)
+    assert (words is None) == (first in (2, 130))
+    assert words is None or words.lost

@@ -206,12 +206,21 @@ class _PassedOn:
                 os.kill(pid, number)
 
 
+def _first(failures: dict[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
+    """The failure that has ended the others, and its rank.
+
+    The agent has ended the others by SIGTERM when it tells. Killed ranks come first: others may have failed for lack of them.
+    """
+    return min(failures.items(), key=lambda item: (item[1].exitcode == -signal.SIGTERM, item[1].exitcode > 0, item[0]))
+
+
 def _lost(failures: dict[int, ProcessFailure]) -> LastWords | None:
-    """Last words of ranks that ended without any; None for those that have said why."""
-    if not failures or all(failure.exitcode in SAID for failure in failures.values()):
+    """Last words of a rank that ended without any; None for one that has said why."""
+    if not failures:
         return None
-    # The agent has ended the others by SIGTERM when it tells. Killed ranks come first: others may have failed for lack of them.
-    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode == -signal.SIGTERM, item[1].exitcode > 0, item[0]))
+    rank, failure = _first(failures)
+    if failure.exitcode in SAID:
+        return None
     host = socket.gethostname()
     how = f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with exit code {failure.exitcode}"
     why = "; the system does that when memory runs out" if failure.signal_name() == "SIGKILL" else ""
@@ -223,4 +232,4 @@ def _lost(failures: dict[int, ProcessFailure]) -> LastWords | None:
 
 
 def _exit_code(result: RunResult) -> int:
-    return next((failure.exitcode for failure in result.failures.values()), 0)
+    return _first(result.failures)[1].exitcode if result.failures else 0
