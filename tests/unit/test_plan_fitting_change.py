@@ -153,7 +153,7 @@ def test_the_golden_question_is_answered_without_pytorch_and_its_command_holds()
 
 
 def test_the_commands_for_shards_name_their_mesh_once():
-    answer = asked_of(30, asked=Strategy("amp-bf16", mesh=Mesh(dp_shard=2), micro_batch=2), devices=2)
+    answer = asked_of(40, asked=Strategy("amp-bf16", mesh=Mesh(dp_shard=2), micro_batch=2), devices=2)
     assert isinstance(answer, FittingChange)
     assert answer.command.count("--mesh dp_shard=2") == answer.command.count("--mesh") == 1
     assert answer.run_command.count("--mesh") == 1
