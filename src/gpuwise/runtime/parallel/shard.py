@@ -171,7 +171,8 @@ def _check(root: nn.Module, units: list[nn.Module]) -> None:
                 ["torch.nn.Parameter of shape (1,) in the model", "--mesh dp=N, which keeps a copy on each device"],
             )
     for group in [*(list(unit.parameters()) for unit in units), rest]:
-        dtypes = {str(p.dtype).removeprefix("torch."): names[p] for p in group if p.requires_grad}
+        # The first parameter of each dtype: of several, the last stays in a dict.
+        dtypes = {str(p.dtype).removeprefix("torch."): names[p] for p in reversed(group) if p.requires_grad}
         if len(dtypes) > 1:
             raise UnsupportedError(
                 f"fully_shard (FSDP2) gathers parameters of one dtype together, and "
