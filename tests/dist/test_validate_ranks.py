@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from launched import ENDED_S, gone
+from tests.fresh_folder import fresh_folder
 
 import gpuwise
 from gpuwise.api import history
@@ -57,13 +58,7 @@ PARAMETERS = 64 * 8 + 8
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("GPUWISE_NO_CACHE", raising=False)
-    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "GPUWISE_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.py").write_text(JOBS)
-    return tmp_path
+    return fresh_folder(tmp_path, monkeypatch, JOBS)
 
 
 def test_each_rank_is_measured_beside_the_forecast(folder: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.fresh_folder import fresh_folder
 
 import gpuwise
 from gpuwise.api import history, validating, validating_checks
@@ -56,13 +57,7 @@ def huge():
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("GPUWISE_NO_CACHE", raising=False)
-    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "GPUWISE_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.py").write_text(JOBS)
-    return tmp_path
+    return fresh_folder(tmp_path, monkeypatch, JOBS)
 
 
 def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch):

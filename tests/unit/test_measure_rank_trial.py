@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Follower(Ranks):
-    """Rank 1, to which rank 0 has told five rounds of one step."""
+    """Rank 1, which has got five rounds of one step from rank 0."""
 
     def of_first(self, name, value):
         return [1, 5]

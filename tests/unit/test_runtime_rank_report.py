@@ -53,7 +53,7 @@ def test_the_log_has_the_waits_of_each_rank_now_and_then():
     statuses = {0: RankStatus(7, "step", 0.0, 0.4)}
     ranks, _ = reporter(printed, statuses, meter)
     ranks.look()
-    assert printed.records == []  # not all ranks have said anything
+    assert printed.records == []  # rank 1 has no status yet
     statuses[1] = RankStatus(7, "data", 0.3, 0.1)
     ranks.look()
     ranks.look()

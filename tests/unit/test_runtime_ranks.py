@@ -182,7 +182,7 @@ def failed(exitcode: int) -> ProcessFailure:
 @pytest.mark.parametrize(
     ("codes", "first"),
     [
-        ((2, -15), 2),  # a user's mistake, of which rank 0 has told; the agent has ended rank 1
+        ((2, -15), 2),  # a user's mistake, which rank 0 has printed; the agent has ended rank 1
         ((-15, 130), 130),
         ((-15, 1), 1),
         ((2, -9), -9),  # rank 0 has failed for lack of rank 1

@@ -161,8 +161,8 @@ def test_steps_that_are_not_plain_make_no_family() -> None:
 def test_the_basis_of_a_degree_is_exact(a: int, c: int, start: int, step: int, at: int) -> None:
     axis = MeshAxis("tp", start, step, 1)
     first, second = (a + Fraction(c, point) for point in axis.points)
-    found = float(first) * axis.basis(at)[0] + float(second - first) * axis.basis(at)[1]
-    assert found == pytest.approx(float(a + Fraction(c, at)), rel=1e-9)
+    value = float(first) * axis.basis(at)[0] + float(second - first) * axis.basis(at)[1]
+    assert value == pytest.approx(float(a + Fraction(c, at)), rel=1e-9)
 
 
 TP = (MeshAxis("tp", start=2, step=2, degree=1),)

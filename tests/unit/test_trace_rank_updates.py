@@ -94,14 +94,14 @@ def test_the_file_of_a_rank_says_what_its_optimizer_updates(tmp_path: Path) -> N
 
 def test_what_ranks_exchange_numbers_in_is_recorded() -> None:
     scaled = Strategy("amp-fp16", mesh=Mesh(dp_shard=2), optimizer="adam")
-    asked: list[Strategy] = []
+    strategies: list[Strategy] = []
 
     def recorded(plain: Strategy) -> Trace:
-        asked.append(plain)
+        strategies.append(plain)
         return record(llama(), plain)
 
     compose_update(recorded, scaled)
-    assert asked == [scaled]
+    assert strategies == [scaled]
 
 
 def test_a_file_without_them_is_refused() -> None:

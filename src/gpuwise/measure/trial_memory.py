@@ -116,7 +116,7 @@ def memory_on_accelerator(
 
 
 def by_category(program: Program, peak_bytes: int) -> dict[str, int]:
-    """A peak by category, of which only the tensors that stay on the device are told apart."""
+    """A peak by category, with categories for the tensors that stay on the device alone."""
     groups = {"parameter": _model_tensors(program), "optimizer_state": _optimizer_state(program)}
     sizes = {
         name: sum(

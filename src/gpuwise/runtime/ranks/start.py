@@ -32,7 +32,8 @@ HOST = "127.0.0.1"
 MONITOR_S = 0.1  # between two looks of the agent at its processes
 SHUTDOWN_S = 10  # from SIGTERM to SIGKILL for ranks that outlive another's failure
 ALL_ENDED_S = 3 * GRACE_S  # from a failure until ranks that have not ended by themselves are killed
-SAID = (130, 3, 2)  # exit codes of a rank that has said why itself: interrupted and saved, not all written, a user's mistake
+# Exit codes of a rank that has printed the reason itself: interrupted and saved, not all written, a user's mistake.
+EXPLAINED = (130, 3, 2)
 _HANDLED = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
@@ -215,11 +216,11 @@ def _first(failures: dict[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
 
 
 def _lost(failures: dict[int, ProcessFailure]) -> LastWords | None:
-    """Last words of a rank that ended without any; None for one that has said why."""
+    """Last words of a rank that ended without any; None for one that has printed the reason."""
     if not failures:
         return None
     rank, failure = _first(failures)
-    if failure.exitcode in SAID:
+    if failure.exitcode in EXPLAINED:
         return None
     host = socket.gethostname()
     how = f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with exit code {failure.exitcode}"

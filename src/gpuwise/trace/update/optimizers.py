@@ -38,7 +38,7 @@ def with_optimizer(
     """The same step under another optimizer, its kernels, and where gradients and state live.
 
     Arguments:
-        trace: recorded in mode train with gradients freed after the step, whatever its optimizer: on one device, or one rank
+        trace: recorded in mode train with gradients freed after the step, with any optimizer: on one device, or one rank
             of several, of which only optimizer and kernels can be others.
         optimizer, kernels, in_backward, offload, keep_gradients: as in Strategy.
         on_cpu: the device that is forecast is a CPU; None: as the recording's.
