@@ -4,7 +4,8 @@
 
 In each round every contestant trains once, in an order that turns, in processes of its own that are forked from one that has
 imported everything. Some steps warm up, the next are timed by rank 0's clock. Then gpuwise and a loop by hand take their
-steps in turns in the same processes, which tells small differences on a busy machine. Ratios are the others' seconds over
+steps in turns in the same processes, which tells small differences on a busy machine; once more without the collective
+that gpuwise has in each step, which shows what that costs. Ratios are the others' seconds over
 gpuwise's: above 1, gpuwise is faster. Prints a table; --json PATH writes every figure. Needs accelerate and lightning.
 """
 
@@ -61,15 +62,20 @@ def table(result: dict[str, Any]) -> str:
         steps = [1e3 * turn[name] for turn in result["step_s"]]
         ratios = [turn[name] / turn["gpuwise"] for turn in result["step_s"]]
         lines.append(f"  {name:<18} {_spread(steps)} ms a step   {_spread(ratios)} times gpuwise's")
-    ours, hand = ([s for turns in result["in_turns"] for s in turns[name]] for name in ("gpuwise", "by hand"))
+    for name, words in (("in_turns", ""), ("without_exchange", ", without the collective of each step")):
+        lines.append(_in_turns(result[name], words))
+    return "\n".join(lines)
+
+
+def _in_turns(rounds: Sequence[dict[str, list[float]]], words: str) -> str:
+    ours, hand = ([s for turns in rounds for s in turns[name]] for name in ("gpuwise", "by hand"))
     ratios = sorted(a / b for a, b in zip(hand, ours, strict=True))
     middle = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    lines.append(
-        f"  step by step in turns: by hand {1e3 * median(hand):.2f} ms, gpuwise {1e3 * median(ours):.2f} ms; "
+    return (
+        f"  step by step in turns{words}: by hand {1e3 * median(hand):.2f} ms, gpuwise {1e3 * median(ours):.2f} ms; "
         f"ratio of medians {median(hand) / median(ours):.3f}, of each turn {median(ratios):.3f} "
         f"(half of them {middle[0]:.2f} to {middle[1]:.2f}), {len(ratios)} turns"
     )
-    return "\n".join(lines)
 
 
 def _spread(values: Sequence[float]) -> str:

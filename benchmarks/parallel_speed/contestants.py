@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -118,11 +119,18 @@ def gpuwise(work: Work, clock: Clock, mesh: Mesh) -> float:
     return loss
 
 
-def in_turns(work: Work, mesh: Mesh, wrap: Callable[[nn.Module], nn.Module]) -> dict[str, list[float]]:
+def in_turns(
+    work: Work, mesh: Mesh, wrap: Callable[[nn.Module], nn.Module], *, exchanges: bool = True
+) -> dict[str, list[float]]:
     """Seconds of gpuwise's steps and of those of a loop by hand, which take turns in the same processes.
 
     Whatever else the machine does meets both alike. Ranks begin each step together.
+
+    Arguments:
+        exchanges: whether gpuwise's ranks exchange their losses and words in each step, as they do. Default True.
     """
+    if not exchanges:
+        _exchange_nothing()
     run = training(work, mesh)
     next(run)  # sets what both use: ranks, seeds, memory
     steps = loop(work, wrap(work.model()))
@@ -136,6 +144,22 @@ def in_turns(work: Work, mesh: Mesh, wrap: Callable[[nn.Module], nn.Module]) -> 
             seconds[name].append(time.perf_counter() - began_s)
     run.close()
     return {name: each[work.warm :] for name, each in seconds.items()}
+
+
+def _exchange_nothing() -> None:
+    """Leaves out the collective of each step in this process: the difference is what it costs."""
+    from gpuwise.runtime.ranks import word
+
+    def all_reduce(numbers: Tensor, *, async_op: bool) -> Done:
+        return Done()
+
+    word.dist = SimpleNamespace(all_reduce=all_reduce)  # type: ignore[assignment]
+
+
+class Done:
+    """A collective that has ended."""
+
+    def wait(self) -> None: ...
 
 
 def sharded(model: nn.Module) -> nn.Module:
@@ -260,11 +284,11 @@ def contestants(ranks: int) -> dict[str, dict[str, Callable[[Work, Clock], float
     }
 
 
-def turns(ranks: int) -> dict[str, Callable[[Work], dict[str, list[float]]]]:
+def turns(ranks: int, *, exchanges: bool) -> dict[str, Callable[[Work], dict[str, list[float]]]]:
     """gpuwise and the loop by hand in turns, by row."""
     return {
-        "sharded": partial(in_turns, mesh=Mesh(dp_shard=ranks), wrap=sharded),
-        "replicated": partial(in_turns, mesh=Mesh(dp_replicate=ranks), wrap=DistributedDataParallel),
+        "sharded": partial(in_turns, mesh=Mesh(dp_shard=ranks), wrap=sharded, exchanges=exchanges),
+        "replicated": partial(in_turns, mesh=Mesh(dp_replicate=ranks), wrap=DistributedDataParallel, exchanges=exchanges),
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 TIMEOUT_S = 300.0
 IN_TURNS = "gpuwise and the loop by hand"
+WITHOUT_EXCHANGE = "gpuwise without the collective of each step, and the loop by hand"
 PRELOADED = "benchmarks.parallel_speed.preloaded"
 SIZES = {  # width, layers, vocabulary, seq_len, micro_batch, warm, timed
     "tiny": (64, 4, 256, 32, 4, 10, 60),
@@ -22,24 +23,33 @@ SIZES = {  # width, layers, vocabulary, seq_len, micro_batch, warm, timed
 
 
 def measured(row: str, ranks: int, size: str, *, rounds: int) -> dict[str, Any]:
-    """Seconds of a step of each contestant in each round."""
+    """Seconds of a step of each contestant in each round, and of the steps in turns, with and without the exchange of ranks."""
     from benchmarks.parallel_speed.contestants import contestants
 
     names = list(contestants(ranks)[row])
-    load, seconds, turns = [os.getloadavg()[0]], [], []
+    load, seconds, turns, without = [os.getloadavg()[0]], [], [], []
     for number in range(rounds):
         first = number % len(names)
         turn = {name: run(row, name, ranks, size)["step_s"] for name in (*names[first:], *names[:first])}
         seconds.append({name: turn[name] for name in names})
         turns.append(run(row, IN_TURNS, ranks, size)["turns"])
+        without.append(run(row, WITHOUT_EXCHANGE, ranks, size)["turns"])
     load.append(os.getloadavg()[0])
-    return {"row": row, "ranks": ranks, "size": size, "step_s": seconds, "in_turns": turns, "load": load}
+    return {
+        "row": row,
+        "ranks": ranks,
+        "size": size,
+        "step_s": seconds,
+        "in_turns": turns,
+        "without_exchange": without,
+        "load": load,
+    }
 
 
 def run(row: str, name: str, ranks: int, size: str) -> dict[str, Any]:
     """What rank 0 of a contestant measured.
 
-    Either step_s, the seconds of a step, or turns, those of each step by name (IN_TURNS).
+    Either step_s, the seconds of a step, or turns, those of each step by name (IN_TURNS, WITHOUT_EXCHANGE).
 
     Raises RuntimeError with the traceback of a rank that fails.
     """
@@ -113,8 +123,8 @@ def one_rank(pipe: Connection, environment: dict[str, str], row: str, name: str,
     work = Work(*SIZES[size])
     clock = Clock(work)
     try:
-        if name == IN_TURNS:
-            pipe.send({"turns": turns(ranks)[row](work)})
+        if name in (IN_TURNS, WITHOUT_EXCHANGE):
+            pipe.send({"turns": turns(ranks, exchanges=name == IN_TURNS)[row](work)})
         else:
             loss = contestants(ranks)[row][name](work, clock)
             pipe.send({"step_s": clock.seconds / work.timed, "loss": loss})

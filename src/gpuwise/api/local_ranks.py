@@ -16,8 +16,8 @@ from gpuwise.step_settings import RunSettings, job_word, named_sizes, strategy_t
 from gpuwise.strategy import HostSettings, Mesh
 from gpuwise.units import format_bytes
 
-# Anonymous memory of a process that has imported what a rank needs and made nothing yet (RssAnon of /proc/self/status, proc(5);
-# PyTorch 2.13 for CPUs on Linux).
+# Anonymous memory of a process that has imported what a rank needs and made nothing yet (PyTorch 2.13 for CPUs on Linux):
+# python -c "from gpuwise.runtime import Training; print(open('/proc/self/status').read())" prints it as RssAnon.
 RANK_BYTES = 225 * 2**20
 
 
