@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuwise.cost.network.topology import GroupLink, group_link
 from gpuwise.cost.parameters import Parameters
@@ -28,6 +28,8 @@ class CommunicationTime:
         notes: sources of the bandwidths, and assumptions; none (default) without communication.
         unverified: names of the figures that the catalog has no verified source for.
         spread: low and high of real over forecast times, the widest of all links; None (default) where no link has its own.
+        by_axis: exposed_s by the axis of the mesh, as its groups are named ("tp", "dp_shard"). Collectives that run beside the
+            same computation share what is hidden by their seconds.
     """
 
     total_s: float
@@ -36,6 +38,7 @@ class CommunicationTime:
     notes: tuple[Note, ...] = ()
     unverified: tuple[str, ...] = ()
     spread: tuple[float, float] | None = None
+    by_axis: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING = CommunicationTime(0.0, 0.0)
@@ -67,20 +70,27 @@ def communication_time(
     links = {c.group: group_link(c.group, cluster, parameters) for c in collectives}
     overlap_share = 0.0 if cluster.chip.kind == "cpu" else parameters.overlap_share  # its cores move the bytes themselves
     total = exposed = waited = 0.0
+    by_axis: dict[str, float] = {}
     for overlaps in OVERLAPS:
         seconds, last_call_s = 0.0, 0.0
+        of_axis: dict[str, float] = {}
         for collective in (c for c in collectives if c.overlaps == overlaps):
             link = links[collective.group]
-            seconds += _seconds(collective, link)
+            axis, call_s = collective.group.axis, _seconds(collective, link)
+            of_axis[axis] = of_axis.get(axis, 0.0) + call_s
+            seconds += call_s
             last_call_s = max(last_call_s, link.latency_s)
         hidden = min(max(0.0, seconds - last_call_s), overlap_share * windows[overlaps])  # the last has no cover
+        adds = seconds - hidden * (1 - parameters.overlap_slowdown)
         total += seconds
-        exposed += seconds - hidden * (1 - parameters.overlap_slowdown)
+        exposed += adds
+        for axis, axis_s in of_axis.items():
+            by_axis[axis] = by_axis.get(axis, 0.0) + adds * axis_s / seconds
     waited = sum(_seconds(c, links[c.group]) for c in collectives if c.overlaps == "nothing" and not c.in_update)
     unverified = tuple(dict.fromkeys(link.unverified for link in links.values() if link.unverified))
     spreads = [link.spread for link in links.values() if link.spread is not None]
     widest = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
-    return CommunicationTime(total, exposed, waited, _notes(collectives, links), unverified, widest)
+    return CommunicationTime(total, exposed, waited, _notes(collectives, links), unverified, widest, by_axis)
 
 
 def _seconds(collective: Collective, link: GroupLink) -> float:
