@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuwise.cost.network.topology import GroupLink, group_link
+from gpuwise.cost.network.topology import group_link
 from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note
@@ -44,6 +44,47 @@ class CommunicationTime:
 NOTHING = CommunicationTime(0.0, 0.0)
 
 
+@dataclass(frozen=True)
+class CollectiveTime:
+    """The time of one call of a collective.
+
+    Attributes:
+        seconds: of the call, with its latency.
+        latency_s: the part of `seconds` that does not depend on the payload.
+        note: source of the bandwidth.
+        unverified: name of the figure if the catalog has no verified source for it; else "".
+        crosses: whether the group spans machines.
+        spread: low and high of real over forecast times; None where the link has none of its own.
+    """
+
+    seconds: float
+    latency_s: float
+    note: Note
+    unverified: str
+    crosses: bool
+    spread: tuple[float, float] | None
+
+
+def collective_time(
+    operation: str, *, payload_bytes: float, group: RankGroup, cluster: Cluster, parameters: Parameters
+) -> CollectiveTime:
+    """The time of one call of a collective by a ring, over links as in group_link.
+
+    A ring all-reduce moves 2 (n-1)/n of the payload over each rank's link; an all-gather, a reduce-scatter or an all-to-all
+    half of that; a send all of it, once.
+
+    Arguments:
+        operation: of COLLECTIVES.
+        payload_bytes: bytes of the full tensor of one call.
+
+    Raises UnsupportedError where the bandwidth of a needed link is unknown.
+    """
+    link = group_link(group, cluster, parameters)
+    passes = _RING_PASSES.get(operation, 0) * (group.ranks - 1) / group.ranks or 1.0
+    seconds = passes * payload_bytes / link.bandwidth_of.get(operation, link.bandwidth_bytes_per_s) + link.latency_s
+    return CollectiveTime(seconds, link.latency_s, link.note, link.unverified, link.crosses, link.spread)
+
+
 def communication_time(
     communication: Communication,
     cluster: Cluster,
@@ -53,10 +94,7 @@ def communication_time(
     micro_batches: int,
     parameters: Parameters,
 ) -> CommunicationTime:
-    """Ring collectives along the axes of a mesh that is laid over a cluster, innermost axis first.
-
-    A ring all-reduce moves 2 (n-1)/n of the payload over each rank's link; an all-gather, a reduce-scatter or an all-to-all
-    half of that; a send all of it, once. Links as in group_link.
+    """Collectives along the axes of a mesh that is laid over a cluster, innermost axis first; each call as in collective_time.
 
     Arguments:
         backward_s, forward_s: of the whole step. The gradients' all-reduce runs beside the backward pass of the last of
@@ -67,44 +105,53 @@ def communication_time(
     if cluster.devices == 1 or not collectives:
         return NOTHING
     windows = {"nothing": 0.0, "step": backward_s + forward_s, "last backward": backward_s / micro_batches}
-    links = {c.group: group_link(c.group, cluster, parameters) for c in collectives}
+    times = [_call(c, cluster, parameters) for c in collectives]
     overlap_share = 0.0 if cluster.chip.kind == "cpu" else parameters.overlap_share  # its cores move the bytes themselves
-    total = exposed = waited = 0.0
+    total = exposed = 0.0
     by_axis: dict[str, float] = {}
     for overlaps in OVERLAPS:
         seconds, last_call_s = 0.0, 0.0
         of_axis: dict[str, float] = {}
-        for collective in (c for c in collectives if c.overlaps == overlaps):
-            link = links[collective.group]
-            axis, call_s = collective.group.axis, _seconds(collective, link)
-            of_axis[axis] = of_axis.get(axis, 0.0) + call_s
-            seconds += call_s
-            last_call_s = max(last_call_s, link.latency_s)
+        for collective, call in zip(collectives, times, strict=True):
+            if collective.overlaps == overlaps:
+                axis, calls_s = collective.group.axis, _calls(collective) * call.seconds
+                of_axis[axis] = of_axis.get(axis, 0.0) + calls_s
+                seconds += calls_s
+                last_call_s = max(last_call_s, call.latency_s)
         hidden = min(max(0.0, seconds - last_call_s), overlap_share * windows[overlaps])  # the last has no cover
         adds = seconds - hidden * (1 - parameters.overlap_slowdown)
         total += seconds
         exposed += adds
         for axis, axis_s in of_axis.items():
             by_axis[axis] = by_axis.get(axis, 0.0) + adds * axis_s / seconds
-    waited = sum(_seconds(c, links[c.group]) for c in collectives if c.overlaps == "nothing" and not c.in_update)
-    unverified = tuple(dict.fromkeys(link.unverified for link in links.values() if link.unverified))
-    spreads = [link.spread for link in links.values() if link.spread is not None]
+    waited = sum(
+        _calls(c) * call.seconds
+        for c, call in zip(collectives, times, strict=True)
+        if c.overlaps == "nothing" and not c.in_update
+    )
+    unverified = tuple(dict.fromkeys(call.unverified for call in times if call.unverified))
+    spreads = [call.spread for call in times if call.spread is not None]
     widest = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
-    return CommunicationTime(total, exposed, waited, _notes(collectives, links), unverified, widest, by_axis)
+    return CommunicationTime(total, exposed, waited, _notes(collectives, times), unverified, widest, by_axis)
 
 
-def _seconds(collective: Collective, link: GroupLink) -> float:
-    ranks = collective.group.ranks
-    passes = _RING_PASSES.get(collective.operation, 0) * (ranks - 1) / ranks or 1.0
-    bandwidth = link.bandwidth_of.get(collective.operation, link.bandwidth_bytes_per_s)
-    return passes * collective.payload_bytes / bandwidth + link.latency_s * max(1, collective.calls)
+def _calls(collective: Collective) -> int:
+    return max(1, collective.calls)
 
 
-def _notes(collectives: list[Collective], links: Mapping[RankGroup, GroupLink]) -> tuple[Note, ...]:
-    notes = [link.note for link in links.values()]
+def _call(collective: Collective, cluster: Cluster, parameters: Parameters) -> CollectiveTime:
+    """One of the collective's calls, which are priced as equally large."""
+    payload = collective.payload_bytes / _calls(collective)
+    return collective_time(
+        collective.operation, payload_bytes=payload, group=collective.group, cluster=cluster, parameters=parameters
+    )
+
+
+def _notes(collectives: list[Collective], times: list[CollectiveTime]) -> tuple[Note, ...]:
+    notes = [call.note for call in times]
     waiting = [c.group.axis for c in collectives if c.overlaps == "nothing"]
     if waiting:
         notes.append(waits_for_collectives(axes=", ".join(dict.fromkeys(waiting))))
-    if any(group.axis == "tp" and link.crosses for group, link in links.items()):
+    if any(c.group.axis == "tp" and call.crosses for c, call in zip(collectives, times, strict=True)):
         notes.append(tensor_parallel_across_machines())
     return tuple(dict.fromkeys(notes))
