@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gpuwise.cost.timeline.orders import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, orders
-from gpuwise.cost.timeline.pipeline import Pipeline, StageTime, finish_s, placed
+from gpuwise.cost.timeline.pipeline import PipelineStep, StageTime, finish_s, placed
 from gpuwise.strategy import Parallelism
 
 SCHEDULES = [
@@ -23,7 +23,7 @@ SCHEDULES = [
 ]
 
 
-def unequal(name: str, stages_per_rank: int, *, ranks: int, micro_batches: int, send_s: float, seed: int = 0) -> Pipeline:
+def unequal(name: str, stages_per_rank: int, *, ranks: int, micro_batches: int, send_s: float, seed: int = 0) -> PipelineStep:
     """Stages of random lengths."""
     draw = random.Random(f"{name} {seed}")
     stages = tuple(
@@ -31,16 +31,16 @@ def unequal(name: str, stages_per_rank: int, *, ranks: int, micro_batches: int, 
         for _ in range(ranks * stages_per_rank)
     )
     parallelism = Parallelism(pipeline_schedule=name, stages_per_rank=stages_per_rank)
-    return Pipeline(parallelism, ranks, micro_batches, stages, send_s)
+    return PipelineStep(parallelism, ranks, micro_batches, stages, send_s)
 
 
-def equal(name: str, stages_per_rank: int, *, ranks: int, micro_batches: int) -> Pipeline:
+def equal(name: str, stages_per_rank: int, *, ranks: int, micro_batches: int) -> PipelineStep:
     """Stages of which each part takes a second, divided by the stages of a rank."""
     stages = (StageTime(*[1 / stages_per_rank] * 3),) * (ranks * stages_per_rank)
-    return Pipeline(Parallelism(pipeline_schedule=name, stages_per_rank=stages_per_rank), ranks, micro_batches, stages)
+    return PipelineStep(Parallelism(pipeline_schedule=name, stages_per_rank=stages_per_rank), ranks, micro_batches, stages)
 
 
-def longest_path_s(pipeline: Pipeline, *, waits: bool) -> list[float]:
+def longest_path_s(pipeline: PipelineStep, *, waits: bool) -> list[float]:
     """When the last action of each rank ends: times are raised until none is too early."""
     stages, last = pipeline.stages, len(pipeline.stages) - 1
     order = orders(pipeline.parallelism, ranks=pipeline.ranks, micro_batches=pipeline.micro_batches)

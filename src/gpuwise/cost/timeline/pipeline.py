@@ -36,7 +36,7 @@ class StageTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineStep:
     """A pipeline's step up to the update.
 
     Attributes:
@@ -70,7 +70,7 @@ class Placed(NamedTuple):
     end_s: float
 
 
-def finish_s(pipeline: Pipeline) -> tuple[float, ...]:
+def finish_s(pipeline: PipelineStep) -> tuple[float, ...]:
     """When each rank has done its last action, in seconds from the beginning of the step.
 
     Long runs are not simulated whole. If `ranks` micro-batches more shift every action behind the first ones by the same
@@ -90,7 +90,7 @@ def finish_s(pipeline: Pipeline) -> tuple[float, ...]:
     return tuple(ends[-1] for ends in _ends(pipeline, micro_batches))
 
 
-def placed(pipeline: Pipeline) -> tuple[tuple[Placed, ...], ...]:
+def placed(pipeline: PipelineStep) -> tuple[tuple[Placed, ...], ...]:
     """The actions of each rank in their order."""
     seconds = _seconds(pipeline.stages)
     return tuple(
@@ -101,11 +101,11 @@ def placed(pipeline: Pipeline) -> tuple[tuple[Placed, ...], ...]:
     )
 
 
-def _orders(pipeline: Pipeline, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
+def _orders(pipeline: PipelineStep, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
     return orders(pipeline.parallelism, ranks=pipeline.ranks, micro_batches=micro_batches)
 
 
-def _repeats(pipeline: Pipeline) -> bool:
+def _repeats(pipeline: PipelineStep) -> bool:
     """Whether the order of the step's middle repeats itself after `ranks` micro-batches, forward and backward by turns."""
     if pipeline.parallelism.pipeline_schedule in _ALL_FORWARD_FIRST:
         return False
@@ -138,7 +138,7 @@ def _seconds(stages: Sequence[StageTime]) -> dict[str, list[float]]:
     }
 
 
-def _ends(pipeline: Pipeline, micro_batches: int) -> list[list[float]]:
+def _ends(pipeline: PipelineStep, micro_batches: int) -> list[list[float]]:
     """When each action of each rank ends.
 
     An action begins when the one before it on its rank is done and its input is there: activations of the stage before,
