@@ -115,6 +115,12 @@ class DeviceSettings(StepSettings, ParallelSettings, total=False):
     mode: Annotated[str | None, Setting("A training step (default) or a forward pass.", MODES)]
 
 
+class ClusterSettings(DeviceSettings, total=False):
+    """What a verb about devices of several machines takes, too."""
+
+    network: Annotated[str | None, Setting('What joins machines: "100 Gbit Ethernet", or a catalog link.', metavar="LINK")]
+
+
 class WorkSettings(TypedDict, total=False):
     """How much is trained, and what its data pipeline delivers."""
 
@@ -124,7 +130,7 @@ class WorkSettings(TypedDict, total=False):
     loader_samples_per_s: Annotated[float | None, Setting("What the data pipeline of a machine delivers.")]
 
 
-class ForecastSettings(DeviceSettings, WorkSettings, total=False):
+class ForecastSettings(ClusterSettings, WorkSettings, total=False):
     """What `forecast` takes."""
 
 

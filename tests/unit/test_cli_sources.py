@@ -204,12 +204,12 @@ def test_a_device_has_its_link_and_its_cheapest_price():
 def test_machines_need_a_known_network():
     device = device_of("h100-sxm:8x4", CATALOG)
     assert (device.count, device.machines, device.devices) == (8, 4, 32)
-    assert device.link_between is not None
+    assert device.network is not None
     assert device.offer is not None
     assert link_between(device.offer, catalog=CATALOG) is not None
     assert device.usd_per_hour == 4 * device.offer.usd_per_hour
     assert any(note.text.startswith("price of 4 × ") for note in device.assumptions)
-    assert any("assumed machines connected by" in note.text for note in device.assumptions)
+    assert any("assumed machines joined by" in note.text for note in device.assumptions)
     with pytest.raises(UnsupportedError, match="does not say how machines of gtx-580 are connected"):
         device_of("gtx-580:1x2", CATALOG)
 

@@ -11,10 +11,12 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec, check_inside, parse_device
 from gpuwise.hardware.links import link_between, link_inside
+from gpuwise.hardware.network import EXAMPLES, Network, parse_network
 from gpuwise.hardware.prices import is_outlier, median_prices, share_of_median
 from gpuwise.hardware.types import Chip, Link, Offer
 from gpuwise.notes import Note
-from gpuwise.notes.step import assumed_network, price_of_offer
+from gpuwise.notes.parallel import assumed_network
+from gpuwise.notes.step import price_of_offer
 from gpuwise.strategy import Mesh
 from gpuwise.units import counted
 
@@ -27,18 +29,24 @@ class Device:
         spec: the parsed text.
         count: number of devices in one machine.
         catalog: source of links and offers. Offers are read when first needed; memory forecasts need none.
+        named_network: the network that the user names; None (default) takes that of an offer.
     """
 
     spec: DeviceSpec
     count: int
     catalog: Catalog = field(repr=False)
+    named_network: Network | None = None
 
     @cached_property
     def offer(self) -> Offer | None:
-        """The cheapest on-demand offer of exactly these devices; None without one, and for this machine."""
+        """The cheapest on-demand offer of exactly these devices; None without one, and for this machine. Of several machines
+        one with a known network goes first."""
         if self.spec.machine is not None:
             return None
-        return cheapest_offer(self.catalog, self.chip, self.count, networked=self.machines > 1)
+        offer = cheapest_offer(self.catalog, self.chip, self.count, networked=self.machines > 1)
+        if offer is None and self.named_network is not None:
+            return cheapest_offer(self.catalog, self.chip, self.count)
+        return offer
 
     @cached_property
     def link(self) -> Link | None:
@@ -48,15 +56,16 @@ class Device:
         return link_inside(self.offer or self.chip, self.count, catalog=self.catalog)
 
     @cached_property
-    def link_between(self) -> Link | None:
-        """The link between machines; None for a single machine. Raises UnsupportedError if the catalog has none."""
-        return _network(self.spec, self.catalog) if self.machines > 1 else None
+    def network(self) -> Network | None:
+        """What joins the machines: the network that the user names, else that of the offer behind the price, else that of the
+        largest offer of this chip; None for a single machine. Raises UnsupportedError if the catalog has none."""
+        if self.machines == 1 or self.named_network is not None:
+            return self.named_network
+        return _network_of(self.offer or _largest_networked(self.spec, self.catalog), self.catalog)
 
     @property
     def assumptions(self) -> tuple[Note, ...]:
-        assumed = list(self.spec.assumed)
-        if self.link_between is not None:
-            assumed.append(assumed_network(link=self.link_between.name))
+        assumed = [*self.spec.assumed, *(self.network.notes if self.network is not None else ())]
         if self.offer is not None:
             times = f"{self.machines} × " if self.machines > 1 else ""
             where = f"{times}{self.offer.provider} {self.offer.instance} ({self.offer.region})"
@@ -73,7 +82,10 @@ class Device:
 
     @cached_property
     def cluster(self) -> Cluster:
-        return replace(self.spec.cluster, devices_per_machine=self.count, inside=self.link, between=self.link_between)
+        cluster = replace(self.spec.cluster, devices_per_machine=self.count, inside=self.link)
+        if self.network is None:
+            return cluster
+        return replace(cluster, between=self.network.link, between_serves=self.network.serves)
 
     @property
     def chip(self) -> Chip:
@@ -105,12 +117,16 @@ def target_of(chip: Chip) -> str:
     return "pre-ampere" if capability is not None and capability < (8, 0) else "accelerator"
 
 
-def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Device:
+def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None, network: str | None = None) -> Device:
     """The device of a text such as 'h100-sxm', 'rtx-4090:2', 'h100-80gb-sxm:8x4', 'cpu' or 'here'.
 
-    The mesh gives the count if the text has none. Raises UnknownNameError, UnsupportedError, or InputError if text and mesh
-    disagree.
+    Arguments:
+        mesh: gives the count if the text has none.
+        network: what joins the machines, as for gpuwise.hardware.network.parse_network; None takes an offer's.
+
+    Raises UnknownNameError, UnsupportedError, or InputError if text and mesh disagree, or for a network of one machine.
     """
+    named_network = None if network is None else parse_network(network, catalog=catalog)
     spec = parse_device(text, catalog=catalog)
     if mesh is not None and ":" not in text:
         spec = _of_mesh(spec, text, mesh.devices, catalog)
@@ -120,9 +136,14 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None) -> Devic
             f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {count * machines:,}.",
             [f"--on {text.partition(':')[0]}:{mesh.devices}"],
         )
-    device = Device(spec, count, catalog)
+    if named_network is not None and machines == 1:
+        raise InputError(
+            f"--network says what joins machines, and {text!r} is one machine.",
+            ["leave out --network", f"--on {spec.chip.id}:{count}x2 (two such machines)"],
+        )
+    device = Device(spec, count, catalog, named_network)
     if device.machines > 1:
-        _ = device.link_between  # fails early for machines without a known link
+        _ = device.network  # fails early for machines without a known link
     return device
 
 
@@ -158,16 +179,27 @@ def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool 
     return min(offers, key=lambda offer: (offer.stale, offer.usd_per_hour), default=None)
 
 
-def _network(spec: DeviceSpec, catalog: Catalog) -> Link:
-    """The network of the offer with most devices of this chip in one machine."""
-    machines = [
-        (o.devices, link)
-        for o in catalog.offers
-        if o.chip_id == spec.chip.id and (link := link_between(o, catalog=catalog)) is not None
-    ]
-    if not machines:
+def _largest_networked(spec: DeviceSpec, catalog: Catalog) -> Offer:
+    """The offer with most devices of this chip in one machine, of those whose network is known."""
+    offers = [o for o in catalog.offers if o.chip_id == spec.chip.id and link_between(o, catalog=catalog) is not None]
+    if not offers:
+        chip = spec.cluster.chip.id
         raise UnsupportedError(
-            f"the catalog does not say how machines of {spec.chip.id} are connected.",
-            [f"ask for one machine: {spec.cluster.chip.id}:{spec.cluster.devices_per_machine}"],
+            f"the catalog does not say how machines of {chip} are connected.",
+            [f"say it: {EXAMPLES}", f"ask for one machine: {chip}:{spec.cluster.devices_per_machine}"],
         )
-    return max(machines, key=lambda pair: pair[0])[1]
+    return max(offers, key=lambda offer: offer.devices)
+
+
+def _network_of(offer: Offer, catalog: Catalog) -> Network:
+    """The network of an offer with a known one."""
+    link = link_between(offer, catalog=catalog)
+    assert link is not None
+    note = assumed_network(
+        link=link.name,
+        bytes_per_s=link.per_direction_bytes_per_s or 0.0,
+        serves="machine",
+        of=f"{offer.provider} {offer.instance}",
+        source=link.source_of("per_direction_bytes_per_s").text,
+    )
+    return Network(link, "machine", (note,))

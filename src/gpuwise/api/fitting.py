@@ -18,7 +18,7 @@ from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.step_settings import DeviceSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
+from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
 from gpuwise.strategy import Strategy, check_techniques
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TRACED_AGAIN = 4_000
 
 
-def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: Unpack[DeviceSettings]) -> FitResult:
+def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: Unpack[ClusterSettings]) -> FitResult:
     """The largest micro-batch of a job on a device, its memory peak, and the memory techniques, best trade first.
 
     Arguments:
@@ -43,14 +43,14 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     """
     from gpuwise.plan.fit.fit import fit as find_fit
 
-    requested = named_settings(settings, DeviceSettings)
+    requested = named_settings(settings, ClusterSettings)
     micro_batches = usual_micro_batches(requested)
     if micro_batches is not None:
         requested["accumulate"] = micro_batches
     strategy = strategy_of(requested)
     source = source_of(job, **sizes_of(requested))
     catalog = load_catalog()
-    device = device_of(on, catalog, mesh=mesh_of(requested))
+    device = device_of(on, catalog, mesh=mesh_of(requested), network=requested.get("network"))
     if device.machines > 1 and strategy.mesh.devices == 1:
         raise UnsupportedError(
             "fit looks at one machine unless a mesh says how several share the work.",

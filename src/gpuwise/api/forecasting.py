@@ -25,6 +25,7 @@ from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.space.legal import assumed_precision, in_each_precision, precisions_for
 from gpuwise.step_settings import (
+    ClusterSettings,
     DeviceSettings,
     ForecastSettings,
     mesh_of,
@@ -62,6 +63,7 @@ def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -
             micro_batch: samples in one forward pass of one device.
             accumulate: micro-batches in one optimizer step.
             mesh: "dp=8", "dp_shard=8". None replicates over all devices, or shards if only that fits.
+            network: between machines, "100 Gbit Ethernet" or a link of the catalog. None takes that of an offer.
             compile: whether the step runs under torch.compile. A warning tells if its interval is that of eager steps.
             channels_last: whether images and convolutions have their channels innermost in memory.
             samples, epochs, tokens: length of a run; `run` of the result then has its steps, hours and dollars.
@@ -92,7 +94,7 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     requested = named_settings(settings, ForecastSettings)
     source = source_of(job, **sizes_of(requested))
     length = RunLength.of(requested, source.samples_per_epoch)
-    step = part_of(requested, DeviceSettings)
+    step = part_of(requested, ClusterSettings)
     priced = forecast_step(source, on, loader_samples_per_s=requested.get("loader_samples_per_s"), **step)
     forecast = priced.forecast
     if forecast.memory.fits is False:
@@ -109,16 +111,16 @@ def forecast_step(
     *,
     loader_samples_per_s: float | None = None,
     history: bool = True,
-    **settings: Unpack[DeviceSettings],
+    **settings: Unpack[ClusterSettings],
 ) -> Priced:
     """The forecast of gpuwise.api.forecast for a source. Arguments and errors as there.
 
     Arguments:
         history: whether to take the step time that `validate` measured on this machine, if there is one.
     """
-    requested = named_settings(settings, DeviceSettings)
+    requested = named_settings(settings, ClusterSettings)
     mesh = mesh_of(requested)
-    device = device_of(on, load_catalog(), mesh=mesh)
+    device = device_of(on, load_catalog(), mesh=mesh, network=requested.get("network"))
     on_this_cpu = device.spec.machine is not None and device.target == "cpu"
     if on_this_cpu:
         source = source.with_own_kernels()

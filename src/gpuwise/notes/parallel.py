@@ -12,6 +12,35 @@ def waits_for_collectives(*, axes: str) -> str:
     return f"assumed that the step waits for every exchange along {axes}: nothing of it is hidden behind computation"
 
 
+@kind_of_note(flag="--network")
+def assumed_network(*, link: str, bytes_per_s: float, serves: str, of: str, source: str) -> str:
+    """The network of an offer joins machines, because the user names none. of: the offer."""
+    rate = f"{bytes_per_s / 1e9:,.3g} GB/s a {serves}"
+    return f"assumed machines joined by {link}, {rate}, as those of {of} are ({source}); --network changes it"
+
+
+@kind_of_note(flag="--network")
+def named_network(*, link: str, bytes_per_s: float, serves: str, source: str, one_port: bool) -> str:
+    """What the network that the user names was understood as.
+
+    Arguments:
+        serves: whose bandwidth it is, a machine's or a device's.
+        one_port: whether a machine has a single port, where each device may have one.
+    """
+    more = ', one port: "a device" at the end of --network counts one for each device' if one_port else ""
+    return f"machines are joined by {link}, {bytes_per_s / 1e9:,.3g} GB/s a {serves} ({source}){more}"
+
+
+@kind_of_note(flag="--network")
+def network_not_measured(*, network: str, instead: str) -> str:
+    """Nobody measured the network that the user names.
+
+    instead: whose latency is taken; "" where that is the cost model's own.
+    """
+    latency = f"the latency is that of {instead}" if instead else "the latency is a network's usual one"
+    return f"nobody measured {network}: {latency}, the share of its rate that is reached that of other networks"
+
+
 @kind_of_note(flag="--mesh")
 def tensor_parallel_across_machines() -> str:
     """Tensor parallelism spans machines."""

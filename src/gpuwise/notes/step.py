@@ -35,12 +35,6 @@ def several_machines(*, devices: int, chip: str, machines: int, per_machine: int
 
 
 @kind_of_note()
-def assumed_network(*, link: str) -> str:
-    """Machines are connected as those of the chip's largest offer."""
-    return f"assumed machines connected by {link}, as its largest offer has"
-
-
-@kind_of_note()
 def price_of_offer(*, offer: str, as_of: str, chip: str, share_of_median: float | None) -> str:
     """Which offer sets the price of an hour. share_of_median: only of a price that is an outlier."""
     odd = "" if share_of_median is None else f" at {100 * share_of_median:.0f} % of the chip's median price"
