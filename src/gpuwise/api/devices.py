@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -96,6 +97,11 @@ class Device:
         return self.spec.cluster.machines
 
     @property
+    def offered_spec(self) -> DeviceSpec:
+        """The spec with the links, the assumptions and the price of the offer."""
+        return replace(self.spec, cluster=self.cluster, assumed=self.assumptions, usd_per_hour=self.usd_per_hour)
+
+    @property
     def usd_per_hour(self) -> float | None:
         """The price of all machines together; None without an offer."""
         return None if self.offer is None else self.offer.usd_per_hour * self.machines
@@ -126,25 +132,38 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None, network:
 
     Raises UnknownNameError, UnsupportedError, or InputError if text and mesh disagree, or for a network of one machine.
     """
+    return devices_of([text], catalog, mesh=mesh, network=network)[0]
+
+
+def devices_of(texts: Sequence[str], catalog: Catalog, *, mesh: Mesh | None = None, network: str | None = None) -> list[Device]:
+    """The devices of several texts. The network is of those with several machines. Arguments and errors as for device_of."""
     named_network = None if network is None else parse_network(network, catalog=catalog)
+    specs = [_spec_of(text, catalog, mesh) for text in texts]
+    if named_network is not None and all(spec.cluster.machines == 1 for spec in specs):
+        cluster = specs[0].cluster
+        raise InputError(
+            f"--network says what joins machines, and {texts[0]!r} is one machine.",
+            ["leave out --network", f"--on {cluster.chip.id}:{cluster.devices_per_machine}x2 (two such machines)"],
+        )
+    devices = []
+    for spec in specs:
+        device = Device(spec, spec.cluster.devices_per_machine, catalog, named_network if spec.cluster.machines > 1 else None)
+        if device.machines > 1:
+            _ = device.network  # fails early for machines without a known link
+        devices.append(device)
+    return devices
+
+
+def _spec_of(text: str, catalog: Catalog, mesh: Mesh | None) -> DeviceSpec:
     spec = parse_device(text, catalog=catalog)
     if mesh is not None and ":" not in text:
         spec = _of_mesh(spec, text, mesh.devices, catalog)
-    machines, count = spec.cluster.machines, spec.cluster.devices_per_machine
-    if mesh is not None and mesh.devices != count * machines:
+    if mesh is not None and mesh.devices != spec.cluster.devices:
         raise InputError(
-            f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {count * machines:,}.",
+            f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {spec.cluster.devices:,}.",
             [f"--on {text.partition(':')[0]}:{mesh.devices}"],
         )
-    if named_network is not None and machines == 1:
-        raise InputError(
-            f"--network says what joins machines, and {text!r} is one machine.",
-            ["leave out --network", f"--on {spec.chip.id}:{count}x2 (two such machines)"],
-        )
-    device = Device(spec, count, catalog, named_network)
-    if device.machines > 1:
-        _ = device.network  # fails early for machines without a known link
-    return device
+    return spec
 
 
 def _of_mesh(spec: DeviceSpec, text: str, devices: int, catalog: Catalog) -> DeviceSpec:
@@ -156,14 +175,6 @@ def _of_mesh(spec: DeviceSpec, text: str, devices: int, catalog: Catalog) -> Dev
         return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, devices)))
     check_inside(spec.chip, devices, catalog=catalog)
     return replace(spec, cluster=replace(spec.cluster, devices_per_machine=devices))
-
-
-def spec_with_links(text: str, catalog: Catalog) -> DeviceSpec:
-    """The devices of a text, with the links of their cheapest offer, as a forecast uses them."""
-    spec = parse_device(text, catalog=catalog)
-    if spec.cluster.machines > 1:
-        return spec
-    return replace(spec, cluster=Device(spec, spec.cluster.devices_per_machine, catalog).cluster)
 
 
 def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, SavedSource, source_of
-from gpuwise.errors import GpuwiseError, UnsupportedError
+from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.step import of_a_step
@@ -51,11 +51,6 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     source = source_of(job, **sizes_of(requested))
     catalog = load_catalog()
     device = device_of(on, catalog, mesh=mesh_of(requested), network=requested.get("network"))
-    if device.machines > 1 and strategy.mesh.devices == 1:
-        raise UnsupportedError(
-            "fit looks at one machine unless a mesh says how several share the work.",
-            [f"--on {device.chip.id}:{device.count}", f"--mesh dp_shard={device.devices}"],
-        )
     check_techniques(strategy, source.step_facts(device.target))
     traces = source.traces(device.target)
     result = find_fit(
@@ -68,7 +63,8 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     )
     if not result.fits or (result.largest_micro_batch or 0) < (requested.get("micro_batch") or 0):
         result = replace(result, answer=fitting_change_of(source, device, result.rows[0].strategy))
-    return replace(result, assumption_notes=of_a_step([*device.spec.assumed, *result.assumption_notes]))
+    network = () if device.network is None else device.network.notes
+    return replace(result, assumption_notes=of_a_step([*device.spec.assumed, *network, *result.assumption_notes]))
 
 
 def _recordable(source: StepSource, traces: StepTraces) -> Callable[[Strategy, Strategy], bool] | None:

@@ -109,6 +109,18 @@ class Forecast(Printed):
     fits_with: Mapping[str, object] | None = None
 
     @property
+    def throughput_per_device(self) -> float:
+        """Units of `throughput_unit` a second of one device."""
+        return self.throughput / self.count
+
+    @property
+    def usd_per_million(self) -> float | None:
+        """Dollars for a million tokens, images or samples; None without a price."""
+        if self.usd_per_hour is None or self.throughput <= 0:
+            return None
+        return self.usd_per_hour / 3600 / self.throughput * 1e6
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions as sentences."""
         return sentences(self.assumption_notes)
@@ -127,6 +139,7 @@ class Forecast(Printed):
             "strategy": self.strategy.to_dict(),
             "step_time_s": asdict(self.step_time_s),
             "throughput": {"value": self.throughput, "unit": self.throughput_unit},
+            "throughput_per_device": self.throughput_per_device,
             "memory": asdict(self.memory),
             "flops_per_step": self.flops_per_step,
             "mfu": self.mfu,
@@ -134,6 +147,7 @@ class Forecast(Printed):
             "why": self.why,
             "energy_j": self.energy_j,
             "usd_per_hour": self.usd_per_hour,
+            "usd_per_million": self.usd_per_million,
             "provenance": dict(self.provenance),
             "rests_on": dict(self.rests_on),
             "measured": self.measured and dict(self.measured),

@@ -25,11 +25,13 @@ class DeviceSpec:
         cluster: the devices. Of a CPU each has its share of the host's memory, where the machine is known.
         machine: the real one where the text was `here`; None (default) else.
         assumed: what was guessed to understand the text.
+        usd_per_hour: price of all devices together; None (default) where no offer was looked for, or none is known.
     """
 
     cluster: Cluster
     machine: Machine | None = None
     assumed: tuple[Note, ...] = ()
+    usd_per_hour: float | None = None
 
     @property
     def chip(self) -> Chip:

@@ -14,16 +14,18 @@ from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.notes.plan import faster_than_the_slowest, not_compared, slowest_here
 from gpuwise.notes.step import assumed_for_device, compared_in_another_precision
+from gpuwise.plan.pricing.data_parallel import with_data_parallel
 from gpuwise.plan.pricing.largest import largest_micro_batch
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.reasons import why_faster
 from gpuwise.plan.space import legal
 from gpuwise.printed import Printed
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Strategy
 
 # Devices saturate well below this many samples; a larger micro-batch would only make the comparison harder to read.
 _MOST_MICRO_BATCH = 256
 _UNKNOWN_MEMORY_MICRO_BATCH = 8
+_OF_SOME = ("assumed-network", "price-of-offer")  # kinds of notes whose sentence does not name the device
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def compare(
     if not devices:
         raise InputError("no device to compare.", ["name some: --on rtx-4090,h100-sxm"])
     requested = requested or Strategy()
-    assumptions = [note for device in devices for note in device.assumed]
+    assumptions = _of_devices(devices)
     results: dict[int, Forecast | GpuwiseError] = {}
     # Devices of unknown memory (catalog CPUs) come last and take the smallest micro-batch of the others.
     for i in sorted(range(len(devices)), key=lambda i: devices[i].cluster.capacity_bytes is None):
@@ -130,7 +132,7 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
     rows, baseline = [], ""
     for device, item in zip(devices, priced, strict=True):
         cluster = device.cluster
-        name = device.chip.id + (f":{cluster.devices_per_machine}" if cluster.devices > 1 else "")
+        name = cluster.name
         if isinstance(item, GpuwiseError):
             rows.append(CompareRow(name, None, None, not_compared(problem=item.what)))
             continue
@@ -142,6 +144,15 @@ def _side_by_side(devices: Sequence[DeviceSpec], priced: list[Forecast | Gpuwise
             why = why.that_does_not_fit()
         rows.append(CompareRow(name, item, item.throughput / slowest.throughput, why))
     return Comparison(slowest.job, baseline, tuple(rows), (*_assumed(forecasts), *dict.fromkeys(assumptions)))
+
+
+def _of_devices(devices: Sequence[DeviceSpec]) -> list[Note]:
+    """What was assumed of the devices; a network and a price with the devices that have it."""
+    names: dict[Note, list[str]] = {}
+    for device in devices:
+        for note in device.assumed:
+            names.setdefault(note, []).append(device.cluster.name)
+    return [note.of_devices(dict.fromkeys(on)) if note.kind in _OF_SOME else note for note, on in names.items()]
 
 
 def _assumed(forecasts: Sequence[Forecast]) -> list[Note]:
@@ -167,8 +178,6 @@ def _forecast(
 ) -> Forecast:
     cluster = device.cluster
     chip = cluster.chip
-    if cluster.machines > 1:
-        raise UnsupportedError(f"{chip.id} on {cluster.machines} machines is not compared yet.", ["ask for one machine"])
     check_can_run(chip, mode=requested.mode)
     choices = legal.precisions_for(chip, precision, mode=requested.mode)
     if not choices:
@@ -179,12 +188,14 @@ def _forecast(
         raise UnsupportedError(f"the catalog knows no rate of {chip.id} that a step could be priced with.")
 
     def recorded(precision: str, refused: PrecisionError | None) -> tuple[Strategy, PrecisionError | None]:
-        strategy = requested.but(mesh=Mesh(dp_replicate=cluster.devices), precision=precision)
+        strategy = requested.but(precision=precision)
         pricer.traces.family(strategy)
         return strategy, refused
 
     refusals = UnsupportedError, MissingDependencyError
     strategy, refused = next(legal.in_each_precision(choices, recorded, refusals=refusals))
+    strategy, meshes = with_data_parallel(pricer, strategy, cluster)
+    assumptions += [note.of_devices([cluster.name]) for note in meshes]
     chosen = micro_batch or _micro_batch(pricer, strategy, cluster, fallback)
     settings = (strategy.precision, precision), (f"micro-batch {chosen}", micro_batch)
     guessed = [text for text, named in settings if named is None]
@@ -192,7 +203,7 @@ def _forecast(
         assumptions.append(legal.assumed_precision(strategy.precision, refused, device=chip.id))
     if guessed:
         assumptions.append(assumed_for_device(device=chip.id, settings=", ".join(guessed)))
-    return pricer.forecast(strategy.but(micro_batch=chosen), cluster)
+    return pricer.forecast(strategy.but(micro_batch=chosen), cluster, usd_per_hour=device.usd_per_hour)
 
 
 def _micro_batch(pricer: StepPricer, strategy: Strategy, cluster: Cluster, fallback: int) -> int:

@@ -26,10 +26,11 @@ def fit_report(result: FitResult) -> Group:
     parts: list[RenderableType] = [Text(_headline(result), style="bold")]
     if result.forecast is not None:
         forecast = result.forecast
+        each = f", {rate(forecast.throughput_per_device, forecast.throughput_unit)} a device" if forecast.count > 1 else ""
         parts.append(
             Text(
                 f"there a step takes {format_duration(forecast.step_time_s.value)}, "
-                f"{rate(forecast.throughput, forecast.throughput_unit)}"
+                f"{rate(forecast.throughput, forecast.throughput_unit)}{each}"
             )
         )
     memory = result.rows[0].memory

@@ -107,10 +107,19 @@ def price_words(forecast: Forecast) -> str:
     hour = f"{format_usd(forecast.usd_per_hour)}/h"
     if forecast.throughput <= 0:
         return hour
-    unit = forecast.throughput_unit.removesuffix("/s")
-    each = forecast.usd_per_hour / 3600 / forecast.throughput
-    many, word = next(((n, word) for n, word in _MANY if each * n >= 0.1), _MANY[-1])
+    unit, each = unit_of(forecast), forecast.usd_per_hour / 3600 / forecast.throughput
+    many, word = scale_of(each)
     return f"{hour}, {format_usd(each * many)} a {word} {unit}"
+
+
+def unit_of(forecast: Forecast) -> str:
+    """What throughput counts: 'tokens', 'images' or 'samples'."""
+    return forecast.throughput_unit.removesuffix("/s")
+
+
+def scale_of(usd: float) -> tuple[float, str]:
+    """How many units cost ten cents or more, at so many dollars each, as a number and a word."""
+    return next(((many, word) for many, word in _MANY if usd * many >= 0.1), _MANY[-1])
 
 
 _MANY = ((1e6, "million"), (1e9, "billion"), (1e12, "trillion"))

@@ -14,6 +14,7 @@ from gpuwise.notes.step import memory_not_known
 from gpuwise.plan.fit import nearest
 from gpuwise.plan.fit.table import TechniqueTable
 from gpuwise.plan.fit.types import FitResult
+from gpuwise.plan.pricing.data_parallel import with_data_parallel
 from gpuwise.plan.pricing.largest import largest_micro_batch
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
@@ -35,7 +36,8 @@ def fit(
 
     Arguments:
         pricer: the job's pricer.
-        cluster: the devices; each holds a full copy if the requested mesh has another number of devices.
+        cluster: the devices. If the requested mesh has another number of devices, each holds a full copy; on several machines
+            a shard, where only that fits.
         requested: the strategy, without micro-batch and precision.
         precision: precision of the step; None takes the chip's best.
         micro_batch: micro-batch at which techniques are compared; None takes the largest that fits.
@@ -49,7 +51,10 @@ def fit(
     requested = requested.but(precision=chosen)
     if recordable is not None:
         pricer = _limited(pricer, requested, recordable)
-    if requested.mesh.devices != cluster.devices:
+    if cluster.machines > 1:
+        requested, meshes = with_data_parallel(pricer, requested, cluster)
+        assumptions += meshes
+    elif requested.mesh.devices != cluster.devices:
         requested = requested.but(mesh=Mesh(dp_replicate=cluster.devices))
     largest = largest_micro_batch(pricer, requested, cluster)
     if capacity is None:
