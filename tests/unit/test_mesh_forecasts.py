@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import gpuwise
-from gpuwise.cost.network.pipeline import idle_micro_batches
+from gpuwise.cost.kernels import KernelTimes
+from gpuwise.cost.network.collectives import NOTHING
 from gpuwise.cost.network.topology import group_link, ranks_per_machine
 from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rank_time import RankTime
+from gpuwise.cost.timeline.stages import PipelineWait, pipeline_wait
 from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
@@ -18,6 +22,7 @@ from gpuwise.trace.header import RankGroup
 H100 = load_catalog().chip("h100-80gb-sxm")
 INSIDE = Link("inside", "a switch", "scale-up", allreduce_busbw_bytes_per_s=400e9)
 BETWEEN = Link("between", "a network", "scale-out", allreduce_busbw_bytes_per_s=320e9)
+NO_KERNELS = KernelTimes(*[np.zeros(0)] * 6, names=(), figures=(), notes=(), peaks=())
 CLUSTER = Cluster(H100, 8, 4, inside=INSIDE, between=BETWEEN)
 
 
@@ -103,10 +108,37 @@ def test_a_machines_network_is_shared_by_the_groups_that_cross_it(group: RankGro
 
 @pytest.mark.parametrize(
     ("schedule", "stages", "idle"),
-    [("1f1b", 1, 3), ("gpipe", 1, 3), ("interleaved-1f1b", 3, 1), ("interleaved-zero-bubble", 2, 0.5)],
+    [("1f1b", 1, 3), ("gpipe", 1, 3), ("interleaved-1f1b", 3, 1)],
 )
 def test_schedules_leave_ranks_idle(schedule: str, stages: int, idle: float) -> None:
+    """Of alike ranks, (p - 1) / stages of a rank in micro-batches (Narayanan et al. 2021)."""
     parallelism = Parallelism(pipeline_schedule=schedule, stages_per_rank=stages, shard="gradients")
     strategy = Strategy(mesh=Mesh(pp=4), accumulation=8, parallelism=parallelism)
-    assert idle_micro_batches(strategy) == pytest.approx(idle)
-    assert idle_micro_batches(strategy.but(mesh=Mesh(dp_shard=4))) == 0
+    rank = rank_of(forward_s=8.0, backward_s=16.0, optimizer_s=2.0)
+    wait = pipeline_wait(rank, [rank], strategy)
+    assert wait.idle_s == pytest.approx(3 * idle)
+    assert wait.send_s == 0
+    assert pipeline_wait(rank, [rank], strategy.but(mesh=Mesh(dp_shard=4))) == PipelineWait()
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    """Of 64 micro-batches, the last stage takes 2 s each and the others 1 s: it waits for the first forward passes alone, and
+    the others for its last backward pass to come back."""
+    strategy = Strategy(mesh=Mesh(pp=4), accumulation=64)
+    fast = rank_of(forward_s=64 / 4, backward_s=64 * 3 / 4, micro_batches=64)
+    slow = rank_of(forward_s=64 / 2, backward_s=64 * 3 / 2, micro_batches=64)
+    assert pipeline_wait(slow, [fast, fast, slow], strategy).idle_s == pytest.approx(3 / 4 + 3 * 3 / 4)
+
+
+def test_sends_between_machines_lengthen_a_step() -> None:
+    slow, fast = (
+        gpuwise.forecast("llama3-8b", on=on, mesh="pp=4", accumulate=8, micro_batch=1, recompute="full")
+        for on in ("h100-sxm:1x4", "h100-sxm:4")
+    )
+    assert slow.step_time_s.value > fast.step_time_s.value
+    assert slow.bound["communication"] > fast.bound["communication"] > 0
+
+
+def rank_of(*, forward_s: float, backward_s: float, optimizer_s: float = 0.0, micro_batches: int = 8) -> RankTime:
+    phase_s = {"forward": forward_s, "backward": backward_s, "recompute": 0.0, "optimizer": optimizer_s}
+    return RankTime(NO_KERNELS, phase_s, NOTHING, None, micro_batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -11,16 +12,16 @@ from gpuwise.cost.bound import bound_shares, why
 from gpuwise.cost.calibration import PROVENANCE, Calibration, step_spread
 from gpuwise.cost.calibration import calibration as known_calibration
 from gpuwise.cost.forecast import Forecast
-from gpuwise.cost.host import host_s
 from gpuwise.cost.inputs import READY, DataPipeline, Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
-from gpuwise.cost.kernels import KernelTimes, kernel_times
+from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.memory.device import memory_forecast
-from gpuwise.cost.network.collectives import CommunicationTime, communication_time
-from gpuwise.cost.network.pipeline import idle_micro_batches
+from gpuwise.cost.network.collectives import CommunicationTime
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.rank_time import rank_time, with_sends
 from gpuwise.cost.rates import check_can_run, family
+from gpuwise.cost.timeline.stages import pipeline_wait
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
@@ -28,7 +29,7 @@ from gpuwise.notes.parallel import pipeline_bubble
 from gpuwise.notes.step import energy_from_tdp, interval_of_eager_steps, recorded_with_cpu_kernels, unverified_figures
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Communication
-from gpuwise.trace.tables import PHASES
+from gpuwise.trace.parallel.ranks import RankStep
 from gpuwise.trace.trace import Trace
 
 UNITS = {"image": "images/s", "token": "tokens/s", "sample": "samples/s"}
@@ -45,7 +46,7 @@ def price(
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
     replay: bool = True,
-    model_flops: int | None = None,
+    ranks: Sequence[RankStep] = (),
 ) -> Forecast:
     """Forecasts one optimizer step on a cluster whose devices each run `trace`.
 
@@ -57,8 +58,8 @@ def price(
         usd_per_hour: price of the whole cluster; None (default) where unknown.
         parameters, calibration: figures of the cost model; None takes the shipped ones.
         replay: replay the allocator over the step; if False, memory is counted (see cost.memory.memory_forecast).
-        model_flops: model operations of a step on the samples of one data-parallel rank, over all ranks that share it. None
-            (default): the trace's, where each rank runs the whole model.
+        ranks: the ranks that share the model where several do, as rank_steps has them, of which `trace` is one; none (default)
+            where each runs the whole model. Of a pipeline it has to be the slowest (see slowest_rank).
 
     Raises UnsupportedError if the chip cannot run the trace, or if a required figure is unknown. The time of a call grows with
     the number of distinct operations, hardly with that of layers, and not with that of devices.
@@ -67,37 +68,32 @@ def price(
     chip, devices = cluster.chip, cluster.devices
     check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
     calibration = calibration or known_calibration(chip)
-    times = kernel_times(trace, chip, parameters, calibration)
-    device_s = {phase: float(np.sum(trace.counts(phase) * times.device_s)) for phase in PHASES}
-    busy_s = sum(device_s.values())
-    alone_s = max(busy_s, host_s(trace, chip, parameters))
-    stretch = alone_s / busy_s if busy_s else 1.0
-    exchange = communication_time(
-        communication,
-        cluster,
-        backward_s=stretch * (device_s["backward"] + device_s["recompute"]),
-        forward_s=stretch * device_s["forward"],
-        micro_batches=trace.accumulation,
-        parameters=parameters,
-    )
-    ranks = _ranks(strategy, devices)
+    rank = rank_time(trace, communication, cluster, parameters=parameters, calibration=calibration)
+    others = [
+        rank_time(step.trace, step.communication, cluster, parameters=parameters, calibration=calibration)
+        for step in ranks
+        if strategy.mesh.pp > 1
+    ]
+    wait = pipeline_wait(rank, others or [rank], strategy)
+    times, alone_s, exchange = rank.times, rank.alone_s, with_sends(rank.exchange, rank.send, exposed_s=wait.send_s)
+    readers = _readers(strategy, devices)
     batches = input_s(
         trace,
         chip,
         data,
-        samples=max(1, round(trace.samples * cluster.devices_per_machine * ranks / devices)),
+        samples=max(1, round(trace.samples * cluster.devices_per_machine * readers / devices)),
         parameters=parameters,
     )
-    idle = idle_micro_batches(strategy)
-    micro_batches_s = stretch * (busy_s - device_s["optimizer"]) + exchange.each_micro_batch_s
-    idle_s = idle * micro_batches_s / trace.accumulation
-    waited_s = batches.exposed_s(alone_s + exchange.exposed_s + idle_s)
-    step_s = alone_s + exchange.exposed_s + idle_s + waited_s
-    bound = bound_shares(trace, times, alone_s=alone_s, communication_s=exchange.exposed_s, input_s=waited_s, pipeline_s=idle_s)
+    waited_s = batches.exposed_s(alone_s + exchange.exposed_s + wait.idle_s)
+    step_s = alone_s + exchange.exposed_s + wait.idle_s + waited_s
+    bound = bound_shares(
+        trace, times, alone_s=alone_s, communication_s=exchange.exposed_s, input_s=waited_s, pipeline_s=wait.idle_s
+    )
     levels = level_shares(trace, times)
-    top_modules = _top_modules(trace, times, busy_s)
+    top_modules = _top_modules(trace, times)
     ideal_s = float(np.sum((trace.counts("forward") + trace.counts("backward")) * times.ideal_s))
-    flops = trace.model_flops * devices if model_flops is None else model_flops * ranks
+    model_flops = ranks[0].model_flops if ranks else None
+    flops = trace.model_flops * devices if model_flops is None else model_flops * readers
     if model_flops is not None and trace.model_flops:
         ideal_s *= flops / (trace.model_flops * devices)  # of the mean rank
     energy_j = _energy_j(chip, bound, step_s, devices, parameters)
@@ -115,7 +111,7 @@ def price(
             exchange_spread=exchange.spread,
             measured=calibration.spreads,
         ),
-        throughput=trace.samples * trace.header.units_per_sample * ranks / step_s,
+        throughput=trace.samples * trace.header.units_per_sample * readers / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
         memory=memory_forecast(trace, cluster, parameters=parameters, replay=replay),
         flops_per_step=flops,
@@ -130,8 +126,14 @@ def price(
             *trace.header.assumption_notes,
             *_assumptions(times, exchange, batches, energy_j),
             *(
-                [pipeline_bubble(schedule=strategy.parallelism.pipeline_schedule, idle=idle, micro_batches=trace.accumulation)]
-                if idle
+                [
+                    pipeline_bubble(
+                        schedule=strategy.parallelism.pipeline_schedule,
+                        idle=wait.idle_s / rank.micro_batches_s * trace.accumulation,
+                        micro_batches=trace.accumulation,
+                    )
+                ]
+                if wait.idle_s
                 else []
             ),
             *_unverified(chip, times, exchange),
@@ -139,6 +141,22 @@ def price(
         warning_notes=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
         top_modules=top_modules,
     )
+
+
+def slowest_rank(
+    ranks: Sequence[RankStep],
+    cluster: Cluster,
+    *,
+    parameters: Parameters | None = None,
+    calibration: Calibration | None = None,
+) -> RankStep:
+    """The rank that is busy longest, of those of a pipeline that differ. Arguments and errors as for `price`."""
+    parameters, calibration = parameters or shipped_parameters(), calibration or known_calibration(cluster.chip)
+
+    def busy_s(step: RankStep) -> float:
+        return rank_time(step.trace, step.communication, cluster, parameters=parameters, calibration=calibration).busy_s
+
+    return max(ranks, key=busy_s)
 
 
 def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[Note]:
@@ -158,7 +176,7 @@ def _energy_j(chip: Chip, bound: dict[str, float], step_s: float, devices: int, 
     return chip.tdp_w * sum(share * parameters.power_share[name] for name, share in bound.items()) * step_s * devices
 
 
-def _ranks(strategy: Strategy, devices: int) -> int:
+def _readers(strategy: Strategy, devices: int) -> int:
     """The number of ranks with samples of their own: the mesh's if it is set, else all devices."""
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
 
@@ -179,8 +197,9 @@ def _unverified(chip: Chip, times: KernelTimes, exchange: CommunicationTime) -> 
     return [unverified_figures(where=where, figures=", ".join(figures))] if figures else []
 
 
-def _top_modules(trace: Trace, times: KernelTimes, busy_s: float) -> tuple[tuple[str, float], ...]:
+def _top_modules(trace: Trace, times: KernelTimes) -> tuple[tuple[str, float], ...]:
     """The ten groups of modules that take most of the device's time, with their share; layers of a stack are one group."""
+    busy_s = float(np.sum(trace.counts() * times.device_s))
     if not busy_s:
         return ()
     sequence = trace.sequence

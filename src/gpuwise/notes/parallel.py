@@ -49,10 +49,10 @@ def tensor_parallel_across_machines() -> str:
 
 @kind_of_note(flag="--pipeline-schedule")
 def pipeline_bubble(*, schedule: str, idle: float, micro_batches: int) -> str:
-    """How long ranks of a pipeline wait. idle: in micro-batches."""
+    """How long the slowest rank of a pipeline waits for others. idle: in micro-batches of its own."""
     return (
-        f"pipeline {schedule}: each rank idles for {idle:.3g} of {micro_batches + idle:.3g} micro-batches' time, "
-        "if all stages take as long as the slowest"
+        f"pipeline {schedule}: the slowest rank idles for {idle:.3g} of {micro_batches + idle:.3g} micro-batches' time, "
+        "by a simulation of its schedule with stages of their own lengths"
     )
 
 

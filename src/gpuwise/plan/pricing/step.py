@@ -10,7 +10,7 @@ from gpuwise.cost.memory.device import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.memory.events import step_events
 from gpuwise.cost.offload import lengthened, offload
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.price import price
+from gpuwise.cost.price import price, slowest_rank
 from gpuwise.cost.rates import family
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
@@ -73,28 +73,24 @@ class StepPricer:
         return forecast
 
     def _slowest(self, strategy: Strategy, cluster: Cluster, *, usd_per_hour: float | None, replay: bool) -> Forecast:
-        """The price of the slowest rank, with the memory of the one that needs most."""
+        """The price of the slowest rank among the others, with the memory of the one that needs most."""
         ranks = self.traces.ranks(strategy)
-        forecasts = [
-            price(
-                rank.trace,
-                rank.communication,
-                cluster,
-                strategy=strategy,
-                data=self.data,
-                usd_per_hour=usd_per_hour,
-                replay=replay and len(ranks) == 1,
-                model_flops=rank.model_flops,
-            )
-            for rank in ranks
-        ]
+        slowest = ranks[0] if len(ranks) == 1 else slowest_rank(ranks, cluster)
+        forecast = price(
+            slowest.trace,
+            slowest.communication,
+            cluster,
+            strategy=strategy,
+            data=self.data,
+            usd_per_hour=usd_per_hour,
+            replay=replay and len(ranks) == 1,
+            ranks=ranks,
+        )
         if len(ranks) == 1:
-            return forecasts[0]
-        slowest = max(range(len(ranks)), key=lambda index: forecasts[index].step_time_s.value)
+            return forecast
         largest = largest_rank(ranks)
         memory = memory_forecast(largest.trace, cluster, parameters=parameters(), replay=replay)
-        note = worst_rank(rank=largest.name, memory_bytes=memory.device_bytes, slowest=ranks[slowest].name)
-        forecast = forecasts[slowest]
+        note = worst_rank(rank=largest.name, memory_bytes=memory.device_bytes, slowest=slowest.name)
         return replace(forecast, memory=memory, assumption_notes=(*forecast.assumption_notes, note))
 
     def _with_drawing(self, compiled: Forecast, chip: Chip) -> Forecast:

@@ -1,0 +1,108 @@
+"""The time of one rank's step by phase: its kernels, its host, and the communication that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.cost.calibration import Calibration
+from gpuwise.cost.host import host_s
+from gpuwise.cost.kernels import KernelTimes, kernel_times
+from gpuwise.cost.network.collectives import CollectiveTime, CommunicationTime, collective_time, communication_time
+from gpuwise.cost.parameters import Parameters
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.tables import PHASES
+from gpuwise.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """The seconds of one rank in one step, without idle time and input.
+
+    Attributes:
+        times: of its kernels.
+        phase_s: by phase, what the rank needs without communication: the time of its kernels, longer by the same factor in
+            each phase where the host needs longer to launch them.
+        exchange: its communication, but for sends between stages of a pipeline.
+        send: one send between stages; None where there is none.
+        micro_batches: of the step.
+    """
+
+    times: KernelTimes
+    phase_s: Mapping[str, float]
+    exchange: CommunicationTime
+    send: CollectiveTime | None
+    micro_batches: int
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds without communication."""
+        return sum(self.phase_s.values())
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds with communication, but for sends between stages."""
+        return self.alone_s + self.exchange.exposed_s
+
+    @property
+    def micro_batches_s(self) -> float:
+        """Seconds of all micro-batches, with the communication that each waits for."""
+        return self.alone_s - self.phase_s["optimizer"] + self.exchange.each_micro_batch_s
+
+
+def rank_time(
+    trace: Trace, communication: Communication, cluster: Cluster, *, parameters: Parameters, calibration: Calibration
+) -> RankTime:
+    """The time of a rank. Arguments and errors as for gpuwise.cost.price.price."""
+    times = kernel_times(trace, cluster.chip, parameters, calibration)
+    device_s = {phase: float(np.sum(trace.counts(phase) * times.device_s)) for phase in PHASES}
+    busy_s = sum(device_s.values())
+    alone_s = max(busy_s, host_s(trace, cluster.chip, parameters))
+    stretch = alone_s / busy_s if busy_s else 1.0
+    phase_s = {phase: stretch * seconds for phase, seconds in device_s.items()}
+    if not busy_s:
+        phase_s["forward"] = alone_s
+    exchange = communication_time(
+        Communication(tuple(c for c in communication.collectives if c.operation != "send")),
+        cluster,
+        backward_s=phase_s["backward"] + phase_s["recompute"],
+        forward_s=phase_s["forward"],
+        micro_batches=trace.accumulation,
+        parameters=parameters,
+    )
+    return RankTime(times, phase_s, exchange, _send(communication, cluster, parameters), trace.accumulation)
+
+
+def _send(communication: Communication, cluster: Cluster, parameters: Parameters) -> CollectiveTime | None:
+    """One send to a neighbour; sending and receiving go on at the same time."""
+    sends = [c for c in communication.collectives if c.operation == "send" and c.payload_bytes and c.calls]
+    if not sends or cluster.devices == 1:
+        return None
+    largest = max(sends, key=lambda c: c.payload_bytes / c.calls)
+    return collective_time(
+        "send",
+        payload_bytes=largest.payload_bytes / largest.calls,
+        group=largest.group,
+        cluster=cluster,
+        parameters=parameters,
+    )
+
+
+def with_sends(exchange: CommunicationTime, send: CollectiveTime | None, *, exposed_s: float) -> CommunicationTime:
+    """A rank's communication with its sends between stages, which add so many seconds to the step."""
+    if send is None:
+        return exchange
+    spreads = [spread for spread in (exchange.spread, send.spread) if spread is not None]
+    widest = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
+    return replace(
+        exchange,
+        total_s=exchange.total_s + exposed_s,
+        exposed_s=exchange.exposed_s + exposed_s,
+        notes=tuple(dict.fromkeys((*exchange.notes, send.note))),
+        unverified=tuple(dict.fromkeys((*exchange.unverified, *([send.unverified] if send.unverified else [])))),
+        spread=widest,
+        by_axis={**exchange.by_axis, "pp": exchange.by_axis.get("pp", 0.0) + exposed_s},
+    )
