@@ -104,6 +104,7 @@ def test_sums_are_exact_and_the_interval_holds_its_value(case):
     trace, chip = case
     result = price(trace, Communication(), Cluster(chip), strategy=trace.header.strategy)
     assert abs(sum(result.bound.values()) - 1) < 1e-9
+    assert abs(sum(result.breakdown.values()) / result.step_time_s.value - 1) < 1e-9
     assert all(share >= 0 for share in result.bound.values())
     assert sum(result.memory.by_category.values()) == result.memory.peak_allocated_bytes
     assert result.memory.peak_allocated_bytes <= result.memory.peak_reserved_bytes <= result.memory.device_bytes

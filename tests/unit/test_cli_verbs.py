@@ -75,6 +75,8 @@ def test_forecast_json_holds_the_contract():
     assert sum(memory["by_category"].values()) == memory["peak_allocated_bytes"]
     assert {"flops_per_step", "mfu", "energy_j", "usd_per_hour", "assumptions"} <= set(result)
     assert set(result["bound"]) == {"compute", "memory", "launch", "communication", "input"}
+    assert {"forward", "backward", "recompute", "optimizer", "bubble", "input"} == set(result["breakdown"])
+    assert sum(result["breakdown"].values()) == pytest.approx(result["step_time_s"]["value"])
     assert result["provenance"]["step_time_s"] in result["rests_on"]
     assert sum(result["rests_on"].values()) == pytest.approx(1)
     assert "bounds" in result["why"]

@@ -39,6 +39,11 @@ def test_a_model_of_405_billion_parameters_on_16384_devices() -> None:
     assert {"assumed-micro-batches", "composed-rank", "worst-rank", "pipeline-bubble", "waits-for-collectives"} <= kinds(result)
     assert sum(result.bound.values()) == pytest.approx(1)
     assert result.bound["pipeline"] > 0.3  # 15 of 31
+    assert sum(result.breakdown.values()) == pytest.approx(result.step_time_s.value)
+    assert result.breakdown["bubble"] == pytest.approx(result.bound["pipeline"] * result.step_time_s.value)
+    communication = [seconds for name, seconds in result.breakdown.items() if name.startswith("communication_")]
+    assert sum(communication) == pytest.approx(result.bound["communication"] * result.step_time_s.value)
+    assert 0.7 < result.breakdown["recompute"] / result.breakdown["forward"] <= 1
     # 6 operations a parameter and token, and attention; 2,048 sequences of 8,192 tokens.
     tokens = 2048 * 8192
     assert result.flops_per_step == pytest.approx(6 * 405.85e9 * tokens, rel=0.15)

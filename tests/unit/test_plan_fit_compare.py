@@ -345,4 +345,6 @@ def test_offloading_is_priced_over_the_host_link():
     longer = lengthened(forecast, one)
     assert longer.step_time_s.value == pytest.approx(forecast.step_time_s.value + one.seconds)
     assert sum(longer.bound.values()) == pytest.approx(1.0)
+    assert sum(longer.breakdown.values()) == pytest.approx(longer.step_time_s.value)
+    assert longer.breakdown["offload"] == pytest.approx(one.seconds)
     assert "offloading" in longer.assumptions[-1]

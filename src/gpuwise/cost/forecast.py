@@ -82,6 +82,8 @@ class Forecast(Printed):
         why: a sentence on the largest share of `bound` and what would reduce it.
         measured: date, steps and model_s (the model's own forecast), if `step_time_s` was measured on this machine; else None.
         run: the whole run, if its length is known; else None.
+        step_shares: share of the step by what a rank does one after the other: its phases, "communication_AXIS" that nothing
+            hides, "offload", "bubble" (waiting for other stages of a pipeline), "input". They sum to 1.
         fits_with: the smallest change that makes the step fit, if it does not (gpuwise.plan.fit.change.FittingChange.to_dict).
     """
 
@@ -107,6 +109,12 @@ class Forecast(Printed):
     measured: Mapping[str, object] | None = None
     run: WholeRun | None = None
     fits_with: Mapping[str, object] | None = None
+    step_shares: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """The seconds of the step by the names of `step_shares`; they sum to step_time_s.value."""
+        return {name: share * self.step_time_s.value for name, share in self.step_shares.items()}
 
     @property
     def throughput_per_device(self) -> float:
@@ -144,6 +152,7 @@ class Forecast(Printed):
             "flops_per_step": self.flops_per_step,
             "mfu": self.mfu,
             "bound": dict(self.bound),
+            "breakdown": self.breakdown,
             "why": self.why,
             "energy_j": self.energy_j,
             "usd_per_hour": self.usd_per_hour,

@@ -77,6 +77,7 @@ def lengthened(forecast: Forecast, added: Offload) -> Forecast:
         throughput=forecast.throughput / factor,
         mfu=None if forecast.mfu is None else forecast.mfu / factor,
         bound=bound,
+        step_shares={**{name: share / factor for name, share in forecast.step_shares.items()}, "offload": 1 - 1 / factor},
         assumption_notes=(*forecast.assumption_notes, *filter(None, [added.note])),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -140,7 +140,18 @@ def price(
         ),
         warning_notes=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
         top_modules=top_modules,
+        step_shares=_step_shares(rank.phase_s, exchange, bubble_s=wait.idle_s, waited_s=waited_s),
     )
+
+
+def _step_shares(
+    phase_s: Mapping[str, float], exchange: CommunicationTime, *, bubble_s: float, waited_s: float
+) -> dict[str, float]:
+    """Shares of the step as Forecast.step_shares has them."""
+    by_axis = {f"communication_{axis}": seconds for axis, seconds in exchange.by_axis.items()}
+    seconds = {**phase_s, **by_axis, "bubble": bubble_s, "input": waited_s}
+    total = sum(seconds.values())
+    return {name: value / total if total else 0.0 for name, value in seconds.items()}
 
 
 def slowest_rank(

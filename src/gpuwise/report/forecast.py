@@ -38,6 +38,11 @@ def forecast_report(forecast: Forecast) -> Group:
         ),
         bars(memory.by_category, format_bytes),
     ]
+    if forecast.step_shares:
+        parts += [
+            heading(f"a step of {format_duration(forecast.step_time_s.value)}"),
+            bars(forecast.breakdown, format_duration),
+        ]
     parts += [heading("the step is bound by"), shares(forecast.bound)]
     if forecast.why:
         parts.append(indented(forecast.why))
