@@ -30,16 +30,18 @@ WHOLE, ALL, ALONG_M, ALONG_N, ALONG_K = range(5)
 _TINY_BYTES = 1024  # states of random numbers and the like
 
 
-def tensor_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Collective, ...]]:
+def tensor_parallel(trace: Trace, strategy: Strategy, *, by_heads: bool = False) -> tuple[Trace, tuple[Collective, ...]]:
     """The step of one rank along tp, and the collectives of that axis.
 
     Arguments:
         trace: a step, or a stage of one, without adapters.
+        by_heads: whether one layer that makes queries, keys and values lays them out head by head, as Megatron-LM's does, so
+            that a rank attends with its own heads. False (default): its output is gathered.
 
     Raises InputError where heads, features or the sequence do not divide, UnsupportedError where no layers are recognised.
     """
     segments = segments_of(trace)
-    layers = split_layers(trace, segments, strategy.mesh.tp)
+    layers = split_layers(trace, segments, strategy.mesh.tp, by_heads=by_heads)
     rank = _Rank(trace, strategy, segments, layers)
     rank.divide()
     return rank.result(), traffic(trace, strategy, layers)
@@ -69,6 +71,7 @@ class _Rank:
             of_batch = sequence.micro_step == micro_step
             for phase in (FORWARD, _RECOMPUTE):
                 self._divide_forward(np.flatnonzero(of_batch & (sequence.phase == phase)))
+            self._divide_inside(np.flatnonzero(of_batch & (sequence.phase == _RECOMPUTE)))
             self._divide_backward(np.flatnonzero(of_batch & (sequence.phase == _BACKWARD)))
         if self._parallelism.sequence_parallel:
             self._divide_residuals()
@@ -137,6 +140,19 @@ class _Rank:
             head = [i for i, module in enumerate(module_of) if module == self._layers.head.module]
             for index in range(head[-1] + 1 if head else len(positions), len(positions)):
                 self._all(int(positions[index]))
+
+    def _divide_inside(self, positions: np.ndarray) -> None:
+        """What is computed again of a block alone, without a split layer, lies between two of them: attention's products."""
+        module_of = self._trace.sequence.module
+        with_layers = np.unique(self._segments[positions[np.isin(module_of[positions], [*self._columns, *self._rows])]])
+        blocks = len(self._trace.header.blocks)
+        gathered = any(pair.gathered for pair in self._layers.pairs)
+        least = min((self._least_bytes(pair) for pair in self._layers.pairs), default=0.0)
+        for position in positions.tolist():
+            segment = self._segments[position]
+            inside = 0 <= segment < blocks and segment not in with_layers and not gathered
+            if inside and self._written[self._trace.sequence.operation[position]] >= least:
+                self._all(position)
 
     def _divide_product(self, position: int, module: int) -> None:
         """The product of a split layer in forward."""

@@ -69,8 +69,11 @@ class SplitLayers:
     head: Layer | None
 
 
-def split_layers(trace: Trace, segments: np.ndarray, degree: int) -> SplitLayers:
+def split_layers(trace: Trace, segments: np.ndarray, degree: int, *, by_heads: bool = False) -> SplitLayers:
     """The layers of a step, or of a stage, for so many ranks.
+
+    Arguments:
+        by_heads: see tensor_parallel.
 
     Raises InputError where heads or features do not divide, UnsupportedError for blocks in which no pair is recognised.
     """
@@ -81,7 +84,7 @@ def split_layers(trace: Trace, segments: np.ndarray, degree: int) -> SplitLayers
     pairs: list[LayerPair] = []
     for block in np.unique(segments[chosen]).tolist():
         if 0 <= block < blocks:
-            pairs += _pairs(trace, chosen[segments[chosen] == block], degree)
+            pairs += _pairs(trace, chosen[segments[chosen] == block], degree, by_heads=by_heads)
     if blocks and not pairs:
         raise UnsupportedError(
             f"the recorded blocks of {trace.header.job} show no linear layers that tensor parallelism could split.",
@@ -102,7 +105,7 @@ def _layer(trace: Trace, position: int) -> Layer:
     return Layer(int(trace.sequence.module[position]), position, m, n, k)
 
 
-def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[LayerPair]:
+def _pairs(trace: Trace, positions: np.ndarray, degree: int, *, by_heads: bool) -> list[LayerPair]:
     """The pairs of one block."""
     operations, pairs = trace.operations, []
     pending: list[Layer] = []
@@ -110,7 +113,8 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[LayerPair]:
     for position in positions.tolist():
         row = trace.sequence.operation[position]
         k = int(operations.column("k")[row])
-        in_products = operations.column("batch")[row] > 1 and any(column.outputs % k == 0 for column in pending)
+        heads = head_dim > 0 or any(column.outputs % k == 0 for column in pending)
+        in_products = operations.column("batch")[row] > 1 and heads
         if operations.kind[row] == _ATTENTION or in_products:
             head_dim = head_dim or k  # where no kernel computes attention, its first product is that of queries and keys
             continue
@@ -119,7 +123,7 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int) -> list[LayerPair]:
         wider = layer.inputs != width  # of a perceptron: its hidden features
         fed = [column for column in pending if head_dim or (wider and column.outputs in (layer.inputs, 2 * layer.inputs))]
         if layer.outputs == width and fed:
-            gathered = len(fed) < 3 if head_dim else any(column.outputs != layer.inputs for column in fed)
+            gathered = len(fed) < 3 and not by_heads if head_dim else any(column.outputs != layer.inputs for column in fed)
             pair = LayerPair(tuple(fed), layer, head_dim, gathered)
             _check(trace, pair, degree)
             pairs.append(pair)

@@ -1,0 +1,138 @@
+"""Published runs of Megatron-LM and Megatron-DeepSpeed: a model, a cluster and a strategy of ours, and the measured seconds.
+
+Groups: "one machine" and "several machines" (VIA-Research/vTrain, its validation data), "Megatron paper" (Korthikanti et al.
+2022, arXiv:2205.05198, table 5). No fit sees any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.support.megatron_shape import GptShape
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.strategy import Mesh, Parallelism, Strategy
+
+_VTRAIN = {"vTrain single-node": "one machine", "vTrain multi-node": "several machines"}
+_PADDING = 128  # of the vocabulary of each tensor-parallel rank: Megatron-LM's --make-vocab-size-divisible-by
+# hidden, layers, heads; pp, chunks a rank, batch, micro-batch; seconds with full recompute, and with sequence parallelism and
+# selective recompute (arXiv:2205.05198, tables 3 and 5). Sequences of 2,048, 51,200 words, tp 8.
+_PAPER = (
+    ("22B", (6144, 48, 64), (1, 1, 4, 4), (1.42, 1.10)),
+    ("175B", (12288, 96, 96), (8, 3, 64, 1), (18.13, 13.75)),
+    ("530B", (20480, 105, 128), (35, 3, 280, 1), (49.05, 37.83)),
+    ("1T", (25600, 128, 160), (64, 1, 512, 1), (94.42, 71.49)),
+)
+
+
+@dataclass(frozen=True)
+class MegatronCase:
+    """One published row.
+
+    Attributes:
+        group: of the table.
+        shape: the model.
+        strategy: recompute "selective" is attention's core.
+        chip_id: in the catalog.
+        network: GB/s of one machine to others, one direction.
+        seconds: measured, a step.
+        fp16: half precision is fp16, else bf16.
+        peak_bytes: measured memory of a device; None where it is not published.
+        of_2022: see megatron_ranks.
+    """
+
+    group: str
+    shape: GptShape
+    strategy: Strategy
+    chip_id: str
+    network: float
+    seconds: float
+    fp16: bool = True
+    peak_bytes: float | None = None
+    of_2022: bool = False
+
+    @property
+    def devices(self) -> int:
+        return self.strategy.mesh.devices
+
+    def cluster(self, catalog: Catalog) -> Cluster:
+        """Machines of eight GPUs, or one of fewer, whose network serves the machine."""
+        chip, inside = catalog.chip(self.chip_id), min(8, self.devices)
+        machines = self.devices // inside
+        hdr = catalog.link("ib-hdr")
+        between = replace(hdr, per_direction_bytes_per_s=self.network * 1e9)
+        return Cluster(
+            chip,
+            inside,
+            machines,
+            inside=catalog.link(chip.link_id) if chip.link_id and inside > 1 else None,
+            between=between if machines > 1 else None,
+        )
+
+
+def padded(vocabulary: int, tp: int) -> int:
+    """The vocabulary as Megatron-LM pads it."""
+    return -(-vocabulary // (_PADDING * tp)) * _PADDING * tp
+
+
+def megatron_cases(folder: Path) -> Iterator[MegatronCase]:
+    """All rows that can be expressed."""
+    table = pd.read_csv(folder / "published" / "distributed.csv", low_memory=False)
+    yield from _vtrain(table)
+    yield from _paper()
+
+
+def _vtrain(table: pd.DataFrame) -> Iterator[MegatronCase]:
+    """Megatron-DeepSpeed on A100s of 80 GB; four HDR ports a machine (inter_node_bandwidth of vTrain's src/config.py)."""
+    for row in table[table.system_source.isin(list(_VTRAIN))].itertuples():
+        tp, pp, dp, micro_batch = int(row.tp), int(row.pp), int(row.dp), int(row.micro_batch)
+        accumulation = round(row.global_batch / (dp * micro_batch))
+        if accumulation * dp * micro_batch != row.global_batch:
+            continue
+        shape = GptShape(int(row.hidden), int(row.layers), int(row.heads), int(row.seq), padded(int(row.vocab), tp))
+        yield MegatronCase(
+            _VTRAIN[row.system_source],
+            shape,
+            Strategy(
+                precision="bf16",
+                micro_batch=micro_batch,
+                accumulation=accumulation,
+                recompute=row.activation_recompute,
+                mesh=Mesh(tp=tp, pp=pp, dp_replicate=dp),
+                parallelism=Parallelism(loss_parallel=True),
+            ),
+            "a100-80gb-sxm",
+            100.0,
+            row.measured_step_time_s,
+        )
+
+
+def _paper() -> Iterator[MegatronCase]:
+    """Eight HDR ports a machine (Selene; section 6 of the paper)."""
+    for _, (hidden, layers, heads), (pp, chunks, batch, micro_batch), times in _PAPER:
+        for seconds, recompute in zip(times, ("full", "selective"), strict=True):
+            yield MegatronCase(
+                "Megatron paper",
+                GptShape(hidden, layers, heads, 2048, 51_200),
+                Strategy(
+                    precision="bf16",
+                    micro_batch=micro_batch,
+                    accumulation=batch // micro_batch,
+                    recompute=recompute,
+                    mesh=Mesh(tp=8, pp=pp),
+                    parallelism=Parallelism(
+                        sequence_parallel=recompute == "selective",
+                        loss_parallel=True,
+                        pipeline_schedule="interleaved-1f1b" if chunks > 1 else "1f1b",
+                        stages_per_rank=chunks,
+                    ),
+                ),
+                "a100-80gb-sxm",
+                200.0,
+                seconds,
+                of_2022=True,
+            )

@@ -1,0 +1,42 @@
+"""The steps of Megatron's models on one device, recorded for any micro-batch and kept in a cache folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from benchmarks.support.megatron_cases import MegatronCase
+from benchmarks.support.megatron_kernels import with_megatron_kernels
+from benchmarks.support.megatron_shape import GptShape
+from gpuwise.strategy import Strategy
+from gpuwise.trace import Trace, TraceFamily, load, save
+
+
+def whole_step(case: MegatronCase, cache: Path) -> Trace:
+    """The step of a case's whole model on one device."""
+    step = _step(case.shape, case.strategy.recompute, case.strategy.micro_batch, cache, case.fp16, case.of_2022)
+    return step.with_accumulation(case.strategy.accumulation)
+
+
+@lru_cache(maxsize=8)
+def _step(shape: GptShape, recompute: str, micro_batch: int, cache: Path, fp16: bool, of_2022: bool) -> Trace:
+    trace = _family(shape, recompute, cache).at(micro_batch=micro_batch)
+    trace = with_megatron_kernels(trace, persistent_norms=of_2022)
+    return replace(trace, operations=trace.operations.in_fp16()) if fp16 else trace
+
+
+@lru_cache(maxsize=8)
+def _family(shape: GptShape, recompute: str, cache: Path) -> TraceFamily:
+    path = cache / f"{shape.name}-{recompute}.npz"
+    if not path.exists():
+        from benchmarks.support.megatron_model import gpt_job
+        from gpuwise.tracing.family import trace_family
+
+        strategy = Strategy(precision="bf16", recompute="full" if recompute == "full" else "none")
+        family = trace_family(gpt_job(shape, core_again=recompute == "selective"), strategy)
+        cache.mkdir(parents=True, exist_ok=True)
+        save(family, path)
+    family = load(path)
+    assert isinstance(family, TraceFamily)
+    return family

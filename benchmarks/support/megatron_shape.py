@@ -1,0 +1,20 @@
+"""The sizes of a GPT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GptShape:
+    """A decoder of equal blocks. vocabulary: as padded, so that its parts are multiples of 128."""
+
+    hidden: int
+    layers: int
+    heads: int
+    seq_len: int
+    vocabulary: int
+
+    @property
+    def name(self) -> str:
+        return f"megatron-{self.hidden}x{self.layers}-h{self.heads}-s{self.seq_len}-v{self.vocabulary}"

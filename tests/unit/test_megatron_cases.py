@@ -1,0 +1,94 @@
+"""The ranks of benchmarks.megatron: against a recording of what one rank of Megatron-LM runs, written down as plain PyTorch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+from benchmarks.support.megatron_kernels import with_megatron_kernels
+from benchmarks.support.megatron_model import Gpt, gpt_job
+from benchmarks.support.megatron_shape import GptShape
+from benchmarks.support.megatron_step import megatron_ranks
+from torch import nn
+
+from gpuwise.job import Job
+from gpuwise.job.models.language import next_token_batch, token_loss
+from gpuwise.strategy import Mesh, Parallelism, Strategy
+from gpuwise.trace import Trace
+from gpuwise.trace.parallel.segments import segments_of
+from gpuwise.trace.tables import CATEGORIES, KINDS, PHASES
+from gpuwise.tracing.record import record
+
+SHAPE = GptShape(hidden=256, layers=4, heads=8, seq_len=64, vocabulary=512)
+TP = 2
+
+
+def one_rank(core_again: bool) -> nn.Module:
+    """The blocks as one of TP ranks has them: its heads and its part of the hidden features."""
+    model = Gpt(SHAPE, core_again=core_again)
+    hidden = SHAPE.hidden
+    for block in model.layers:
+        block.qkv = nn.Linear(hidden, 3 * hidden // TP)
+        block.out = nn.Linear(hidden // TP, hidden)
+        block.up = nn.Linear(hidden, 4 * hidden // TP)
+        block.down = nn.Linear(4 * hidden // TP, hidden)
+    return model
+
+
+def products(trace: Trace) -> Counter[tuple[object, ...]]:
+    """Phases and sizes of the products of the blocks in the first micro-batch."""
+    sequence, segments = trace.sequence, segments_of(trace)
+    inside = (segments >= 0) & (segments < len(trace.header.blocks)) & (sequence.micro_step == 0)
+    inside &= trace.operations.kind[sequence.operation] == KINDS.index("gemm")
+    columns = [trace.operations.column(name) for name in ("batch", "m", "n", "k", "flops")]
+    return Counter(
+        (PHASES[sequence.phase[at]], *(int(column[sequence.operation[at]]) for column in columns))
+        for at in np.flatnonzero(inside).tolist()
+    )
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_a_tensor_parallel_rank_runs_the_products_of_its_heads_and_features(recompute: str) -> None:
+    core_again = recompute == "selective"
+    recorded = Strategy(precision="bf16", micro_batch=2, recompute="full" if recompute == "full" else "none")
+    job = gpt_job(SHAPE, core_again=core_again)
+    batch = partial(next_token_batch, vocabulary=SHAPE.vocabulary, seq_len=SHAPE.seq_len)
+    rank = record(Job(partial(one_rank, core_again), batch, token_loss, optimizer="adamw"), recorded)
+    strategy = recorded.but(mesh=Mesh(tp=TP), parallelism=Parallelism(loss_parallel=True))
+    (composed,) = megatron_ranks(record(job, recorded), strategy, of_2022=False)
+    assert products(composed.trace) == products(rank)
+
+
+def test_stages_and_states_add_up_to_the_model() -> None:
+    recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
+    whole = with_megatron_kernels(record(gpt_job(SHAPE, core_again=False), recorded), persistent_norms=True)
+    whole = whole.with_accumulation(4)
+    first, last = megatron_ranks(whole, recorded.but(mesh=Mesh(pp=2, dp_replicate=2)), of_2022=True)
+    assert [len(rank.trace.header.blocks) for rank in (first, last)] == [2, 2]
+    state, parameter = CATEGORIES.index("optimizer_state"), CATEGORIES.index("parameter")
+    hidden, embedding = SHAPE.hidden, SHAPE.vocabulary * SHAPE.hidden
+    parameters = sum(p.numel() for p in Gpt(SHAPE, core_again=False).parameters()) + embedding  # of both stages
+    storages = [rank.trace.storages for rank in (first, last)]
+    assert sum(int(s.size_bytes[s.category == parameter].sum()) for s in storages) == 2 * parameters
+    assert sum(int(s.size_bytes[s.category == state].sum()) for s in storages) == 16 * parameters
+    reduced = [c for rank in (first, last) for c in rank.communication.collectives if c.operation == "all_reduce"]
+    assert sum(c.payload_bytes for c in reduced if c.group.axis == "dp_replicate") == 2 * parameters
+    assert {c.payload_bytes for c in reduced if c.group.axis == "pp"} == {2 * embedding}
+    sent = 2 * 2 * SHAPE.seq_len * hidden  # bytes of what a block passes on
+    sends = [c for c in first.communication.collectives if c.operation == "send"]
+    assert sends[0].payload_bytes == 2 * 4 * sent
+
+
+def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> None:
+    recorded = Strategy(precision="bf16", micro_batch=2)
+    plain = record(gpt_job(SHAPE, core_again=False), recorded)
+    fused = with_megatron_kernels(plain, persistent_norms=False)
+    row = fused.operations.name.index("dropout_add")
+    elements = 2 * SHAPE.seq_len * SHAPE.hidden
+    moved = fused.operations.column("bytes_read")[row] + fused.operations.column("bytes_written")[row]
+    assert moved == 3 * 2 * elements + elements
+    micro_batches = 2
+    assert len(plain.sequence) - len(fused.sequence) == 2 * SHAPE.layers * micro_batches
+    assert fused.flops() == plain.flops()
