@@ -33,6 +33,7 @@ _HOME = {
     "kernel": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
+    "scale": "gpuwise.api",
     "plan": "gpuwise.api",
     "Trainer": "gpuwise.api",
     "train": "gpuwise.api",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from gpuwise.api import plan as plan
     from gpuwise.api import record as record
     from gpuwise.api import roofline as roofline
+    from gpuwise.api import scale as scale
     from gpuwise.api import train as train
     from gpuwise.api import validate as validate
     from gpuwise.cost import Forecast as Forecast

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuwise.api.measuring import measure
     from gpuwise.api.planning import plan
     from gpuwise.api.recording import record
+    from gpuwise.api.scaling import scale
     from gpuwise.api.training import Trainer, train
     from gpuwise.api.validating import validate
 
@@ -29,6 +30,7 @@ __getattr__ = lazily(
         "measuring": ("measure",),
         "planning": ("plan",),
         "recording": ("record",),
+        "scaling": ("scale",),
         "training": ("Trainer", "train"),
         "validating": ("validate",),
     },
@@ -47,6 +49,7 @@ __all__ = [
     "plan",
     "record",
     "roofline",
+    "scale",
     "train",
     "unpriced_offers",
     "validate",

@@ -20,6 +20,7 @@ VERBS = {
     "forecast": "Time, memory, energy and money of one training step on a device.",
     "fit": "The largest micro-batch on a device, and what each memory technique frees and costs.",
     "compare": "A job on several devices side by side, with the reason for each speed-up.",
+    "scale": "A job on ever more devices: throughput, efficiency, cost, and where more stop paying.",
     "train": "Run a job on this machine, as planned.",
     "validate": "Forecasts held against real steps on this machine.",
     "measure": "What this machine really does, next to its datasheet.",

@@ -1,18 +1,21 @@
-"""--memory-plot and --roofline-plot: a picture of the step, in a file or in the terminal."""
+"""--memory-plot, --roofline-plot and --plot: pictures of a step and of a curve, in a file or in the terminal."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuwise.cli.options import Function
 from gpuwise.errors import InputError
+from gpuwise.report.picture import SUFFIXES, check_picture
 
 if TYPE_CHECKING:
     from gpuwise.cost.memory.timeline import Timeline
     from gpuwise.cost.roofline import Roofline
+    from gpuwise.plan.scaling.curve import ScalingCurve
 
 
 def memory_plot_option(function: Function) -> Function:
@@ -27,15 +30,17 @@ def roofline_plot_option(function: Function) -> Function:
     )(function)
 
 
-def check_plot(path: str, *, flag: str, as_json: bool) -> str:
+def scaling_plot_option(function: Function) -> Function:
+    return click.option("--plot", metavar="FILE", help="The curve as a picture: FILE.svg, or - for text.")(function)
+
+
+def check_plot(path: str, *, flag: str, as_json: bool, suffixes: Sequence[str] = SUFFIXES) -> str:
     """The path as it stands whatever working folder the job changes to; - stays -.
 
     Raises InputError before any work where the picture could not be shown.
     """
-    from gpuwise.report.picture import check_picture
-
     if path != "-":
-        check_picture(path, flag)
+        check_picture(path, flag, suffixes)
     elif as_json:
         raise InputError(f"{flag} - prints text, and --json nothing but JSON.", [f"{flag} picture.svg"])
     return path if path == "-" else os.path.abspath(path)
@@ -59,3 +64,13 @@ def show_roofline(roofline: Roofline, path: str) -> None:
         click.echo(text_picture(roofline))
     else:
         click.echo(f"roofline written to {save_picture(roofline, path)}", err=True)
+
+
+def show_scaling(curve: ScalingCurve, path: str) -> None:
+    """Prints the picture, or writes it and says where."""
+    from gpuwise.report.scaling_picture import save_picture, text_picture
+
+    if path == "-":
+        click.echo(text_picture(curve))
+    else:
+        click.echo(f"scaling curve written to {save_picture(curve, path)}", err=True)

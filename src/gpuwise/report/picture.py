@@ -22,12 +22,12 @@ COLOURS = ("#33508a", "#cf5a56", "#5aa377", "#e3a13c", "#8d6cab", "#4aa3b5", "#9
 ROOF = "#222222"
 
 
-def check_picture(path: str | os.PathLike[str], flag: str) -> Path:
-    """Raises InputError for another ending than those of SUFFIXES. flag: of the command line, --memory-plot."""
+def check_picture(path: str | os.PathLike[str], flag: str, suffixes: Sequence[str] = SUFFIXES) -> Path:
+    """Raises InputError for another ending than those of suffixes. flag: of the command line, --memory-plot."""
     target = Path(path)
-    if target.suffix.lower() not in SUFFIXES:
+    if target.suffix.lower() not in suffixes:
         raise InputError(
-            f"a picture is a .png or .svg file, got {str(path)!r}.",
+            f"a picture is a {' or '.join(suffixes)} file, got {str(path)!r}.",
             [f"{flag} {target.stem or 'picture'}.svg", f"{flag} - prints it as text"],
         )
     return target

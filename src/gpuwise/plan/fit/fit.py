@@ -6,19 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuwise.cost.rates import check_can_run
-from gpuwise.errors import MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.hardware.types import Chip
-from gpuwise.notes import Note
 from gpuwise.notes.step import memory_not_known
 from gpuwise.plan.fit import nearest
 from gpuwise.plan.fit.table import TechniqueTable
 from gpuwise.plan.fit.types import FitResult
 from gpuwise.plan.pricing.data_parallel import with_data_parallel
 from gpuwise.plan.pricing.largest import largest_micro_batch
+from gpuwise.plan.pricing.precision import chosen_precision
 from gpuwise.plan.pricing.step import StepPricer
-from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.plan.space import legal
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.update.compose import with_plain_update
 
@@ -47,7 +43,7 @@ def fit(
     """
     chip, capacity = cluster.chip, cluster.capacity_bytes
     check_can_run(chip, mode=requested.mode)
-    chosen, assumptions = _precision(pricer.traces, requested, chip, precision)
+    chosen, assumptions = chosen_precision(pricer.traces, requested, chip, precision)
     requested = requested.but(precision=chosen)
     if recordable is not None:
         pricer = _limited(pricer, requested, recordable)
@@ -106,17 +102,3 @@ def _with_ways_out(result: FitResult, table: TechniqueTable) -> FitResult:
         ),
         nearest_devices=nearest.nearest_devices(pricer, requested, cluster),
     )
-
-
-def _precision(traces: StepTraces, requested: Strategy, chip: Chip, pinned: str | None) -> tuple[str, list[Note]]:
-    choices = legal.precisions_for(chip, pinned, mode=requested.mode)
-    if not choices:
-        what = f"in {pinned}" if pinned else "in any known precision"
-        way = f"one of: {', '.join(legal.precisions_for(chip))}" if pinned else "gpuwise chips lists others"
-        raise UnsupportedError(f"{chip.id} does not compute {what}.", [way])
-
-    def recorded(precision: str, refused: PrecisionError | None) -> tuple[str, list[Note]]:
-        traces.family(requested.but(precision=precision))
-        return precision, [] if pinned else [legal.assumed_precision(precision, refused)]
-
-    return next(legal.in_each_precision(choices, recorded, refusals=(UnsupportedError, MissingDependencyError)))

@@ -54,15 +54,20 @@ def largest_of(
 
 
 def one_sample_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) -> bool:
-    """Whether one sample fits. False if the strategy cannot be traced.
+    """Whether one sample fits. False if the strategy cannot be traced."""
+    return step_fits(pricer, strategy.but(micro_batch=1), cluster)
+
+
+def step_fits(pricer: StepPricer, strategy: Strategy, cluster: Cluster) -> bool:
+    """Whether a step fits. False if the strategy cannot be traced.
 
     The allocator is not replayed if the needed bytes are at most SURE_SHARE of the device.
     """
-    one, capacity = strategy.but(micro_batch=1), cluster.capacity_bytes
+    capacity = cluster.capacity_bytes
     try:
-        if capacity is None or pricer.needed_bytes(one, cluster) <= SURE_SHARE * capacity:
+        if capacity is None or pricer.needed_bytes(strategy, cluster) <= SURE_SHARE * capacity:
             return True
-        return pricer.fits(one, cluster)
+        return pricer.fits(strategy, cluster)
     except NOT_TRACED:
         return False
 

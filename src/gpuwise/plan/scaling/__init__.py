@@ -1,0 +1,1 @@
+"""How the throughput of a job grows with its devices."""

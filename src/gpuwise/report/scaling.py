@@ -1,0 +1,71 @@
+"""A ScalingCurve as text."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuwise.plan.scaling.curve import ScalingCurve, ScalingPoint
+from gpuwise.report.forecast import scale_of, unit_of
+from gpuwise.report.parts import UNKNOWN, TextTable, columns, indented, memory_of, notes, percent, rate, strategy_words
+from gpuwise.strategy import Mesh
+from gpuwise.units import format_duration, format_usd
+
+
+def scaling_report(curve: ScalingCurve) -> Group:
+    """A table with one row for each number of devices, then where more of them stop paying."""
+    parts: list[RenderableType] = [Text(title(curve), style="bold"), Text(""), _table(curve), Text("")]
+    parts.append(indented(curve.conclusion))
+    parts += notes("assumed", curve.assumptions)
+    parts += notes("warnings", curve.warnings)
+    return Group(*parts)
+
+
+def title(curve: ScalingCurve) -> str:
+    """'llama3-8b on 8 to 512 x h100-80gb-sxm: amp-bf16, micro-batch 1 on each'"""
+    first, last = curve.points[0], curve.points[-1]
+    words = strategy_words(last.forecast.strategy.but(mesh=Mesh()))
+    if curve.global_batch is not None:
+        words = f"global batch {curve.global_batch:,}; on {last.devices:,} {words}"
+    devices = f"{first.devices:,} to {last.devices:,}" if first is not last else f"{last.devices:,}"
+    return f"{curve.job} on {devices} x {curve.device}: {words}"
+
+
+def _table(curve: ScalingCurve) -> TextTable:
+    points = curve.points
+    costs = [point.forecast.usd_per_million for point in points if point.forecast.usd_per_million is not None]
+    many, word = scale_of(min(costs) / 1e6) if costs else (1e6, "")
+    cost = f"a {word} {unit_of(points[0].forecast)}"
+    headers = ["devices", "mesh", "step time", "throughput", "a device", "efficiency", "communication"]
+    headers += ["bubble"] if any(point.bubble for point in points) else []
+    headers += [cost] if costs else []
+    headers += ["memory", ""]
+    rows = [_cells(point) | {cost: _cost(point, many)} for point in points]
+    narrow = [["devices", "mesh"], ["step time"], ["throughput", "a device"], ["efficiency", "communication"]]
+    rest = [header for header in headers if not any(header in group for group in narrow)]
+    right = [header for header in headers if header not in ("devices", "mesh", "memory", "")]
+    return columns(headers, [[row[header] for header in headers] for row in rows], right=right, narrow=[*narrow, rest])
+
+
+def _cells(point: ScalingPoint) -> dict[str, str]:
+    forecast = point.forecast
+    mesh = forecast.strategy.mesh
+    accumulation = forecast.strategy.accumulation
+    batches = f" × {accumulation} micro-batches" if accumulation > 1 else ""
+    return {
+        "devices": f"{point.devices:,}",
+        "mesh": f"{mesh}{batches}" if mesh.devices > 1 else batches.removeprefix(" × "),
+        "step time": format_duration(forecast.step_time_s.value),
+        "throughput": rate(forecast.throughput, forecast.throughput_unit),
+        "a device": rate(forecast.throughput_per_device, forecast.throughput_unit),
+        "efficiency": UNKNOWN if point.efficiency is None else percent(point.efficiency),
+        "communication": percent(point.communication),
+        "bubble": percent(point.bubble),
+        "memory": memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes),
+        "": "DOES NOT FIT" if point.fits is False else "",
+    }
+
+
+def _cost(point: ScalingPoint, many: float) -> str:
+    usd = point.forecast.usd_per_million
+    return UNKNOWN if usd is None or point.fits is False else format_usd(usd / 1e6 * many)
