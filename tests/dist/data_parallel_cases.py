@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -64,6 +64,24 @@ def branching_job(loss: Callable[..., object] = loss_of_parts, *, unused: bool =
     )
 
 
+def hooked_job() -> Job:
+    """A model with a hook of its own on the gradient of each parameter."""
+
+    def model() -> nn.Module:
+        decoder = decoder_job().model()
+        for parameter in decoder.parameters():
+            parameter.register_hook(lambda gradient: 2 * gradient)
+        return decoder
+
+    job = decoder_job()
+    return Job(model=model, batch=job.batch, loss=job.loss, optimizer=sgd, name="hooked decoder", seq_len=SEQ_LEN)
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """An update that depends on the size of gradients."""
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
 def drawn_job() -> Job:
     """A model whose initial weights differ between ranks, as those of a model that draws from a clock."""
 
@@ -115,6 +133,7 @@ CASES: tuple[Case, ...] = (
     Case("DDP, loss calls submodules", _replicas(2), branching_job),
     Case("DDP, unused parameters", _replicas(2, accumulation=2), partial(branching_job, unused=True), default=True),
     Case("DDP, parameters used now and then", _replicas(2, accumulation=2), partial(branching_job, loss_with_branches)),
+    Case("DDP, hooks on gradients", _replicas(2), hooked_job),
     Case("DDP, weights drawn apart", _replicas(2), drawn_job),
     Case("FSDP2, parameters", _shards(2), default=True),
     Case("FSDP2, parameters", _shards(4)),

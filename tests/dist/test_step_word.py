@@ -1,4 +1,4 @@
-"""The collective of each step: when it begins, and what every rank reads from it."""
+"""What ranks exchange in each step: when it begins, and what every rank reads from it."""
 
 from __future__ import annotations
 
@@ -76,3 +76,38 @@ def test_a_program_shows_each_loss_before_its_backward_pass():
     mean = program.accumulate_gradients(batches)
     assert [before for _, before in seen] == [True, False]
     assert sum(loss for loss, _ in seen) / 2 == pytest.approx(mean.item())
+
+
+def of_steps(accumulation: int) -> tuple[list[bool], list[tuple[float, Word, dict[str, float]]], list[list[float]]]:
+    """Which steps have a collective of their own, what they exchange, and this rank's losses and their parts."""
+    mesh, own = Mesh(dp_replicate=3), []
+    world = make_world(mesh, "cpu")
+    program = build(runs.job(), Strategy(mesh=mesh, micro_batch=4, accumulation=accumulation), "cpu", world)
+    word = NoNames(ALONE, world, CPU, has_loss=True, with_gradients=program.gradient_numbers)
+    stops = SimpleNamespace(word=lambda step, now_s: Word(stop=float(step == dist.get_rank() == 2)))
+    agreement = StepTogether(ALONE, word, cast(AgreedDecisions, stops), accumulation=accumulation)
+    program.on_loss = agreement.add_loss
+    alone, known = [], []
+    for step in range(1, 5):
+        first = 12 * step + 4 * dist.get_rank()
+        rows = [{name: column[first:][:4] for name, column in runs.data().items()}] * accumulation
+        agreement.begin(step)
+        loss = program.accumulate_gradients(rows)
+        alone.append(word._running is not None)
+        own.append([loss.item(), program.parts["largest"].item()])
+        known.append(agreement.as_numbers(loss, program.parts))
+        program.update()
+    return alone, known, own
+
+
+@pytest.mark.parametrize("accumulation", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_replicas_exchange_it_with_their_gradients_after_the_first_step(accumulation: int):
+    answers = on_ranks(3, of_steps, accumulation)
+    for step in range(4):
+        losses, largest = zip(*(own[step] for _, _, own in answers), strict=True)
+        for alone, known, _ in answers:
+            loss, word, parts = known[step]
+            assert alone[step] == (step == 0)
+            assert loss == pytest.approx(sum(losses) / 3, rel=1e-6)
+            assert parts == {"largest": pytest.approx(sum(largest) / 3, rel=1e-6)}
+            assert word == (pytest.approx((1.0, 0.0, 0.0)) if step == 1 else (0.0, 0.0, 0.0))

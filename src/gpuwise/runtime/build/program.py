@@ -50,6 +50,7 @@ class Program:
         parts: named parts of the loss of the latest step.
         on_loss: called before each backward pass with its loss and named parts; not by a pipeline or a job's own step.
         notes: on how several ranks share the model.
+        gradient_numbers: averages numbers of each rank with the gradients, behind `on_loss`; None where nothing does.
         gradient_norm: gradient norm of the latest update, before clipping; None without clipping.
     """
 
@@ -75,6 +76,7 @@ class Program:
         if self.trains and (job.step is not None or needs_closure(self.optimizer)):
             check_own_step(job, strategy, model, closure=job.step is None)
             self.own_step = OwnStep(job, self._step_context(), strategy)
+        self.gradient_numbers = rank_model.gradient_numbers if self.own_step is None else None
         self._dtype = parameter_dtype(strategy.precision)
         self._non_blocking = backend_of(device).non_blocking
         self._batch_is_ready = device.type == "cpu" and self._dtype is None and not strategy.channels_last

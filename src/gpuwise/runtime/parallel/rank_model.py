@@ -14,6 +14,7 @@ from gpuwise.job.job import Batch
 from gpuwise.notes import Note
 from gpuwise.runtime.build.named_loss import LossParts
 from gpuwise.runtime.parallel.buffers import SharedBuffers
+from gpuwise.runtime.parallel.gradient_numbers import GradientNumbers
 from gpuwise.runtime.parallel.job_loss import LossFunction
 from gpuwise.runtime.parallel.tensor import plain_outputs
 
@@ -90,6 +91,7 @@ class RankModel:
         pipeline: runs the stages; None without stages.
         synchronisation: reduces gradients over data-parallel ranks; None for a single one.
         buffers: shared by data-parallel ranks; None for a single one.
+        gradient_numbers: averages numbers of each rank with the gradients; None where nothing does.
         notes: on how the parallelisms split the model.
     """
 
@@ -101,6 +103,7 @@ class RankModel:
     pipeline: Pipeline | None = None
     synchronisation: Synchronisation | None = None
     buffers: SharedBuffers | None = None
+    gradient_numbers: GradientNumbers | None = None
     notes: list[Note] = field(default_factory=list)
 
     def micro_batch(self, *, first: bool, last: bool) -> AbstractContextManager[object]:

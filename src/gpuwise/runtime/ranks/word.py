@@ -1,4 +1,4 @@
-"""StepWord: the one small collective of every step, which averages the loss over ranks and carries a word of each."""
+"""StepWord: what ranks exchange in every step. It averages the loss over ranks and carries a word of each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpuwise.runtime.build.named_loss import LossParts
 from gpuwise.runtime.devices import backend_of
+from gpuwise.runtime.parallel.gradient_numbers import GradientNumbers
 from gpuwise.runtime.parallel.world import World
 from gpuwise.runtime.ranks.ranks import Ranks
 
@@ -43,18 +44,28 @@ WORDS = len(Word._fields)
 class StepWord:
     """Averages the loss of a step over all ranks, and carries a Word with it.
 
-    `start` begins the collective, `read` waits for it: between the two the ranks compute. The loss of the ranks that compute
-    it is averaged over data-parallel and context-parallel ranks; of a tensor-parallel group, whose ranks have the same loss,
-    the first one sends it. Named parts of the loss are averaged, too, but not through a pipeline.
+    `start` begins the exchange, `read` ends it: between the two the ranks compute. It is a small collective, or a part of the
+    gradients' own, which costs nothing. The loss of the ranks that compute it is averaged over data-parallel and
+    context-parallel ranks; of a tensor-parallel group, whose ranks have the same loss, the first one sends it. Named parts
+    of the loss are averaged, too, but not through a pipeline.
 
     Arguments:
         has_loss: whether this rank computes the loss.
+        with_gradients: averages numbers with the gradients of each step after the first; None where nothing does.
 
     Attributes:
-        started: whether a collective has begun and is not read yet.
+        started: whether an exchange has begun and is not read yet.
     """
 
-    def __init__(self, ranks: Ranks, world: World, device: torch.device, *, has_loss: bool):
+    def __init__(
+        self,
+        ranks: Ranks,
+        world: World,
+        device: torch.device,
+        *,
+        has_loss: bool,
+        with_gradients: GradientNumbers | None = None,
+    ):
         mesh = world.mesh
         sends = has_loss and world.coordinate("tp") == 0
         self._share = 1 / (mesh.data_parallel * mesh.cp) if sends else 0.0
@@ -63,20 +74,29 @@ class StepWord:
         self._backend = backend_of(device)
         self._words: list[Tensor] = []  # in host memory that the device reads by itself
         self._number = 0
+        self._with_gradients = with_gradients
         self._running: tuple[Tensor, dist.Work] | None = None
+        self._put = False
 
     @property
     def started(self) -> bool:
-        return self._running is not None
+        return self._running is not None or self._put
 
     def start(self, loss: Tensor, parts: LossParts, word: Word) -> None:
-        """Begins the collective of a step. All ranks call it at the same place among their other collectives."""
+        """Begins the exchange of a step. All ranks call it at the same place among their collectives."""
         if self._names is None:
             self._names = self._agreed_names(parts)
         own = [loss, *(parts.get(name, _MISSING) for name in self._names)]
         if self._backend.is_host:
             shares = [self._share * value.item() if self._share else 0.0 for value in own]
-            numbers = torch.tensor([shares[0], *word, *shares[1:]], dtype=torch.float64)
+            shared = [shares[0], *word, *shares[1:]]
+            if self._with_gradients is not None:
+                if self._with_gradients.ready:
+                    self._with_gradients.put(shared)
+                    self._put = True
+                    return
+                self._with_gradients.open(len(shared))
+            numbers = torch.tensor(shared, dtype=torch.float64)
         else:
             values = torch.stack([value.detach().reshape(()).float().to(self._device) for value in own])
             values = values * self._share if self._share else torch.zeros_like(values)
@@ -87,12 +107,27 @@ class StepWord:
 
     def read(self) -> tuple[Tensor, Tensor, LossParts]:
         """The loss, the WORDS numbers of the word and the named parts of all ranks; a device waits, not its host."""
-        assert self._running is not None
         assert self._names is not None
-        (numbers, work), self._running = self._running, None
-        work.wait()
+        numbers = self._ended()
         word_ends = 1 + WORDS
         return numbers[0], numbers[1:word_ends], dict(zip(self._names, numbers[word_ends:], strict=True))
+
+    def as_numbers(self) -> tuple[float, Word, dict[str, float]]:
+        """The same as numbers, which the host waits for."""
+        assert self._names is not None
+        loss, *numbers = self._ended().tolist()
+        return loss, word_of(numbers), dict(zip(self._names, numbers[WORDS:], strict=True))
+
+    def _ended(self) -> Tensor:
+        """The numbers of all ranks, added up; to be read before the next step."""
+        if self._put:
+            assert self._with_gradients is not None
+            self._put = False
+            return self._with_gradients.take()
+        assert self._running is not None
+        (numbers, work), self._running = self._running, None
+        work.wait()
+        return numbers
 
     def _on_device(self, word: Word) -> Tensor:
         if not self._words:

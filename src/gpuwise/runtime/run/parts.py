@@ -205,7 +205,7 @@ def start_run(
             evaluations=evaluations,
         )
         decisions = agreed
-        word = StepWord(own, world, device, has_loss=program.has_loss)
+        word = StepWord(own, world, device, has_loss=program.has_loss, with_gradients=program.gradient_numbers)
         together = StepTogether(own, word, agreed, accumulation=strategy.accumulation)
         program.on_loss = together.add_loss
         rank_reporter = RankReporter(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
@@ -79,14 +81,11 @@ class Stepper:
                 self._first_update.gradients()
             cause: NonFiniteCause | None = None
             parts, word = program.parts, NO_WORD
-            if self._together is not None:
-                loss, word, parts = self._together.read(loss, parts)
             if self._sees_losses:
-                value, cause = self._guard.update(loss.item(), micro_batches)
-                if self._together is not None:
-                    self._together.decisions.heard(step, word_of(word.tolist()))
-                    cause = cause if math.isfinite(value) else self._together.first_cause(step, cause)
+                value, named, cause = self._update_seen(step, loss, micro_batches)
             else:
+                if self._together is not None:
+                    loss, word, parts = self._together.read(loss, parts)
                 loss = self._guard.update_unseen(loss)
                 # Waits where the device is behind: that is the time a step takes.
                 ready = [] if self._unknown is None else self._unknown.ready()
@@ -110,13 +109,13 @@ class Stepper:
             meter.data_s,
             norm if math.isfinite(norm) else None,
             self._loader.positions,
-            tuple(parts),
+            tuple(named if self._sees_losses else parts),
             cause,
         )
         if self._first_update.waiting:
             self._first_update.look()
         if self._sees_losses:
-            self._losses.add(row, [value, *(part.item() for part in parts.values())] if parts else [value])
+            self._losses.add(row, [value, *named.values()])
             return
         for earlier, values in ready:  # before what `settle` waits for: losses become known in the order of their steps
             self._add(earlier, values)
@@ -125,6 +124,18 @@ class Stepper:
             self.settle()
             self._unknown = losses_of(program.device, len(numbers))
         self._unknown.put(row, numbers)
+
+    def _update_seen(
+        self, step: int, loss: Tensor, micro_batches: list[Batch]
+    ) -> tuple[float, dict[str, float], NonFiniteCause | None]:
+        """The update of a step whose loss is waited for. Returns the loss, its parts, and the cause if it is not finite."""
+        if self._together is None:
+            value, cause = self._guard.update(loss.item(), micro_batches)
+            return value, {name: part.item() for name, part in self._program.parts.items()}, cause
+        value, word, parts = self._together.as_numbers(loss, self._program.parts)
+        value, cause = self._guard.update(value, micro_batches)
+        self._together.decisions.heard(step, word)
+        return value, parts, cause if math.isfinite(value) else self._together.first_cause(step, cause)
 
     def settle(self) -> None:
         """Waits for losses that are not known yet: nothing is saved that may not be finite."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpuwise.json_types import Json
 from gpuwise.runtime.build.named_loss import LossParts, mean_loss, mean_parts
 from gpuwise.runtime.ranks import Ranks
-from gpuwise.runtime.ranks.word import StepWord
+from gpuwise.runtime.ranks.word import StepWord, Word
 from gpuwise.runtime.run.decisions import AgreedDecisions
 from gpuwise.runtime.run.update_guard import NonFiniteCause
 
@@ -22,7 +22,7 @@ CAUSE_S = 60.0  # for the causes that all ranks name
 class StepTogether:
     """The loss of all ranks, and what they decide on.
 
-    The collective of a step begins when the last micro-batch's loss is known and ends after its backward pass, which hides it.
+    The exchange of a step begins when the last micro-batch's loss is known and ends after its backward pass, which hides it.
     It begins after the gradients where a program does not show its losses: a pipeline, a job's own step.
 
     Arguments:
@@ -57,9 +57,17 @@ class StepTogether:
         Arguments:
             loss, parts: of this rank's step.
         """
+        self._ensure_started(loss, parts)
+        return self._word.read()
+
+    def as_numbers(self, loss: Tensor, parts: LossParts) -> tuple[float, Word, dict[str, float]]:
+        """The same as numbers, which the host waits for."""
+        self._ensure_started(loss, parts)
+        return self._word.as_numbers()
+
+    def _ensure_started(self, loss: Tensor, parts: LossParts) -> None:
         if not self._word.started:
             self._start(loss, parts)
-        return self._word.read()
 
     def _start(self, loss: Tensor, parts: LossParts) -> None:
         self._word.start(loss, parts, self.decisions.word(self._step, time.perf_counter()))
