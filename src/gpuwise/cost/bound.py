@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpuwise.cost.kernels import KernelTimes
+from gpuwise.cost.network.advice import AxisCost
 from gpuwise.cost.rates import fast_fp16, precisions_of
 from gpuwise.hardware.types import Chip
 from gpuwise.strategy import Strategy
@@ -53,20 +54,35 @@ def bound_shares(
     return {name: value / total if total else 0.0 for name, value in seconds.items()}
 
 
-def why(bound: Mapping[str, float], strategy: Strategy, chip: Chip, top_modules: Sequence[tuple[str, float]] = ()) -> str:
-    """A sentence on the largest bound of the step and its remedy; "" if nothing runs."""
+def why(
+    bound: Mapping[str, float],
+    strategy: Strategy,
+    chip: Chip,
+    top_modules: Sequence[tuple[str, float]] = (),
+    *,
+    axis: AxisCost | None = None,
+) -> str:
+    """A sentence on the largest bound of the step and its remedy; "" if nothing runs.
+
+    axis: the axis of the mesh whose communication costs most; it is named where communication is one of the bounds named.
+    """
     ranked = sorted((name for name in bound if bound[name] > 0), key=lambda name: -bound[name])
     if not ranked:
         return ""
     first = ranked[0]
-    sentence = f"{_WORDS[first]} bounds {100 * bound[first]:.0f} % of the step"
+    sentence = f"{_WORDS[first]} bounds {100 * bound[first]:.0f} % of the step{_by_axis(first, axis)}"
     if len(ranked) > 1 and bound[ranked[1]] >= _SECOND:
-        sentence += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %"
+        sentence += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %{_by_axis(ranked[1], axis)}"
     if top_modules and first in ("compute", "memory"):
         name, share = top_modules[0]
         named = "what runs outside of modules" if name == "(root)" else f"`{name}` alone"
         sentence += f" ({named} is {100 * share:.0f} % of the device's time)"
-    return f"{sentence}: {_help(first, strategy, chip)}"
+    remedy = axis.remedy if axis is not None and first == "communication" else _help(first, strategy, chip)
+    return f"{sentence}: {remedy}"
+
+
+def _by_axis(bound: str, axis: AxisCost | None) -> str:
+    return f" ({axis.words}: {100 * axis.share:.0f} %)" if bound == "communication" and axis is not None else ""
 
 
 def _help(bound: str, strategy: Strategy, chip: Chip) -> str:

@@ -16,6 +16,7 @@ from gpuwise.cost.inputs import READY, DataPipeline, Input, input_s
 from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.memory.device import memory_forecast
+from gpuwise.cost.network.advice import costliest_axis, warnings_across_machines
 from gpuwise.cost.network.collectives import CommunicationTime
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
@@ -120,7 +121,7 @@ def price(
         energy_j=energy_j,
         provenance=provenance(levels) | ({} if energy_j is None else {"energy_j": PROVENANCE["family"]}),
         rests_on=rests_on(levels),
-        why=why(bound, strategy, chip, top_modules),
+        why=why(bound, strategy, chip, top_modules, axis=costliest_axis(exchange.by_axis, strategy, cluster, step_s=step_s)),
         usd_per_hour=usd_per_hour,
         assumption_notes=(
             *trace.header.assumption_notes,
@@ -138,7 +139,11 @@ def price(
             ),
             *_unverified(chip, times, exchange),
         ),
-        warning_notes=(*_warnings(trace, chip, strategy, next(iter(levels), "family")), *unmodelled(trace, times)),
+        warning_notes=(
+            *warnings_across_machines(exchange.by_axis, strategy, cluster, step_s=step_s),
+            *_warnings(trace, chip, strategy, next(iter(levels), "family")),
+            *unmodelled(trace, times),
+        ),
         top_modules=top_modules,
         step_shares=_step_shares(rank.phase_s, exchange, bubble_s=wait.idle_s, waited_s=waited_s),
     )

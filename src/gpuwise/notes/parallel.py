@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwise.notes.note import kind_of_note
-from gpuwise.units import format_bytes
+from gpuwise.units import format_bytes, format_duration
 
 
 @kind_of_note(flag="--mesh")
@@ -45,6 +45,21 @@ def network_not_measured(*, network: str, instead: str) -> str:
 def tensor_parallel_across_machines() -> str:
     """Tensor parallelism spans machines."""
     return "tensor parallelism spans machines: each block waits for their network; a smaller tp would stay inside a machine"
+
+
+@kind_of_note(flag="--mesh")
+def model_parallel_across_machines(*, axis: str, degree: int, cost_s: float, share: float, link: str, mesh: str) -> str:
+    """Tensor, context or expert parallelism spans machines, which costs time.
+
+    Arguments:
+        cost_s, share: what its exchange adds to a step, in seconds and as a share of it.
+        link: between the machines.
+        mesh: one that keeps it inside a machine.
+    """
+    return (
+        f"{axis}={degree} spans machines: each step waits {format_duration(cost_s)}, {100 * share:.0f} % of it, for {axis} "
+        f"over {link}; --mesh {mesh} would keep it inside a machine, where memory allows it"
+    )
 
 
 @kind_of_note(flag="--pipeline-schedule")
