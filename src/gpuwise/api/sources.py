@@ -74,7 +74,7 @@ class SavedSource(StepSource):
 
         trace = compose_update(recorded, strategy, on_cpu=target == "cpu")
         model_flops = trace.header.model_flops * strategy.accumulation or None
-        return (RankStep("", *split_communication(trace), model_flops),)
+        return (RankStep("", *split_communication(trace), model_flops, trace),)
 
     def default_precision(self, best: str) -> str:
         return self.family.header.strategy.precision

@@ -64,8 +64,8 @@ class JobSource(StepSource):
     def _rank(self, strategy: Strategy, target: str, position: int, name: str, whole: Trace) -> RankStep:
         """The recorded step of the first rank at a position along pp."""
         rank = position * (strategy.mesh.devices // strategy.mesh.pp)
-        trace, communication = split_communication(self._rank_trace(strategy, target, rank))
-        return RankStep(name, trace, communication, whole.model_flops)
+        recorded = self._rank_trace(strategy, target, rank)
+        return RankStep(name, *split_communication(recorded), whole.model_flops, recorded)
 
     def rank_step(self, strategy: Strategy, target: str, rank: int) -> Trace:
         trace = self._rank_trace(strategy, target, rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
@@ -26,6 +28,24 @@ def host_s(trace: Trace, chip: Chip, parameters: Parameters) -> float:
     graphs = trace.accumulation * sum(bool(trace.counts(phase).any()) for phase in ("forward", "backward"))
     kernels = sum(_kernels(trace, phase) for phase in COMPILED_PHASES)
     return update_s + graphs * parameters.host_compiled["graph_s"] + kernels * parameters.host_compiled["kernel_s"]
+
+
+def launch_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
+    """Seconds the host is busy launching each position of a step; over its repeats they sum to host_s. Shape (positions,)."""
+    sequence = trace.sequence
+    if family(chip) != "gpu":
+        return np.zeros(len(sequence))
+    kernels = trace.operations.column("kernels")[sequence.operation].astype(np.float64)
+    each_s = np.array([parameters.host_operation_s[phase] for phase in PHASES])[sequence.phase]
+    seconds: np.ndarray = each_s + kernels * parameters.host_kernel_s
+    if trace.header.strategy.compile:
+        compiled = np.isin(sequence.phase, [PHASES.index(phase) for phase in COMPILED_PHASES])
+        seconds = np.where(compiled, kernels * parameters.host_compiled["kernel_s"], seconds)
+        for phase in ("forward", "backward"):
+            for micro_step in (0, 1):
+                rows = np.flatnonzero((sequence.phase == PHASES.index(phase)) & (sequence.micro_step == micro_step))
+                seconds[rows[:1]] += parameters.host_compiled["graph_s"]
+    return seconds
 
 
 def _eager_s(trace: Trace, phase: str, parameters: Parameters) -> float:

@@ -22,7 +22,7 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rank_time import rank_time, with_sends
 from gpuwise.cost.rates import check_can_run, family
-from gpuwise.cost.timeline.stages import pipeline_wait
+from gpuwise.cost.timeline.stages import PipelineWait, pipeline_wait
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
@@ -69,13 +69,12 @@ def price(
     chip, devices = cluster.chip, cluster.devices
     check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
     calibration = calibration or known_calibration(chip)
-    rank = rank_time(trace, communication, cluster, parameters=parameters, calibration=calibration)
-    others = [
-        rank_time(step.trace, step.communication, cluster, parameters=parameters, calibration=calibration)
-        for step in ranks
-        if strategy.mesh.pp > 1
-    ]
-    wait = pipeline_wait(rank, others or [rank], strategy)
+    step = next((step for step in ranks if step.trace is trace), RankStep("", trace, communication))
+    rank = rank_time(step, cluster, parameters=parameters, calibration=calibration)
+    wait = PipelineWait()
+    if strategy.mesh.pp > 1 and strategy.mode == "train":
+        each = [rank_time(other, cluster, parameters=parameters, calibration=calibration) for other in ranks or [step]]
+        wait = pipeline_wait(rank, each, strategy)
     times, alone_s, exchange = rank.times, rank.alone_s, with_sends(rank.exchange, rank.send, exposed_s=wait.send_s)
     readers = _readers(strategy, devices)
     batches = input_s(
@@ -170,7 +169,7 @@ def slowest_rank(
     parameters, calibration = parameters or shipped_parameters(), calibration or known_calibration(cluster.chip)
 
     def busy_s(step: RankStep) -> float:
-        return rank_time(step.trace, step.communication, cluster, parameters=parameters, calibration=calibration).busy_s
+        return rank_time(step, cluster, parameters=parameters, calibration=calibration).busy_s
 
     return max(ranks, key=busy_s)
 

@@ -12,8 +12,12 @@ from gpuwise.cost.host import host_s
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.network.collectives import CollectiveTime, CommunicationTime, collective_time, communication_time
 from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.timeline.durations import durations
+from gpuwise.cost.timeline.streams import stream_time
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes.parallel import simulated_streams
 from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.ranks import RankStep
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
 
@@ -53,10 +57,13 @@ class RankTime:
         return self.alone_s - self.phase_s["optimizer"] + self.exchange.each_micro_batch_s
 
 
-def rank_time(
-    trace: Trace, communication: Communication, cluster: Cluster, *, parameters: Parameters, calibration: Calibration
-) -> RankTime:
-    """The time of a rank. Arguments and errors as for gpuwise.cost.price.price."""
+def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calibration: Calibration) -> RankTime:
+    """The time of a rank. Arguments and errors as for gpuwise.cost.price.price.
+
+    Where the step was recorded on its mesh, its streams are simulated, and communication adds to the step what it adds there.
+    The ranks of a pipeline, and composed steps, take the overlap of each collective from a rule (see communication_time).
+    """
+    trace, communication = step.trace, step.communication
     times = kernel_times(trace, cluster.chip, parameters, calibration)
     device_s = {phase: float(np.sum(trace.counts(phase) * times.device_s)) for phase in PHASES}
     busy_s = sum(device_s.values())
@@ -73,7 +80,33 @@ def rank_time(
         micro_batches=trace.accumulation,
         parameters=parameters,
     )
+    if step.recorded is not None and trace.header.strategy.mesh.pp == 1 and cluster.devices > 1:
+        exchange = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
     return RankTime(times, phase_s, exchange, _send(communication, cluster, parameters), trace.accumulation)
+
+
+def _on_streams(
+    exchange: CommunicationTime, recorded: Trace, cluster: Cluster, *, kernel_s: np.ndarray, parameters: Parameters
+) -> CommunicationTime:
+    """What communication adds to a recorded step, by a simulation of its streams."""
+    if not exchange.total_s:
+        return exchange
+    slowdown, on_cpu = parameters.overlap_slowdown, cluster.chip.kind == "cpu"
+    added = stream_time(
+        recorded,
+        durations(recorded, cluster, kernel_s=kernel_s, parameters=parameters),
+        slowdown=slowdown,
+        one_stream=on_cpu,
+    )
+    kept = tuple(note for note in exchange.notes if note.kind != "waits-for-collectives")
+    return replace(
+        exchange,
+        total_s=added.total_s,
+        exposed_s=added.exposed_s,
+        each_micro_batch_s=0.0,
+        by_axis=added.by_axis,
+        notes=(*kept, simulated_streams(slowdown=0.0 if on_cpu else slowdown)),
+    )
 
 
 def _send(communication: Communication, cluster: Cluster, parameters: Parameters) -> CollectiveTime | None:

@@ -42,6 +42,13 @@ def network_not_measured(*, network: str, instead: str) -> str:
 
 
 @kind_of_note(flag="--mesh")
+def simulated_streams(*, slowdown: float) -> str:
+    """Streams of a recorded rank are simulated. slowdown: of computation, a share of the time communication runs beside it."""
+    beside = f"; computation beside it is assumed slower by {100 * slowdown:.0f} % of the time" if slowdown else ""
+    return f"communication runs beside computation as the streams and waits of the recorded rank let it{beside}"
+
+
+@kind_of_note(flag="--mesh")
 def tensor_parallel_across_machines() -> str:
     """Tensor parallelism spans machines."""
     return "tensor parallelism spans machines: each block waits for their network; a smaller tp would stay inside a machine"

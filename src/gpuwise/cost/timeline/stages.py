@@ -44,8 +44,6 @@ def pipeline_step(ranks: Sequence[RankTime], strategy: Strategy) -> PipelineStep
 
 def pipeline_wait(slowest: RankTime, ranks: Sequence[RankTime], strategy: Strategy) -> PipelineWait:
     """What the slowest rank waits for the others. Arguments as for pipeline_step."""
-    if strategy.mesh.pp == 1 or strategy.mode != "train":
-        return PipelineWait()
     step = pipeline_step(ranks, strategy)
     after_s = [rank.busy_s - rank.micro_batches_s for rank in (ranks[0], ranks[len(ranks) // 2], ranks[-1])]
     after_s = [after_s[0], *[after_s[1]] * (step.ranks - 2), after_s[2]]

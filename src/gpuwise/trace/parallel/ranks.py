@@ -41,12 +41,14 @@ class RankStep:
         communication: its collectives.
         model_flops: model operations of a step on the samples of one data-parallel rank, over all ranks that share it; None
             where each rank runs the whole model.
+        recorded: the step with its collectives and streams, where it was recorded on the mesh; None (default): composed.
     """
 
     name: str
     trace: Trace
     communication: Communication
     model_flops: int | None = None
+    recorded: Trace | None = None
 
 
 def rank_steps(step: Callable[[int], Trace], strategy: Strategy) -> tuple[RankStep, ...]:

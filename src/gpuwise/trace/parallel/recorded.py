@@ -35,7 +35,7 @@ def split_communication(trace: Trace) -> tuple[Trace, Communication]:
     in_update = trace.counts("optimizer")
     collectives = []
     for row in rows.tolist():
-        operation, group = _operation(operations.name[row]), trace.header.groups[operations.group[row]]
+        operation, group = collective_of(operations.name[row]), trace.header.groups[operations.group[row]]
         if operation is None:
             continue
         of_data = group.axis.startswith(("dp", "data"))
@@ -48,7 +48,7 @@ def split_communication(trace: Trace) -> tuple[Trace, Communication]:
     return replace(rest, waits=type(rest.waits)()), Communication().and_also(*collectives)
 
 
-def _operation(name: str) -> str | None:
-    """The collective of an operator, such as c10d._allgather_base_.default."""
+def collective_of(name: str) -> str | None:
+    """The collective of an operator, such as c10d._allgather_base_.default, as COLLECTIVES has it; None of receives."""
     plain = name.split(".")[1].replace("_", "")
     return next((word for beginning, word in _OPERATIONS.items() if plain.startswith(beginning)), None)
