@@ -7,9 +7,9 @@ from rich.text import Text
 
 from gpuwise.plan.scaling.curve import ScalingCurve, ScalingPoint
 from gpuwise.report.forecast import scale_of, unit_of
-from gpuwise.report.parts import UNKNOWN, TextTable, columns, indented, memory_of, notes, percent, rate, strategy_words
+from gpuwise.report.parts import UNKNOWN, TextTable, columns, indented, notes, number, percent, rate, strategy_words
 from gpuwise.strategy import Mesh
-from gpuwise.units import format_duration, format_usd
+from gpuwise.units import format_bytes, format_duration, format_usd
 
 
 def scaling_report(curve: ScalingCurve) -> Group:
@@ -36,32 +36,33 @@ def _table(curve: ScalingCurve) -> TextTable:
     costs = [point.forecast.usd_per_million for point in points if point.forecast.usd_per_million is not None]
     many, word = scale_of(min(costs) / 1e6) if costs else (1e6, "")
     cost = f"a {word} {unit_of(points[0].forecast)}"
-    headers = ["devices", "mesh", "step time", "throughput", "a device", "efficiency", "communication"]
-    headers += ["bubble"] if any(point.bubble for point in points) else []
-    headers += [cost] if costs else []
-    headers += ["memory", ""]
+    groups = [["devices", "mesh"], ["step time"], ["throughput", "a device"], ["efficiency", "communication"], ["memory", ""]]
+    if any(point.forecast.strategy.accumulation > 1 for point in points):
+        groups[1].append("micro-batches")
+    if any(point.bubble for point in points):
+        groups[3].append("bubble")
+    if costs:
+        groups.insert(4, [cost])
+    headers = [header for group in groups for header in group]
     rows = [_cells(point) | {cost: _cost(point, many)} for point in points]
-    narrow = [["devices", "mesh"], ["step time"], ["throughput", "a device"], ["efficiency", "communication"]]
-    rest = [header for header in headers if not any(header in group for group in narrow)]
-    right = [header for header in headers if header not in ("devices", "mesh", "memory", "")]
-    return columns(headers, [[row[header] for header in headers] for row in rows], right=right, narrow=[*narrow, rest])
+    right = [header for header in headers if header not in ("devices", "mesh", "")]
+    return columns(headers, [[row[header] for header in headers] for row in rows], right=right, narrow=groups)
 
 
 def _cells(point: ScalingPoint) -> dict[str, str]:
     forecast = point.forecast
     mesh = forecast.strategy.mesh
-    accumulation = forecast.strategy.accumulation
-    batches = f" × {accumulation} micro-batches" if accumulation > 1 else ""
     return {
         "devices": f"{point.devices:,}",
-        "mesh": f"{mesh}{batches}" if mesh.devices > 1 else batches.removeprefix(" × "),
+        "mesh": str(mesh) if mesh.devices > 1 else "",
+        "micro-batches": f"{forecast.strategy.accumulation:,}",
         "step time": format_duration(forecast.step_time_s.value),
         "throughput": rate(forecast.throughput, forecast.throughput_unit),
-        "a device": rate(forecast.throughput_per_device, forecast.throughput_unit),
+        "a device": number(forecast.throughput_per_device),
         "efficiency": UNKNOWN if point.efficiency is None else percent(point.efficiency),
         "communication": percent(point.communication),
         "bubble": percent(point.bubble),
-        "memory": memory_of(forecast.memory.device_bytes, forecast.memory.capacity_bytes),
+        "memory": format_bytes(forecast.memory.device_bytes),
         "": "DOES NOT FIT" if point.fits is False else "",
     }
 
