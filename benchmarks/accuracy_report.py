@@ -21,7 +21,7 @@ from benchmarks.fit.order import STEPS as STEP_PIECES
 from benchmarks.fit.order import errors_of, fit_all
 from benchmarks.fit.pieces import Context
 from benchmarks.fit.store import Store
-from benchmarks.support import accuracy_checks, accuracy_several, accuracy_text
+from benchmarks.support import accuracy_checks, accuracy_text
 from benchmarks.support.accuracy_tables import by, errors, table
 from gpuwise.hardware.catalog import Catalog
 
@@ -214,7 +214,7 @@ def main() -> None:
         accuracy_text.GOALS.format(table=goals_part(rows)),
         steps_part(rows),
         intervals_part(rows),
-        accuracy_several.part(options.reference, options.cache),
+        accuracy_text.SEVERAL,
         accuracy_text.BIASES.format(**accuracy_checks.operations_against_published_mfu(options.reference, options.cache)),
         accuracy_checks.points_part(),
         kernels_part(rows),

@@ -19,12 +19,14 @@ from benchmarks.support.published import cases
 from benchmarks.support.published_case import Case
 from benchmarks.support.published_recordings import step_of
 from gpuwise.cost import Forecast
+from gpuwise.cost.calibration import Calibration, CalibrationFile, calibration
 from gpuwise.cost.parameters import Parameters, parameters
 from gpuwise.cost.price import price
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import link_inside
+from gpuwise.hardware.types import Chip
 from gpuwise.trace import Trace
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.data_parallel import data_parallel
@@ -39,16 +41,26 @@ def forecast(case: Case, cache: Path, catalog: Catalog, figures: Parameters) -> 
     """Our forecast of a published row. Raises GpuwiseError where it cannot be had."""
     chip = catalog.chip(case.chip_id)
     trace, communication = trace_of(case, cache)
-    # Several machines of these results have a 200 or 400 Gbit/s port a GPU.
     cluster = Cluster(
         chip,
         case.count,
         case.machines,
         inside=link_inside(chip, case.count, catalog=catalog),
-        between=catalog.link("ib-ndr" if "h100" in case.chip_id else "ib-hdr") if case.machines > 1 else None,
-        between_serves="device",
+        between=catalog.link(case.network) if case.machines > 1 else None,
+        between_serves=case.serves,
     )
-    return price(trace, communication, cluster, strategy=case.strategy, parameters=figures)
+    return price(
+        trace, communication, cluster, strategy=case.strategy, parameters=figures, calibration=calibration_of(case, chip)
+    )
+
+
+def calibration_of(case: Case, chip: Chip) -> Calibration:
+    """The shipped figures of a chip, with the case's own factors on kernels."""
+    shipped = calibration(chip)
+    if not case.kernels:
+        return shipped
+    own = CalibrationFile(case.subset, shipped.files[0].level, chip.id, {}, dict(case.kernels))
+    return Calibration((own, *shipped.files), shipped.spreads)
 
 
 def main() -> None:

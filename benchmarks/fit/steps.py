@@ -191,16 +191,10 @@ def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Hardware]
     figures = parameters()
     if not dtype:
         return kernel_class, hardware_of(step.chip, figures)
-    units = units_for(
-        step.chip,
-        dtype=dtype,
-        kind=kernel_class.split("_")[0],
-        precision=step.trace.header.strategy.precision,
-        parameters=figures,
-    )
-    return f"{kernel_class}.{units.figure}", hardware_of(
-        step.chip, figures, peak_flops_per_s=sustained_peak(step.chip, units, figures)
-    )
+    kind, precision = kernel_class.split("_")[0], step.trace.header.strategy.precision
+    units = units_for(step.chip, dtype=dtype, kind=kind, precision=precision, parameters=figures)
+    peak = sustained_peak(step.chip, units, figures, kind=kind)
+    return f"{kernel_class}.{units.figure}", hardware_of(step.chip, figures, peak_flops_per_s=peak)
 
 
 def _distinct(shapes: Shapes, counts: np.ndarray) -> tuple[Shapes, np.ndarray]:

@@ -1,51 +1,151 @@
-"""Published steps on several GPUs: data parallel in one machine, and FSDP on up to 128. No fit sees them."""
+"""Published steps on several GPUs beside our forecasts, and the page about them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.check_published import forecast
-from benchmarks.support import accuracy_text
-from benchmarks.support.accuracy_tables import by
+from benchmarks.fit.split import sets_several
+from benchmarks.support.accuracy_tables import by, cells, errors, table
 from benchmarks.support.published import cases
+from benchmarks.support.published_case import Case
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 
+COMMAND = "python -m benchmarks.several_report --reference FOLDER --cache FOLDER"
+# Groups of the page: how their subsets begin, the goal for the median error, how the devices share the work.
+GROUPS = {
+    "MPT, FSDP": ("MPT FSDP", 0.07),
+    "Llama 3.1, FSDP2 (torchtitan)": ("torchtitan", 0.10),
+    "ResNet-50, replicas on 1 to 4 machines (DLPerf)": ("DLPerf", 0.10),
+    "ResNet-50, BERT, Transformer-XL, replicas in one machine (Lambda)": ("lambda", 0.10),
+    "EfficientNet, SSD300, NCF, replicas on 1 to 8 machines (NVIDIA)": ("DLE", 0.10),
+}
+
 
 def rows(reference: Path, cache: Path) -> pd.DataFrame:
-    """One row a published step that can be forecast: log_error, device, devices, sharded, inside its interval."""
+    """One row a published step of several devices that can be forecast."""
     catalog, result = Catalog(), []
     for case in cases(reference):
         if case.count * case.machines == 1:
             continue
         try:
-            step = forecast(case, cache, catalog, parameters()).step_time_s
+            result.append(_row(case, cache, catalog))
         except GpuwiseError:
             continue
-        result.append(
-            {
-                "device": case.chip_id,
-                "devices": case.count * case.machines,
-                "sharded": case.strategy.mesh.dp_shard > 1,
-                "log_error": np.log(case.seconds / step.value),
-                "inside": step.low <= case.seconds <= step.high,
-            }
-        )
     return pd.DataFrame(result)
 
 
-def part(reference: Path, cache: Path) -> str:
-    """The part of the page."""
-    result = rows(reference, cache)
-    parallel, sharded = result[~result.sharded], result[result.sharded]
-    size = np.where(sharded.devices <= 8, "8 GPUs", "more than 8 GPUs")
-    return accuracy_text.SEVERAL.format(
-        inside=f"{result.inside.mean():.0%}",
-        by_count=by(parallel, "devices"),
-        by_chip=by(parallel, "device"),
-        by_mpt_chip=by(sharded.assign(GPUs=size), "device", "GPUs"),
+def is_fitted(case: Case) -> bool:
+    """Whether benchmarks.fit_several learns from the row."""
+    return case.subset == "MPT FSDP" and sets_several(f"{case.job} {case.chip_id} {case.count * case.machines} {case.size}")
+
+
+def _row(case: Case, cache: Path, catalog: Catalog) -> dict[str, Any]:
+    result = forecast(case, cache, catalog, parameters())
+    step, peak = result.step_time_s, case.peak_bytes
+    return {
+        "group": next(name for name, (begins, _) in GROUPS.items() if case.subset.startswith(begins)),
+        "model": case.model,
+        "device": case.chip_id,
+        "devices": case.count * case.machines,
+        "tokens": dict(case.size).get("seq_len", 0),
+        "split": "fitted" if is_fitted(case) else "unseen",
+        "seconds": case.seconds,
+        "log_error": np.log(case.seconds / step.value),
+        "inside": step.low <= case.seconds <= step.high,
+        "communication": result.bound["communication"],
+        "memory_error": np.nan if peak is None else result.memory.peak_reserved_bytes / peak - 1,
+    }
+
+
+def page(result: pd.DataFrame) -> str:
+    """docs/accuracy-several.md."""
+    unseen = result[result.split == "unseen"]
+    sharded = result[result.group == "MPT, FSDP"]
+    replicas = unseen[unseen.group != "MPT, FSDP"]
+    memory = result.memory_error.dropna()
+    lengths = sharded.assign(tokens=pd.cut(sharded.tokens, [0, 1024, 4096, 16384, 65536], labels=_LENGTHS).astype(str))
+    return _PAGE.format(
+        command=COMMAND,
+        rows=f"{len(result):,}",
+        goals=table(["rows", "split", "goal", *_HEAD], list(_goal_lines(result)), words=2),
+        inside=f"{unseen.inside.mean():.0%}",
+        by_model=by(sharded, "model", "split"),
+        by_chip=by(sharded.assign(GPUs=_counts(sharded)), "device", "GPUs"),
+        by_length=by(lengths, "tokens"),
+        by_count=by(replicas.assign(GPUs=_counts(replicas)), "group", "GPUs"),
+        by_device=by(replicas, "device"),
+        memory=", ".join(f"{error:+.1%}" for error in sorted(memory)),
     )
+
+
+_HEAD = ["rows", "median error", "mean error", "90th percentile", "bias", "inside the interval"]
+_LENGTHS = ["up to 1,024", "up to 4,096", "up to 16,384", "up to 65,536"]
+
+
+def _counts(part: pd.DataFrame) -> np.ndarray:
+    names = np.array(["2 to 4", "8", "16 to 64", "more than 64"])
+    return names[np.searchsorted([4, 8, 64], part.devices.to_numpy())]
+
+
+def _goal_lines(result: pd.DataFrame) -> list[list[str]]:
+    lines = []
+    for name, (_, goal) in GROUPS.items():
+        for split, part in result[result.group == name].groupby("split"):
+            lines.append([name, split, f"{goal:.0%}", *cells(part), f"{part.inside.mean():.0%}"])
+    return lines
+
+
+def summary(result: pd.DataFrame) -> str:
+    """A line a group, for the terminal."""
+    lines = []
+    for (group, split), part in result.groupby(["group", "split"]):
+        size = errors(part)
+        lines.append(f"{group}, {split}: {len(part)} rows, median {np.median(size):.1%}, inside {part.inside.mean():.0%}")
+    return "\n".join(lines)
+
+
+_PAGE = """<!-- Generated. Do not edit: run `{command}`. -->
+# How accurate forecasts of several GPUs are
+
+Others measured and published {rows} steps of several GPUs; gpuwise forecast the same from the code of the model, the datasheets
+of devices and links, and figures that were fitted to other rows. Most devices and models are known to those fits from one GPU.
+[accuracy.md](accuracy.md) says what each column means.
+
+**fitted**: half of the rows of MPT, by a checksum of model, device, number of GPUs and length. `python -m
+benchmarks.fit_several` fits three figures to those of eight GPUs: what bf16 products of an A100 sustain for minutes, and how
+much slower or faster two kernels of those runs were than PyTorch's of today (FlashAttention in Triton of 2023, a fused cross
+entropy). **unseen**: all others. Those of MPT share models and devices with the fitted ones.
+
+{goals}
+
+Of all unseen rows {inside} lie inside the 90 % interval.
+
+## MPT under FSDP
+
+{by_model}
+
+{by_chip}
+
+{by_length}
+
+## Replicas and Llama, unseen rows
+
+{by_count}
+
+{by_device}
+
+Reserved memory of the two rows of torchtitan that gpuwise forecasts: {memory} of the published figure.
+
+## What cannot be forecast
+
+- Compiled steps and fp8 products of sharded parameters, which are most rows of torchtitan.
+- Asynchronous tensor parallelism, which runs communication inside of products.
+- Rows of other frameworks: JAX on TPUs; OneFlow, MXNet, TensorFlow and PaddlePaddle in DLPerf.
+"""

@@ -127,15 +127,8 @@ that of the first). Of all these rows {covered} lie inside. A level without its 
 SEVERAL = """
 ## Several GPUs
 
-No fit uses these rows, but most of their devices and models are known to it from one GPU. Of all of them {inside} lie inside the interval.
-
-{by_count}
-
-{by_chip}
-
-MPT under FSDP:
-
-{by_mpt_chip}
+Steps of several GPUs have a page of their own: [accuracy-several.md](accuracy-several.md). It is made by
+`python -m benchmarks.several_report --reference FOLDER --cache FOLDER --write`.
 """
 
 BIASES = """
@@ -144,8 +137,6 @@ BIASES = """
 - **The same ResNet-50 on the same card** varies by 1.6 to 1.8 times between published tables, by layout, loader and framework.
 - **Pairs of cards over PCIe.** GeForce and RTX cards exchange through host memory; gpuwise prices the line rate of the slot.
 - **BERT-large on several A100 SXM.** The published runs scale badly (8 GPUs give 3.3 times one GPU), which NVLink does not explain.
-- **Tensor, pipeline and context parallel** cannot be forecast yet; published rows that use them are in no table.
-- **MPT under FSDP on A100** is forecast too fast (table above): products take what single kernels take, a long training takes more.
 - **A T4 or a B200 that no fit has seen** is far off in whole steps, and so is eager PyTorch on one core of a server CPU (table by
   device).
 - **fp32 convolutions and products on an unseen GPU** are hardly better than what others report.

@@ -1,6 +1,6 @@
 """Published end-to-end results as cases: a job, a strategy and a chip of ours, and the seconds a step was measured to take.
 
-Only rows that gpuwise can express are taken: eager PyTorch, one device or data parallel.
+Only rows that gpuwise can express are taken: PyTorch, and strategies that it forecasts.
 """
 
 from __future__ import annotations
@@ -10,54 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.support.published_case import Case
+from benchmarks.support.published_case import CHIPS, Case
+from benchmarks.support.published_several import several_cases
 from benchmarks.support.published_timm import timm_cases
 from gpuwise.strategy import Mesh, Strategy
 
-CHIPS = {
-    "A100-80GB-SXM": "a100-80gb-sxm",
-    "A100-40GB-SXM": "a100-40gb-sxm",
-    "A100-40GB-SXM (AWS p4)": "a100-40gb-sxm",
-    "A100-80GB-PCIe": "a100-80gb-pcie",
-    "A100-40GB-PCIe": "a100-40gb-pcie",
-    "H100-80GB-SXM": "h100-80gb-sxm",
-    "H100-80GB-PCIe": "h100-80gb-pcie",
-    "A100-40GB": "a100-40gb-sxm",
-    "A100-80GB": "a100-80gb-sxm",
-    "H100-80GB": "h100-80gb-sxm",
-    "V100-16GB": "v100-sxm2-16gb",
-    "V100-32GB": "v100-sxm2-32gb",
-    "V100-32GB-PCIe": "v100-pcie-32gb",
-    "T4": "t4",
-    "P4-8GB": "p4",
-    "L4-24GB": "l4",
-    "MI210": "mi210",
-    "MI100": "mi100",
-    "RTX3090": "rtx-3090",
-    "RTX4090": "rtx-4090",
-    "RTX3080": "rtx-3080",
-    "RTX3070": "rtx-3070",
-    "RTX2080Ti": "rtx-2080-ti",
-    "TITAN-RTX": "titan-rtx",
-    "GTX1080Ti": "gtx-1080-ti",
-    "RTX-A6000": "rtx-a6000",
-    "RTX-A5000": "rtx-a5000",
-    "RTX-A4000": "rtx-a4000",
-    "QuadroRTX6000": "quadro-rtx-6000",
-    "A40-48GB": "a40",
-    "A10-24GB": "a10",
-    "RTX6000-Ada": "rtx-6000-ada",
-    "RTX-A4500": "rtx-a4500",
-    "RTX-A5500": "rtx-a5500",
-    "QuadroRTX5000": "quadro-rtx-5000",
-    "QuadroRTX8000": "quadro-rtx-8000",
-    "RTX2070-MaxQ": "rtx-2070-max-q",
-    "RTX2080-MaxQ": "rtx-2080-max-q",
-    "B200": "b200-180gb-sxm",
-    "B200-192GB": "b200-180gb-sxm",
-    "TITAN-V": "titan-v",
-    "GTX1080": "gtx-1080",
-}
 # What Lambda trained: our job, the size of an input, its value.
 LAMBDA_JOBS = {
     "ResNet-50 v1.5": ("resnet50", "image_size", 224),
@@ -90,7 +47,7 @@ def cases(folder: Path) -> Iterator[Case]:
     yield from _examples(published)
     yield from _dlperf(published)
     yield from _llama(published)
-    yield from _mpt(published)
+    yield from several_cases(published)
     yield from timm_cases(folder)
 
 
@@ -107,10 +64,10 @@ def _lambda(table: pd.DataFrame) -> Iterator[Case]:
         count, step_s = int(row.num_gpus), row.step_time_s
         half = row.precision == "amp-fp16" and name == "seq_len"
         if job.startswith("transformer_xl"):
-            if (half and "(v0)" in row.date_or_commit and row.gpu in OLD_CONTAINERS) or count > 1:
+            if half and "(v0)" in row.date_or_commit and row.gpu in OLD_CONTAINERS:
                 continue
             if not step_s > 0:  # the table gives tokens a second
-                step_s = row.batch_per_gpu * size / row.throughput
+                step_s = count * row.batch_per_gpu * size / row.throughput
         if not job or row.gpu not in CHIPS or not step_s > 0:
             continue
         precision = "bf16" if half else row.precision
@@ -188,34 +145,3 @@ def _llama(table: pd.DataFrame) -> Iterator[Case]:
             row.step_time_s,
             update="AdamW" in row.model_detail,
         )
-
-
-def _mpt(table: pd.DataFrame) -> Iterator[Case]:
-    """MPT decoders under FSDP on 8 to 128 GPUs (llm-foundry)."""
-    table = table[table.subsets.str.contains("llm_train_fsdp_mpt") & table.precision.isin(["amp-bf16", "bf16"])]
-    for row in table.itertuples():
-        devices, seq_len = int(row.num_gpus), int(row.seq_len)
-        micro_batch = int(row.batch_per_gpu)
-        accumulation = round(row.global_batch / (micro_batch * devices))
-        if accumulation < 1 or accumulation * micro_batch * devices != row.global_batch:
-            continue
-        strategy = Strategy(
-            precision="amp-bf16",
-            micro_batch=micro_batch,
-            accumulation=accumulation,
-            recompute="full" if row.recompute == "full" else "none",
-            mesh=Mesh(dp_shard=devices),
-        )
-        yield Case(
-            "MPT FSDP",
-            f"mpt-{row.model.split('-')[1]}",
-            strategy,
-            (("seq_len", seq_len),),
-            CHIPS[row.gpu],
-            min(8, devices),
-            max(1, devices // 8),
-            row.step_time_s,
-        )
-
-
-# --- recording ---

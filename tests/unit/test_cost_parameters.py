@@ -2,7 +2,7 @@
 
 from gpuwise.cost.bound import BOUNDS
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import sustained_share, sustained_tensor_share
+from gpuwise.cost.rates import sustained_peak, sustained_share, sustained_tensor_share, units_for
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.trace.tables import PHASES
 
@@ -34,3 +34,15 @@ def test_desktop_cards_sustain_their_clock_and_low_power_cards_do_not():
         < sustained_tensor_share(chips["h100-80gb-sxm"], parameters())
         < 1
     )
+
+
+def test_only_products_in_bf16_have_a_limit_of_their_own_for_minutes():
+    chip = Catalog().chips["a100-80gb-sxm"]
+
+    def peak(dtype, kind, *, for_minutes=True):
+        units = units_for(chip, dtype=dtype, kind=kind, precision="bf16", parameters=parameters())
+        return sustained_peak(chip, units, parameters(), kind=kind, for_minutes=for_minutes)
+
+    assert peak("bfloat16", "gemm") == parameters().sustained_bf16_products["8.0"] * 312e12
+    assert peak("bfloat16", "gemm") < peak("bfloat16", "attention") == peak("float16", "gemm") < 312e12
+    assert peak("bfloat16", "gemm", for_minutes=False) == 312e12

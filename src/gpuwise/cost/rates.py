@@ -227,14 +227,18 @@ def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
     return _powered(chip, chip.peak_flops_per_s.get("fp16"), need) ** parameters.tensor_power_exponent
 
 
-def sustained_peak(chip: Chip, units: Units, parameters: Parameters, *, for_minutes: bool = True) -> float:
+def sustained_peak(chip: Chip, units: Units, parameters: Parameters, *, kind: str = "", for_minutes: bool = True) -> float:
     """Operations a second of the units at the clock that the board's power keeps up.
 
-    for_minutes: as in training; a single kernel, as tables of kernels time it, is over before tensor cores meet that limit.
+    Arguments:
+        kind: of the operation. Products ("gemm") have a limit of their own (Parameters.sustained_bf16_products).
+        for_minutes: as in training; a single kernel, as tables of kernels time it, is over before tensor cores meet that limit.
     """
     share = sustained_share(chip, parameters)
     if units.rate in ("tensor", "tf32"):
         share = min(share, sustained_tensor_share(chip, parameters)) if for_minutes else 1.0
+        if for_minutes and kind == "gemm" and units.figure == "bf16":
+            share = min(share, parameters.sustained_bf16_products.get(capability(chip), 1.0))
     return units.peak_flops_per_s * (share if units.rate in ("vector", "tensor", "tf32") else 1.0)
 
 

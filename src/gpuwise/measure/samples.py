@@ -149,10 +149,9 @@ def by_class(samples: Sequence[StepSamples], chip: Chip, parameters: Parameters)
         for kernel_class, dtype, operations in step.classes:
             key, peak = kernel_class, 1.0
             if dtype:
-                units = units_for(
-                    chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=step.precision, parameters=parameters
-                )
-                key, peak = f"{kernel_class}.{units.figure}", sustained_peak(chip, units, parameters)
+                kind = kernel_class.split("_")[0]
+                units = units_for(chip, dtype=dtype, kind=kind, precision=step.precision, parameters=parameters)
+                key, peak = f"{kernel_class}.{units.figure}", sustained_peak(chip, units, parameters, kind=kind)
             peaks[key] = peak
             columns.setdefault(key, []).append(operations | {"step": [index] * len(operations["seconds"])})
     return {

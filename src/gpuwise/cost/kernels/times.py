@@ -131,7 +131,7 @@ def class_times(
     if dtype:
         kind = kernel_class.split("_")[0]
         units = units_for(chip, dtype=dtype, kind=kind, precision=precision, parameters=parameters)
-        peak = sustained_peak(chip, units, parameters, for_minutes=for_minutes)
+        peak = sustained_peak(chip, units, parameters, kind=kind, for_minutes=for_minutes)
         name = f"{kernel_class}.{units.figure}"
     hardware = hardware_of(chip, parameters, peak_flops_per_s=peak)
     terms = terms_of(kernel_class, shapes, hardware, family(chip))
