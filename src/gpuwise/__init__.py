@@ -30,6 +30,7 @@ _HOME = {
     "forecast": "gpuwise.api",
     "memory_timeline": "gpuwise.api",
     "roofline": "gpuwise.api",
+    "step_timeline": "gpuwise.api",
     "kernel": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from gpuwise.api import record as record
     from gpuwise.api import roofline as roofline
     from gpuwise.api import scale as scale
+    from gpuwise.api import step_timeline as step_timeline
     from gpuwise.api import train as train
     from gpuwise.api import validate as validate
     from gpuwise.cost import Forecast as Forecast

@@ -22,6 +22,7 @@ def results() -> dict[str, object]:
         "Plan": plans.best,
         "Roofline": gpuwise.roofline("gpt2", on="t4"),
         "Timeline": gpuwise.memory_timeline("gpt2", on="t4"),
+        "StepTimeline": gpuwise.step_timeline("gpt2", on="t4"),
         "KernelForecast": gpuwise.kernel("gemm", on="t4", dtype="fp16", m=64, n=64, k=64),
         "Installation": gpuwise.doctor(),
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuwise.api.planning import plan
     from gpuwise.api.recording import record
     from gpuwise.api.scaling import scale
+    from gpuwise.api.timelines import step_timeline
     from gpuwise.api.training import Trainer, train
     from gpuwise.api.validating import validate
 
@@ -31,6 +32,7 @@ __getattr__ = lazily(
         "planning": ("plan",),
         "recording": ("record",),
         "scaling": ("scale",),
+        "timelines": ("step_timeline",),
         "training": ("Trainer", "train"),
         "validating": ("validate",),
     },
@@ -50,6 +52,7 @@ __all__ = [
     "record",
     "roofline",
     "scale",
+    "step_timeline",
     "train",
     "unpriced_offers",
     "validate",

@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Priced:
-    """A forecast with its device and the trace of one rank."""
+    """A forecast with its device, the trace of one rank, and where traces come from."""
 
     forecast: Forecast
     trace: Trace
     device: Device
+    source: StepSource
 
 
 def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Forecast:
@@ -222,4 +223,4 @@ def _priced(
         data=DataPipeline(loader_samples_per_s),
         usd_per_hour=device.usd_per_hour,
     )
-    return Priced(replace(result, assumption_notes=(*assumed, *result.assumption_notes)), trace, device)
+    return Priced(replace(result, assumption_notes=(*assumed, *result.assumption_notes)), trace, device, source)

@@ -7,7 +7,15 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
-from gpuwise.cli.pictures import check_plot, memory_plot_option, roofline_plot_option, show_memory, show_roofline
+from gpuwise.cli.pictures import (
+    check_plot,
+    memory_plot_option,
+    roofline_plot_option,
+    show_memory,
+    show_roofline,
+    show_timeline,
+    timeline_option,
+)
 from gpuwise.step_settings import ForecastSettings
 
 
@@ -17,9 +25,16 @@ from gpuwise.step_settings import ForecastSettings
 @settings_options(ForecastSettings)
 @memory_plot_option
 @roofline_plot_option
+@timeline_option
 @json_option
 def command(
-    job: str, on: str, as_json: bool, memory_plot: str | None, roofline_plot: str | None, **settings: Unpack[ForecastSettings]
+    job: str,
+    on: str,
+    as_json: bool,
+    memory_plot: str | None,
+    roofline_plot: str | None,
+    timeline: str | None,
+    **settings: Unpack[ForecastSettings],
 ) -> None:
     """Time, memory, energy and money of one training step of JOB on a device, and of the whole run where --tokens, --samples or
     --epochs say how long it is."""
@@ -31,12 +46,17 @@ def command(
         memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
     if roofline_plot is not None:
         roofline_plot = check_plot(roofline_plot, flag="--roofline-plot", as_json=as_json)
-    timeline = None if memory_plot is None else api.memory_timeline(job, on=on, **settings)
+    if timeline is not None:
+        timeline = check_plot(timeline, flag="--timeline", as_json=as_json, suffixes=(".svg", ".json"))
+    memory = None if memory_plot is None else api.memory_timeline(job, on=on, **settings)
     roofline = None if roofline_plot is None else api.roofline(job, on=on, **settings)
-    drawn = timeline or roofline
+    over_time = None if timeline is None else api.step_timeline(job, on=on, **settings)
+    drawn = memory or roofline or over_time
     result = (drawn.forecast if drawn else None) or api.forecast(job, on=on, **settings)
     emit(result, forecast_report, as_json=as_json)
-    if timeline is not None and memory_plot is not None:
-        show_memory(timeline, memory_plot)
+    if memory is not None and memory_plot is not None:
+        show_memory(memory, memory_plot)
     if roofline is not None and roofline_plot is not None:
         show_roofline(roofline, roofline_plot)
+    if over_time is not None and timeline is not None:
+        show_timeline(over_time, timeline)

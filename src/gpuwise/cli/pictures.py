@@ -1,4 +1,4 @@
-"""--memory-plot, --roofline-plot and --plot: pictures of a step and of a curve, in a file or in the terminal."""
+"""--memory-plot, --roofline-plot, --plot and --timeline: pictures of a step and of a curve, in a file or in the terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gpuwise.report.picture import SUFFIXES, check_picture
 if TYPE_CHECKING:
     from gpuwise.cost.memory.timeline import Timeline
     from gpuwise.cost.roofline import Roofline
+    from gpuwise.cost.timeline.step import StepTimeline
     from gpuwise.plan.scaling.curve import ScalingCurve
 
 
@@ -32,6 +33,14 @@ def roofline_plot_option(function: Function) -> Function:
 
 def scaling_plot_option(function: Function) -> Function:
     return click.option("--plot", metavar="FILE", help="The curve as a picture: FILE.svg, or - for text.")(function)
+
+
+def timeline_option(function: Function) -> Function:
+    return click.option(
+        "--timeline",
+        metavar="FILE",
+        help="The step over time: FILE.svg, FILE.json for Perfetto and chrome://tracing, or - for text.",
+    )(function)
 
 
 def check_plot(path: str, *, flag: str, as_json: bool, suffixes: Sequence[str] = SUFFIXES) -> str:
@@ -74,3 +83,13 @@ def show_scaling(curve: ScalingCurve, path: str) -> None:
         click.echo(text_picture(curve))
     else:
         click.echo(f"scaling curve written to {save_picture(curve, path)}", err=True)
+
+
+def show_timeline(timeline: StepTimeline, path: str) -> None:
+    """Prints the timeline, or writes it and says where."""
+    from gpuwise.report.timeline_picture import save_timeline, text_timeline
+
+    if path == "-":
+        click.echo(text_timeline(timeline))
+    else:
+        click.echo(f"timeline written to {save_timeline(timeline, path)}", err=True)

@@ -129,6 +129,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "KernelForecast": _kernel,
     "Roofline": lambda result: f"{result.job} on {result.device}: {len(result.points)} points by {result.by}",
     "Timeline": lambda result: f"{result.job} on {result.device}: peak of {format_bytes(result.peak.peak_bytes)}",
+    "StepTimeline": lambda result: f"{result.job} on {result.device}: {format_duration(result.whole_s)}, {result.remark}",
     "Chip": lambda chip: f"{chip.id}: {chip.kind}" + (f", {format_bytes(chip.memory_bytes)}" if chip.memory_bytes else ""),
     "Offer": lambda o: f"{o.count:g} x {o.chip_id} of {o.provider} {o.instance}, {o.terms}, {format_usd(o.usd_per_hour)}/h",
 }
