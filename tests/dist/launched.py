@@ -34,6 +34,7 @@ job = Job(model=lambda: nn.Linear(4, 1), batch=lambda n: {"x": torch.rand(n, 4),
           data=lambda: data, optimizer="adamw", learning_rate=1e-3, name="small")
 """
 ENDED_S = 60.0  # all ranks end within a minute of a fault
+STARTED: list[subprocess.Popen[str]] = []  # by the test that runs; conftest.py ends those that it leaves
 
 
 def start(folder: Path, *flags: str, steps: int = 1_000_000, **environment: str) -> subprocess.Popen[str]:
@@ -43,7 +44,9 @@ def start(folder: Path, *flags: str, steps: int = 1_000_000, **environment: str)
     command = [sys.executable, "-m", "gpuwise", "train", "small.py:job", "--mesh", "dp=2", "--micro-batch", "8"]
     command += ["--steps", str(steps), "--run", "run", "--save-every", "1s", *flags]
     variables = {**os.environ, "GPUWISE_NO_CACHE": "1", **environment}
-    return subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    STARTED.append(subprocess.Popen(command, cwd=folder, env=variables, stdout=pipe, stderr=pipe, text=True))
+    return STARTED[-1]
 
 
 def ranks_of(process: subprocess.Popen[str], folder: Path) -> list[int]:
