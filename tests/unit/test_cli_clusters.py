@@ -77,3 +77,14 @@ def test_fit_on_machines_shards_what_does_not_fit_as_a_copy():
     assert (
         next(note for note in small["assumption_notes"] if note["kind"] == "assumed-mesh")["figures"]["axis"] == "dp_replicate"
     )
+
+
+def test_fit_names_the_fewest_devices_that_hold_the_job():
+    job = ("llama3-70b", "--recompute", "full")
+    refused = answer("fit", *job, "--on", "h100-sxm:8x2")
+    assert refused["largest_micro_batch"] is None
+    devices = refused["nearest_devices"]
+    assert devices > 16
+    for count, fits in ((devices // 2, False), (devices, True)):
+        sharded = ("--on", f"h100-sxm:{count}", "--mesh", f"dp_shard={count}", "--micro-batch", "1")
+        assert answer("forecast", *job, *sharded)["memory"]["fits"] is fits

@@ -14,9 +14,10 @@ from gpuwise.plan.fit.types import Combination
 from gpuwise.plan.pricing.largest import one_sample_fits
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space import legal
-from gpuwise.strategy import Mesh, Strategy, check_techniques
+from gpuwise.strategy import Strategy, check_techniques
 
 _NEAREST = 3
+_MOST_DEVICES = 2**14  # of the largest published runs (16,384 H100 of Llama 3)
 
 
 def nearest_chips(pricer: StepPricer, requested: Strategy, cluster: Cluster) -> tuple[str, ...]:
@@ -35,13 +36,19 @@ def nearest_chips(pricer: StepPricer, requested: Strategy, cluster: Cluster) -> 
 
 
 def nearest_devices(pricer: StepPricer, requested: Strategy, cluster: Cluster) -> int | None:
-    """The smallest power of two of devices in one machine on which one sample each fits, with everything sharded."""
-    devices, most = 2, most_inside(cluster.chip, catalog=pricer.catalog)
-    while requested.mode == "train" and devices <= most:
-        link = link_inside(cluster.chip, devices, catalog=pricer.catalog)
-        more = replace(cluster, devices_per_machine=devices, inside=link)
-        if devices > cluster.devices and one_sample_fits(pricer, requested.but(mesh=Mesh(dp_shard=devices)), more):
-            return devices
+    """The smallest power of two of devices on which one sample each fits, with everything sharded that the mesh leaves whole.
+    More than one machine holds are several."""
+    mesh, most = requested.mesh, most_inside(cluster.chip, catalog=pricer.catalog)
+    model = mesh.tp * mesh.pp * mesh.cp
+    devices = 2
+    while requested.mode == "train" and devices <= _MOST_DEVICES:
+        shards, rest = divmod(devices, model)
+        inside = min(devices, most)
+        if devices > cluster.devices and not rest and devices % inside == 0 and shards % mesh.ep == 0:
+            link = link_inside(cluster.chip, inside, catalog=pricer.catalog)
+            more = replace(cluster, devices_per_machine=inside, machines=devices // inside, inside=link)
+            if one_sample_fits(pricer, requested.but(mesh=replace(mesh, dp_replicate=1, dp_shard=shards)), more):
+                return devices
         devices *= 2
     return None
 
