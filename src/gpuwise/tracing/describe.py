@@ -116,6 +116,8 @@ def _product_dims(call: OperatorCall) -> Dims:
     a, b = call.tensors(1, 2) if added else call.tensors(0, 1)
     if a.dtype == torch.float4_e2m1fn_x2:  # two numbers an element, along k
         return 1, a.shape[0], b.shape[1], 2 * a.shape[1]
+    if a.dim() != b.dim() and call.packet is aten._grouped_mm:  # the products of all groups are counted as one
+        return 1, a.shape[-2], b.shape[-1], a.shape[-1]
     if a.dim() == 3:
         return a.shape[0], a.shape[1], b.shape[2], a.shape[2]
     if a.dim() == 1:  # dot

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 Kind = str
 
 _BY_NAME: dict[Kind, str] = {
-    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _addmm_activation _scaled_mm _int_mm",
+    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _addmm_activation _scaled_mm _int_mm _grouped_mm",
     "conv": "convolution convolution_backward _convolution mkldnn_convolution cudnn_convolution",
     "norm": "native_layer_norm native_layer_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_batch_norm "
     "native_batch_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm "

@@ -17,27 +17,22 @@ class GradientNumbers:
     """Numbers that are averaged over the replicas in each step, without a collective of their own.
 
     They are the gradient of a parameter that the model does not have: the backward pass begins with it, so that it is in the
-    first bucket that is reduced. `open` says how many numbers there are, before the first reduction ends. Each later step
-    calls `put` before its last backward pass and `take` after it.
+    first bucket that is reduced. Each step calls `put` before its last backward pass and `take` after it, always with as many
+    numbers.
 
     Attributes:
-        size: how many numbers there are; None before `open`.
         parameter: the parameter whose gradient they are; None before the first reduction.
     """
 
     def __init__(self, ranks: int) -> None:
-        self.size: int | None = None
         self.parameter: nn.Parameter | None = None
         self._ranks = ranks
         self._numbers: Tensor | None = None
 
     @property
-    def ready(self) -> bool:
-        """Whether the gradients of the next step carry numbers."""
-        return self.parameter is not None
-
-    def open(self, size: int) -> None:
-        self.size = size
+    def size(self) -> int:
+        """How many numbers have been put; 0 if none."""
+        return 0 if self._numbers is None else len(self._numbers)
 
     def put(self, numbers: Sequence[float]) -> None:
         """Sets this rank's numbers."""
@@ -51,7 +46,7 @@ class GradientNumbers:
         return numbers
 
     def of_step(self) -> Tensor:
-        """The numbers of the step in its backward pass."""
+        """The numbers of the step, in its backward pass."""
         assert self._numbers is not None, "the numbers of a step are put before its backward pass"
         numbers, self._numbers = self._numbers, None
         return numbers
@@ -66,14 +61,13 @@ class LossWithNumbers(nn.Module):
 
     def __init__(self, loss: JobLoss, numbers: GradientNumbers):
         super().__init__()
-        assert numbers.size is not None
-        self.loss, self._numbers, self.reduces = loss, numbers, True
+        self.loss, self.numbers, self.reduces = loss, numbers, True
         self.parameter = numbers.parameter = nn.Parameter(torch.zeros(numbers.size))
 
     def forward(self, batch: Batch) -> tuple[Tensor, LossParts]:
         loss, parts = self.loss(batch)
         if self.reduces and torch.is_grad_enabled():
-            loss = _WithNumbers.apply(loss, self.parameter, self._numbers)
+            loss = _WithNumbers.apply(loss, self.parameter, self.numbers)
         return loss, parts
 
 

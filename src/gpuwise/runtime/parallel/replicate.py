@@ -95,9 +95,8 @@ class Replicas:
 
     def _average_first(self, ddp: DistributedDataParallel, gradients: list[Gradient]) -> None:
         """Lets DDP average the gradients of the first step, as if a backward pass made them in their order."""
-        if self._with_numbers is not None:  # its backward pass begins with them
-            parameter = self._with_numbers.parameter
-            gradients = [(parameter, torch.zeros_like(parameter)), *gradients]
+        if self._with_numbers is not None:  # a backward pass begins with them
+            gradients = [(self._with_numbers.parameter, self._with_numbers.numbers.of_step()), *gradients]
         parameters = [parameter for parameter, _ in gradients]
         with _without_hooks(parameters):
             if not ddp.find_unused_parameters:
@@ -106,13 +105,11 @@ class Replicas:
                 _clear(parameters)
                 ddp.reducer._rebuild_buckets()
             _reduce(ddp, parameters, (gradient for _, gradient in gradients))
-        if self._with_numbers is not None:
-            self._with_numbers.parameter.grad = None
 
     def _wrapped(self, *, finds_unused: bool) -> DistributedDataParallel:
         for hook in self._hooks:
             hook.remove()
-        if self.numbers is not None and self.numbers.size is not None:
+        if self.numbers is not None and self.numbers.size:
             self._with_numbers = LossWithNumbers(self._loss, self.numbers)
         ddp = DistributedDataParallel(
             self._loss if self._with_numbers is None else self._with_numbers,

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from gpuwise.errors import UnsupportedError
+from gpuwise.runtime.parallel.grouped_mm import empty_grouped_mm
 
 Tree: TypeAlias = Any  # tensors and other objects in PyTorch's trees: lists, tuples, dicts, data classes
 Arguments: TypeAlias = tuple[Tree, ...]
@@ -133,11 +134,7 @@ def written(func: torch._ops.OpOverload, args: Arguments, kwargs: Keywords) -> l
 
 def _shaped(func: torch._ops.OpOverload, args: Arguments, kwargs: Keywords) -> Tree:
     """The result of an operator on tensors without memory."""
-    if func is not aten._grouped_mm.default:
-        return func(*args, **kwargs)
-    # Its rule for shapes takes bf16 alone, its kernels any (torch/_meta_registrations.py, PyTorch 2.13).
-    half: Tree = tree_map_only(Tensor, lambda t: t.bfloat16() if t.is_floating_point() else t, (args, kwargs))
-    return func(*half[0], **half[1]).to(args[0].dtype)
+    return empty_grouped_mm(*args, **kwargs) if func is aten._grouped_mm.default else func(*args, **kwargs)
 
 
 def _reads_values(func: torch._ops.OpOverload, args: Arguments) -> bool:

@@ -51,7 +51,7 @@ class StepWord:
 
     Arguments:
         has_loss: whether this rank computes the loss.
-        with_gradients: averages numbers with the gradients of each step after the first; None where nothing does.
+        with_gradients: averages numbers with the gradients of each step; None where nothing does.
 
     Attributes:
         started: whether an exchange has begun and is not read yet.
@@ -91,11 +91,9 @@ class StepWord:
             shares = [self._share * value.item() if self._share else 0.0 for value in own]
             shared = [shares[0], *word, *shares[1:]]
             if self._with_gradients is not None:
-                if self._with_gradients.ready:
-                    self._with_gradients.put(shared)
-                    self._put = True
-                    return
-                self._with_gradients.open(len(shared))
+                self._with_gradients.put(shared)
+                self._put = True
+                return
             numbers = torch.tensor(shared, dtype=torch.float64)
         else:
             values = torch.stack([value.detach().reshape(()).float().to(self._device) for value in own])

@@ -16,6 +16,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import register_op_impl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from gpuwise.runtime.parallel.grouped_mm import empty_grouped_mm
 from gpuwise.tracing.kernels import attention, convolution, rnn
 
 aten = torch.ops.aten
@@ -35,6 +36,7 @@ def register(device_type: str) -> None:
     for name in ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward"):
         library.impl(name, _never_runs, "PrivateUse1")
     register_op_impl(aten._fused_rms_norm.default)(_fused_rms_norm_shapes)
+    register_op_impl(aten._grouped_mm.default)(_grouped_mm_shapes)
     register_op_impl(aten._cudnn_rnn.default)(rnn.forward_shapes)
     register_op_impl(aten._cudnn_rnn_backward.default)(rnn.backward_shapes)
     library.impl("_fused_sgd_", lambda *args, **kwargs: None, "Meta")  # works in place; PyTorch gives it no shape rule
@@ -57,6 +59,19 @@ def _fused_rms_norm_shapes(
     kept = (*x.shape[: x.dim() - len(normalized_shape)], *[1] * len(normalized_shape))
     with mode:
         return torch.empty_like(x), x.new_empty(kept, dtype=torch.float32)
+
+
+def _grouped_mm_shapes(
+    mode: FakeTensorMode,
+    op: OpOverload,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    with mode:
+        return empty_grouped_mm(mat_a, mat_b, offs, bias, out_dtype)
 
 
 def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
