@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.api.shared_cpu import ROUGH, gloo_link, ranks_on_cpu, shared_cpu_note
+from gpuwise.api.shared_cpu import AROUND_A_CALL_S, ROUGH, gloo_link, ranks_on_cpu, shared_cpu_note
 from gpuwise.cost.interval import step_interval
 from gpuwise.cost.network.collectives import communication_time
 from gpuwise.cost.parameters import parameters
@@ -71,9 +71,19 @@ def test_each_collective_has_its_own_rate_and_hides_behind_nothing():
     time = communication_time(
         Communication((gather, scatter)), cluster, backward_s=10, forward_s=5, micro_batches=1, parameters=parameters()
     )
-    assert time.total_s == pytest.approx(0.5e8 / 5e8 + 4e-3 + 0.5e8 / 2.5e8 + 2e-3)
+    assert time.total_s == pytest.approx(0.5e8 / 5e8 + 4e-3 + 0.5e8 / 2.5e8 + 2e-3 + 6 * AROUND_A_CALL_S)
     assert time.exposed_s == time.total_s
     assert time.spread == (0.5, 3.0)
+
+
+def test_python_around_a_collective_takes_longer_where_ranks_share_cores():
+    def around_s(ranks: int) -> float:
+        inside, link = ranks_on_cpu(MEASURED, ranks, memory_bytes=None).inside, gloo_link(MEASURED, ranks)
+        assert inside is not None
+        return (inside.latency_s or 0.0) - (link.latency_s or 0.0)
+
+    assert around_s(2) == pytest.approx(AROUND_A_CALL_S)
+    assert around_s(4) == pytest.approx(2 * AROUND_A_CALL_S)
 
 
 def test_the_interval_widens_by_the_spread_of_the_exchange():
