@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +21,32 @@ from benchmarks.support.megatron_cases import MegatronCase, megatron_cases
 from benchmarks.support.megatron_recordings import whole_step
 from benchmarks.support.megatron_step import megatron_ranks
 from gpuwise.cost import Forecast
-from gpuwise.cost.price import price
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.price import price, slowest_rank
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.trace.parallel.ranks import splits_layers
+
+# Seconds that Megatron-DeepSpeed's host spends on a call of an operation; other trainers: host_operation_s in
+# gpuwise/cost/data/efficiency.toml.
+HOST_OPERATION_S = {"forward": 22e-6, "recompute": 22e-6, "backward": 10e-6, "optimizer": 6e-6}
 
 
 def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
     """The forecast of the slowest rank."""
     ranks = megatron_ranks(whole_step(case, cache), case.strategy, of_2022=case.of_2022)
-    cluster = case.cluster(catalog)
-    prices = [
-        price(rank.trace, rank.communication, cluster, strategy=case.strategy, replay=False, model_flops=rank.model_flops)
-        for rank in ranks
-    ]
-    return max(prices, key=lambda one: one.step_time_s.value)
+    cluster, figures = case.cluster(catalog), replace(parameters(), host_operation_s=HOST_OPERATION_S)
+    slowest = ranks[0] if len(ranks) == 1 else slowest_rank(ranks, cluster, parameters=figures)
+    split = ranks if splits_layers(case.strategy) else ()
+    return price(
+        slowest.trace,
+        slowest.communication,
+        cluster,
+        strategy=case.strategy,
+        parameters=figures,
+        replay=False,
+        ranks=split,
+    )
 
 
 def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:

@@ -1,8 +1,9 @@
 """Kernels of Megatron-LM where eager PyTorch runs others: the same step with their bytes, at the speed at which bytes move.
 
-- Scale, mask and softmax are one kernel, and so are their gradients (megatron/fused_kernels): a pass over the scores.
+- Scale, causal mask and softmax are one kernel, and so are their gradients (megatron/fused_kernels,
+  scaled_upper_triang_masked_softmax): a pass over the scores that reads those up to the diagonal.
 - Bias, dropout and the sum with the residual are one kernel (bias_dropout_add in megatron/model/transformer.py).
-- Layer norms keep a row in registers (--no-persist-layer-norm turns it off): a pass over the rows.
+- Layer norms are apex's: a pass over the rows. So are the sums over the vocabulary (vocab_parallel_cross_entropy).
 """
 
 from __future__ import annotations
@@ -15,25 +16,23 @@ from gpuwise.trace import Trace
 from gpuwise.trace.parallel.segments import select
 from gpuwise.trace.tables import COLUMNS, KINDS, Operations
 
-_NORM, _ELEMENTWISE, _RANDOM = (KINDS.index(name) for name in ("norm", "elementwise", "random"))
+_ELEMENTWISE, _RANDOM = KINDS.index("elementwise"), KINDS.index("random")
+_ONE_PASS = [KINDS.index(name) for name in ("norm", "loss")]
 _READ, _WRITTEN = COLUMNS.index("bytes_read"), COLUMNS.index("bytes_written")
 _WORKSPACE = COLUMNS.index("workspace_bytes")
-_DROPOUT, _ADD, _SOFTMAX_BACKWARD = "aten.native_dropout.default", "aten.add.Tensor", "aten._softmax_backward_data.default"
+_DROPOUT, _ADD, _SOFTMAX = "aten.native_dropout.default", "aten.add.Tensor", "aten._softmax"
 _MASK_SHARE = 0.5  # bytes of a dropout's mask over those of its half-precision output
 
 
-def with_megatron_kernels(trace: Trace, *, persistent_norms: bool) -> Trace:
-    """The step with those kernels.
-
-    Arguments:
-        persistent_norms: whether layer norms are among them (Megatron-LM from 2022 on).
-    """
+def with_megatron_kernels(trace: Trace) -> Trace:
+    """The step with those kernels."""
     trace = _with_fused_sums(trace)
     operations = trace.operations
-    softmax = np.array([name == _SOFTMAX_BACKWARD for name in operations.name])
-    streams = softmax | ((operations.kind == _NORM) & persistent_norms)
+    softmax = np.array([name.startswith(_SOFTMAX) for name in operations.name])
+    streams = softmax | np.isin(operations.kind, _ONE_PASS)
     values = operations.values.copy()
     values[softmax, _WORKSPACE] = 0
+    values[softmax, _READ] //= 2  # rows end at the diagonal
     names = tuple(
         name.removeprefix("aten.") if fused else name for name, fused in zip(operations.name, streams.tolist(), strict=True)
     )

@@ -15,14 +15,14 @@ from gpuwise.trace import Trace, TraceFamily, load, save
 
 def whole_step(case: MegatronCase, cache: Path) -> Trace:
     """The step of a case's whole model on one device."""
-    step = _step(case.shape, case.strategy.recompute, case.strategy.micro_batch, cache, case.fp16, case.of_2022)
+    step = _step(case.shape, case.strategy.recompute, case.strategy.micro_batch, cache, case.fp16)
     return step.with_accumulation(case.strategy.accumulation)
 
 
 @lru_cache(maxsize=8)
-def _step(shape: GptShape, recompute: str, micro_batch: int, cache: Path, fp16: bool, of_2022: bool) -> Trace:
+def _step(shape: GptShape, recompute: str, micro_batch: int, cache: Path, fp16: bool) -> Trace:
     trace = _family(shape, recompute, cache).at(micro_batch=micro_batch)
-    trace = with_megatron_kernels(trace, persistent_norms=of_2022)
+    trace = with_megatron_kernels(trace)
     return replace(trace, operations=trace.operations.in_fp16()) if fp16 else trace
 
 

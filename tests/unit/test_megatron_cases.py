@@ -63,7 +63,7 @@ def test_a_tensor_parallel_rank_runs_the_products_of_its_heads_and_features(reco
 
 def test_stages_and_states_add_up_to_the_model() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
-    whole = with_megatron_kernels(record(gpt_job(SHAPE, core_again=False), recorded), persistent_norms=True)
+    whole = with_megatron_kernels(record(gpt_job(SHAPE, core_again=False), recorded))
     whole = whole.with_accumulation(4)
     first, last = megatron_ranks(whole, recorded.but(mesh=Mesh(pp=2, dp_replicate=2)), of_2022=True)
     assert [len(rank.trace.header.blocks) for rank in (first, last)] == [2, 2]
@@ -84,7 +84,7 @@ def test_stages_and_states_add_up_to_the_model() -> None:
 def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2)
     plain = record(gpt_job(SHAPE, core_again=False), recorded)
-    fused = with_megatron_kernels(plain, persistent_norms=False)
+    fused = with_megatron_kernels(plain)
     row = fused.operations.name.index("dropout_add")
     elements = 2 * SHAPE.seq_len * SHAPE.hidden
     moved = fused.operations.column("bytes_read")[row] + fused.operations.column("bytes_written")[row]
