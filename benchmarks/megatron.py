@@ -1,9 +1,9 @@
 """Compares forecasts with published runs of Megatron-LM and Megatron-DeepSpeed: tensor, pipeline and data parallelism.
 
-    python -m benchmarks.megatron --reference FOLDER --cache FOLDER [--group TEXT] [--rows]
+    python -m benchmarks.megatron --reference FOLDER --cache FOLDER [--group TEXT] [--rows] [--write]
 
-Prints errors by group and by (devices, tp, pp, dp). Needs PyTorch to record the models the first time (seconds each); the
-recordings are kept in --cache. No fit uses these rows.
+Prints errors by group and by (devices, tp, pp, dp); --write writes docs/accuracy-megatron.md. Needs PyTorch to record the
+models the first time (seconds each); the recordings are kept in --cache.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.fit.split import kept_out_model
+from benchmarks.support.accuracy_tables import errors, table
 from benchmarks.support.megatron_cases import MegatronCase, megatron_cases
 from benchmarks.support.megatron_recordings import whole_step
 from benchmarks.support.megatron_step import megatron_ranks
+from benchmarks.support.megatron_text import PAGE
 from gpuwise.cost import Forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price, slowest_rank
@@ -27,9 +30,12 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.trace.parallel.ranks import splits_layers
 
-# Seconds that Megatron-DeepSpeed's host spends on a call of an operation; other trainers: host_operation_s in
-# gpuwise/cost/data/efficiency.toml.
-HOST_OPERATION_S = {"forward": 22e-6, "recompute": 22e-6, "backward": 10e-6, "optimizer": 6e-6}
+DOCS = Path(__file__).parent.parent / "docs"
+FITTED = "one machine"  # the group with rows behind HOST_OPERATION_S
+HEAD = ("rows", "mean error", "median error", "90th percentile", "worst", "bias", "inside")
+# Seconds that Megatron-DeepSpeed's host spends on a call of an operation in forward and in backward, fitted on the steps of one
+# machine whose model is not kept out; the last is that of other trainers (gpuwise/cost/data/efficiency.toml).
+HOST_OPERATION_S = {"forward": 100e-6, "recompute": 100e-6, "backward": 15e-6, "optimizer": 6e-6}
 
 
 def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
@@ -62,7 +68,8 @@ def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
         result.append(
             {
                 "group": case.group,
-                "model": f"{case.shape.hidden} x {case.shape.layers}",
+                "model": case.shape.architecture,
+                "kept_out": kept_out_model(case.shape.architecture),
                 "devices": case.devices,
                 "tp": mesh.tp,
                 "pp": mesh.pp,
@@ -80,16 +87,33 @@ def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
     return pd.DataFrame(result)
 
 
-def line(part: pd.DataFrame) -> str:
-    """Errors of rows in words."""
+def cells(part: pd.DataFrame) -> list[str]:
+    """Errors of rows, as HEAD names them."""
     if not len(part):
-        return "no rows"
-    size = np.abs(np.expm1(-part.log_error.to_numpy()))
-    bias = np.expm1(np.median(-part.log_error))
-    return (
-        f"{len(part):4} rows, mean {size.mean():6.1%}, median {np.median(size):6.1%}, 90th percentile "
-        f"{np.quantile(size, 0.9):6.1%}, worst {size.max():6.1%}, bias {bias:+6.1%}, inside {part.inside.mean():4.0%}"
-    )
+        return ["0", *["–"] * (len(HEAD) - 1)]
+    size, bias = errors(part), np.expm1(np.median(-part.log_error))
+    shares = [f"{share:.1%}" for share in (size.mean(), np.median(size), np.quantile(size, 0.9), size.max())]
+    return [f"{len(part):,}", *shares, f"{bias:+.1%}", f"{part.inside.mean():.0%}"]
+
+
+def by_group(rows: pd.DataFrame) -> str:
+    """A line for each group; of rows behind a fit those that it saw apart from those it did not."""
+    lines = []
+    for group, part in rows.groupby("group"):
+        if group != FITTED:
+            lines.append([str(group), *cells(part)])
+            continue
+        lines += [
+            [f"{group}, {name}", *cells(part[part.kept_out == out])] for name, out in (("kept out", True), ("seen", False))
+        ]
+    return table(["group", *HEAD], lines)
+
+
+def by_devices(rows: pd.DataFrame) -> str:
+    """A line for each group and layout of its devices."""
+    keys = ["group", "devices", "tp", "pp", "dp"]
+    lines = [[*(str(part) for part in key), *cells(part)] for key, part in rows.groupby(keys)]
+    return table([*keys, *HEAD], lines)
 
 
 def main() -> None:
@@ -98,15 +122,17 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--group", default="", help="only groups whose name holds this text")
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--write", action="store_true", help="write docs/accuracy-megatron.md")
     options = parser.parse_args()
     chosen = [case for case in megatron_cases(options.reference) if options.group in case.group]
-    table = rows(chosen, options.cache)
+    result = rows(chosen, options.cache)
     if options.rows:
-        print(table.to_string(float_format=lambda x: f"{x:.3f}"))
-    for group, part in table.groupby("group"):
-        print(f"{group}: {line(part)}")
-        for (devices, tp, pp, dp), same in part.groupby(["devices", "tp", "pp", "dp"]):
-            print(f"    {devices:4} devices, tp {tp:2}, pp {pp:2}, dp {dp:2}: {line(same)}")
+        print(result.to_string(float_format=lambda x: f"{x:.3f}"))
+    print(by_group(result), by_devices(result), sep="\n\n")
+    if options.write:
+        seen = sorted(result[(result.group == FITTED) & ~result.kept_out].model.unique())
+        page = PAGE.format(groups=by_group(result), by_devices=by_devices(result), known=", ".join(seen))
+        (DOCS / "accuracy-megatron.md").write_text(page)
 
 
 if __name__ == "__main__":

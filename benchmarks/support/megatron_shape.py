@@ -18,3 +18,8 @@ class GptShape:
     @property
     def name(self) -> str:
         return f"megatron-{self.hidden}x{self.layers}-h{self.heads}-s{self.seq_len}-v{self.vocabulary}"
+
+    @property
+    def architecture(self) -> str:
+        """Width and depth: what a model is kept out of a fit by."""
+        return f"{self.hidden}x{self.layers}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,11 @@ from benchmarks.support.megatron_shape import GptShape
 from benchmarks.support.megatron_step import megatron_ranks
 from torch import nn
 
+from gpuwise.cost.calibration import calibration
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rank_time import rank_time
+from gpuwise.hardware.catalog import load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.job import Job
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.strategy import Mesh, Parallelism, Strategy
@@ -92,3 +98,18 @@ def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> 
     micro_batches = 2
     assert len(plain.sequence) - len(fused.sequence) == 2 * SHAPE.layers * micro_batches
     assert fused.flops() == plain.flops()
+
+
+def test_collectives_run_while_the_device_waits_for_its_host() -> None:
+    recorded = Strategy(precision="bf16", micro_batch=2, recompute="full")
+    strategy = recorded.but(mesh=Mesh(tp=TP), parallelism=Parallelism(loss_parallel=True))
+    (rank,) = megatron_ranks(record(gpt_job(SHAPE, core_again=False), recorded), strategy, of_2022=False)
+    chip = load_catalog().chip("a100-80gb-sxm")
+    cluster = Cluster(chip, TP, inside=load_catalog().link(chip.link_id or ""))
+    slow_host = replace(parameters(), host_operation_s=dict.fromkeys(PHASES, 1e-3))
+    times = rank_time(rank, cluster, parameters=slow_host, calibration=calibration(chip))
+    calls = sum(int(rank.trace.counts(phase).sum()) for phase in PHASES)
+    kernels = sum(int(rank.trace.counts(phase) @ rank.trace.operations.column("kernels")) for phase in PHASES)
+    assert times.busy_s == pytest.approx(calls * 1e-3 + kernels * slow_host.host_kernel_s)
+    assert times.exchange.exposed_s == pytest.approx(0.0, abs=1e-12)
+    assert times.exchange.total_s > 0

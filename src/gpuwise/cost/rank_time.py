@@ -82,6 +82,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     )
     if step.recorded is not None and trace.header.strategy.mesh.pp == 1 and cluster.devices > 1:
         exchange = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
+    exchange = _beside_launches(exchange, waiting_s=alone_s - busy_s)
     return RankTime(times, phase_s, exchange, _send(communication, cluster, parameters), trace.accumulation)
 
 
@@ -106,6 +107,21 @@ def _on_streams(
         each_micro_batch_s=0.0,
         by_axis=added.by_axis,
         notes=(*kept, simulated_streams(slowdown=0.0 if on_cpu else slowdown)),
+    )
+
+
+def _beside_launches(exchange: CommunicationTime, *, waiting_s: float) -> CommunicationTime:
+    """What communication adds where the device waits so long for its host: collectives that micro-batches wait for are
+    launched in turn with the kernels, and run in the meantime."""
+    hidden_s = min(waiting_s, exchange.each_micro_batch_s)
+    if hidden_s <= 0:
+        return exchange
+    share = 1 - hidden_s / exchange.exposed_s
+    return replace(
+        exchange,
+        exposed_s=exchange.exposed_s - hidden_s,
+        each_micro_batch_s=exchange.each_micro_batch_s - hidden_s,
+        by_axis={axis: share * seconds for axis, seconds in exchange.by_axis.items()},
     )
 
 
