@@ -40,7 +40,6 @@ class MegatronCase:
         chip_id: in the catalog.
         network: GB/s of one machine to others, one direction.
         seconds: measured, a step.
-        fp16: half precision is fp16, else bf16.
         peak_bytes: measured memory of a device; None where it is not published.
         of_2022: see megatron_ranks.
     """
@@ -51,7 +50,6 @@ class MegatronCase:
     chip_id: str
     network: float
     seconds: float
-    fp16: bool = True
     peak_bytes: float | None = None
     of_2022: bool = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,15 +14,14 @@ from gpuwise.trace import Trace, TraceFamily, load, save
 
 def whole_step(case: MegatronCase, cache: Path) -> Trace:
     """The step of a case's whole model on one device."""
-    step = _step(case.shape, case.strategy.recompute, case.strategy.micro_batch, cache, case.fp16)
+    step = _step(case.shape, case.strategy.recompute, case.strategy.micro_batch, cache)
     return step.with_accumulation(case.strategy.accumulation)
 
 
 @lru_cache(maxsize=8)
-def _step(shape: GptShape, recompute: str, micro_batch: int, cache: Path, fp16: bool) -> Trace:
+def _step(shape: GptShape, recompute: str, micro_batch: int, cache: Path) -> Trace:
     trace = _family(shape, recompute, cache).at(micro_batch=micro_batch)
-    trace = with_megatron_kernels(trace)
-    return replace(trace, operations=trace.operations.in_fp16()) if fp16 else trace
+    return with_megatron_kernels(trace)
 
 
 @lru_cache(maxsize=8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 PAGE = """# Accuracy: tensor, pipeline and data parallelism
 
 What gpuwise forecasts for published runs of Megatron-LM and Megatron-DeepSpeed, next to the step times that were measured.
-`python -m benchmarks.megatron --reference FOLDER --cache FOLDER --write` writes this page. Error: |forecast / measured -
-1|. Bias: the median of forecast over measured, less one. Inside: share of the rows inside the forecast's 90 % interval.
+`python -m benchmarks.megatron --reference FOLDER --cache FOLDER --write` writes this page. Error:
+|forecast / measured - 1|. Bias: the median of forecast over measured, less one. Inside: share of the rows inside the forecast's 90 % interval.
 
 {groups}
 
@@ -28,8 +28,9 @@ this:
 - Attention is products, softmax and dropout of 0.1; its scale, mask and softmax are one kernel, and so are bias, dropout
   and the sum with the residual. Layer norms, the loss and the update stream their bytes once.
 - Full recompute is of whole blocks, selective recompute of attention's products and softmax alone.
-- Parameters and gradients have 16 bits, Adam updates fp32 copies: 18 bytes a parameter. Vocabularies are padded to a
-  multiple of 128 times tp.
+- Half precision is forecast as bf16, which is what gpuwise has for whole models; most of the runs were in fp16, which takes
+  the same units. Parameters and gradients have 16 bits, Adam updates fp32 copies: 18 bytes a parameter. Vocabularies are
+  padded to a multiple of 128 times tp.
 - Stages have equally many blocks. The first and the last add up the gradient of the tied embedding.
 - Replicas add up their gradients once a step, after backward, beside nothing.
 - Megatron-LM of 2022 (the paper) sends a part of an activation from each tensor-parallel rank, and sums what layers split
