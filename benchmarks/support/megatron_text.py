@@ -6,7 +6,8 @@ PAGE = """# Accuracy: tensor, pipeline and data parallelism
 
 What gpuwise forecasts for published runs of Megatron-LM and Megatron-DeepSpeed, next to the step times that were measured.
 `python -m benchmarks.megatron --reference FOLDER --cache FOLDER --write` writes this page. Error:
-|forecast / measured - 1|. Bias: the median of forecast over measured, less one. Inside: share of the rows inside the forecast's 90 % interval.
+|forecast / measured - 1|. Bias: the median of forecast over measured, less one. Inside: share of the rows inside the
+forecast's 90 % interval.
 
 {groups}
 
