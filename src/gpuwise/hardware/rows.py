@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any
 
 from gpuwise.errors import nearest
-from gpuwise.hardware.types import CHIP_KINDS, LINK_KINDS, PEAKS, Source
+from gpuwise.hardware.types import CHIP_KINDS, FABRICS, LINK_KINDS, LINK_SERVES, PEAKS, Source
 
 GB, GIB = 10**9, 2**30
 
@@ -74,6 +74,10 @@ CHIP = {
 LINK = {
     "name": _text("name"),
     "kind": _text("kind", choices=LINK_KINDS),
+    "technology": _text("technology"),
+    "fabric": _text("fabric", choices=FABRICS),
+    "serves": _text("serves", choices=LINK_SERVES),
+    "reduces_in_switch": Column("reduces_in_switch", flag=True),
     "year": _number("year", 1, 1980, 2100, whole=True),
     "links_per_device": _number("links_per_device", 1, 1, 1e4, whole=True),
     "per_link_gb_per_s": _number("per_link_bytes_per_s", GB, 0.001, 1e6),

@@ -13,6 +13,10 @@ from gpuwise.printed import Printed
 
 CHIP_KINDS = ("gpu-consumer", "gpu-workstation", "gpu-datacenter", "tpu", "npu", "asic", "fpga", "cpu", "neuromorphic")
 LINK_KINDS = ("scale-up", "scale-out", "host")
+# How a link joins devices: all behind a switch | each to each | NVLink of eight GPUs without a switch (DGX-1) | modules of two
+# devices | a torus with two or three axes | two devices alone | slots of one host | a network of machines.
+FABRICS = ("switch", "mesh", "cube-mesh", "paired-modules", "torus-2d", "torus-3d", "pair", "bus", "network")
+LINK_SERVES = ("device", "port", "machine")
 TERMS = ("on-demand", "spot", "reserved-1y", "reserved-3y", "owned", "free")
 
 # PyTorch's total_memory is less than the marketed GiB. Two deductions:
@@ -154,8 +158,13 @@ class Link(SourcedFigures):
     Attributes:
         id: the link's id in the catalog.
         name: the link's name in words.
-        kind: one of LINK_KINDS. It tells what bandwidths refer to: a whole package (scale-up), a slot (host), or a port
-            (scale-out; a node where `notes` says so).
+        kind: one of LINK_KINDS.
+        technology: name of the figures that price collectives over the link, see cost.network.figures; "" (default) takes
+            those of its kind.
+        fabric: one of FABRICS; "" (default) counts as a switch.
+        serves: whose bandwidth `per_direction_bytes_per_s` is, one of LINK_SERVES: a device's (default), a port's, of which a
+            machine may have several, or all of a machine's.
+        reduces_in_switch: whether its switches add up what passes them. Default False.
         year: year of release.
         links_per_device: number of lanes or links of one device.
         per_link_bytes_per_s: bandwidth of one lane or link.
@@ -174,6 +183,10 @@ class Link(SourcedFigures):
     id: str
     name: str
     kind: str
+    technology: str = ""
+    fabric: str = ""
+    serves: str = "device"
+    reduces_in_switch: bool = False
     year: int | None = None
     links_per_device: int | None = None
     per_link_bytes_per_s: float | None = None
