@@ -57,7 +57,7 @@ def fitted(technology: str, calls: Sequence[TimedCalls]) -> LinkFigures:
     """The figures of a technology that the calls show, without the sizes that are kept out; each group counts the same."""
     begin = LinkFigures(technology, _START, 0.75, 0.4, 1.0, 0.9, 0.65, 20e-6, (1.0, 1.0), "fitted", "")
     seen = [_thinned(c) for c in calls]
-    crowded = any(c.cluster.inside is not None and c.cluster.inside.fabric == "bus" and c.group.ranks > 2 for c in seen)  # noqa: PLR2004
+    crowded = any(c.cluster.inside is not None and c.cluster.inside.fabric == "bus" and c.group.ranks > 2 for c in seen)
     in_switch = any(c.cluster.inside is not None and c.cluster.inside.reduces_in_switch for c in seen)
     values = _values(begin, crowded=crowded, in_switch=in_switch)
     build = _builder(begin, crowded=crowded, in_switch=in_switch)

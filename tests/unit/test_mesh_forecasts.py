@@ -8,7 +8,7 @@ import pytest
 import gpuwise
 from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.network.collectives import NOTHING
-from gpuwise.cost.network.topology import group_link, ranks_per_machine
+from gpuwise.cost.network.topology import group_path, ranks_per_machine
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rank_time import RankTime
 from gpuwise.cost.timeline.stages import pipeline_wait
@@ -20,8 +20,8 @@ from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace.header import RankGroup
 
 H100 = load_catalog().chip("h100-80gb-sxm")
-INSIDE = Link("inside", "a switch", "scale-up", allreduce_busbw_bytes_per_s=400e9)
-BETWEEN = Link("between", "a network", "scale-out", allreduce_busbw_bytes_per_s=320e9)
+INSIDE = Link("inside", "a switch", "scale-up", per_direction_bytes_per_s=400e9)
+BETWEEN = Link("between", "a network", "scale-out", per_direction_bytes_per_s=320e9)
 NO_KERNELS = KernelTimes(*[np.zeros(0)] * 6, names=(), figures=(), notes=(), peaks=())
 CLUSTER = Cluster(H100, 8, 4, inside=INSIDE, between=BETWEEN)
 
@@ -106,9 +106,9 @@ def test_ranks_are_numbered_through_the_machines() -> None:
     ],
 )
 def test_a_machines_network_is_shared_by_the_groups_that_cross_it(group: RankGroup, bandwidth: float, crosses: bool) -> None:
-    link = group_link(group, CLUSTER, parameters())
-    assert link.bandwidth_bytes_per_s == pytest.approx(bandwidth)
-    assert link.crosses is crosses
+    path = group_path(group, CLUSTER, parameters().network)
+    assert path.segments[-1].bandwidth_bytes_per_s == pytest.approx(bandwidth)
+    assert (path.between is not None) is crosses
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from gpuwise.cost.network.figures import LinkFigures, network_figures
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Parameters:
-    """Figures of the cost model. data/efficiency.toml explains the meaning and origin of each."""
+    """Figures of the cost model. data/efficiency.toml explains the meaning and origin of each; network is by technology, from
+    data/network.toml."""
 
     host_operation_s: Mapping[str, float]
     host_kernel_s: float
@@ -25,9 +28,6 @@ class Parameters:
     default_units: int
     fp32_passes_on_bf16: int
     link_efficiency: float
-    network_efficiency: float
-    call_latency_s: float
-    network_call_latency_s: float
     overlap_share: float
     overlap_slowdown: float
     power_share: Mapping[str, float]
@@ -36,10 +36,11 @@ class Parameters:
     communicator_bytes: int
     blas_workspace_bytes: int
     blas_workspace_sm90_bytes: int
+    network: Mapping[str, LinkFigures]
 
 
 @cache
 def parameters() -> Parameters:
     """The shipped figures."""
     text = files("gpuwise.cost").joinpath("data/efficiency.toml").read_text(encoding="utf-8")
-    return Parameters(**tomllib.loads(text))
+    return Parameters(**tomllib.loads(text), network=network_figures())

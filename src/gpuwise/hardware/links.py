@@ -11,6 +11,10 @@ _PCIE = {2: "pcie3x16", 3: "pcie3x16", 4: "pcie4x16", 5: "pcie5x16", 6: "pcie6x1
 # A slot of n lanes of generation g carries lanes × rate one way (PCIe line rate: 8 GT/s for 3.0, doubled each time).
 _PCIE_LANE_BYTES_PER_S = {2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _BRIDGED_PAIR = 2
+# Cards other than GeForce that exchange through host memory, at 11 of 31 GB/s (zksainx/pipeweave). NVIDIA's driver gives
+# GeForce no access to the memory of its peers over PCIe.
+_WITHOUT_PEERS = frozenset({"rtx-6000-ada"})
+_RDMA_GBIT_PER_S = 800  # machines with so much network have RDMA, whatever its name: TCP does not reach it
 MEASURED_HERE = Source("gpuwise measure on this machine", "")
 _MOST_ON_PCIE = 16  # GPUs of the largest PCIe machine that is sold (AWS p2.16xlarge; servers with two switch boards)
 _MOST_SOCKETS = 8  # CPUs a board joins without a switch of its own (Intel's Xeon Scalable family)
@@ -105,6 +109,8 @@ def pcie_link(chip: Chip, *, catalog: Catalog) -> Link | None:
     if chip.pcie_generation not in _PCIE:
         return None
     link = catalog.links[_PCIE[chip.pcie_generation]]
+    if chip.kind == "gpu-consumer" or chip.id in _WITHOUT_PEERS:
+        link = replace(link, technology="pcie-through-host")
     lanes = 8 if "x8" in (chip.interconnect or "") else 16
     if lanes == 16 and chip.pcie_generation != 2:
         return link
@@ -132,8 +138,10 @@ def link_between(offer: Offer, *, catalog: Catalog) -> Link | None:
         f"ethernet-{gbit:g}g",
         f"{gbit:g} Gbit/s network",
         "scale-out",
+        technology="roce" if gbit >= _RDMA_GBIT_PER_S else "ethernet",
+        fabric="network",
+        serves="machine",
         per_direction_bytes_per_s=offer.network_bytes_per_s,
-        notes="per node",
         source=offer.source_of("network_bytes_per_s"),
     )
 

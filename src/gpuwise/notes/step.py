@@ -124,9 +124,19 @@ def measured_bus_bandwidth(*, link: str) -> str:
 
 
 @kind_of_note()
-def assumed_link_efficiency(*, link: str, efficiency: float) -> str:
-    """Communication is priced by a share of a link's line rate."""
-    return f"{link}: {efficiency:.0%} of its line rate assumed"
+def known_technology(*, link: str, technology: str, source: str, low: float, high: float) -> str:
+    """Communication is priced by what collectives over the link's technology take."""
+    real = f"real times are {low:.2g} to {high:.2g} times the forecast's"
+    return f"{link}: as measured collectives over {technology} ({source}); {real}"
+
+
+@kind_of_note()
+def assumed_link_efficiency(*, link: str, efficiency: float, source: str, low: float, high: float) -> str:
+    """Communication is priced by assumed figures: nobody measured such a link."""
+    return (
+        f"{link}: nobody measured it; {efficiency:.0%} of its line rate assumed ({source}), so that the interval allows for "
+        f"{low:.2g} to {high:.2g} times the forecast"
+    )
 
 
 @kind_of_note()

@@ -12,6 +12,7 @@ from math import log2
 
 from gpuwise.cost.network.figures import Protocol
 from gpuwise.cost.network.topology import GroupPath, Segment
+from gpuwise.hardware.types import Link
 
 # How often a ring moves the share (n - 1)/n of the payload over each rank's link.
 _RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -28,8 +29,8 @@ class Line:
 def lines(operation: str, path: GroupPath) -> tuple[Line, ...]:
     """What each algorithm that carries out the operation would take.
 
-    A ring all-reduce moves 2 (n-1)/n of the payload over each rank's link; an all-gather, a reduce-scatter or an all-to-all half
-    of that; a send or a broadcast all of it, once.
+    A ring all-reduce moves 2 (n-1)/n of the payload over each rank's link; an all-gather, a reduce-scatter or an all-to-all
+    half of that; a send or a broadcast all of it, once.
     """
     protocols = range(len(path.segments[0].figures.protocols))
     if operation in _RING_PASSES:
@@ -44,20 +45,32 @@ def lines(operation: str, path: GroupPath) -> tuple[Line, ...]:
     return tuple(_chain(path, hops, p) for p in protocols)
 
 
+def measured(operation: str, ranks: int, link: Link) -> Line:
+    """What was measured on this machine: a latency, and a bus bandwidth for each operation or that of all-reduces."""
+    passes = _RING_PASSES.get(operation, int(operation == "all_to_all")) * (ranks - 1) / ranks or 1.0
+    rate = link.collective_busbw_bytes_per_s.get(operation, link.allreduce_busbw_bytes_per_s)
+    assert rate
+    return Line(link.latency_s or 0.0, passes / rate)
+
+
 def _ring(path: GroupPath, passes: int, protocol: int) -> Line:
-    ranks, crossings = path.ranks, passes * (path.machines - 1)
-    hops = passes * (ranks - 1) - crossings
-    slowest = max(_s_per_byte(segment, path, protocol) for segment in path.segments)
-    s_per_byte = passes * (ranks - 1) / ranks * slowest + _own_s_per_byte(path, protocol)
+    crossings = 0 if path.between is None else passes * path.between.hops
+    hops = 0
+    if path.inside is not None:
+        hops = passes * (path.inside.hops if path.between is None else path.ranks - path.machines)
+    moved, own = passes * (path.ranks - 1) / path.ranks, _own_s_per_byte(path, protocol)
+    s_per_byte = moved * _s_per_byte(path.segments[0], path, protocol) + own
+    if path.between is not None:
+        s_per_byte = max(s_per_byte, moved * _s_per_byte(path.between, path, protocol))
     return Line(_latency(path, hops, crossings, protocol), s_per_byte)
 
 
 def _tree(path: GroupPath, protocol: int) -> Line:
     """A chain in each machine, a double binary tree of machines: up with the sums, down with the result. Between two machines
     each byte crosses once in each direction, else twice, up and down."""
-    hops, crossings = 2 * (path.ranks_inside - 1), 2 * log2(path.machines)
+    hops, crossings = 2 * (0 if path.inside is None else path.inside.hops), 2 * log2(path.machines)
     assert path.between is not None
-    crossed = 1 if path.machines == 2 else 2  # noqa: PLR2004
+    crossed = 1 if path.machines == 2 else 2
     s_per_byte = crossed * _s_per_byte(path.between, path, protocol)
     if path.inside is not None:
         s_per_byte = max(s_per_byte, 2 * _s_per_byte(path.inside, path, protocol))
@@ -107,7 +120,7 @@ def _own_s_per_byte(path: GroupPath, protocol: int) -> float:
 
 def _s_per_byte(segment: Segment, path: GroupPath, protocol: int) -> float:
     figures = segment.figures
-    crowded = figures.crowded if segment.link.fabric == "bus" and path.ranks_inside > 2 else 1.0  # noqa: PLR2004
+    crowded = figures.crowded if segment.link.fabric == "bus" and path.ranks_inside > 2 else 1.0
     rate = segment.bandwidth_bytes_per_s * figures.efficiency * crowded
     return 1 / (rate * _protocol(segment, protocol).share)
 
@@ -116,7 +129,7 @@ def _latency(path: GroupPath, hops: float, crossings: float, protocol: int) -> f
     seconds = max(_protocol(segment, protocol).call_s for segment in path.segments)
     for segment, steps in ((path.inside, hops), (path.between, crossings)):
         if segment is not None:
-            seconds += steps * (_protocol(segment, protocol).hop_s + segment.hop_s)
+            seconds += steps * max(_protocol(segment, protocol).hop_s, segment.hop_s)
     return seconds
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from gpuwise.cost.network.topology import group_link
+from gpuwise.cost.network.algorithms import Line, lines, measured
+from gpuwise.cost.network.figures import LinkFigures
+from gpuwise.cost.network.topology import Segment, by_busbw, group_path
 from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.types import Link
 from gpuwise.notes import Note
 from gpuwise.notes.parallel import tensor_parallel_across_machines, waits_for_collectives
+from gpuwise.notes.step import assumed_link_efficiency, known_technology, measured_bus_bandwidth
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import OVERLAPS, Collective, Communication
-
-# How often a ring over n ranks moves the share (n - 1)/n of the payload over each rank's link.
-_RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class CommunicationTime:
         each_micro_batch_s: the part of exposed_s that each micro-batch waits for, summed over them. Zero (default) where none.
         notes: sources of the bandwidths, and assumptions; none (default) without communication.
         unverified: names of the figures that the catalog has no verified source for.
-        spread: low and high of real over forecast times, the widest of all links; None (default) where no link has its own.
+        spread: low and high of real over forecast times, the mean of all calls by their seconds; None (default) without calls.
         by_axis: exposed_s by the axis of the mesh, as its groups are named ("tp", "dp_shard"). Collectives that run beside the
             same computation share what is hidden by their seconds.
     """
@@ -51,38 +53,81 @@ class CollectiveTime:
     Attributes:
         seconds: of the call, with its latency.
         latency_s: the part of `seconds` that does not depend on the payload.
-        note: source of the bandwidth.
+        notes: whose figures these are.
         unverified: name of the figure if the catalog has no verified source for it; else "".
         crosses: whether the group spans machines.
-        spread: low and high of real over forecast times; None where the link has none of its own.
+        spread: low and high of real over forecast times, with 90 % between them.
     """
 
     seconds: float
     latency_s: float
-    note: Note
+    notes: tuple[Note, ...]
     unverified: str
     crosses: bool
-    spread: tuple[float, float] | None
+    spread: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What all calls of one operation in one group have in common.
+
+    Attributes:
+        lines: the algorithms that carry it out.
+        notes, unverified, crosses, spread: as in CollectiveTime.
+    """
+
+    lines: tuple[Line, ...]
+    notes: tuple[Note, ...]
+    unverified: str
+    crosses: bool
+    spread: tuple[float, float]
 
 
 def collective_time(
     operation: str, *, payload_bytes: float, group: RankGroup, cluster: Cluster, parameters: Parameters
 ) -> CollectiveTime:
-    """The time of one call of a collective by a ring, over links as in group_link.
-
-    A ring all-reduce moves 2 (n-1)/n of the payload over each rank's link; an all-gather, a reduce-scatter or an all-to-all
-    half of that; a send all of it, once.
+    """The time of one call of a collective by the fastest algorithm, see cost.network.algorithms.
 
     Arguments:
-        operation: of COLLECTIVES.
+        operation: of COLLECTIVES, or "broadcast".
         payload_bytes: bytes of the full tensor of one call.
 
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
-    link = group_link(group, cluster, parameters)
-    passes = _RING_PASSES.get(operation, 0) * (group.ranks - 1) / group.ranks or 1.0
-    seconds = passes * payload_bytes / link.bandwidth_of.get(operation, link.bandwidth_bytes_per_s) + link.latency_s
-    return CollectiveTime(seconds, link.latency_s, link.note, link.unverified, link.crosses, link.spread)
+    priced = _priced(operation, group, cluster, parameters)
+    seconds, latency_s = min((line.latency_s + line.s_per_byte * payload_bytes, line.latency_s) for line in priced.lines)
+    return CollectiveTime(seconds, latency_s, priced.notes, priced.unverified, priced.crosses, priced.spread)
+
+
+@lru_cache(maxsize=4096)
+def _priced(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> Priced:
+    """Raises UnsupportedError where the bandwidth of a needed link is unknown."""
+    link = cluster.inside
+    if link is not None and link.exchange_spread is not None and group.ranks <= cluster.devices_per_machine:
+        possible = (measured(operation, group.ranks, link),)
+        return Priced(possible, (measured_bus_bandwidth(link=link.name),), _unverified(link), False, link.exchange_spread)
+    path = group_path(group, cluster, parameters.network)
+    notes = tuple(_note(segment) for segment in path.segments)
+    unverified = ", ".join(name for name in (_unverified(segment.link, segment.figures) for segment in path.segments) if name)
+    spread = path.segments[-1].figures.spread  # of the network, where the group crosses it
+    return Priced(lines(operation, path), notes, unverified, path.between is not None, spread)
+
+
+def _note(segment: Segment) -> Note:
+    link, figures = segment.link, segment.figures
+    if by_busbw(link, figures):
+        return measured_bus_bandwidth(link=link.name)
+    low, high = figures.spread
+    if figures.basis == "assumed":
+        return assumed_link_efficiency(link=link.name, efficiency=figures.efficiency, source=figures.source, low=low, high=high)
+    return known_technology(link=link.name, technology=figures.technology, source=figures.source, low=low, high=high)
+
+
+def _unverified(link: Link, figures: LinkFigures | None = None) -> str:
+    """Name of the figure that a link is priced by, if the catalog has no verified source for it."""
+    by_own = figures is None or by_busbw(link, figures)
+    figure = "allreduce_busbw_bytes_per_s" if by_own else "per_direction_bytes_per_s"
+    return "" if link.source_of(figure).verified else f"{figure} of {link.name}"
 
 
 def communication_time(
@@ -130,9 +175,11 @@ def communication_time(
         if c.overlaps == "nothing" and not c.in_update
     )
     unverified = tuple(dict.fromkeys(call.unverified for call in times if call.unverified))
-    spreads = [call.spread for call in times if call.spread is not None]
-    widest = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
-    return CommunicationTime(total, exposed, waited, _notes(collectives, times), unverified, widest, by_axis)
+    low, high = (
+        sum(call.spread[end] * _calls(c) * call.seconds for c, call in zip(collectives, times, strict=True)) / total
+        for end in (0, 1)
+    )
+    return CommunicationTime(total, exposed, waited, _notes(collectives, times), unverified, (low, high), by_axis)
 
 
 def _calls(collective: Collective) -> int:
@@ -148,7 +195,7 @@ def _call(collective: Collective, cluster: Cluster, parameters: Parameters) -> C
 
 
 def _notes(collectives: list[Collective], times: list[CollectiveTime]) -> tuple[Note, ...]:
-    notes = [call.note for call in times]
+    notes = [note for call in times for note in call.notes]
     waiting = [c.group.axis for c in collectives if c.overlaps == "nothing"]
     if waiting:
         notes.append(waits_for_collectives(axes=", ".join(dict.fromkeys(waiting))))
