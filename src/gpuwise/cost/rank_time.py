@@ -150,7 +150,7 @@ def with_sends(exchange: CommunicationTime, send: CollectiveTime | None, *, expo
         exchange,
         total_s=exchange.total_s + exposed_s,
         exposed_s=exchange.exposed_s + exposed_s,
-        notes=tuple(dict.fromkeys((*exchange.notes, send.note))),
+        notes=tuple(dict.fromkeys((*exchange.notes, *send.notes))),
         unverified=tuple(dict.fromkeys((*exchange.unverified, *([send.unverified] if send.unverified else [])))),
         spread=widest,
         by_axis={**exchange.by_axis, "pp": exchange.by_axis.get("pp", 0.0) + exposed_s},

@@ -16,6 +16,7 @@ _BRIDGED_PAIR = 2
 _WITHOUT_PEERS = frozenset({"rtx-6000-ada"})
 _RDMA_GBIT_PER_S = 800  # machines with so much network have RDMA, whatever its name: TCP does not reach it
 MEASURED_HERE = Source("gpuwise measure on this machine", "")
+_LEAST_ERROR = 0.1  # assumed of collectives in a step, beside those that were timed alone
 _MOST_ON_PCIE = 16  # GPUs of the largest PCIe machine that is sold (AWS p2.16xlarge; servers with two switch boards)
 _MOST_SOCKETS = 8  # CPUs a board joins without a switch of its own (Intel's Xeon Scalable family)
 
@@ -57,6 +58,7 @@ def _as_achieved(link: Link | None, chip: Chip, count: float) -> Link | None:
     rates = chip.achieved
     if link is None or rates is None or rates.all_reduce_devices != count or not rates.all_reduce_busbw_bytes_per_s:
         return link
+    error = max(rates.all_reduce_error, _LEAST_ERROR)
     return replace(
         link,
         name=f"{link.name} as measured here (± {100 * rates.all_reduce_error:.0f} %)",
@@ -64,6 +66,7 @@ def _as_achieved(link: Link | None, chip: Chip, count: float) -> Link | None:
         allreduce_condition=f"{rates.all_reduce_devices} devices, the largest all-reduce of gpuwise measure",
         latency_s=rates.all_reduce_latency_s,
         collective_busbw_bytes_per_s=rates.collective_busbw_bytes_per_s,
+        exchange_spread=rates.collective_spread or (1 / (1 + error), 1 + error),
         sources={**link.sources, "allreduce_busbw_bytes_per_s": MEASURED_HERE},
     )
 

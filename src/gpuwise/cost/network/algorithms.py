@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import log2
 
 from gpuwise.cost.network.figures import Protocol
-from gpuwise.cost.network.topology import GroupPath, Segment
+from gpuwise.cost.network.topology import GroupPath, PathLink
 from gpuwise.hardware.types import Link
 
 # How often a ring moves the share (n - 1)/n of the payload over each rank's link.
@@ -118,7 +118,7 @@ def _own_s_per_byte(path: GroupPath, protocol: int) -> float:
     return figures.own_part / path.ranks / rate
 
 
-def _s_per_byte(segment: Segment, path: GroupPath, protocol: int) -> float:
+def _s_per_byte(segment: PathLink, path: GroupPath, protocol: int) -> float:
     figures = segment.figures
     crowded = figures.crowded if segment.link.fabric == "bus" and path.ranks_inside > 2 else 1.0
     rate = segment.bandwidth_bytes_per_s * figures.efficiency * crowded
@@ -133,5 +133,5 @@ def _latency(path: GroupPath, hops: float, crossings: float, protocol: int) -> f
     return seconds
 
 
-def _protocol(segment: Segment, protocol: int) -> Protocol:
+def _protocol(segment: PathLink, protocol: int) -> Protocol:
     return segment.figures.protocols[protocol]

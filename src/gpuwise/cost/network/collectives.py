@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from gpuwise.cost.network.algorithms import Line, lines, measured
 from gpuwise.cost.network.figures import LinkFigures
-from gpuwise.cost.network.topology import Segment, by_busbw, group_path
+from gpuwise.cost.network.topology import PathLink, by_busbw, group_path
 from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
@@ -68,7 +68,7 @@ class CollectiveTime:
 
 
 @dataclass(frozen=True)
-class Priced:
+class GroupCalls:
     """What all calls of one operation in one group have in common.
 
     Attributes:
@@ -94,26 +94,26 @@ def collective_time(
 
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
-    priced = _priced(operation, group, cluster, parameters)
-    seconds, latency_s = min((line.latency_s + line.s_per_byte * payload_bytes, line.latency_s) for line in priced.lines)
-    return CollectiveTime(seconds, latency_s, priced.notes, priced.unverified, priced.crosses, priced.spread)
+    of_group = _group_calls(operation, group, cluster, parameters)
+    seconds, latency_s = min((line.latency_s + line.s_per_byte * payload_bytes, line.latency_s) for line in of_group.lines)
+    return CollectiveTime(seconds, latency_s, of_group.notes, of_group.unverified, of_group.crosses, of_group.spread)
 
 
 @lru_cache(maxsize=4096)
-def _priced(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> Priced:
+def _group_calls(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> GroupCalls:
     """Raises UnsupportedError where the bandwidth of a needed link is unknown."""
     link = cluster.inside
     if link is not None and link.exchange_spread is not None and group.ranks <= cluster.devices_per_machine:
         possible = (measured(operation, group.ranks, link),)
-        return Priced(possible, (measured_bus_bandwidth(link=link.name),), _unverified(link), False, link.exchange_spread)
+        return GroupCalls(possible, (measured_bus_bandwidth(link=link.name),), _unverified(link), False, link.exchange_spread)
     path = group_path(group, cluster, parameters.network)
     notes = tuple(_note(segment) for segment in path.segments)
     unverified = ", ".join(name for name in (_unverified(segment.link, segment.figures) for segment in path.segments) if name)
     spread = path.segments[-1].figures.spread  # of the network, where the group crosses it
-    return Priced(lines(operation, path), notes, unverified, path.between is not None, spread)
+    return GroupCalls(lines(operation, path), notes, unverified, path.between is not None, spread)
 
 
-def _note(segment: Segment) -> Note:
+def _note(segment: PathLink) -> Note:
     link, figures = segment.link, segment.figures
     if by_busbw(link, figures):
         return measured_bus_bandwidth(link=link.name)

@@ -23,7 +23,7 @@ _AXES = {"torus-2d": 2, "torus-3d": 3}
 
 
 @dataclass(frozen=True)
-class Segment:
+class PathLink:
     """One of the links of a group: that inside a machine, or that between machines.
 
     Attributes:
@@ -57,8 +57,8 @@ class GroupPath:
 
     ranks: int
     ranks_inside: int
-    inside: Segment | None
-    between: Segment | None
+    inside: PathLink | None
+    between: PathLink | None
 
     @property
     def machines(self) -> int:
@@ -66,7 +66,7 @@ class GroupPath:
         return -(-self.ranks // self.ranks_inside)
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[PathLink, ...]:
         """The links that a collective of the group uses."""
         return tuple(segment for segment in (self.inside, self.between) if segment is not None)
 
@@ -90,13 +90,13 @@ def group_path(group: RankGroup, cluster: Cluster, figures: Mapping[str, LinkFig
         rate, of_link = _line_rate(cluster.inside, "inside the machine", cluster.devices_per_machine, figures)
         assert cluster.inside is not None
         share, hops = _of_fabric(cluster.inside, ranks_inside, cluster.devices_per_machine)
-        inside = Segment(cluster.inside, of_link, rate * share, rate, hops, cluster.inside.latency_s or 0.0)
+        inside = PathLink(cluster.inside, of_link, rate * share, rate, hops, cluster.inside.latency_s or 0.0)
     if ranks_inside < group.ranks:
         rate, of_link = _line_rate(cluster.between, "between machines", cluster.devices, figures)
         assert cluster.between is not None
         rate *= cluster.lines_per_machine * ranks_inside / cluster.devices_per_machine
         hops = -(-group.ranks // ranks_inside) - 1
-        between = Segment(cluster.between, of_link, rate, rate, hops, cluster.between.latency_s or 0.0)
+        between = PathLink(cluster.between, of_link, rate, rate, hops, cluster.between.latency_s or 0.0)
     return GroupPath(group.ranks, ranks_inside, inside, between)
 
 
