@@ -48,7 +48,7 @@ def test_the_mesh_that_is_advised_has_as_many_devices_and_stays_inside(mesh: Mes
 
 
 def test_tensor_parallelism_over_ethernet_is_warned_of_with_its_cost_and_the_mesh_without():
-    across = gpuwise.forecast("llama2-7b", on="a100-80gb-sxm:8x2", mesh="tp=16", network="100 Gbit Ethernet")
+    across = gpuwise.forecast("llama2-7b", on="a100-80gb-sxm:8x2", mesh="tp=16", network="100 Gbit Ethernet", micro_batch=8)
     warning = next(note for note in across.warning_notes if note.kind == "model-parallel-across-machines")
     assert warning.figures["mesh"] == "dp_shard=2,tp=8"
     assert warning.figures["cost_s"] == pytest.approx(across.breakdown["communication_tp"])
@@ -56,7 +56,9 @@ def test_tensor_parallelism_over_ethernet_is_warned_of_with_its_cost_and_the_mes
     assert "100GbE" in warning.text
     assert "tp=16 between machines, 100GbE" in across.why
     assert "--mesh dp_shard=2,tp=8 would keep it inside a machine" in across.why
-    inside = gpuwise.forecast("llama2-7b", on="a100-80gb-sxm:8x2", mesh="dp_shard=2,tp=8", network="100 Gbit Ethernet")
+    inside = gpuwise.forecast(
+        "llama2-7b", on="a100-80gb-sxm:8x2", mesh="dp_shard=2,tp=8", network="100 Gbit Ethernet", micro_batch=8
+    )
     assert "model-parallel-across-machines" not in {note.kind for note in inside.warning_notes}
     assert inside.throughput > across.throughput
 
