@@ -40,11 +40,23 @@ def test_a_figure_of_a_device_is_worth_as_many_as_the_machine_has():
     assert device["step_time_s"] == machine["step_time_s"]
 
 
-def test_a_network_that_nobody_measured_is_priced_with_the_latency_of_its_nearest():
-    answer = forecast("--on", "h100-sxm:8x2", "--network", "15 Gbit Ethernet")
-    note = kinds(answer)["network-not-measured"]
-    assert note["figures"]["instead"] == "10GbE"
-    assert "network-not-measured" not in kinds(forecast("--on", "h100-sxm:8x2", "--network", "10 Gbit Ethernet"))
+def test_a_rate_that_the_catalog_lacks_is_priced_as_its_technology():
+    for network, technology in (
+        ("15 Gbit Ethernet", "ethernet"),
+        ("200 Gbit RoCE", "roce"),
+        ("250 Gbit InfiniBand", "infiniband"),
+    ):
+        note = kinds(forecast("--on", "h100-sxm:8x2", "--network", network))["network-not-in-catalog"]
+        assert note["figures"]["technology"] == technology
+    assert "network-not-in-catalog" not in kinds(forecast("--on", "h100-sxm:8x2", "--network", "10 Gbit Ethernet"))
+
+
+def test_a_network_that_nobody_measured_says_which_figure_is_taken_and_widens_the_interval():
+    ethernet, infiniband = (forecast("--on", "h100-sxm:8x2", "--network", n) for n in ("15 Gbit Ethernet", "8 x ib-ndr"))
+    assumed = [note for note in ethernet["assumption_notes"] if note["kind"] == "assumed-link-efficiency"]
+    assert any("nobody measured it" in note["text"] and "of its line rate" in note["text"] for note in assumed)
+    wide, narrow = (answer["step_time_s"]["high"] / answer["step_time_s"]["value"] for answer in (ethernet, infiniband))
+    assert wide > narrow
 
 
 def test_the_network_of_an_offer_is_assumed_and_said_with_its_source():

@@ -141,12 +141,17 @@ def link_between(offer: Offer, *, catalog: Catalog) -> Link | None:
         f"ethernet-{gbit:g}g",
         f"{gbit:g} Gbit/s network",
         "scale-out",
-        technology="roce" if gbit >= _RDMA_GBIT_PER_S else "ethernet",
+        technology=network_technology(offer.network_bytes_per_s),
         fabric="network",
         serves="machine",
         per_direction_bytes_per_s=offer.network_bytes_per_s,
         source=offer.source_of("network_bytes_per_s"),
     )
+
+
+def network_technology(bytes_per_s: float) -> str:
+    """The technology of a network of which only the bandwidth of a machine is known."""
+    return "roce" if bytes_per_s * 8 / 1e9 >= _RDMA_GBIT_PER_S else "ethernet"
 
 
 def machine_of(offer: Offer, *, catalog: Catalog) -> Machine:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnknownNameError, nearest
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.links import network_technology
 from gpuwise.hardware.names import words
 from gpuwise.hardware.types import Link, Source
 from gpuwise.notes import Note
-from gpuwise.notes.parallel import named_network, network_not_measured
+from gpuwise.notes.parallel import named_network, network_not_in_catalog
 
 EXAMPLES = '--network "100 Gbit Ethernet"'
 LONGEST = 100  # characters of a network
@@ -26,17 +27,17 @@ _RATE = re.compile(r"(?<![\w.-])(\d{1,6}(?:\.\d{1,6})?)\s*([kMGT])([A-Za-z]*(?:/
 _PREFIX = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 # Networks are sold in bits: only a capital B, or the word, means bytes. GbE and GE are Ethernet's own.
 _BITS, _BYTES = {"", "b", "bit", "bits", "bps", "be", "e"}, {"B", "Bps", "byte", "bytes", "Byte", "Bytes"}
-# The links of the catalog that are of a technology, by the beginnings of their ids.
+# Words to the technologies of links: a rate is looked for in all of them, and is else priced as the first.
 _TECHNOLOGIES = {
-    "ethernet": ("eth-",),
-    "tcp": ("eth-",),
-    "roce": ("eth-",),
-    "infiniband": ("ib-",),
-    "ib": ("ib-",),
-    "edr": ("ib-",),
-    "hdr": ("ib-",),
-    "ndr": ("ib-",),
-    "xdr": ("ib-",),
+    "ethernet": ("ethernet", "roce"),
+    "tcp": ("ethernet",),
+    "roce": ("roce",),
+    "infiniband": ("infiniband",),
+    "ib": ("infiniband",),
+    "edr": ("infiniband",),
+    "hdr": ("infiniband",),
+    "ndr": ("infiniband",),
+    "xdr": ("infiniband",),
     "efa": ("efa",),
     "slingshot": ("slingshot",),
 }
@@ -62,7 +63,7 @@ def parse_network(text: str, *, catalog: Catalog) -> Network:
     """The network that a text names: a link between machines of the catalog by id or name, or a rate with its technology.
 
     The figure is of one machine, unless the text ends in "a device"; "8 x" before it counts ports. A rate that the catalog
-    has for the technology is that link; of any other the latency is that of the technology's nearest.
+    has for the technology is that link; any other is priced as its technology, with the latency of its nearest link.
 
     Raises InputError for what cannot be read, UnknownNameError for an unknown or ambiguous name.
     """
@@ -83,7 +84,7 @@ def parse_network(text: str, *, catalog: Catalog) -> Network:
     link = _times(link, count)
     rate = link.per_direction_bytes_per_s or 0.0
     source = link.source_of("per_direction_bytes_per_s").text
-    one_port = serves == "machine" and link.links_per_device == 1
+    one_port = serves == "machine" and link.serves == "port" and count == 1
     note = named_network(link=link.name, bytes_per_s=rate, serves=serves, source=source, one_port=one_port)
     return Network(link, serves, (note, *notes))
 
@@ -121,19 +122,22 @@ def _by_rate(text: str, body: str, links: Sequence[Link]) -> tuple[Link, tuple[N
     for word in rest:
         if word not in _TECHNOLOGIES and word not in _PLAIN_WORDS:
             raise _unknown(text, [word], links)
-    technologies = [word for word in rest if word in _TECHNOLOGIES]
-    beginnings = {beginning for word in technologies for beginning in _TECHNOLOGIES[word]}
-    alike = [link for link in links if link.id.startswith(tuple(beginnings))]
-    exact = [link for link in alike if link.per_direction_bytes_per_s == rate]
+    spoken = [word for word in rest if word in _TECHNOLOGIES]
+    technologies = [name for word in spoken for name in _TECHNOLOGIES[word]]
+    alike = [link for name in technologies for link in links if link.technology == name]
+    ports = [link for link in alike if link.serves == "port"] or alike
+    exact = [link for link in ports if link.per_direction_bytes_per_s == rate]
     if exact:
         return exact[0], ()
-    nearest_link = min(alike, key=lambda link: abs((link.per_direction_bytes_per_s or 0.0) - rate), default=None)
-    name = " ".join([f"{rate * 8 / 1e9:,.6g} Gbit/s", _technology_name(technologies)])
+    technology = technologies[0] if technologies else network_technology(rate)
+    first = [link for link in links if link.technology == technology and link.latency_s is not None]
+    nearest_link = min(first, key=lambda link: abs((link.per_direction_bytes_per_s or 0.0) - rate), default=None)
+    name = f"{rate * 8 / 1e9:,.6g} Gbit/s {_technology_name(spoken)}"
     link = Link(
         f"network-{rate * 8 / 1e9:.6g}g",
         name,
         "scale-out",
-        technology="" if nearest_link is None else nearest_link.technology,
+        technology=technology,
         fabric="network",
         serves="port",
         links_per_device=1,
@@ -142,8 +146,8 @@ def _by_rate(text: str, body: str, links: Sequence[Link]) -> tuple[Link, tuple[N
         latency_s=None if nearest_link is None else nearest_link.latency_s,
         source=Source("named by --network", ""),
     )
-    instead = "" if nearest_link is None or nearest_link.latency_s is None else nearest_link.name
-    return link, (network_not_measured(network=name, instead=instead),)
+    latency_of = "" if nearest_link is None else nearest_link.name
+    return link, (network_not_in_catalog(network=name, technology=technology, latency_of=latency_of),)
 
 
 def _technology_name(technologies: Sequence[str]) -> str:

@@ -31,16 +31,6 @@ def named_network(*, link: str, bytes_per_s: float, serves: str, source: str, on
     return f"machines are joined by {link}, {bytes_per_s / 1e9:,.3g} GB/s a {serves} ({source}){more}"
 
 
-@kind_of_note(flag="--network")
-def network_not_measured(*, network: str, instead: str) -> str:
-    """Nobody measured the network that the user names.
-
-    instead: whose latency is taken; "" where that is the cost model's own.
-    """
-    latency = f"the latency is that of {instead}" if instead else "the latency is a network's usual one"
-    return f"nobody measured {network}: {latency}, the share of its rate that is reached that of other networks"
-
-
 @kind_of_note(flag="--mesh")
 def simulated_streams(*, slowdown: float) -> str:
     """Streams of a recorded rank are simulated. slowdown: of computation, a share of the time communication runs beside it."""
@@ -48,10 +38,11 @@ def simulated_streams(*, slowdown: float) -> str:
     return f"communication runs beside computation as the streams and waits of the recorded rank let it{beside}"
 
 
-@kind_of_note(flag="--mesh")
-def tensor_parallel_across_machines() -> str:
-    """Tensor parallelism spans machines."""
-    return "tensor parallelism spans machines: each block waits for their network; a smaller tp would stay inside a machine"
+@kind_of_note(flag="--network")
+def network_not_in_catalog(*, network: str, technology: str, latency_of: str) -> str:
+    """The catalog has no link of the rate that the user names. latency_of: whose latency is taken; "" without any."""
+    latency = f", with the latency of {latency_of}" if latency_of else ""
+    return f"{network} is not in the catalog: collectives over it are priced as over {technology}{latency}"
 
 
 @kind_of_note(flag="--mesh")

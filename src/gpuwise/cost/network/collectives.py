@@ -13,7 +13,7 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 from gpuwise.notes import Note
-from gpuwise.notes.parallel import tensor_parallel_across_machines, waits_for_collectives
+from gpuwise.notes.parallel import waits_for_collectives
 from gpuwise.notes.step import assumed_link_efficiency, known_technology, measured_bus_bandwidth
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import OVERLAPS, Collective, Communication
@@ -199,6 +199,4 @@ def _notes(collectives: list[Collective], times: list[CollectiveTime]) -> tuple[
     waiting = [c.group.axis for c in collectives if c.overlaps == "nothing"]
     if waiting:
         notes.append(waits_for_collectives(axes=", ".join(dict.fromkeys(waiting))))
-    if any(c.group.axis == "tp" and call.crosses for c, call in zip(collectives, times, strict=True)):
-        notes.append(tensor_parallel_across_machines())
     return tuple(dict.fromkeys(notes))
