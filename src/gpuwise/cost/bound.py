@@ -93,7 +93,8 @@ def _help(bound: str, strategy: Strategy, chip: Chip) -> str:
         more = "" if strategy.mode == "infer" else ", and so does more accumulation (--accumulate)"
         return f"a faster link or fewer devices would help{more}"
     if bound == "pipeline":
-        return "more micro-batches (--accumulate), fewer stages, or --stages-per-rank would fill the pipeline"
+        more = f"--accumulate {2 * strategy.accumulation}"
+        return f"more micro-batches ({more}), fewer stages, or several on each rank (--stages-per-rank) would fill the pipeline"
     return "a faster data pipeline would help (more loader workers, lighter decoding), a faster chip would not"
 
 
