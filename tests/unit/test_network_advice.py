@@ -54,7 +54,7 @@ def test_tensor_parallelism_over_ethernet_is_warned_of_with_its_cost_and_the_mes
     assert warning.figures["cost_s"] == pytest.approx(across.breakdown["communication_tp"])
     assert warning.figures["share"] == pytest.approx(across.step_shares["communication_tp"])
     assert "100GbE" in warning.text
-    assert "tp=16 between machines, 100GbE" in across.why
+    assert "tp=16 between machines (100GbE)" in across.why
     assert "--mesh dp_shard=2,tp=8 would keep it inside a machine" in across.why
     inside = gpuwise.forecast(
         "llama2-7b", on="a100-80gb-sxm:8x2", mesh="dp_shard=2,tp=8", network="100 Gbit Ethernet", micro_batch=8
@@ -74,7 +74,7 @@ def test_tensor_parallelism_over_ethernet_is_warned_of_with_its_cost_and_the_mes
         (
             "gpt2",
             {"on": "rtx-4090:8", "mesh": "dp=8", "micro_batch": 1},
-            ("dp=8 inside the machine, PCIe", "--compress-gradients"),
+            ("dp=8 inside the machine (PCIe", "--compress-gradients"),
         ),
         ("gpt2", {"on": "rtx-4090:8", "mesh": "dp_shard=8", "micro_batch": 1}, ("dp_shard=8 inside", "--micro-batch")),
     ],
@@ -83,3 +83,9 @@ def test_the_sentence_names_the_axis_that_costs_most(job: str, settings_: dict, 
     why = gpuwise.forecast(job, **settings_).why
     assert why.startswith("communication bounds")
     assert all(word in why for word in words)
+
+
+def test_the_pipeline_is_named_where_its_idle_time_costs_most_of_the_mesh():
+    why = gpuwise.forecast("llama3-8b", on="h100-sxm:8x4", mesh="pp=16,dp_shard=2", recompute="full", micro_batch=2).why
+    assert "Of the mesh, the pipeline costs most" in why
+    assert "--accumulate 32" in why

@@ -24,6 +24,7 @@ _WORDS = {
     "pipeline": "idle pipeline stages",
 }
 _SECOND = 0.25  # the second bound is named, too, from this share on
+_NAMED = 0.05  # and so is what the mesh costs
 
 
 def bound_shares(
@@ -64,7 +65,7 @@ def why(
 ) -> str:
     """A sentence on the largest bound of the step and its remedy; "" if nothing runs.
 
-    axis: the axis of the mesh whose communication costs most; it is named where communication is one of the bounds named.
+    axis: the axis of the mesh whose communication costs most; None (default) without communication.
     """
     ranked = sorted((name for name in bound if bound[name] > 0), key=lambda name: -bound[name])
     if not ranked:
@@ -72,17 +73,32 @@ def why(
     first = ranked[0]
     sentence = f"{_WORDS[first]} bounds {100 * bound[first]:.0f} % of the step{_by_axis(first, axis)}"
     if len(ranked) > 1 and bound[ranked[1]] >= _SECOND:
-        sentence += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %{_by_axis(ranked[1], axis)}"
+        sentence += f", {_WORDS[ranked[1]]} {100 * bound[ranked[1]]:.0f} %"
     if top_modules and first in ("compute", "memory"):
         name, share = top_modules[0]
         named = "what runs outside of modules" if name == "(root)" else f"`{name}` alone"
         sentence += f" ({named} is {100 * share:.0f} % of the device's time)"
     remedy = axis.remedy if axis is not None and first == "communication" else _help(first, strategy, chip)
-    return f"{sentence}: {remedy}"
+    return f"{sentence}: {remedy}{_of_the_mesh(first, bound, strategy, axis)}"
 
 
 def _by_axis(bound: str, axis: AxisCost | None) -> str:
-    return f" ({axis.words}: {100 * axis.share:.0f} %)" if bound == "communication" and axis is not None else ""
+    return f", {100 * axis.share:.0f} % for {axis.words} alone" if bound == "communication" and axis is not None else ""
+
+
+def _of_the_mesh(first: str, bound: Mapping[str, float], strategy: Strategy, axis: AxisCost | None) -> str:
+    """A sentence on what costs most of how devices share the work, where that is not the first bound of the step."""
+    idle, waits = bound.get("pipeline", 0.0), 0.0 if axis is None else axis.share
+    if first in ("communication", "pipeline") or max(idle, waits) < _NAMED:
+        return ""
+    if axis is None or idle >= waits:
+        return f". Of the mesh, the pipeline costs most, idle for {100 * idle:.0f} %: {_for_pipeline(strategy)}"
+    return f". Of the mesh, {axis.words} costs most, {100 * waits:.0f} %: {axis.remedy}"
+
+
+def _for_pipeline(strategy: Strategy) -> str:
+    more = f"--accumulate {2 * strategy.accumulation}"
+    return f"more micro-batches ({more}), fewer stages, or several on each rank (--stages-per-rank) would fill the pipeline"
 
 
 def _help(bound: str, strategy: Strategy, chip: Chip) -> str:
@@ -93,8 +109,7 @@ def _help(bound: str, strategy: Strategy, chip: Chip) -> str:
         more = "" if strategy.mode == "infer" else ", and so does more accumulation (--accumulate)"
         return f"a faster link or fewer devices would help{more}"
     if bound == "pipeline":
-        more = f"--accumulate {2 * strategy.accumulation}"
-        return f"more micro-batches ({more}), fewer stages, or several on each rank (--stages-per-rank) would fill the pipeline"
+        return _for_pipeline(strategy)
     return "a faster data pipeline would help (more loader workers, lighter decoding), a faster chip would not"
 
 

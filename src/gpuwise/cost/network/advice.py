@@ -96,8 +96,8 @@ def _degrees(axis: str, mesh: Mesh) -> str:
 
 def _over(axis: str, mesh: Mesh, cluster: Cluster) -> str:
     if crosses_machines(axis, mesh, cluster):
-        return "between machines" + (f", {cluster.between.name}" if cluster.between else "")
-    return "inside the machine" + (f", {cluster.inside.name}" if cluster.inside else "")
+        return "between machines" + (f" ({cluster.between.name})" if cluster.between else "")
+    return "inside the machine" + (f" ({cluster.inside.name})" if cluster.inside else "")
 
 
 def _remedy(axis: str, strategy: Strategy, cluster: Cluster) -> str:
