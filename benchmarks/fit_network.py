@@ -41,7 +41,7 @@ SOURCES = {
 }
 _SHARED_BY_MANY = 0.5  # of a bus through host memory: assumed as fitted on PCIe with access to peers
 _PART_OF_A_STEP = 2**22  # bytes from which a call's error counts for the spread: those of which a step's time consists
-_WIDER = 1.15  # where no device could be kept out
+_WIDER = 1.4  # where no device could be kept out: as far as unseen devices on NVLink are off
 
 
 def main() -> None:
@@ -78,7 +78,6 @@ def fit_technology(technology: str, calls: Sequence[TimedCalls]) -> tuple[LinkFi
         without += errors([c for c in calls if c.device == device], {technology: rest})
     wider = 1.0 if without else _WIDER
     low, high = spread(without or by_all)
-    print(technology, figures, flush=True)
     crowded = _SHARED_BY_MANY if technology == "pcie-through-host" else figures.crowded
     rounded = (round(low / wider, 2), round(high * wider, 2))
     return replace(figures, crowded=crowded, spread=rounded, source=SOURCES[technology]), by_all, without
