@@ -10,6 +10,7 @@ import numpy as np
 from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.host import host_s
 from gpuwise.cost.kernels import KernelTimes, kernel_times
+from gpuwise.cost.network.buffers import copies_s
 from gpuwise.cost.network.collectives import CollectiveTime, CommunicationTime, collective_time, communication_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.timeline.durations import durations
@@ -80,6 +81,15 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
         micro_batches=trace.accumulation,
         parameters=parameters,
     )
+    if cluster.devices > 1 and cluster.chip.kind != "cpu":
+        copies = copies_s(
+            communication,
+            cluster.chip,
+            precision=trace.header.strategy.precision,
+            parameters=parameters,
+            calibration=calibration,
+        )
+        exchange = with_copies(exchange, copies)
     if step.recorded is not None and trace.header.strategy.mesh.pp == 1 and cluster.devices > 1:
         exchange = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
     exchange = _beside_launches(exchange, waiting_s=alone_s - busy_s)
@@ -138,6 +148,12 @@ def _send(communication: Communication, cluster: Cluster, parameters: Parameters
         cluster=cluster,
         parameters=parameters,
     )
+
+
+def with_copies(exchange: CommunicationTime, copies: Mapping[str, float]) -> CommunicationTime:
+    """A rank's communication with the seconds of copies into and out of its buffers, by axis."""
+    by_axis = {axis: exchange.by_axis.get(axis, 0.0) + copies.get(axis, 0.0) for axis in {**exchange.by_axis, **copies}}
+    return replace(exchange, exposed_s=exchange.exposed_s + sum(copies.values()), by_axis=by_axis)
 
 
 def with_sends(exchange: CommunicationTime, send: CollectiveTime | None, *, exposed_s: float) -> CommunicationTime:

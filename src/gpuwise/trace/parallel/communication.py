@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwise.strategy import AXES, Mesh
 from gpuwise.trace.header import RankGroup
@@ -24,6 +24,8 @@ class Collective:
         calls: number of calls.
         overlaps: of OVERLAPS, "nothing" by default.
         in_update: whether it runs once a step, and not in each micro-batch. Default False.
+        copied_bytes: bytes that a rank reads and writes to put into a buffer what the calls send, and to take out what they
+            bring, where the step has no positions for that; 0 by default.
     """
 
     operation: str
@@ -32,6 +34,7 @@ class Collective:
     calls: int
     overlaps: str = "nothing"
     in_update: bool = False
+    copied_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

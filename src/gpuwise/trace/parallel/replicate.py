@@ -12,6 +12,7 @@ from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
 
 _GRADIENT = CATEGORIES.index("gradient")
+COPIES = 3  # of a gradient: read, divided by the ranks, and written into its bucket (reducer.cpp, PyTorch 2.13), as recorded
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
 
 
@@ -28,5 +29,13 @@ def replicated(trace: Trace, group: RankGroup) -> tuple[Trace, Communication]:
     )
     reduced_bytes = int(storages.size_bytes[gradient].sum())
     calls = max(1, -(-reduced_bytes // BUCKET_BYTES))
-    reduction = Collective("all_reduce", group, reduced_bytes, calls, overlaps="last backward", in_update=True)
+    reduction = Collective(
+        "all_reduce",
+        group,
+        reduced_bytes,
+        calls,
+        overlaps="last backward",
+        in_update=True,
+        copied_bytes=COPIES * reduced_bytes,
+    )
     return replace(trace, storages=kept), Communication().and_also(reduction)

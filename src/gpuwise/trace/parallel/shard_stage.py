@@ -15,6 +15,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.blocks import block_of_modules, spans
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along, shard_group
 from gpuwise.trace.parallel.shard import REDUCED_BYTES, element_bytes
+from gpuwise.trace.parallel.shard_traffic import copied_of_gathers
 from gpuwise.trace.parallel.variant import ranks_of_modules, shard_ranks
 from gpuwise.trace.tables import CATEGORIES, PHASES, Storages
 from gpuwise.trace.trace import Trace
@@ -79,8 +80,23 @@ def sharded_stage(trace: Trace, strategy: Strategy, *, in_flight: float) -> tupl
     sent = 0.5 if strategy.parallelism.compress_gradients else 1.0
     shards, replicas = shard_group(strategy.mesh), group_along(strategy.mesh, "dp_replicate")
     return step, Communication().and_also(
-        Collective("all_gather", shards, int(parameter_bytes * gathers), int(units * gathers), overlaps="step"),
-        Collective("reduce_scatter", shards, int(reduced_bytes * sent), units, overlaps="last backward", in_update=True),
+        Collective(
+            "all_gather",
+            shards,
+            int(parameter_bytes * gathers),
+            int(units * gathers),
+            overlaps="step",
+            copied_bytes=copied_of_gathers(parameter_bytes * gathers, shards.ranks),
+        ),
+        Collective(
+            "reduce_scatter",
+            shards,
+            int(reduced_bytes * sent),
+            units,
+            overlaps="last backward",
+            in_update=True,
+            copied_bytes=int(gradient_bytes.sum() + reduced_bytes * sent),
+        ),
         Collective("all_reduce", replicas, int(reduced_bytes * sent / ranks), units, overlaps="last backward", in_update=True),
     )
 

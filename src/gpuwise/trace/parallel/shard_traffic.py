@@ -29,8 +29,30 @@ def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np
     sent_bytes = reduced_bytes.sum() * (0.5 if parallelism.compress_gradients else 1.0)
     shards, replicas = shard_group(mesh), group_along(mesh, "dp_replicate")
     gathers, whole_bytes = (passes * blocks + 1) * gathering, int((rest_bytes + passes * blocks_bytes) * gathering)
+    read = min(1.0, gathered_bytes.sum() / max(1.0, reduced_bytes.sum()))  # of what is reduced: gradients before their cast
+    scattered_bytes = int(sent_bytes * reducing)
     return Communication().and_also(
-        Collective("all_gather", shards, whole_bytes, gathers, overlaps="step"),
-        Collective("reduce_scatter", shards, int(sent_bytes * reducing), units * reducing, overlaps="step"),
+        Collective(
+            "all_gather",
+            shards,
+            whole_bytes,
+            gathers,
+            overlaps="step",
+            copied_bytes=copied_of_gathers(whole_bytes, shards.ranks),
+        ),
+        Collective(
+            "reduce_scatter",
+            shards,
+            scattered_bytes,
+            units * reducing,
+            overlaps="step",
+            copied_bytes=int((1 + read) * scattered_bytes),
+        ),
         Collective("all_reduce", replicas, int(sent_bytes / shard_ranks(strategy)), units, overlaps="step"),
     )
+
+
+def copied_of_gathers(payload_bytes: float, ranks: int) -> int:
+    """Bytes read and written for gathers of so many bytes: a rank's part is cast into a buffer, and the whole is split from
+    another one into parameters (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, PyTorch 2.13)."""
+    return int(2 * payload_bytes + 3 * payload_bytes / ranks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective, group_along
 from gpuwise.trace.parallel.tensor_layers import Layer, SplitLayers
+from gpuwise.trace.parallel.variant import is_sharded
 from gpuwise.trace.tables import KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
@@ -17,6 +18,8 @@ def traffic(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[Coll
     """
     repeated = _repeated(trace)
     sequence = strategy.parallelism.sequence_parallel
+    # Under autocast the inputs of layers are fp32 and so are their gradients; shards compute in half precision throughout.
+    widened = 2 if strategy.precision.startswith("amp-") and not is_sharded(strategy) else 1
     counted: dict[str, list[int]] = {"all_reduce": [0, 0], "all_gather": [0, 0], "reduce_scatter": [0, 0]}
 
     def add(operation: str, size_bytes: int, calls: int = 1) -> None:
@@ -31,13 +34,13 @@ def traffic(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[Coll
             add("all_gather", size_bytes, passes + 1)  # the input, and in backward the gradient of the output
         if pair.gathered:
             add("all_gather", sum(_output_bytes(trace, column) for column in pair.columns), passes)
-        add("reduce_scatter" if sequence and len(pair.columns) == 1 else "all_reduce", size_bytes, len(pair.columns))
+        add("reduce_scatter" if sequence and len(pair.columns) == 1 else "all_reduce", widened * size_bytes, len(pair.columns))
     if sequence and layers.pairs:
         add("all_gather", _output_bytes(trace, layers.pairs[0].row), 2)  # at the ends of the stack: its output, and a gradient
     if layers.embedding is not None:
         add("all_reduce", _embedding_bytes(trace, layers.embedding))
     if layers.head is not None:
-        add("all_reduce", layers.head.rows * layers.head.inputs * _element_bytes(trace, layers.head))
+        add("all_reduce", widened * layers.head.rows * layers.head.inputs * _element_bytes(trace, layers.head))
         if strategy.parallelism.loss_parallel:
             add("all_reduce", layers.head.rows * 4, 3)  # the largest logit, the sum of exponentials, the label's logit
         else:
