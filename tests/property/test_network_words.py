@@ -14,7 +14,7 @@ from gpuwise.hardware.network import parse_network
 
 CATALOG = load_catalog()
 QUICK = settings(deadline=None)
-NETWORKS = sorted(link.id for link in CATALOG.links.values() if link.kind == "scale-out")
+PORTS = sorted(link.id for link in CATALOG.links.values() if link.kind == "scale-out" and link.serves == "port")
 UNITS = [
     ("Gbit/s", 1e9 / 8),
     ("Gbit", 1e9 / 8),
@@ -47,7 +47,7 @@ def test_ports_add_up(ports: int, gbit: int, times: str) -> None:
 
 
 @QUICK
-@given(st.sampled_from(NETWORKS), st.sampled_from(["", " a machine", " per device", "/GPU", " each device", " a node"]))
+@given(st.sampled_from(PORTS), st.sampled_from(["", " a machine", " per device", "/GPU", " each device", " a node"]))
 def test_every_link_between_machines_is_named_by_its_id(network: str, serves: str) -> None:
     parsed = parse_network(f"{network}{serves}", catalog=CATALOG)
     assert parsed.link == CATALOG.links[network]

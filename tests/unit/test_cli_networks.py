@@ -73,6 +73,7 @@ def test_the_network_of_an_offer_is_assumed_and_said_with_its_source():
         ("infiniband", "one of: ib-edr, ib-hdr, ib-ndr, ib-xdr"),
         ("nvlink4", "does not join machines"),
         ("0 x ib-ndr", "has no ports"),
+        ("efa2 a device", "is a machine's, not a device's"),
         ("0 Gbit", "makes no sense"),
         ("", "cannot read the network"),
     ],
