@@ -135,7 +135,7 @@ BIASES = """
 ## Known biases
 
 - **The same ResNet-50 on the same card** varies by 1.6 to 1.8 times between published tables, by layout, loader and framework.
-- **Pairs of cards over PCIe.** GeForce and RTX cards exchange through host memory; gpuwise prices the line rate of the slot.
+- **Pairs of cards over PCIe.** GeForce and RTX cards exchange through host memory, at figures of two RTX 6000 Ada ([network.md](network.md)).
 - **BERT-large on several A100 SXM.** The published runs scale badly (8 GPUs give 3.3 times one GPU), which NVLink does not explain.
 - **Tensor and pipeline parallel** have a page of their own: [accuracy-megatron.md](accuracy-megatron.md).
 - **A T4 or a B200 that no fit has seen** is far off in whole steps, and so is eager PyTorch on one core of a server CPU (table by
