@@ -82,9 +82,7 @@ def parse_network(text: str, *, catalog: Catalog) -> Network:
         raise InputError(f"the network {text!r} has no ports.", [EXAMPLES])
     if named is not None and named.serves == "machine" and serves == "device":
         raise InputError(f"the bandwidth of {named.name} is a machine's, not a device's.", [f"--network {named.id}"])
-    # Where each device has a port of its own, the machine has RDMA.
-    unnamed = "roce" if serves == "device" else network_technology(count * _rate_of(body))
-    link, notes = (named, ()) if named is not None else _by_rate(text, body, links, unnamed=unnamed)
+    link, notes = (named, ()) if named is not None else _by_rate(text, body, links, count=count, serves=serves)
     link = _times(link, count)
     rate = link.per_direction_bytes_per_s or 0.0
     source = link.source_of("per_direction_bytes_per_s").text
@@ -111,25 +109,16 @@ def _by_name(text: str, links: Sequence[Link], catalog: Catalog) -> Link | None:
     return None
 
 
-def _rate_of(body: str) -> float:
-    """Bytes a second of the rate in a text; 0 where it has none."""
-    match = _RATE.search(body)
-    unit = match[3].removesuffix("/s") if match else ""
-    if match is None or (unit not in _BYTES and unit.lower() not in _BITS):
-        return 0.0
-    return float(match[1]) * _PREFIX[match[2].lower()] / (1 if unit in _BYTES else 8)
-
-
-def _by_rate(text: str, body: str, links: Sequence[Link], *, unnamed: str) -> tuple[Link, tuple[Note, ...]]:
+def _by_rate(text: str, body: str, links: Sequence[Link], *, count: int, serves: str) -> tuple[Link, tuple[Note, ...]]:
     """A link of a rate in words; the catalog's own where it has one of that rate and technology.
 
-    unnamed: the technology where the text names none.
+    Without a technology it is what so many ports make likely: where each device has one of its own, the machine has RDMA.
     """
     match = _RATE.search(body)
     unit = match[3].removesuffix("/s") if match else ""
     if match is None or (unit not in _BYTES and unit.lower() not in _BITS):
         raise _unknown(text, words(body), links)
-    rate = _rate_of(body)
+    rate = float(match[1]) * _PREFIX[match[2].lower()] / (1 if unit in _BYTES else 8)
     if not 0 < rate <= _FASTEST_BYTES_PER_S:
         raise InputError(f"a network of {text!r} makes no sense.", [EXAMPLES])
     rest = [*words(body[: match.start()]), *words(body[match.end() :])]
@@ -145,7 +134,8 @@ def _by_rate(text: str, body: str, links: Sequence[Link], *, unnamed: str) -> tu
     exact = [link for link in ports if link.per_direction_bytes_per_s == rate]
     if exact:
         return exact[0], ()
-    technology = technologies[0] if technologies else unnamed
+    likely = "roce" if serves == "device" else network_technology(count * rate)
+    technology = technologies[0] if technologies else likely
     first = [link for link in links if link.technology == technology and link.latency_s is not None]
     nearest_link = min(first, key=lambda link: abs((link.per_direction_bytes_per_s or 0.0) - rate), default=None)
     name = f"{rate * 8 / 1e9:,.6g} Gbit/s {_technology_name(spoken)}"
