@@ -68,6 +68,22 @@ def coverage(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(checked, ignore_index=True)
 
 
+def spread_of_several(rows: pd.DataFrame) -> dict[str, Any]:
+    """The [[spread]] table of training steps on several known GPUs, from half of the models by the same checksum.
+
+    rows: that no fit saw, with the columns device, model, level and log_error.
+    """
+    setting = rows[(rows.level == "chip") & _first_half(rows)].assign(split="unseen models")
+    low, high = _interval(setting)
+    kind = {"family": "gpu", "level": "chip", "mode": "train", "several": True}
+    return {**kind, "low": low, "high": high, "rows": len(setting)}
+
+
+def checks_several(rows: pd.DataFrame) -> np.ndarray:
+    """Which rows are the test of spread_of_several."""
+    return ~_first_half(rows)
+
+
 def _first_half(rows: pd.DataFrame) -> np.ndarray:
     """By model."""
     return np.array([crc32(f"interval {model}".encode()) % 2 == 0 for model in rows.model], dtype=bool)

@@ -32,8 +32,8 @@ def write_spreads(rows: Iterable[Mapping[str, Any]]) -> None:
         file.write(text.encode())
 
 
-def _key(spread: StepSpread) -> tuple[str, str, str, bool]:
-    return spread.family, spread.level, spread.mode, spread.compiled
+def _key(spread: StepSpread) -> tuple[str, str, str, bool, bool]:
+    return spread.family, spread.level, spread.mode, spread.compiled, spread.several
 
 
 def _table(spread: StepSpread) -> dict[str, Any]:
@@ -44,4 +44,5 @@ def _table(spread: StepSpread) -> dict[str, Any]:
         "low": float(spread.low),
         "high": float(spread.high),
     }
-    return table | ({"compiled": True} if spread.compiled else {}) | ({"rows": int(spread.rows)} if spread.rows else {})
+    kind = {name: True for name in ("compiled", "several") if getattr(spread, name)}
+    return table | kind | ({"rows": int(spread.rows)} if spread.rows else {})

@@ -84,5 +84,5 @@ def test_spreads_never_narrow_with_the_level(name, mode):
 
 
 def test_spreads_are_of_known_levels_once():
-    keys = [(spread.family, spread.level, spread.mode, spread.compiled) for spread in shipped_steps()]
+    keys = [(spread.family, spread.level, spread.mode, spread.compiled, spread.several) for spread in shipped_steps()]
     assert len(keys) == len(set(keys))

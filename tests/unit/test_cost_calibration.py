@@ -212,6 +212,18 @@ def test_a_compiled_spread_is_taken_where_there_is_one():
     assert step_spread("chip", family="gpu", mode="train", compiled=True, spreads=with_).high == 3.0
 
 
+def test_steps_of_several_devices_have_a_spread_of_their_own_where_there_is_one():
+    more = '[[spread]]\nfamily = "gpu"\nlevel = "chip"\nmode = "train"\nseveral = true\nlow = 0.8\nhigh = 1.3\n'
+    spreads = parse_steps(STEPS + more)
+
+    def high(level: str, **kind: bool) -> float:
+        return step_spread(level, family="gpu", mode="train", spreads=spreads, **kind).high
+
+    assert (high("chip"), high("chip", several=True)) == (1.1, 1.3)
+    assert high("architecture", several=True) == high("architecture") == 2.0
+    assert step_spread("chip", family="gpu", mode="train", several=True, spreads=parse_steps(STEPS)).high == 1.1
+
+
 def test_shares_of_levels_make_a_geometric_mean():
     low, high = joined_spread({"chip": 0.5, "generic": 0.5}, family="gpu", mode="train", spreads=parse_steps(STEPS))
     assert (low, high) == (pytest.approx((0.9 * 0.5) ** 0.5), pytest.approx((1.1 * 2.0) ** 0.5))

@@ -57,6 +57,7 @@ def step_interval(
     *,
     communication: float,
     exchange_spread: tuple[float, float] | None = None,
+    devices: int = 1,
     measured: Sequence[StepSpread] = (),
 ) -> Interval:
     """The 90 % interval of the step time, from the spreads of the calibration levels.
@@ -65,13 +66,19 @@ def step_interval(
         levels: shares of the device's time, see level_shares.
         communication: share of the step that is communication.
         exchange_spread: low and high of its real over forecast times; None: its times come from datasheets alone.
+        devices: that share the step; several have spreads of their own. 1 by default.
         measured: spreads measured on this machine; they extend the shipped ones.
     """
     by_datasheet = communication if exchange_spread is None else 0.0
     shares = {level: share * (1 - by_datasheet) for level, share in levels.items()}
     shares["family"] = shares.get("family", 0.0) + 1 - sum(shares.values())
     low, high = joined_spread(
-        shares, family=family(chip), mode=strategy.mode, compiled=strategy.compile, spreads=(*shipped_steps(), *measured)
+        shares,
+        family=family(chip),
+        mode=strategy.mode,
+        compiled=strategy.compile,
+        several=devices > 1,
+        spreads=(*shipped_steps(), *measured),
     )
     if exchange_spread is not None:
         low, high = (

@@ -109,6 +109,7 @@ def price(
             strategy,
             communication=bound["communication"],
             exchange_spread=exchange.spread,
+            devices=devices,
             measured=calibration.spreads,
         ),
         throughput=trace.samples * trace.header.units_per_sample * readers / step_s,

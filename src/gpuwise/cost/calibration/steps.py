@@ -22,7 +22,7 @@ class StepSpread:
     """The 90 % spread of measured over forecast step times.
 
     Attributes:
-        family, mode, compiled: the kind of steps.
+        family, mode, compiled, several: the kind of steps; several: on several devices.
         level: calibration level of most of their kernels, a key of PROVENANCE.
         low, high: bounds of 90 % of measured / forecast.
         rows: number of measured steps behind it, none of them used in a fit; 0 if the spread is assumed.
@@ -35,6 +35,7 @@ class StepSpread:
     high: float
     compiled: bool = False
     rows: int = 0
+    several: bool = False
 
 
 def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
@@ -45,7 +46,7 @@ def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
         raise FileFormatError(f"{name}: has no table [[spread]].", WAYS_OUT)
     spreads = [spread_from(row, f"{name}: row {number} of [[spread]]") for number, row in enumerate(rows, 1)]
     missing = {(f, m) for f in FAMILIES for m in MODES} - {
-        (s.family, s.mode) for s in spreads if s.level == "family" and not s.compiled
+        (s.family, s.mode) for s in spreads if s.level == "family" and not s.compiled and not s.several
     }
     if missing:
         raise FileFormatError(f"{name}: has no spread of level family for {sorted(missing)[0]}.", WAYS_OUT)
@@ -54,7 +55,8 @@ def parse_steps(text: str, name: str = FILE) -> tuple[StepSpread, ...]:
 
 def spread_from(row: object, where: str) -> StepSpread:
     """A row of the table. Raises FileFormatError that says `where`."""
-    allowed = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": (False, True)}
+    either = (False, True)
+    allowed = {"family": FAMILIES, "level": tuple(PROVENANCE), "mode": MODES, "compiled": either, "several": either}
     if not isinstance(row, dict) or set(row) - {*allowed, "low", "high", "rows"}:
         raise FileFormatError(f"{where} has unknown keys.", WAYS_OUT)
     for key, values in allowed.items():
@@ -67,7 +69,8 @@ def spread_from(row: object, where: str) -> StepSpread:
     rows = row.get("rows", 0)
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
         raise FileFormatError(f"{where} needs a whole number of `rows`, or none.", WAYS_OUT)
-    return StepSpread(row["family"], row["level"], row["mode"], low, high, row.get("compiled", False), rows)
+    kind = row.get("compiled", False), rows, row.get("several", False)
+    return StepSpread(row["family"], row["level"], row["mode"], low, high, *kind)
 
 
 @cache
@@ -77,14 +80,23 @@ def shipped_steps() -> tuple[StepSpread, ...]:
 
 
 def step_spread(
-    level: str, *, family: str, mode: str, compiled: bool = False, spreads: Sequence[StepSpread] | None = None
+    level: str,
+    *,
+    family: str,
+    mode: str,
+    compiled: bool = False,
+    several: bool = False,
+    spreads: Sequence[StepSpread] | None = None,
 ) -> StepSpread:
-    """The spread of steps at a calibration level. An unknown spread is that of a wider level, or of eager steps.
+    """The spread of steps at a calibration level. An unknown spread is that of a wider level, of eager steps, or of one device.
 
     Arguments:
         level: a key of PROVENANCE, or "generic", which is the widest.
     """
-    table = {(s.family, s.level, s.mode, s.compiled): s for s in (shipped_steps() if spreads is None else spreads)}
+    candidates = shipped_steps() if spreads is None else spreads
+    table = {(s.family, s.level, s.mode, s.compiled): s for s in candidates if not s.several}
+    if several:
+        table |= {(s.family, s.level, s.mode, s.compiled): s for s in candidates if s.several}
     levels = ["machine", *LEVELS]
     wider = levels[levels.index(level) :] if level in levels else levels[-1:]
     for kind in (True, False) if compiled else (False,):
@@ -95,10 +107,19 @@ def step_spread(
 
 
 def joined_spread(
-    shares: Mapping[str, float], *, family: str, mode: str, compiled: bool = False, spreads: Sequence[StepSpread] | None = None
+    shares: Mapping[str, float],
+    *,
+    family: str,
+    mode: str,
+    compiled: bool = False,
+    several: bool = False,
+    spreads: Sequence[StepSpread] | None = None,
 ) -> tuple[float, float]:
     """low and high of a step of which `shares` (by level, summing to 1) rest on several levels: their geometric mean."""
-    spread_of = {level: step_spread(level, family=family, mode=mode, compiled=compiled, spreads=spreads) for level in shares}
+    spread_of = {
+        level: step_spread(level, family=family, mode=mode, compiled=compiled, several=several, spreads=spreads)
+        for level in shares
+    }
     return (
         exp(sum(share * log(spread_of[level].low) for level, share in shares.items())),
         exp(sum(share * log(spread_of[level].high) for level, share in shares.items())),
