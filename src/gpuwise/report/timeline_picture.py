@@ -103,7 +103,8 @@ def svg(timeline: StepTimeline) -> str:
             left, width = _LEFT + span.start_s * scale, max(0.1, (span.end_s - span.start_s) * scale)
             box = f'x="{left:.2f}" y="{top + 1:.1f}" width="{width:.2f}" height="{row - 2:.1f}" fill="{LOOK[span.kind][0]}"'
             words = f"{span.name}, {format_duration(span.end_s - span.start_s)}"
-            parts.append(f"<rect {box}><title>{escape(words)}</title></rect>")
+            edge = ' stroke="white" stroke-width="0.6"' if width > 3 else ""
+            parts.append(f"<rect {box}{edge}><title>{escape(words)}</title></rect>")
     return "\n".join([*parts, "</svg>\n"])
 
 
