@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from gpuwise.cost.calibration import Calibration, CalibrationEntry
+from gpuwise.cost.host import host_s
 from gpuwise.cost.kernels.classes import classes, terms_of
 from gpuwise.cost.kernels.limits import GEFORCE_BOOST
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 from gpuwise.cost.kernels.times import GENERIC, hardware_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.price import host_s
 from gpuwise.cost.rates import family, sustained_peak, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
